@@ -25,8 +25,8 @@ import torch
 from rljob_api import RLJob
 from rljob_api.status import Member, RoundReport
 from rljob_bench.lib.move_probe import ManualMover, Measured, MoveBenchmark
-from rljob_bench.lib.recorded_peers import Event, Move, RecordedBinding, Submitted, Told, moves
-from rljob_bench.lib.replay import ReplayBinding, ReplayedLengths, StillTrainer
+from rljob_bench.lib.recorded_peers import Event, Move, RecordedBackend, Submitted, Told, moves
+from rljob_bench.lib.replay import ReplayBackend, ReplayedLengths, StillTrainer
 from rljob_bench.lib.replayed_job import (
     MAX_PROMPT_TOKENS,
     STAND_INS,
@@ -53,7 +53,7 @@ from rljob_runtime.relay.settings import RelaySettings
 NAME = "repack-real"
 ANCHOR = "Laminar §8.4: 0.69 s a repack of 32B on H800s, 1.26 times the tokens"
 LOAD_TRIES = 60
-PATIENT = CallTimeouts(command=300, poll=300, beat=60)
+PATIENT = CallTimeouts(command=300, poll=300, heartbeat=60)
 """A machine that is busy is no machine that is lost: with one less there is nothing to compare."""
 
 
@@ -172,10 +172,10 @@ def repack_real(*, quick: bool, seed: int) -> dict[str, Any]:
     plan = QUICK if quick else Plan()
     with (
         tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder,
-        local_places(Path(folder), SHARED_MEMORY / Path(folder).name) as places,
+        local_places(Path(folder), SHARED_MEMORY / Path(folder).name) as placement,
         local_ray(job_of(plan, False, seed)),
     ):
-        trials, measured, load = asyncio.run(_in_turn(plan, places, seed))
+        trials, measured, load = asyncio.run(_in_turn(plan, placement, seed))
     return {
         "bench": NAME,
         "seed": seed,
@@ -225,42 +225,42 @@ def job_of(plan: Plan, repack: bool, seed: int, version: int = 0) -> RLJob:
 
 
 class _Machines(DelegatingBackend):
-    """Another binding, that remembers the seats it found."""
+    """Another backend, that remembers the seats it found."""
 
-    def __init__(self, binding: Backend) -> None:
-        super().__init__(binding)
-        self.seats: dict[str, Replica] = {}
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self.replicas: dict[str, Replica] = {}
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         found = await super().rollout_machine(term, member, model_files)
-        self.seats |= {seat.name: seat for seat in found.seats}
+        self.replicas |= {one.name: one for one in found.replicas}
         return found
 
 
-async def _in_turn(plan: Plan, places: ActorPlacement, seed: int) -> tuple[list[RealTrial], list[Measured], float]:
+async def _in_turn(plan: Plan, placement: ActorPlacement, seed: int) -> tuple[list[RealTrial], list[Measured], float]:
     """The jobs, after a short one that starts the processes and is not counted; then the moves by hand, and what others
     had to do before these."""
     job = job_of(plan, False, seed)
-    folder = await asyncio.to_thread(resolve, plan.model, places.models)
+    folder = await asyncio.to_thread(resolve, plan.model, placement.models)
     dtype: torch.dtype = getattr(torch, plan.dtype)
     settings, clock = RelaySettings.of(job.spec.relay), asyncio.get_running_loop().time
     trials: list[RealTrial] = []
-    with Publisher(places.shared_memory / "trainer-0", read_key(places.relay_key), settings, dtype) as publisher:
-        machines = _Machines(RayBackend(job, places, resource_of=lambda member: member.machine, bounds=PATIENT))
+    with Publisher(placement.shared_memory / "trainer-0", read_key(placement.relay_key), settings, dtype) as publisher:
+        machines = _Machines(RayBackend(job, placement, resource_of=lambda member: member.machine, timeouts=PATIENT))
         version = 0
         for term, technique in enumerate(("warm-up", "without", "repack"), start=1):
             rounds = plan.rounds if term > 1 else 1
             job = job_of(replace(plan, rounds=rounds), technique == "repack", seed, version)
             lengths = ReplayedLengths(generated_lengths(seed, plan.longest), plan.responses)
             trial = RealTrial(technique, load=round(os.getloadavg()[0], 2))
-            replaying = ReplayBinding(machines, StillTrainer(folder, publisher), lengths)
-            binding = RecordedBinding(replaying, trial.history, clock)
-            status = await play_replayed(job, technique, binding, places, term, [trial.note])
+            replaying = ReplayBackend(machines, StillTrainer(folder, publisher), lengths)
+            backend = RecordedBackend(replaying, trial.history, clock)
+            status = await play_replayed(job, technique, backend, placement, term, [trial.note])
             version = status.weight_version or version
             if term > 1:
                 trials.append(trial)
         load = round(os.getloadavg()[0], 2)
-        measured = await _by_hand(plan, folder, machines.seats, term + 1, version, clock, seed)
+        measured = await _by_hand(plan, folder, machines.replicas, term + 1, version, clock, seed)
     return trials, measured, load
 
 

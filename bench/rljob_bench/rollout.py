@@ -126,7 +126,7 @@ async def _in_turns(
     bare = aside.submit(BareVllm, settings).result()
     replica = RolloutReplica("bench", lambda size, devices: VllmEngine(settings), frozenset())
     try:
-        await replica.lay_out(1, 1)
+        await replica.switch_layout(1, 1)
         started = time.perf_counter()
         await replica.load(1, VERSION)
         load_seconds = time.perf_counter() - started

@@ -28,7 +28,7 @@ import torch
 from rljob_api import RLJob
 from rljob_api.spec_training import AUTO
 from rljob_api.status import RoundReport
-from rljob_bench.lib.replay import ReplayBinding, ReplayedLengths, StillTrainer
+from rljob_bench.lib.replay import ReplayBackend, ReplayedLengths, StillTrainer
 from rljob_bench.lib.replayed_job import STAND_INS, Sizes, generated_lengths, play_replayed, replayed_job
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.local.run import local_places
@@ -118,10 +118,10 @@ def rollpacker_real(*, quick: bool, seed: int, traces: Path | None = None) -> di
     workload = workload_of(plan, seed, traces)
     with (
         tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder,
-        local_places(Path(folder), SHARED_MEMORY / Path(folder).name) as places,
+        local_places(Path(folder), SHARED_MEMORY / Path(folder).name) as placement,
         local_ray(job_of(plan, "plain", seed)),
     ):
-        trials = asyncio.run(_in_turn(plan, workload, places, seed))
+        trials = asyncio.run(_in_turn(plan, workload, placement, seed))
     return {
         "bench": NAME,
         "seed": seed,
@@ -169,23 +169,23 @@ def job_of(plan: Plan, technique: str, seed: int, version: int = 0) -> RLJob:
     )
 
 
-async def _in_turn(plan: Plan, workload: Workload, places: ActorPlacement, seed: int) -> list[RealTrial]:
+async def _in_turn(plan: Plan, workload: Workload, placement: ActorPlacement, seed: int) -> list[RealTrial]:
     """The jobs, after a short one that starts the processes and is not counted."""
     job = job_of(plan, "plain", seed)
-    folder = await asyncio.to_thread(resolve, plan.model, places.models)
+    folder = await asyncio.to_thread(resolve, plan.model, placement.models)
     settings = RelaySettings.of(job.spec.relay)
     dtype: torch.dtype = getattr(torch, plan.dtype)
     trials: list[RealTrial] = []
-    with Publisher(places.shared_memory / "trainer-0", read_key(places.relay_key), settings, dtype) as publisher:
-        machines = RayBackend(job, places, resource_of=lambda member: member.machine)
+    with Publisher(placement.shared_memory / "trainer-0", read_key(placement.relay_key), settings, dtype) as publisher:
+        machines = RayBackend(job, placement, resource_of=lambda member: member.machine)
         version = 0
         for term, technique in enumerate(("plain", *TECHNIQUES), start=1):
             rounds = plan.rounds if term > 1 else 1
             job = job_of(replace(plan, rounds=rounds), technique, seed, version)
             lengths = ReplayedLengths(workload, ceil_product(max(RESPONSE_FACTORS), plan.responses))
-            binding = ReplayBinding(machines, StillTrainer(folder, publisher), lengths)
+            backend = ReplayBackend(machines, StillTrainer(folder, publisher), lengths)
             trial = RealTrial(technique, load=round(os.getloadavg()[0], 2))
-            status = await play_replayed(job, technique, binding, places, term, [trial.note])
+            status = await play_replayed(job, technique, backend, placement, term, [trial.note])
             version = status.weight_version or version
             if term > 1:
                 trials.append(trial)

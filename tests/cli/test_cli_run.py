@@ -99,11 +99,11 @@ def test_all_commands_print_on_the_one_kind_of_console():
 
 
 def test_problems_are_told_once_where_no_screen_shows_them(rljob):
-    absent = StatusWarning(reason="MachinesNotJoined", message="rollout-0 does not come up: SegmentBusy")
+    absent = StatusWarning(reason="MachinesNotJoined", message="rollout-0 does not join: SegmentBusy")
 
     def run(job: Any, place: Any, show: Callable[[RuntimeStatus], None]) -> RuntimeStatus:
         for problems in ((), (absent,), (absent,), ()):
             show(RuntimeStatus(warnings=problems))
         return RuntimeStatus(round=5, finished=COMPLETE, model_path="model")
 
-    assert rljob(run).stderr.splitlines() == ["MachinesNotJoined: rollout-0 does not come up: SegmentBusy"]
+    assert rljob(run).stderr.splitlines() == ["MachinesNotJoined: rollout-0 does not join: SegmentBusy"]

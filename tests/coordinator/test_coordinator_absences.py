@@ -51,10 +51,10 @@ class Backend:
             del self.held[member.machine]
 
 
-def fleet_of(binding: Backend) -> tuple[Fleet, Reporter]:
+def fleet_of(backend: Backend) -> tuple[Fleet, Reporter]:
     settings = Settings.of(job())
     reporter = Reporter(SimulatedControlPlane(job(), 1), RuntimeStatus(), settings.back_off)
-    fleet = Fleet(binding, 1, settings, reporter)  # type: ignore[arg-type]
+    fleet = Fleet(backend, 1, settings, reporter)  # type: ignore[arg-type]
     fleet.set_model_files({"config.json": b"{}"})
     return fleet, reporter
 
@@ -63,38 +63,38 @@ def fleet_of(binding: Backend) -> tuple[Fleet, Reporter]:
 @pytest.mark.parametrize("late", [0.0, 3.0], ids=["up", "on its way"])
 def test_a_machine_that_is_replaced_in_place_comes_back(gap, late):
     """Where no pod goes with it, its relay would hold the segment for ever."""
-    binding = Backend(late)
+    backend = Backend(late)
 
     async def program():
-        fleet, reporter = fleet_of(binding)
-        fleet.follow([member(1)], 1, ("rollout-0",))
-        await until(lambda: binding.up == [1] or late)
+        fleet, reporter = fleet_of(backend)
+        fleet.set_members([member(1)], 1, ("rollout-0",))
+        await until(lambda: backend.up == [1] or late)
         if gap:
-            fleet.follow([], 2, ())
-        fleet.follow([member(2)], 3, ("rollout-0",))
-        await asyncio.wait_for(until(lambda: binding.up[-1:] == [2]), 60.0)
+            fleet.set_members([], 2, ())
+        fleet.set_members([member(2)], 3, ("rollout-0",))
+        await asyncio.wait_for(until(lambda: backend.up[-1:] == [2]), 60.0)
         assert reporter.draft.warnings == ()
         await fleet.aclose()
 
     virtual_time.run(program())
-    assert binding.held == {"rollout-0": 2}
+    assert backend.held == {"rollout-0": 2}
 
 
 def test_why_a_machine_does_not_come_up_is_told_until_it_does_or_is_asked_for_no_more():
-    binding = Backend()
-    binding.held = {"rollout-0": 9, "rollout-1": 9}
+    backend = Backend()
+    backend.held = {"rollout-0": 9, "rollout-1": 9}
 
     async def program():
-        fleet, reporter = fleet_of(binding)
-        fleet.follow([member(2), member(1, "rollout-1")], 1, ("rollout-0", "rollout-1"))
+        fleet, reporter = fleet_of(backend)
+        fleet.set_members([member(2), member(1, "rollout-1")], 1, ("rollout-0", "rollout-1"))
         await asyncio.wait_for(until(lambda: reporter.draft.warnings), 60.0)
         await asyncio.sleep(5.0)
         (problem,) = reporter.draft.warnings
         assert problem.reason == "MachinesNotJoined"
-        assert problem.message.startswith(f"rollout-0 does not come up: {BUSY}; rollout-1 does not come up: ")
-        fleet.follow([member(2)], 2, ("rollout-0",))
+        assert problem.message.startswith(f"rollout-0 does not join: {BUSY}; rollout-1 does not join: ")
+        fleet.set_members([member(2)], 2, ("rollout-0",))
         assert "rollout-1" not in reporter.draft.warnings[0].message
-        fleet.follow([], 3, ())
+        fleet.set_members([], 3, ())
         assert reporter.draft.warnings == ()
         await fleet.aclose()
 

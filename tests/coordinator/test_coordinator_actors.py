@@ -8,7 +8,7 @@ import sys
 
 STANDS_BACK = """
 import json, os, subprocess, threading
-from rljob_runtime.ray_backend.actors import stand_back
+from rljob_runtime.ray_backend.actors import lower_priority
 
 def niceness():
     return [os.getpriority(os.PRIO_PROCESS, int(thread)) for thread in os.listdir("/proc/self/task")]
@@ -17,7 +17,7 @@ ended = threading.Event()
 threading.Thread(target=ended.wait, daemon=True).start()
 found = [niceness()]
 for asked in (7, 0):
-    stand_back(asked)
+    lower_priority(asked)
     found.append(niceness() + [int(subprocess.check_output("nice"))])
 ended.set()
 print(json.dumps(found))

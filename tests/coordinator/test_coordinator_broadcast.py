@@ -47,7 +47,7 @@ def test_what_a_version_takes_to_all_relays_is_measured_without_its_copy(stage):
     """What a lent machine sums takes the same links."""
     stage.world.costs.publish = 5.0
     assert stage.play().outcome is FinishedOutcome.COMPLETE
-    assert stage.coordinator._fleet.broadcast_seconds == pytest.approx(6.0, abs=0.3)
+    assert stage.coordinator._fleet.weights.broadcast_seconds == pytest.approx(6.0, abs=0.3)
 
 
 def test_a_version_that_is_shipped_again_takes_no_time(stage):
@@ -57,7 +57,7 @@ def test_a_version_that_is_shipped_again_takes_no_time(stage):
 
     async def look(stage):
         await until(lambda: stage.coordinator is not None and stage.coordinator.course.generation is not None)
-        seen.append(stage.coordinator._fleet.broadcast_seconds)
+        seen.append(stage.coordinator._fleet.weights.broadcast_seconds)
 
     assert stage.play(look).outcome is FinishedOutcome.COMPLETE
     assert seen == [pytest.approx(2.0, abs=0.3)]

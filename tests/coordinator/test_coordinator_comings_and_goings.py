@@ -214,7 +214,7 @@ def test_a_call_that_fails_late_does_not_end_the_next_trainer(stage):
         settings = Settings.of(stage.job)
         reporter = Reporter(SimulatedControlPlane(stage.job, 1), RuntimeStatus(), settings.back_off)
         seat = TrainerClient(Backend(), 1, settings, reporter)
-        seat.follow([Member(machine="trainer-0", incarnation=1, ip="10.0.0.1", role=Role.TRAINER)])
+        seat.set_members([Member(machine="trainer-0", incarnation=1, ip="10.0.0.1", role=Role.TRAINER)])
         await seat.start()
         late = asyncio.ensure_future(seat.call(lambda trainer: trainer.export(1)))
         await asyncio.sleep(0.1)

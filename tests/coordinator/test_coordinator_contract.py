@@ -1,4 +1,4 @@
-"""One suite over both bindings of the coordinator's protocols: Ray actors, and stand-ins in-process under virtual time.
+"""One suite over both backends of the coordinator's protocols: Ray actors, and stand-ins in-process under virtual time.
 
 The far end is the same simulated replica in both; what is tested is the way to it: death, timeout, duplicates, late
 replies, cancellation, refusals and stale terms must look the same to the coordinator.
@@ -18,7 +18,7 @@ import yaml
 
 from rljob_api import load
 from rljob_api.status import Member, Role
-from rljob_runtime.coordinator.fleet.machine import RESTING
+from rljob_runtime.coordinator.fleet.machine import SLEEPING
 from rljob_runtime.protocols import (
     GenerateRequest,
     PeerGone,
@@ -105,7 +105,7 @@ def make_worker_peer(**_):
 
 
 async def prepare(replica):
-    await replica.lay_out(1, 1)
+    await replica.switch_layout(1, 1)
     await replica.load(1, 1)
 
 
@@ -139,7 +139,7 @@ class InProcess:
 
 
 class OverRay:
-    """Ray's wire, to an actor made as the binding makes them."""
+    """Ray's wire, to an actor made as the backend makes them."""
 
     def __init__(self):
         self.made = 0
@@ -202,7 +202,7 @@ def ray_cluster():
 
 
 @pytest.fixture(params=["in-process", pytest.param("ray", marks=pytest.mark.engine)])
-def binding(request):
+def backend(request):
     return InProcess() if request.param == "in-process" else request.getfixturevalue("ray_cluster")
 
 
@@ -223,7 +223,7 @@ async def collect(replica, after=0):
     return deltas, cursor
 
 
-def test_a_response_comes_whole_and_in_order(binding):
+def test_a_response_comes_whole_and_in_order(backend):
     async def test(wire, replica, kill):
         await replica.submit(1, [request()])
         deltas, _ = await collect(replica)
@@ -233,10 +233,10 @@ def test_a_response_comes_whole_and_in_order(binding):
         assert deltas[-1].finish_reason is FinishReason.STOP
         assert {delta.weight_version for delta in deltas} == {1}
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_what_was_not_acknowledged_comes_again(binding):
+def test_what_was_not_acknowledged_comes_again(backend):
     async def test(wire, replica, kill):
         await replica.submit(1, [request()])
         deltas, cursor = await collect(replica)
@@ -244,30 +244,30 @@ def test_what_was_not_acknowledged_comes_again(binding):
         assert again.deltas == tuple(deltas[-len(again.deltas) :])
         assert (await replica.poll(1, cursor, 0.0)).deltas == ()
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_a_command_given_twice_is_done_once(binding):
+def test_a_command_given_twice_is_done_once(backend):
     async def test(wire, replica, kill):
         await asyncio.gather(replica.submit(1, [request()]), replica.submit(1, [request()]))
         deltas, _ = await collect(replica)
         assert len([delta for delta in deltas if delta.finish_reason]) == 1
         assert len([delta for delta in deltas if delta.offset == 0]) == 1
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_an_abort_that_comes_late_harms_no_later_attempt(binding):
+def test_an_abort_that_comes_late_harms_no_later_attempt(backend):
     async def test(wire, replica, kill):
         await replica.submit(1, [request(attempt=2)])
         await replica.abort(1, {KEY: 1})
         deltas, _ = await collect(replica)
         assert deltas[-1].attempt == 2
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_a_submit_that_comes_after_its_abort_begins_nothing(binding):
+def test_a_submit_that_comes_after_its_abort_begins_nothing(backend):
     async def test(wire, replica, kill):
         await replica.abort(1, {KEY: 2})
         await replica.submit(1, [request(attempt=1)])
@@ -275,10 +275,10 @@ def test_a_submit_that_comes_after_its_abort_begins_nothing(binding):
         await replica.submit(1, [request(attempt=3)])
         assert (await collect(replica))[0][-1].attempt == 3
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_refusals_keep_their_kind_and_their_words(binding):
+def test_refusals_keep_their_kind_and_their_words(backend):
     async def test(wire, replica, kill):
         with pytest.raises(WrongVersion, match="holds version 1, not 9"):
             await replica.submit(1, [request(version=9)])
@@ -286,27 +286,27 @@ def test_refusals_keep_their_kind_and_their_words(binding):
         with pytest.raises(Refused, match="still holds 1 request"):
             await replica.load(1, 2)
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_a_former_coordinator_is_refused(binding):
+def test_a_former_coordinator_is_refused(backend):
     async def test(wire, replica, kill):
         await replica.abort(5, {})
         with pytest.raises(StaleTerm, match="term 4 is over"):
             await replica.submit(4, [request()])
         await replica.submit(5, [request()])
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_a_layout_begins_without_weights_and_drops_what_was_held(binding):
+def test_a_layout_begins_without_weights_and_drops_what_was_held(backend):
     async def test(wire, replica, kill):
         await replica.submit(1, [request(tokens=LONG)])
         boot = (await replica.poll(1, 0, 0.0)).boot
-        await replica.make_room(1, 2)
+        await replica.release_accelerators(1, 2)
         with pytest.raises(WrongVersion, match="holds version None"):
             await replica.submit(1, [request(attempt=2)])
-        await replica.lay_out(1, 2)
+        await replica.switch_layout(1, 2)
         await replica.load(1, 1)
         cursor = (await replica.poll(1, 0, 0.0)).cursor
         await replica.submit(1, [request(attempt=2)])
@@ -316,13 +316,13 @@ def test_a_layout_begins_without_weights_and_drops_what_was_held(binding):
         assert report.boot == boot
         assert (report.stats.layout_switches_total, report.stats.aborted_total) == (2, 1)
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_a_seat_makes_room_for_a_worker_whatever_its_layout_and_comes_back_to_it(binding):
+def test_a_seat_makes_room_for_a_worker_whatever_its_layout_and_comes_back_to_it(backend):
     async def test(wire, replica, kill):
         await replica.submit(1, [request(tokens=LONG)])
-        await asyncio.gather(replica.make_room(1, RESTING), replica.make_room(1, RESTING))
+        await asyncio.gather(replica.release_accelerators(1, SLEEPING), replica.release_accelerators(1, SLEEPING))
         report = await replica.poll(1, 0, 0.0)
         assert (report.weight_version, report.stats.aborted_total) == (None, 1)
         with pytest.raises(WrongVersion, match="holds version None"):
@@ -333,43 +333,45 @@ def test_a_seat_makes_room_for_a_worker_whatever_its_layout_and_comes_back_to_it
         assert {delta.attempt for delta in deltas} == {2}
         assert (await replica.poll(1, 0, 0.0)).stats.layout_switches_total == 2
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_a_layout_that_is_in_force_is_left_alone(binding):
+def test_a_layout_that_is_in_force_is_left_alone(backend):
     async def test(wire, replica, kill):
         await replica.submit(1, [request()])
-        await asyncio.gather(replica.make_room(1, 1), replica.lay_out(1, 1), replica.lay_out(1, 1))
+        await asyncio.gather(
+            replica.release_accelerators(1, 1), replica.switch_layout(1, 1), replica.switch_layout(1, 1)
+        )
         deltas, _ = await collect(replica)
         assert deltas[-1].finish_reason
         assert (await replica.poll(1, 0, 0.0)).stats.layout_switches_total == 1
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_a_layout_that_cannot_be_had_is_refused_and_the_former_one_can_be_had_again(binding):
+def test_a_layout_that_cannot_be_had_is_refused_and_the_former_one_can_be_had_again(backend):
     async def test(wire, replica, kill):
         with pytest.raises(Refused, match="no engine of tensor parallel size 3, only of 1 and 2"):
-            await replica.lay_out(1, 3)
+            await replica.switch_layout(1, 3)
         await prepare(replica)
         await replica.submit(1, [request()])
         await collect(replica)
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_a_former_coordinator_changes_no_layout(binding):
+def test_a_former_coordinator_changes_no_layout(backend):
     async def test(wire, replica, kill):
         await replica.abort(5, {})
-        for command in (replica.make_room(4, 2), replica.lay_out(4, 2)):
+        for command in (replica.release_accelerators(4, 2), replica.switch_layout(4, 2)):
             with pytest.raises(StaleTerm, match="term 4 is over"):
                 await command
         await replica.submit(5, [request()])
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_a_bug_at_the_far_end_is_a_refusal_that_names_it(binding):
+def test_a_bug_at_the_far_end_is_a_refusal_that_names_it(backend):
     async def test(wire, replica, kill):
         if isinstance(wire, SimulatedWire):
             pytest.skip("in-process a bug is the test's own to see")
@@ -384,10 +386,10 @@ def test_a_bug_at_the_far_end_is_a_refusal_that_names_it(binding):
         with pytest.raises(Refused, match="start failed"):
             await rank.call("start", 1)
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_a_call_ends_at_its_bound_and_the_peer_stays_usable(binding):
+def test_a_call_ends_at_its_bound_and_the_peer_stays_usable(backend):
     async def test(wire, replica, kill):
         before = asyncio.get_running_loop().time()
         with pytest.raises(PeerTimeout, match="sleep"):
@@ -395,10 +397,10 @@ def test_a_call_ends_at_its_bound_and_the_peer_stays_usable(binding):
         assert asyncio.get_running_loop().time() - before < 50.0
         await replica.abort(1, {})
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_a_late_reply_disturbs_nobody(binding):
+def test_a_late_reply_disturbs_nobody(backend):
     async def test(wire, replica, kill):
         with pytest.raises(PeerTimeout):
             await wire.call(0.1, "sleep", 5.0)
@@ -409,10 +411,10 @@ def test_a_late_reply_disturbs_nobody(binding):
                 await asyncio.sleep(0.1)
         assert count == 1
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_a_caller_that_gives_up_leaves_the_peer_usable(binding):
+def test_a_caller_that_gives_up_leaves_the_peer_usable(backend):
     async def test(wire, replica, kill):
         call = asyncio.create_task(replica.poll(1, 0, 10.0))
         await asyncio.sleep(0.2)
@@ -422,10 +424,10 @@ def test_a_caller_that_gives_up_leaves_the_peer_usable(binding):
         await replica.submit(1, [request()])
         await collect(replica)
 
-    binding.run(test)
+    backend.run(test)
 
 
-def test_death_ends_a_call_that_waits_and_every_later_one(binding):
+def test_death_ends_a_call_that_waits_and_every_later_one(backend):
     async def test(wire, replica, kill):
         call = asyncio.create_task(replica.poll(1, 0, 15.0))
         await asyncio.sleep(0.3)
@@ -435,7 +437,7 @@ def test_death_ends_a_call_that_waits_and_every_later_one(binding):
         with pytest.raises(PeerGone):
             await replica.submit(1, [request()])
 
-    binding.run(test)
+    backend.run(test)
 
 
 def groups(*numbers):
@@ -447,7 +449,7 @@ def groups(*numbers):
     return made
 
 
-def test_a_worker_sums_a_group_once_and_hands_over_what_it_summed(binding):
+def test_a_worker_sums_a_group_once_and_hands_over_what_it_summed(backend):
     async def test(worker, kill):
         report = await worker.compute(1, 7, 1, groups(1, 2))
         assert (report.groups, report.tokens) == (2, 6)
@@ -458,10 +460,10 @@ def test_a_worker_sums_a_group_once_and_hands_over_what_it_summed(binding):
         assert receipts[0].groups == tuple(PromptKey(0, number) for number in (1, 2, 3))
         assert (receipts[0].step, receipts[0].term, receipts[0].version, receipts[0].tokens) == (7, 1, 1, 9)
 
-    binding.run_worker(test)
+    backend.run_worker(test)
 
 
-def test_a_worker_refuses_other_weights_other_steps_and_former_coordinators(binding):
+def test_a_worker_refuses_other_weights_other_steps_and_former_coordinators(backend):
     async def test(worker, kill):
         with pytest.raises(WrongVersion, match="holds version 1, not 2"):
             await worker.compute(2, 7, 2, groups(1))
@@ -475,10 +477,10 @@ def test_a_worker_refuses_other_weights_other_steps_and_former_coordinators(bind
         with pytest.raises(Refused, match="holds no sums of step 7"):
             await worker.deliver(2, 7, 1, INBOX)
 
-    binding.run_worker(test)
+    backend.run_worker(test)
 
 
-def test_a_worker_that_dies_is_gone(binding):
+def test_a_worker_that_dies_is_gone(backend):
     async def test(worker, kill):
         call = asyncio.create_task(worker.compute(1, 7, 1, groups(*range(300))))
         await asyncio.sleep(0.3)
@@ -488,7 +490,7 @@ def test_a_worker_that_dies_is_gone(binding):
         with pytest.raises(PeerGone):
             await worker.release(1)
 
-    binding.run_worker(test)
+    backend.run_worker(test)
 
 
 @pytest.mark.engine
@@ -505,15 +507,15 @@ def test_a_worker_computes_on_the_accelerators_of_all_seats(ray_cluster, tmp_pat
     job = load(manifest)
     member = Member(machine="rollout-0", incarnation=3, ip="127.0.0.1", role=Role.ROLLOUT)
     peer = "test_coordinator_contract:make_peer"
-    binding = RayBackend(
+    backend = RayBackend(
         job,
         ActorPlacement(*[tmp_path] * 5),
         resource_of=lambda _: "rollout-0.1",
-        bounds=BOUNDS,
+        timeouts=BOUNDS,
         factories=Factories(relay=peer, replica=peer, worker="test_coordinator_contract:make_worker_peer"),
     )
     for term in (1, 2):
-        machine = asyncio.run(binding.rollout_machine(term, member, {}))
+        machine = asyncio.run(backend.rollout_machine(term, member, {}))
         parts = ("replica-0", "replica-1", "worker")
         actors = [ray.get_actor(f"{job.name}/rollout-0.3/{part}", job.name) for part in parts]
         first, second = (ray.get(actor.call.remote("accelerators")).value for actor in actors[:2])
@@ -522,7 +524,7 @@ def test_a_worker_computes_on_the_accelerators_of_all_seats(ray_cluster, tmp_pat
         assert len(first) == len(second) == 1
         assert first != second
         assert its == [*first, *second]
-    asyncio.run(binding.release(member))
+    asyncio.run(backend.release(member))
 
 
 @pytest.mark.engine
@@ -538,29 +540,29 @@ def test_the_next_coordinator_finds_the_same_processes(ray_cluster, tmp_path):
     manifest["spec"]["rollout"]["machines"] = 2
     job = load(manifest)
     member = Member(machine="rollout-0", incarnation=1, ip="127.0.0.1", role=Role.ROLLOUT)
-    places = ActorPlacement(*[tmp_path] * 5)
+    placement = ActorPlacement(*[tmp_path] * 5)
     peer = "test_coordinator_contract:make_peer"
 
     def found(term, member):
         """Process ids of what a coordinator, which has nothing but the job, finds or makes."""
-        binding = RayBackend(
+        backend = RayBackend(
             job,
-            places,
+            placement,
             resource_of=lambda _: "rollout-0.1",
-            bounds=BOUNDS,
+            timeouts=BOUNDS,
             factories=Factories(relay=peer, replica=peer, worker=peer),
         )
-        asyncio.run(binding.rollout_machine(term, member, {}))
+        asyncio.run(backend.rollout_machine(term, member, {}))
         machine = f"{job.name}/rollout-0.{member.incarnation}"
         actors = [ray.get_actor(f"{machine}/{part}", job.name) for part in ("relay", "worker", "replica-0")]
-        return [ray.get(actor.call.remote("pid")).value for actor in actors], binding
+        return [ray.get(actor.call.remote("pid")).value for actor in actors], backend
 
     first, _ = found(1, member)
-    again, binding = found(2, member)
+    again, backend = found(2, member)
     replaced, successor = found(2, member.model_copy(update={"incarnation": 2}))
     assert again == first
     assert not set(replaced) & set(first)
-    asyncio.run(binding.release(member))
+    asyncio.run(backend.release(member))
     asyncio.run(successor.release(member.model_copy(update={"incarnation": 2})))
 
 
@@ -573,17 +575,17 @@ def test_a_trainer_is_found_where_it_was_made_and_looking_makes_none(ray_cluster
     member = Member(machine="trainer-0", incarnation=1, ip="127.0.0.1", role=Role.TRAINER)
     later = member.model_copy(update={"incarnation": 2})
 
-    def binding():
+    def backend():
         factories = Factories(rank="test_coordinator_contract:make_peer")
         return RayBackend(job, ActorPlacement(*[tmp_path] * 5), lambda _: "rollout-0.1", BOUNDS, factories)
 
     def there(*members):
-        return asyncio.run(binding().has_trainer(members))
+        return asyncio.run(backend().has_trainer(members))
 
     assert [there(member), there(member)] == [False, False]
-    asyncio.run(binding().trainer(1, [member]))
+    asyncio.run(backend().trainer(1, [member]))
     assert [there(member), there(later), there(member, later)] == [True, False, False]
-    asyncio.run(binding().release(member))
+    asyncio.run(backend().release(member))
     end = time.monotonic() + 20
     while there(member):
         assert time.monotonic() < end, "it is found though it has ended"
@@ -622,7 +624,7 @@ def test_an_actor_that_a_former_coordinator_only_registered_is_made_anew(ray_clu
     trainer = Member(machine="trainer-0", incarnation=7, ip="127.0.0.1", role=Role.TRAINER)
     peer = "test_coordinator_contract:make_peer"
     factories = Factories(relay=peer, replica=peer, worker=peer, rank=peer)
-    binding = RayBackend(job, ActorPlacement(*[tmp_path] * 5), lambda _: "rollout-0.1", BOUNDS, factories)
+    backend = RayBackend(job, ActorPlacement(*[tmp_path] * 5), lambda _: "rollout-0.1", BOUNDS, factories)
     names = [f"{job.name}/rollout-0.7/relay", f"{job.name}/trainer-0.7/rank-0"]
 
     address = ray.get_runtime_context().gcs_address
@@ -634,10 +636,10 @@ def test_an_actor_that_a_former_coordinator_only_registered_is_made_anew(ray_clu
             former.send_signal(signal.SIGSTOP)  # Ray's tables of a head that ended with its driver say the same
             for name in names:
                 ray.get_actor(name, job.name)  # it is found
-            assert not asyncio.run(binding.has_trainer([trainer]))
-            asyncio.run(asyncio.wait_for(binding.rollout_machine(2, member, {}), 60))
-            asyncio.run(asyncio.wait_for(binding.trainer(2, [trainer]), 60))
+            assert not asyncio.run(backend.has_trainer([trainer]))
+            asyncio.run(asyncio.wait_for(backend.rollout_machine(2, member, {}), 60))
+            asyncio.run(asyncio.wait_for(backend.trainer(2, [trainer]), 60))
         finally:
             former.kill()
-    asyncio.run(binding.release(member))
-    asyncio.run(binding.release(trainer))
+    asyncio.run(backend.release(member))
+    asyncio.run(backend.release(trainer))

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rljob_runtime.coordinator.store.async_store import NotOpen
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
-from rljob_runtime.coordinator.trainer.recovery import standing_at
+from rljob_runtime.coordinator.trainer.recovery import snapshot_at
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.round import PromptOutcome
 
@@ -275,7 +275,7 @@ class Experience(RuleBasedStateMachine):
     @rule()
     def lose_the_store(self) -> None:
         """A new history begins with what a checkpoint of now keeps."""
-        standing = standing_at(self.store, self.step)
+        standing = snapshot_at(self.store, self.step)
         self.store.start_at(Boundary(self.step, standing.cursor), pool=Pool(standing.cursor, standing.queue))
         self.queue = list(self.unsettled())
         self.draws = [Draw(prompt, 0, None, None, [], fate=PromptOutcome.REQUEUED) for prompt in self.queue]

@@ -11,7 +11,7 @@ from rljob_runtime.coordinator.store import async_store
 from rljob_runtime.coordinator.store.async_store import NotOpen
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
-from rljob_runtime.coordinator.trainer.recovery import agree, standing_at
+from rljob_runtime.coordinator.trainer.recovery import reconcile_store_and_trainer, snapshot_at
 from rljob_runtime.protocols import TrainerState
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.round import PromptOutcome
@@ -508,7 +508,7 @@ def found(step: int, standing: str | None = None) -> TrainerState:
 def test_an_update_whose_answer_was_lost_is_trained_again(store):
     ready(store, A)
     store.experience.assign(1, [A])
-    boundary = agree(store, found(1), SimulatedPrompts(), 4, Mode.ASYNCHRONOUS)
+    boundary = reconcile_store_and_trainer(store, found(1), SimulatedPrompts(), 4, Mode.ASYNCHRONOUS)
     assert boundary.step == 0
     assert store.experience.assigned(1) == (A,)
 
@@ -519,13 +519,13 @@ def test_a_new_history_draws_again_what_a_checkpoint_had_under_way(store, tmp_pa
     ready(store, C)
     requeue(store, B)
     step = train(store, A)
-    standing = standing_at(store, step)
+    standing = snapshot_at(store, step)
     assert (standing.cursor, standing.queue) == (Cursor(0, 4), (B, C))
     new = Store(tmp_path / "new.db", "uid-1")
-    begun = agree(new, found(step, standing.to_json()), SimulatedPrompts(), 4, Mode.ASYNCHRONOUS)
+    begun = reconcile_store_and_trainer(new, found(step, standing.to_json()), SimulatedPrompts(), 4, Mode.ASYNCHRONOUS)
     assert (begun.step, begun.queue) == (1, ())
     assert (new.experience.cursor(), new.experience.requeued()) == (Cursor(0, 4), (B, C))
-    assert standing_at(new, step) == standing
+    assert snapshot_at(new, step) == standing
     new.publish(new.versions().next_version(), 1)
     assert new.experience.draw([C], Cursor(0, 4), new.versions().history[-1].version, "rollout-0", 2) == {}
     assert new.experience.requeued() == (B,)
@@ -534,11 +534,11 @@ def test_a_new_history_draws_again_what_a_checkpoint_had_under_way(store, tmp_pa
 
 def test_a_store_of_rounds_has_no_pool(tmp_path):
     store = Store(tmp_path / "state.db", "uid-1")
-    agree(store, found(0), SimulatedPrompts(), 4)
+    reconcile_store_and_trainer(store, found(0), SimulatedPrompts(), 4)
     assert not store.experience.in_use()
     store.close()
     other = Store(tmp_path / "other.db", "uid-1")
-    agree(other, found(0), SimulatedPrompts(), 4, Mode.ASYNCHRONOUS)
+    reconcile_store_and_trainer(other, found(0), SimulatedPrompts(), 4, Mode.ASYNCHRONOUS)
     assert other.experience.in_use()
     other.close()
 

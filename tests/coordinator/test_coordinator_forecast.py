@@ -441,12 +441,12 @@ def test_the_watch_finds_the_law_of_an_engine_that_it_polls():
             load.running, load.waiting, load.kv_use, load.preemptions, load.generated_tokens, 0, 0, 0, 0,
             kv_tokens=1 << 20, max_running=256,
         )  # fmt: skip
-        watch.note("r", ReplicaReport("1", 0, (), 1, stats), now)
+        watch.record("r", ReplicaReport("1", 0, (), 1, stats), now)
 
     now = 0.0
     poll(now)
     requests = [Request(n, 50, random.choice([20, 60, 150, 400])) for n in range(48)]
-    watch.submitted({"r": [asked(one) for one in requests]}, 1, now)
+    watch.record_submitted({"r": [asked(one) for one in requests]}, 1, now)
     engine.submit(now, requests)
     while engine.next_event < float("inf"):
         now = min(now + 0.5, engine.next_event)
@@ -475,15 +475,15 @@ def test_the_watch_learns_nothing_from_another_boot_or_a_preemption():
         ("2", replace(busy, generated_tokens_total=300, preemptions_total=1), 2.0),
         ("2", replace(busy, generated_tokens_total=300, preemptions_total=1, running=1), 3.0),
     ):
-        watch.note("r", ReplicaReport(boot, 0, (), 1, stats), now)
+        watch.record("r", ReplicaReport(boot, 0, (), 1, stats), now)
     assert watch.speed().decode == ()
 
 
 def test_a_seat_that_has_made_room_does_not_say_that_its_engine_has_none():
     watch = EngineObserver()
     stats = EngineStats(4, 0, 0.1, 0, 100, 0, 0, 0, kv_tokens=500, max_running=8)
-    watch.note("r", ReplicaReport("1", 0, (), 1, stats), 0.0)
-    watch.note("r", ReplicaReport("1", 0, (), None, replace(stats, running=0, kv_tokens=0, max_running=0)), 1.0)
+    watch.record("r", ReplicaReport("1", 0, (), 1, stats), 0.0)
+    watch.record("r", ReplicaReport("1", 0, (), None, replace(stats, running=0, kv_tokens=0, max_running=0)), 1.0)
     assert (watch.speed().kv_tokens, watch.speed().max_running) == (500, 8)
 
 
@@ -492,8 +492,8 @@ def test_seats_that_rest_since_the_layout_changed_say_nothing_of_the_room_now():
     small, large = (EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0, kv_tokens=room, max_running=8) for room in (100, 250))
     for name in ("rollout-0/replica-0", "rollout-0/replica-1"):
         before.note(name, ReplicaReport("1", 0, (), 1, small), 0.0)
-    watch.carry_on(before)
+    watch.continue_from(before)
     assert watch.speed().kv_tokens == 100
-    watch.submitted({"rollout-0/replica-0": []}, 1, 1.0)
-    watch.note("rollout-0/replica-0", ReplicaReport("2", 0, (), 1, large), 2.0)
+    watch.record_submitted({"rollout-0/replica-0": []}, 1, 1.0)
+    watch.record("rollout-0/replica-0", ReplicaReport("2", 0, (), 1, large), 2.0)
     assert (watch.speed().replicas, watch.speed().kv_tokens) == (1, 250)

@@ -1,4 +1,4 @@
-"""A lent machine's lane, and the stream over several: what counts as its speed, who is told that a loan is over, and
+"""A lent machine's loaned, and the stream over several: what counts as its speed, who is told that a loan is over, and
 sums that do not come."""
 
 import asyncio
@@ -9,8 +9,8 @@ import pytest
 from test_coordinator_streaming import Seat, some
 
 from rljob_api.status import Member, Role
-from rljob_runtime.coordinator.fleet.machine import RESTING, MachineLeft, RolloutMachine
-from rljob_runtime.coordinator.stream_training.loaned_worker import GIVEN_UP_FACTOR, LoanedWorker, tokens_of
+from rljob_runtime.coordinator.fleet.machine import SLEEPING, MachineLeft, RolloutMachine
+from rljob_runtime.coordinator.stream_training.loaned_worker import LoanedWorker, tokens_of
 from rljob_runtime.coordinator.stream_training.stream import Streaming
 from rljob_runtime.protocols import (
     ComputeReport,
@@ -22,6 +22,7 @@ from rljob_runtime.protocols import (
     RelayMember,
 )
 from rljob_runtime.protocols.remote import CallTimeouts, RemoteWorker
+from rljob_runtime.scheduling.lending.contributions import FAILED_FACTOR
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.network import Process, SimulatedWire
@@ -74,17 +75,17 @@ class Owner:
         self.lent = []
         self.back = []
 
-    def lend(self, machine):
+    def start_loan(self, machine):
         self.lent.append(machine.name)
 
-    def take_back(self, machine, again):
-        self.back.append(again)
+    def end_loan(self, machine, reload):
+        self.back.append(reload)
 
-    def lose_this(self, machine, reason, detail):
+    def mark_machine_lost(self, machine, reason, detail):
         self.lost.append((machine.name, reason))
-        machine.gone.set()
+        machine.left.set()
 
-    def aside(self, work):
+    def run_in_background(self, work):
         self.tasks.append(asyncio.ensure_future(work))
 
 
@@ -103,10 +104,10 @@ class Loan:
         self.measured = LoanMeasurements()
         self.measured.training.record(1, USUAL)
         self.measured.loaned.record(1, USUAL)
-        self.lane = LoanedWorker(self.machine, self.owner, 1, 1, 1, self.measured)
+        self.loaned = LoanedWorker(self.machine, self.owner, 1, 1, 1, self.measured)
 
     async def begin(self, *groups: int) -> asyncio.Task:
-        task = self.lane.task = asyncio.create_task(self.lane.compute(tuple(some(*groups))))
+        task = self.loaned.task = asyncio.create_task(self.loaned.compute(tuple(some(*groups))))
         await asyncio.sleep(0.1)
         return task
 
@@ -118,14 +119,14 @@ class SlowSeat:
         self.seconds = seconds
         self.asked = []
 
-    async def make_room(self, term, tensor_parallel):
+    async def release_accelerators(self, term, tensor_parallel):
         await asyncio.sleep(self.seconds)
         self.asked.append(tensor_parallel)
 
 
 def with_seats(loan, *seconds: float) -> list[SlowSeat]:
     seats = [SlowSeat(each) for each in seconds]
-    loan.machine.peers = replace(loan.machine.peers, seats=tuple(seats), shares_accelerators=True)
+    loan.machine.peers = replace(loan.machine.peers, replicas=tuple(seats), shares_accelerators=True)
     return seats
 
 
@@ -136,12 +137,12 @@ def test_to_make_room_and_to_come_back_is_part_of_its_first_computation():
     async def program(loan):
         seats = with_seats(loan, 1.0, 3.0)
         before = loan.measured.loaned.seconds
-        await loan.lane.compute(tuple(some(1)))
-        await loan.lane.compute(tuple(some(2)))
+        await loan.loaned.compute(tuple(some(1)))
+        await loan.loaned.compute(tuple(some(2)))
         tokens = tokens_of(some(1, 2))
         assert before == USUAL
-        assert [seat.asked for seat in seats] == [[RESTING], [RESTING]]
-        await loan.lane.close()
+        assert [seat.asked for seat in seats] == [[SLEEPING], [SLEEPING]]
+        await loan.loaned.close()
         return loan.measured.loaned.seconds * (1 + tokens) - USUAL * (1 + tokens)
 
     assert virtual_time.run(_with_loan(program)) == pytest.approx(2 * 3.0)
@@ -150,11 +151,11 @@ def test_to_make_room_and_to_come_back_is_part_of_its_first_computation():
 def test_an_owner_is_told_whether_the_machine_is_to_generate_again():
     async def program(loan):
         with_seats(loan, 0.0)
-        await loan.lane.compute(tuple(some(1)))
-        loan.lane.give_up()
-        await loan.lane.close()
+        await loan.loaned.compute(tuple(some(1)))
+        loan.loaned.take_groups()
+        await loan.loaned.close()
         other = Loan()
-        await other.lane.close()
+        await other.loaned.close()
         return loan.owner.back, other.owner.back
 
     assert virtual_time.run(_with_loan(program)) == ([True], [False])
@@ -168,10 +169,10 @@ def test_a_seat_that_makes_no_room_counts_as_slow_and_is_not_computed_beside():
             await asyncio.sleep(1.0)
             raise Refused("busy")
 
-        seat.make_room = refuse
+        seat.release_accelerators = refuse
         with pytest.raises(Refused):
-            await loan.lane.compute(tuple(some(1)))
-        await loan.lane.close()
+            await loan.loaned.compute(tuple(some(1)))
+        await loan.loaned.close()
         assert not loan.worker._groups
         return loan.measured.loaned.seconds
 
@@ -182,8 +183,8 @@ def test_a_machine_that_is_called_back_was_not_slow():
     async def program(loan):
         task = await loan.begin(1, 2)
         task.cancel()
-        assert len(loan.lane.give_up()) == 2
-        await loan.lane.close()
+        assert len(loan.loaned.take_groups()) == 2
+        await loan.loaned.close()
         return loan.measured.loaned.seconds
 
     assert virtual_time.run(_with_loan(program)) == USUAL
@@ -192,11 +193,11 @@ def test_a_machine_that_is_called_back_was_not_slow():
 def test_a_machine_that_left_was_not_slow():
     async def program(loan):
         task = await loan.begin(1, 2)
-        loan.machine.gone.set()
+        loan.machine.left.set()
         with pytest.raises(MachineLeft):
             await task
         assert loan.owner.lost == []
-        await loan.lane.close()
+        await loan.loaned.close()
         return loan.measured.loaned.seconds
 
     assert virtual_time.run(_with_loan(program)) == USUAL
@@ -209,13 +210,13 @@ def test_one_that_fails_is_not_believed_to_be_quick(error):
         with pytest.raises(type(error)):
             await (await loan.begin(1, 2))
         # It is not counted again when nobody is waited for any longer.
-        loan.lane.note_slow()
+        loan.loaned.record_slow()
         assert bool(loan.owner.lost) is not isinstance(error, Refused)
-        await loan.lane.close()
+        await loan.loaned.close()
         return loan.measured.loaned.seconds
 
     # One token as usual, two that take so many times longer.
-    assert virtual_time.run(_with_loan(program)) == pytest.approx(USUAL * (1 + 2 * GIVEN_UP_FACTOR) / 3)
+    assert virtual_time.run(_with_loan(program)) == pytest.approx(USUAL * (1 + 2 * FAILED_FACTOR) / 3)
 
 
 async def _with_loan(program):
@@ -233,7 +234,7 @@ def test_whoever_is_lent_no_more_is_told_and_nobody_waits_for_it(computing):
             await task
         assert loan.worker.released == 1
         began = asyncio.get_running_loop().time()
-        await loan.lane.close()
+        await loan.loaned.close()
         assert asyncio.get_running_loop().time() == pytest.approx(began)
         await asyncio.gather(*loan.owner.tasks)
         return loan.worker.released, len(loan.owner.tasks)
@@ -243,7 +244,7 @@ def test_whoever_is_lent_no_more_is_told_and_nobody_waits_for_it(computing):
 
 def test_one_that_was_given_nothing_has_nothing_to_forget():
     async def program(loan):
-        await loan.lane.close()
+        await loan.loaned.close()
         return loan.owner.tasks
 
     assert virtual_time.run(_with_loan(program)) == []
@@ -291,26 +292,26 @@ def stream_over(workers, seat, most=1000):
     measured.training.record(1, 1.0)
     stream = Streaming(seat, 1, 1, 1, most, measured)
     machines = [machine_of(worker) for worker in workers]
-    stream.lend(machines, owner)
+    stream.start_loans(machines, owner)
     return stream, machines, owner, measured
 
 
-def test_an_idle_lanes_loss_is_noticed_and_its_groups_go_to_those_who_are_left():
+def test_an_idle_workers_loss_is_noticed_and_its_groups_go_to_those_who_are_left():
     async def program():
         workers = [Worker("rollout-0", seconds=0.01), Worker("rollout-1", seconds=0.01)]
         stream, machines, _, measured = stream_over(workers, seat := Office(1.0, 1.0))
         stream.offer(some(1, 2, 3))
         await asyncio.sleep(0.5)
         assert stream.computed_tokens == 2
-        idle = stream._lanes[0]
+        idle = stream._workers[0]
         taken = idle.summed
         assert len(taken) == 1
         assert idle.task.done()
-        machines[0].gone.set()
+        machines[0].left.set()
         await asyncio.sleep(0.5)
-        assert stream.lent == {"rollout-1"}
+        assert stream.loaned == {"rollout-1"}
         # It is summed by the other one now.
-        assert {group.prompt for group in taken} <= {group.prompt for group in stream._lanes[1].summed}
+        assert {group.prompt for group in taken} <= {group.prompt for group in stream._workers[1].summed}
         assert stream.computed_tokens == 2
         streamed = await stream.finish()
         await stream.close()
@@ -331,11 +332,11 @@ def test_the_trainers_speed_beside_lent_machines_is_kept_apart():
         stream.offer(some(1))
         await asyncio.sleep(2.0)
         seen.append((measured.training.seconds, measured.with_loan.seconds))
-        stream.lend([machine_of(Worker(seconds=100.0))], owner)
+        stream.start_loans([machine_of(Worker(seconds=100.0))], owner)
         stream.offer(some(2, 3, 4))
         # Group 2 is the trainer's, 3 the worker's, and 4 is begun beside it and ends after it.
         await asyncio.sleep(5.0)
-        stream.recall()
+        stream.end_loans()
         await asyncio.sleep(2.5)
         seen.append((measured.training.seconds, measured.with_loan.seconds))
         await asyncio.sleep(2.0)
@@ -432,7 +433,7 @@ def test_nothing_is_begun_once_a_stream_is_closed():
                 try:
                     return await super().contribute(term, step, groups)
                 finally:
-                    machines[0].gone.set()
+                    machines[0].left.set()
 
         stream, machines, _, _ = stream_over([Worker(seconds=100.0)], seat := Leaving(100.0, 100.0))
         stream.offer(some(1, 2))
@@ -466,13 +467,13 @@ def test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take():
 def test_no_machine_is_lent_that_the_trainer_would_take_nothing_from():
     async def program(seat):
         stream = Streaming(seat, 1, 1, 1, 9, LoanMeasurements())
-        before = stream.takes_sums
+        before = stream.accepts_contributions
         stream.offer(some(1))
         await asyncio.sleep(0.1)
-        return before, stream.takes_sums
+        return before, stream.accepts_contributions
 
     unpublished = Seat()
-    unpublished.published = None
+    unpublished.published_version = None
     assert virtual_time.run(program(unpublished)) == (False, False)
     assert virtual_time.run(program(Seat(Refused("no")))) == (True, False)
     assert virtual_time.run(program(Seat(0.01))) == (True, True)
@@ -488,7 +489,7 @@ def test_a_repetition_tells_nothing_of_a_workers_speed():
     async def program():
         loan = Loan(Again())
         await (await loan.begin(1))
-        await loan.lane.close()
+        await loan.loaned.close()
         return loan.measured.loaned.seconds
 
     assert virtual_time.run(program()) == USUAL

@@ -41,7 +41,7 @@ def test_a_layout_uses_every_accelerator_once_or_is_refused_with_both_numbers(co
 
 
 def test_accelerators_that_do_not_split_into_seats_are_refused():
-    with pytest.raises(ValueError, match="8 accelerators of a machine do not split into seats of 3"):
+    with pytest.raises(ValueError, match="8 accelerators of a machine do not split into engine slots of 3"):
         EngineSlots(8, 3)
 
 
@@ -180,15 +180,15 @@ def test_a_machine_whose_engine_does_not_start_keeps_its_layout_and_is_told_as_a
     async def break_one(stage):
         await until(lambda: len(stage.closed) >= 1, tick=0.01)
         seat = stage.world.process("rollout-1/replica-0").peer
-        lay_out = seat.lay_out
+        switch_layout = seat.switch_layout
 
         async def refuse(term, size):
             if size == 2:
                 asked.append(size)
                 raise Refused("out of memory")
-            await lay_out(term, size)
+            await switch_layout(term, size)
 
-        seat.lay_out = refuse
+        seat.switch_layout = refuse
         stage.control.set_tensor_parallel(2, 2)
 
     stage.job = job(rounds=5)
@@ -196,7 +196,7 @@ def test_a_machine_whose_engine_does_not_start_keeps_its_layout_and_is_told_as_a
     assert stage.play(break_one).outcome is FinishedOutcome.COMPLETE
     (problem,) = stage.control.last.warnings
     assert problem.reason == PROBLEM
-    assert problem.message == "rollout-1 goes on with tensor parallel size 1, not 2: out of memory"
+    assert problem.message == "rollout-1 keeps tensor parallel size 1, not 2: out of memory"
     assert stage.closed[-1].tensor_parallel_size == 2, "one of two machines speaks for no round"
     assert asked == [2], "a layout that was refused is not tried again at every boundary"
     assert watch.generating[-1] == {"replica-0", "replica-1"}
@@ -208,14 +208,14 @@ def test_a_machine_whose_engine_does_not_start_keeps_its_layout_and_is_told_as_a
 def broken(monkeypatch):
     """Names of machines whose engines do not start in any layout, whoever makes them."""
     machines: set[str] = set()
-    lay_out = SimulatedReplica.lay_out
+    switch_layout = SimulatedReplica.switch_layout
 
     async def refuse(replica, term, size):
         if replica.name.partition("/")[0] in machines:
             raise Refused("out of memory")
-        await lay_out(replica, term, size)
+        await switch_layout(replica, term, size)
 
-    monkeypatch.setattr(SimulatedReplica, "lay_out", refuse)
+    monkeypatch.setattr(SimulatedReplica, "switch_layout", refuse)
     return machines
 
 
@@ -305,12 +305,12 @@ def test_the_problem_ends_with_the_wish(stage):
         for machine in range(2):
             seat = stage.world.process(f"rollout-{machine}/replica-0").peer
 
-            async def refuse(term, size, lay_out=seat.lay_out):
+            async def refuse(term, size, switch_layout=seat.switch_layout):
                 if size == 2:
                     raise Refused("no")
-                await lay_out(term, size)
+                await switch_layout(term, size)
 
-            seat.lay_out = refuse
+            seat.switch_layout = refuse
         stage.control.set_tensor_parallel(2, 2)
 
     stage.job = job(rounds=6)
@@ -333,7 +333,7 @@ def test_a_machine_that_dies_while_its_layout_changes_is_lost_and_comes_back_in_
             stage.world.kill("rollout-1")
             raise PeerGone("dead")
 
-        seat.lay_out = die
+        seat.switch_layout = die
         stage.control.set_tensor_parallel(2, 2)
 
     stage.job = job(rounds=6)

@@ -77,10 +77,10 @@ class Lost:
     def __init__(self) -> None:
         self.lost: list[tuple[Any, Exception]] = []
 
-    def lose_replica(self, replica: Any, reason: str, error: Exception) -> None:
+    def mark_replica_lost(self, replica: Any, reason: str, error: Exception) -> None:
         self.lost.append((replica, error))
 
-    async def while_here(self, replica: Any, call: Any) -> None:
+    async def run_while_member(self, replica: Any, call: Any) -> None:
         await call
 
 
@@ -220,8 +220,8 @@ def test_a_machine_that_says_no_twice_is_not_replaced_for_it(tmp_path):
     stage = Stage(tmp_path / "state.db", job=job(rounds=6, machines=2), machines=2)
     refused: list[str] = []
 
-    def seated():
-        return stage.coordinator._fleet.seated
+    def joined():
+        return stage.coordinator._fleet.joined
 
     async def refuse(replica, load, term, version):
         if len(refused) < 2:
@@ -231,8 +231,8 @@ def test_a_machine_that_says_no_twice_is_not_replaced_for_it(tmp_path):
 
     async def fault(stage):
         for closed in (1, 2):
-            await until(lambda closed=closed: len(stage.closed) >= closed and "rollout-1" in seated())
-            for replica in seated()["rollout-1"].replicas:
+            await until(lambda closed=closed: len(stage.closed) >= closed and "rollout-1" in joined())
+            for replica in joined()["rollout-1"].replicas:
                 replica.load = partial(refuse, replica, replica.load)
 
     assert stage.play(fault).outcome is FinishedOutcome.COMPLETE

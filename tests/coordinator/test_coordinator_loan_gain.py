@@ -83,10 +83,10 @@ def watch_of(*batches: int, step: float = 0.1, tensor_parallel: int = 1) -> Engi
     for batch in batches:
         for _ in range(2):
             stats = EngineStats(batch, 0, 0.0, 0, made, 0, 0, 0, kv_tokens=900)
-            watch.note("m0/replica-0", ReplicaReport("boot", 0, (), 1, stats), now)
+            watch.record("m0/replica-0", ReplicaReport("boot", 0, (), 1, stats), now)
             made, now = made + 10 * batch, now + 10 * step
         # The next batch begins without a stretch from this one.
-        watch.note("m0/replica-0", ReplicaReport(f"{now}", 0, (), 1, stats), now)
+        watch.record("m0/replica-0", ReplicaReport(f"{now}", 0, (), 1, stats), now)
     return watch
 
 
@@ -99,10 +99,10 @@ def test_the_speed_of_engines_is_that_of_the_last_rounds_in_this_layout():
     assert (seen.least, seen.most) == (4, 8)
     assert seen.decode(8, 0, 1) == pytest.approx(0.1, rel=0.01)
     second = EngineObserver()
-    second.carry_on(first)
+    second.continue_from(first)
     assert second.engine_speed() == seen
     wider = EngineObserver(2)
-    wider.carry_on(first)
+    wider.continue_from(first)
     assert wider.engine_speed() is None
 
 

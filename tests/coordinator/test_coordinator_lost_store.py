@@ -18,7 +18,7 @@ from rljob_runtime.coordinator.store.connection import ATTEMPTS_A_TERM
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.snapshot import CoordinatorSnapshot, SnapshotError
 from rljob_runtime.coordinator.store.store import Store
-from rljob_runtime.coordinator.trainer.recovery import NoHistory, agree, standing_at
+from rljob_runtime.coordinator.trainer.recovery import NoHistory, reconcile_store_and_trainer, snapshot_at
 from rljob_runtime.protocols import TrainerState
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.round import RoundPlan, RoundRules, RoundShape
@@ -202,10 +202,10 @@ def test_what_a_checkpoint_keeps_is_what_a_new_history_begins_with(standing):
     assert CoordinatorSnapshot.from_json(document, standing.step) == standing
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "state.db", "uid-1")
-        begun = agree(store, found(standing.step, document), SimulatedPrompts(), 4)
+        begun = reconcile_store_and_trainer(store, found(standing.step, document), SimulatedPrompts(), 4)
         assert begun == store.boundary()
-        assert standing_at(store, standing.step) == standing
-        assert standing_at(store, standing.step + 1) is None
+        assert snapshot_at(store, standing.step) == standing
+        assert snapshot_at(store, standing.step + 1) is None
         assert store.versions().next_version() == standing.version + 1
         store.close()
 
@@ -251,7 +251,7 @@ def test_a_document_that_cannot_be_is_not_used_and_the_log_says_why(tmp_path, ca
     assert str(refused.value).startswith(message)
     store = Store(tmp_path / "state.db", "uid-1")
     with caplog.at_level(logging.WARNING, "rljob_runtime"):
-        begun = agree(store, found(3, document), SimulatedPrompts(10), 4)
+        begun = reconcile_store_and_trainer(store, found(3, document), SimulatedPrompts(10), 4)
     assert begun == agree_without(tmp_path) == Boundary(3, Cursor(1, 2))
     assert f"coordinator.json in the checkpoint of step 3 is not used: {message}" in caplog.text
     assert "4 a round are taken for it" in caplog.text
@@ -261,7 +261,7 @@ def test_a_document_that_cannot_be_is_not_used_and_the_log_says_why(tmp_path, ca
 def agree_without(folder: Path) -> Boundary:
     """As a checkpoint of before is read."""
     store = Store(folder / "other.db", "uid-1")
-    begun = agree(store, found(3, None), SimulatedPrompts(10), 4)
+    begun = reconcile_store_and_trainer(store, found(3, None), SimulatedPrompts(10), 4)
     store.close()
     return begun
 
@@ -295,15 +295,19 @@ def test_no_attempt_of_a_store_that_was_lost_is_given_again(tmp_path):
 
 def test_a_store_that_is_there_decides(tmp_path):
     store = Store(tmp_path / "state.db", "uid-1")
-    there = agree(store, found(0, None), SimulatedPrompts(10), 4)
+    there = reconcile_store_and_trainer(store, found(0, None), SimulatedPrompts(10), 4)
     document = CoordinatorSnapshot(0, Cursor(7, 7), (PromptKey(0, 1),)).to_json()
-    assert agree(store, found(0, document), SimulatedPrompts(10), 4) == there == Boundary(0, Cursor())
+    assert (
+        reconcile_store_and_trainer(store, found(0, document), SimulatedPrompts(10), 4)
+        == there
+        == Boundary(0, Cursor())
+    )
     store.close()
 
 
 def test_a_step_that_nobody_knows_how_it_was_reached_is_not_gone_on_from(tmp_path):
     store = Store(tmp_path / "state.db", "uid-1")
     with pytest.raises(NoHistory, match="nothing of step 3, and the newest checkpoint is of step 2"):
-        agree(store, found(3, json.dumps({**WHOLE, "step": 2}), kept=2), SimulatedPrompts(), 4)
+        reconcile_store_and_trainer(store, found(3, json.dumps({**WHOLE, "step": 2}), kept=2), SimulatedPrompts(), 4)
     assert store.boundary() is None
     store.close()

@@ -113,8 +113,8 @@ def test_a_machine_that_goes_as_it_loads_weights_keeps_nobody_waiting(stage):
         power_off(stage, "rollout-1")
         clock = asyncio.get_running_loop().time
         since = clock()
-        assert stage.coordinator._fleet._bringing.locked()
-        await until(lambda: not stage.coordinator._fleet._bringing.locked())
+        assert stage.coordinator._fleet.weights.changing
+        await until(lambda: not stage.coordinator._fleet.weights.changing)
         assert clock() - since < 4.0
         stage.control.replace("rollout-1")
 

@@ -16,9 +16,10 @@ from rljob_runtime.coordinator.core.errors import TrainerLost
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.reporting.round_log import RoundLog
 from rljob_runtime.coordinator.stream_training.loaned_worker import tokens_of
-from rljob_runtime.coordinator.stream_training.stream import CALL_SECONDS, Streamed, Streaming
+from rljob_runtime.coordinator.stream_training.stream import Streamed, Streaming
 from rljob_runtime.protocols import ContributeReport, Refused, TrainReport
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
+from rljob_runtime.scheduling.lending.contributions import CALL_SECONDS
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.scheduling.round import Round, RoundPlan, RoundRules, RoundShape
 from rljob_runtime.simulator.core import virtual_time
@@ -180,7 +181,7 @@ def test_a_coordinator_that_comes_back_hands_over_nothing_twice(tmp_path):
 class Seat:
     """A trainer's seat whose calls end as the test says."""
 
-    published = 1
+    published_version = 1
 
     def __init__(self, *outcomes: Exception | float) -> None:
         self.outcomes = list(outcomes)

@@ -79,9 +79,9 @@ class Backend:
         self.ended.append(asyncio.get_running_loop().time())
 
 
-def seat_on(binding: Backend) -> TrainerClient:
+def seat_on(backend: Backend) -> TrainerClient:
     reporter = Reporter(SimulatedControlPlane(job(), 1), RuntimeStatus(), SETTINGS.back_off)
-    return TrainerClient(binding, 1, SETTINGS, reporter)
+    return TrainerClient(backend, 1, SETTINGS, reporter)
 
 
 async def fails(trainer):
@@ -99,16 +99,16 @@ def pods(incarnation: int) -> list[Member]:
 @pytest.mark.timeout(20)
 def test_a_trainer_whose_next_pod_has_no_address_yet_is_waited_for():
     async def program():
-        seat = seat_on(binding := Backend())
-        seat.follow(pods(1))
+        seat = seat_on(backend := Backend())
+        seat.set_members(pods(1))
         await seat.start()
-        seat.follow(())
+        seat.set_members(())
         starting = asyncio.create_task(seat.start())
         await asyncio.sleep(60.0)
         assert not starting.done()
-        seat.follow(pods(2))
+        seat.set_members(pods(2))
         assert await starting == "state"
-        return binding.made
+        return backend.made
 
     assert virtual_time.run(program()) == [(0.0, 1), (60.0, 2)]
 
@@ -129,23 +129,23 @@ def test_a_job_whose_trainers_next_pod_has_no_address_yet_waits_and_goes_on(stag
 
 def test_nothing_is_started_on_pods_that_may_go():
     async def program():
-        seat = seat_on(binding := Backend())
-        seat.follow(pods(1))
+        seat = seat_on(backend := Backend())
+        seat.set_members(pods(1))
         await seat.start()
         assert not seat.leaving
-        seat.follow([member.model_copy(update={"leaving": True}) for member in pods(1)])
+        seat.set_members([member.model_copy(update={"leaving": True}) for member in pods(1)])
         assert seat.leaving
-        await seat.let_go()
-        assert (seat.there, seat.leaving) == (False, False)
+        await seat.allow_to_leave()
+        assert (seat.available, seat.leaving) == (False, False)
         starting = asyncio.create_task(seat.start())
         await asyncio.sleep(60.0)
-        seat.follow(pods(2))
+        seat.set_members(pods(2))
         assert await starting == "state"
-        return binding
+        return backend
 
-    binding = virtual_time.run(program())
-    assert binding.made == [(0.0, 1), (60.0, 2)]
-    assert binding.released == [1]
+    backend = virtual_time.run(program())
+    assert backend.made == [(0.0, 1), (60.0, 2)]
+    assert backend.released == [1]
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -153,8 +153,8 @@ def test_a_trainer_is_made_when_the_one_before_has_ended(cancelled):
     """Where the API server is slow to confirm the office, that takes seconds, and whoever asked for it may be gone."""
 
     async def program():
-        seat = seat_on(binding := Backend(release_seconds=7.0))
-        seat.follow(pods(1))
+        seat = seat_on(backend := Backend(release_seconds=7.0))
+        seat.set_members(pods(1))
         await seat.start()
         losing = asyncio.create_task(seat.call(fails))
         await asyncio.sleep(1.0)
@@ -162,30 +162,30 @@ def test_a_trainer_is_made_when_the_one_before_has_ended(cancelled):
             losing.cancel()
         assert await seat.start() == "state"
         await asyncio.gather(losing, return_exceptions=True)
-        return binding
+        return backend
 
-    binding = virtual_time.run(program())
-    assert binding.made == [(0.0, 1), (7.0, 1)]
-    assert binding.ended == [7.0]
+    backend = virtual_time.run(program())
+    assert backend.made == [(0.0, 1), (7.0, 1)]
+    assert backend.ended == [7.0]
 
 
 def test_what_is_left_of_a_group_is_ended_before_a_whole_one_is_made():
     """A rank that lives on knows the ranks that it began with: no other can take the place of one."""
 
     async def program():
-        seat = seat_on(binding := Backend(whole=False, release_seconds=3.0))
-        seat.follow(pods(1))
+        seat = seat_on(backend := Backend(whole=False, release_seconds=3.0))
+        seat.set_members(pods(1))
         await seat.start()
-        return binding
+        return backend
 
-    binding = virtual_time.run(program())
-    assert (binding.released, binding.made) == ([1], [(3.0, 1)])
+    backend = virtual_time.run(program())
+    assert (backend.released, backend.made) == ([1], [(3.0, 1)])
 
 
 def test_at_the_coordinators_end_nobody_is_ended_any_more():
     async def program():
-        seat = seat_on(binding := Backend(release_seconds=7.0))
-        seat.follow(pods(1))
+        seat = seat_on(backend := Backend(release_seconds=7.0))
+        seat.set_members(pods(1))
         await seat.start()
         losing = asyncio.create_task(seat.call(fails))
         await asyncio.sleep(1.0)
@@ -193,20 +193,20 @@ def test_at_the_coordinators_end_nobody_is_ended_any_more():
         await asyncio.gather(losing, return_exceptions=True)
         await seat.aclose()
         await asyncio.sleep(60.0)
-        return binding.ended
+        return backend.ended
 
     assert virtual_time.run(program()) == []
 
 
 def test_other_pods_are_tried_at_once():
     async def program():
-        seat = seat_on(binding := Backend(seconds=10.0))
-        seat.follow(pods(1))
+        seat = seat_on(backend := Backend(seconds=10.0))
+        seat.set_members(pods(1))
         starting = asyncio.create_task(seat.start())
         await asyncio.sleep(5.0)
-        seat.follow(pods(2))
+        seat.set_members(pods(2))
         assert await starting == "state"
-        return binding.made
+        return backend.made
 
     assert virtual_time.run(program()) == [(0.0, 1), (5.0, 2)]
 
@@ -217,40 +217,40 @@ def test_a_trainer_that_never_comes_up_is_not_waited_for_once_its_pod_is_replace
     """Its pod was gone before the Ray cluster noticed: an actor made for that node waits for its return."""
 
     async def program():
-        seat = seat_on(binding := Backend(gone=(1,)))
-        seat.follow(pods(1))
+        seat = seat_on(backend := Backend(gone=(1,)))
+        seat.set_members(pods(1))
         starting = asyncio.create_task(seat.start())
         await asyncio.sleep(12.0)
-        seat.follow(pods(2))
+        seat.set_members(pods(2))
         async with asyncio.timeout(60.0):
             assert await starting == "state"
-        return binding
+        return backend
 
-    binding = virtual_time.run(program())
-    assert binding.made == [(0.0, 1), (12.0, 2)]
-    assert binding.released == [1]
+    backend = virtual_time.run(program())
+    assert backend.made == [(0.0, 1), (12.0, 2)]
+    assert backend.released == [1]
 
 
 def test_what_is_let_go_of_is_what_was_made():
     """Not what is on the pods that came since."""
 
     async def program():
-        seat = seat_on(binding := Backend())
-        seat.follow(pods(1))
+        seat = seat_on(backend := Backend())
+        seat.set_members(pods(1))
         await seat.start()
-        seat.follow(pods(2))
+        seat.set_members(pods(2))
         await seat.start()
-        return binding.released
+        return backend.released
 
     assert virtual_time.run(program()) == [1]
 
 
 def test_a_trainer_that_dies_as_it_starts_is_tried_again_ever_later():
     async def program():
-        seat = seat_on(binding := Backend(deaths=4))
-        seat.follow(pods(1))
+        seat = seat_on(backend := Backend(deaths=4))
+        seat.set_members(pods(1))
         assert await seat.start() == "state"
-        return [later - sooner for (sooner, _), (later, _) in pairwise(binding.made)]
+        return [later - sooner for (sooner, _), (later, _) in pairwise(backend.made)]
 
     assert virtual_time.run(program()) == pytest.approx([SETTINGS.back_off.delay(failures) for failures in range(1, 5)])
 

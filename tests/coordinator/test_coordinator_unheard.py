@@ -68,7 +68,7 @@ def test_a_poller_that_ends_by_a_bug_ends_the_coordinator(tmp_path, mode, monkey
 @pytest.mark.parametrize("mode", MODES)
 def test_a_scorer_that_ends_by_a_bug_ends_the_coordinator(tmp_path, mode, monkeypatch):
     stage = Stage(tmp_path / "state.db", job=job(rounds=3, mode=mode))
-    monkeypatch.setattr(RewardRequests, "_ask", stumble_later)
+    monkeypatch.setattr(RewardRequests, "_score", stumble_later)
     with pytest.raises(Bug):
         stage.play()
 
@@ -83,14 +83,14 @@ def test_a_load_that_ends_by_a_bug_ends_the_coordinator(tmp_path, monkeypatch):
 def test_a_delivery_that_ends_by_a_bug_ends_the_coordinator(tmp_path, monkeypatch):
     """It goes on aside while the update waits for it."""
     stage = Stage(tmp_path / "state.db", job=job(rounds=3, mode=Mode.ASYNCHRONOUS))
-    monkeypatch.setattr(Broadcast, "deliver", stumble_later)
+    monkeypatch.setattr(Broadcast, "push_to_relays", stumble_later)
     with pytest.raises(Bug):
         stage.play()
 
 
 def test_what_a_machine_is_asked_aside_is_heard(tmp_path, monkeypatch):
     stage = Stage(tmp_path / "state.db", job=job(rounds=3))
-    monkeypatch.setattr(RolloutMachine, "end_loan", stumble_later)
+    monkeypatch.setattr(RolloutMachine, "release_worker", stumble_later)
     with pytest.raises(Bug):
         stage.play()
 

@@ -14,7 +14,15 @@ from rljob_runtime.rewards.errors import Failure
 from rljob_runtime.scheduling.lending.policy import LoanOutcome
 
 COORDINATOR = ROOT / "runtime/rljob_runtime/coordinator"
-CALLS = {"lose": 1, "lose_this": 1, "lose_replica": 1, "suspect": 1, "_finish": 1, "filter": 1, "requeue": 1}
+CALLS = {
+    "mark_lost": 1,
+    "mark_machine_lost": 1,
+    "mark_replica_lost": 1,
+    "suspect": 1,
+    "_finish": 1,
+    "filter": 1,
+    "requeue": 1,
+}
 """Calls that take a reason, and the place of it."""
 INSIDE = {"Replaced", "Removed", "Drained"}
 """Of a log line alone."""

@@ -16,8 +16,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rljob_api import RLJob, load
 from rljob_api.status import Finished, RoundReport
-from rljob_bench.lib.recorded_peers import Event, RecordedBinding
-from rljob_bench.lib.replay import ReplayBinding, ReplayingReplica, StillTrainer
+from rljob_bench.lib.recorded_peers import Event, RecordedBackend
+from rljob_bench.lib.replay import ReplayBackend, ReplayingReplica, StillTrainer
 from rljob_bench.lib.replayed_job import SHORT_SUMS
 from rljob_runtime.coordinator.asynchronous import repack
 from rljob_runtime.coordinator.build import Folders, run_job
@@ -43,7 +43,7 @@ LONG, SHORT = 700, 20
 looks."""
 CONTEXT = 1024
 UPDATES, PROMPTS, RESPONSES = 8, 4, 4
-PATIENT = CallTimeouts(command=300, poll=300, beat=60)
+PATIENT = CallTimeouts(command=300, poll=300, heartbeat=60)
 """A machine that is busy is no machine that is lost."""
 
 
@@ -125,12 +125,12 @@ class _Replaying(ReplayingReplica):
         return replace(asked, sampling=replace(asked.sampling, temperature=0.0)) if is_greedy(request.key) else asked
 
 
-class _Binding(ReplayBinding):
+class _Binding(ReplayBackend):
     stop: Callable[[], None]
 
     async def rollout_machine(self, term: int, member: Any, model_files: dict[str, bytes]) -> MachinePeers:
-        found = await self._binding.rollout_machine(term, member, model_files)
-        return replace(found, seats=tuple(_Replaying(seat, self._lengths) for seat in found.seats))
+        found = await self._backend.rollout_machine(term, member, model_files)
+        return replace(found, replicas=tuple(_Replaying(seat, self._lengths) for seat in found.replicas))
 
     async def release(self, member: Any) -> None:
         """Nothing fails in these jobs: one that loses a machine is not worth waiting for."""
@@ -163,21 +163,21 @@ class _Wire:
     def __init__(self, peer: Any) -> None:
         self._peer = peer
 
-    async def call(self, bound: float, method: str, *arguments: Any) -> Any:
+    async def call(self, timeout: float, method: str, *arguments: Any) -> Any:
         return await getattr(self._peer, method)(*arguments)
 
 
 class _InProcess:
     """The rollout machines of a `Backend`, in threads of this process."""
 
-    def __init__(self, job: RLJob, places: ActorPlacement) -> None:
+    def __init__(self, job: RLJob, placement: ActorPlacement) -> None:
         self._job = job
-        self._places = places
+        self._placement = placement
         self.peers: list[Any] = []
 
     async def rollout_machine(self, term: int, member: Any, model_files: dict[str, bytes]) -> MachinePeers:
-        relay = make_relay(self._job, member, self._places)
-        replica = make_replica(self._job, member, self._places, "replica-0", model_files)
+        relay = make_relay(self._job, member, self._placement)
+        replica = make_replica(self._job, member, self._placement, "replica-0", model_files)
         self.peers += [relay, replica]
         seat = RemoteReplica(f"{member.machine}/replica-0", _Wire(replica), PATIENT)
         return MachinePeers(member, RemoteRelay(member.machine, _Wire(relay), PATIENT), (seat,))
@@ -187,12 +187,12 @@ class _InProcess:
 
 
 @contextlib.asynccontextmanager
-async def _machines(job: RLJob, places: ActorPlacement) -> AsyncIterator[Any]:
+async def _machines(job: RLJob, placement: ActorPlacement) -> AsyncIterator[Any]:
     if job.spec.rollout.engine == "VLLM":
         # Engines of vLLM share what is global in a process.
-        yield RayBackend(job, places, resource_of=lambda member: member.machine, bounds=PATIENT)
+        yield RayBackend(job, placement, resource_of=lambda member: member.machine, timeouts=PATIENT)
         return
-    machines = _InProcess(job, places)
+    machines = _InProcess(job, placement)
     yield machines
     for peer in machines.peers:
         closed = peer.close()
@@ -230,30 +230,30 @@ def play_job(engine: str, folder: Path) -> Played:
     model = small_model(folder / "model")
     manifest = job(engine, model.path)
     with (
-        local_places(folder, SHARED_MEMORY / f"rljob-{folder.parent.name}-{folder.name}") as places,
+        local_places(folder, SHARED_MEMORY / f"rljob-{folder.parent.name}-{folder.name}") as placement,
         _ray(manifest),
         # On these engines most moves cost time. What a move does to responses is the question here.
         patch.object(repack, "merges_that_pay", merges_that_fit),
     ):
-        return asyncio.run(_play(manifest, model, places))
+        return asyncio.run(_play(manifest, model, placement))
 
 
-async def _play(job: RLJob, model: ModelFolder, places: ActorPlacement) -> Played:
-    played = Played(model, places.volume)
+async def _play(job: RLJob, model: ModelFolder, placement: ActorPlacement) -> Played:
+    played = Played(model, placement.volume)
     settings = RelaySettings.of(job.spec.relay)
     clock = asyncio.get_running_loop().time
-    shared = places.shared_memory / "trainer-0"
-    with Publisher(shared, read_key(places.relay_key), settings, torch.float32) as publisher:
-        async with _machines(job, places) as machines:
+    shared = placement.shared_memory / "trainer-0"
+    with Publisher(shared, read_key(placement.relay_key), settings, torch.float32) as publisher:
+        async with _machines(job, placement) as machines:
             trainer = DriftingTrainer(model, publisher)
             replaying = _Binding(machines, trainer, Lengths())  # type: ignore[arg-type]
-            binding = RecordedBinding(replaying, played.history, clock)
+            backend = RecordedBackend(replaying, played.history, clock)
             played.finished = await run_job(
                 job,
                 LazyRewards(job.spec),
                 LocalControlPlane(job, lambda status: None),
-                binding,
-                Folders(places.volume, places.scratch),
+                backend,
+                Folders(placement.volume, placement.scratch),
                 term=1,
                 observers=[lambda report, trained: played.reports.append(report)],
                 on_start=lambda coordinator: setattr(replaying, "stop", coordinator.stop),

@@ -221,8 +221,8 @@ def test_what_a_killed_run_left_in_shared_memory_goes_and_nothing_else(tmp_path)
     for folder in (shared, other):
         (folder / "rollout-0").mkdir(parents=True)
         (folder / "rollout-0" / "slot-0").write_bytes(b"weights")
-    with local_places(tmp_path / "run", shared) as places:
-        assert list(places.shared_memory.iterdir()) == []
+    with local_places(tmp_path / "run", shared) as placement:
+        assert list(placement.shared_memory.iterdir()) == []
     assert not shared.exists()
     assert (other / "rollout-0" / "slot-0").exists()
 

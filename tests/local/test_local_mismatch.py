@@ -43,12 +43,12 @@ async def play_to_a_halt(job: Any, rewards: Any, control: Any, *_: Any, on_start
 async def test_a_local_run_ends_with_the_mismatch(tmp_path, monkeypatch) -> None:
     module = __import__("rljob_runtime.local.run", fromlist=["play"])
     assert local_run is module.run
-    monkeypatch.setattr(module, "play", play_to_a_halt)
+    monkeypatch.setattr(module, "run_job", play_to_a_halt)
     monkeypatch.setattr(module, "LazyRewards", lambda spec: None)
     job = RLJob.model_validate(yaml.safe_load(EXAMPLE.read_text()))
-    places = ActorPlacement(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path / "key")
+    placement = ActorPlacement(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path / "key")
     node = SimpleNamespace(ended=asyncio.Event().wait)
-    result = await module._run(job, places, node, lambda status: None)
+    result = await module._run(job, placement, node, lambda status: None)
     assert _why(result) == f"{ENGINE_MISMATCH}: their KL is 5.4 a token"
 
 

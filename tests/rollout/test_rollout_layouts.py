@@ -160,17 +160,17 @@ def ask(prompt: int, version: int, attempt: int = 1, tokens: int = 24) -> Genera
 async def test_a_change_of_layout_keeps_the_boot_and_drops_requests_and_weights() -> None:
     workshop = Workshop()
     replica = RolloutReplica("r0", workshop, frozenset())
-    await replica.lay_out(1, 1)
+    await replica.switch_layout(1, 1)
     await replica.load(1, 5)
     boot = (await replica.poll(1, 0, 0)).boot
     await replica.submit(1, [ask(0, 5)])
-    await replica.lay_out(1, 1)
+    await replica.switch_layout(1, 1)
     assert workshop.built[0][1].held, "a layout that is in force is left alone"
-    await replica.make_room(1, 2)
+    await replica.release_accelerators(1, 2)
     assert workshop.built[0][1].held == []
     with pytest.raises(Refused, match="no engine is in use; switch to a layout first"):
         await replica.load(1, 5)
-    await replica.lay_out(1, 2)
+    await replica.switch_layout(1, 2)
     with pytest.raises(WrongVersion, match="holds None"):
         await replica.submit(1, [ask(1, 5)])
     await replica.load(1, 6)
@@ -185,10 +185,10 @@ async def test_a_layout_without_an_engine_is_refused_with_the_cause() -> None:
     workshop = Workshop()
     workshop.refused.add(2)
     replica = RolloutReplica("r0", workshop, frozenset())
-    await replica.lay_out(1, 1)
+    await replica.switch_layout(1, 1)
     with pytest.raises(Refused, match="r0: no engine of tensor parallel size 2: no room for 2"):
-        await replica.lay_out(1, 2)
-    await replica.lay_out(1, 1)
+        await replica.switch_layout(1, 2)
+    await replica.switch_layout(1, 1)
     await replica.load(1, 1)
     assert len(workshop.built) == 1
     await replica.close()
@@ -428,8 +428,8 @@ def test_vllm_in_both_layouts_generates_the_same_and_is_changed_to_and_fro(
         for trained, size, count in ((model, 1, 64), (model, 2, 64), (other_model, 2, 8), (other_model, 1, 8)):
             if not runs or trained is other_model:
                 publisher.publish(trained)
-            await replica.make_room(1, size)
-            await replica.lay_out(1, size)
+            await replica.release_accelerators(1, size)
+            await replica.switch_layout(1, size)
             await replica.load(1, publisher.version)
             runs.append(await generated(replica, count))
             boots.add((await replica.poll(1, 0, 0)).boot)

@@ -76,7 +76,7 @@ async def replica(
     """A replica with the weights of `model` under the publisher's newest version."""
     publisher.publish(model)
     replica = RolloutReplica("r0", lambda size, devices: make_engine(kind, settings), frozenset({EOS}))
-    await replica.lay_out(1, 1)
+    await replica.switch_layout(1, 1)
     await replica.load(1, publisher.version)
     yield replica
     await replica.close()
@@ -89,7 +89,7 @@ async def small(
     """The same over the reference engine only: for what no engine decides."""
     publisher.publish(model)
     replica = RolloutReplica("r0", lambda size, devices: make_engine("Reference", settings), frozenset({EOS}))
-    await replica.lay_out(1, 1)
+    await replica.switch_layout(1, 1)
     await replica.load(1, publisher.version)
     yield replica
     await replica.close()
@@ -242,7 +242,7 @@ async def test_another_version_is_refused_whole(small: RolloutReplica, publisher
 
 async def test_nothing_is_generated_before_the_first_load(settings: EngineSettings) -> None:
     replica = RolloutReplica("r0", lambda size, devices: make_engine("Reference", settings), frozenset())
-    await replica.lay_out(1, 1)
+    await replica.switch_layout(1, 1)
     with pytest.raises(WrongVersion, match="holds None"):
         await replica.submit(1, [ask(0, 0)])
     assert (await replica.poll(1, 0, 0)).weight_version is None
@@ -298,8 +298,8 @@ async def test_an_older_term_is_refused_by_every_command(small: RolloutReplica, 
         small.abort(4, {}),
         small.poll(4, 0, 0),
         small.load(4, publisher.version),
-        small.make_room(4, 2),
-        small.lay_out(4, 2),
+        small.release_accelerators(4, 2),
+        small.switch_layout(4, 2),
     ):
         with pytest.raises(StaleTerm, match="term 4 is over: replica r0 follows term 5"):
             await command
@@ -363,7 +363,7 @@ async def test_a_failing_step_ends_the_replica_with_its_cause(gated: Gated) -> N
 async def test_an_engine_that_cannot_start_is_refused_with_its_cause(settings: EngineSettings) -> None:
     replica = RolloutReplica("r0", lambda size, devices: make_engine("Nonsense", settings), frozenset())
     with pytest.raises(Refused, match="'Nonsense' is not one of VLLM, Reference"):
-        await replica.lay_out(1, 1)
+        await replica.switch_layout(1, 1)
     await replica.close()
 
 
@@ -448,7 +448,7 @@ class Gated:
 @pytest.fixture
 async def gated() -> AsyncIterator[Gated]:
     gated = Gated()
-    await gated.replica.lay_out(1, 1)
+    await gated.replica.switch_layout(1, 1)
     yield gated
     gated.release()
     await gated.replica.close()
@@ -465,7 +465,7 @@ def test_the_replica_generates_what_the_engine_does(
 
     async def through_replica() -> list[int]:
         replica = RolloutReplica("r0", lambda size, devices: make_engine("Reference", settings), frozenset())
-        await replica.lay_out(1, 1)
+        await replica.switch_layout(1, 1)
         await replica.load(1, version)
         await replica.submit(1, [ask(0, version, temperature=1.0, seed=3)])
         tokens = (await Reader(replica).until_finished(1))[key(0)]

@@ -407,15 +407,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what everybody holds is on its way",
         f"{RUNTIME}/coordinator/fleet/broadcast.py",
-        "clock() if news else None",
+        "clock() if is_new else None",
         "clock()",
         ("tests/coordinator/test_coordinator_broadcast.py::test_a_version_that_is_shipped_again_takes_no_time",),
     ),
     Mutant(
         "there is always somebody for the chain",
         f"{RUNTIME}/coordinator/fleet/broadcast.py",
-        "if not chained or not self._all_seated(chained):",
-        "if not self._all_seated(chained):",
+        "if not chained or not self._all_members(chained):",
+        "if not self._all_members(chained):",
         (
             "tests/coordinator/test_coordinator_broadcast.py"
             "::test_all_machines_are_out_of_reach_while_the_chain_is_being_closed_over_the_first",
@@ -458,7 +458,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "why nothing is lent is not told",
-        f"{RUNTIME}/coordinator/stream_training/lender.py",
+        f"{RUNTIME}/coordinator/stream_training/loans.py",
         "LoanDecision(rules if isinstance(rules, LoanOutcome) else LoanOutcome.OUTSIDE_WINDOW) if rules else None",
         "None",
         (f"{LOANS}::test_the_round_tells_why_nothing_is_lent",),
@@ -466,7 +466,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the slow-down of streaming is measured beside lent machines",
         f"{RUNTIME}/coordinator/generation/engine_observer.py",
-        "self._lent = True",
+        "self._loaned = True",
         "pass",
         (f"{LOANS}::test_what_engines_did_beside_lent_machines_is_kept_apart",),
     ),
@@ -487,7 +487,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the trainer alone is believed as slow as beside lent machines",
         f"{RUNTIME}/coordinator/stream_training/stream.py",
-        "rate = self._measured.with_loan if beside or self.lent else self._measured.training",
+        "rate = self._measured.with_loan if loaned or self.loaned else self._measured.training",
         "rate = self._measured.training",
         (f"{LANE}::test_the_trainers_speed_beside_lent_machines_is_kept_apart",),
     ),
@@ -677,20 +677,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "a machine that is called back counts as slow",
         f"{RUNTIME}/coordinator/stream_training/loaned_worker.py",
         "groups, self._groups, self._summed = self._groups, [], 0",
-        "self.note_slow(); groups, self._groups, self._summed = self._groups, [], 0",
+        "self.record_slow(); groups, self._groups, self._summed = self._groups, [], 0",
         (f"{LANE}::test_a_machine_that_is_called_back_was_not_slow",),
     ),
     Mutant(
         "nobody tells a machine that its loan is over",
         f"{RUNTIME}/coordinator/stream_training/loaned_worker.py",
-        "self._owner.aside(self._machine.end_loan(self._term))",
+        "self._owner.run_in_background(self._machine.release_worker(self._term))",
         "pass",
         (f"{LANE}::test_whoever_is_lent_no_more_is_told_and_nobody_waits_for_it",),
     ),
     Mutant(
         "a worker computes before the seats have made room",
         f"{RUNTIME}/coordinator/stream_training/loaned_worker.py",
-        "await self._call(self._machine.make_room(self._term))",
+        "await self._call(self._machine.sleep_engines(self._term))",
         "pass",
         (
             f"{LOANS}::test_all_seats_of_a_lent_machine_make_room_and_come_back_with_the_next_weights",
@@ -700,36 +700,36 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "seats are laid out while the worker holds the memory",
         f"{RUNTIME}/coordinator/fleet/layouts.py",
-        "await vacate(machine, self._term)",
+        "await release_accelerators(machine, self._term)",
         "pass",
         (f"{LOANS}::test_a_coordinator_that_comes_back_has_workers_let_go_before_it_lays_seats_out",),
     ),
     Mutant(
         "a lent machine is laid out when a newcomer is fed",
-        f"{RUNTIME}/coordinator/fleet/fleet.py",
-        "if machine.lent:",
+        f"{RUNTIME}/coordinator/fleet/weights.py",
+        "if machine.loaned:",
         "if False:",
         (f"{LOANS}::test_a_newcomer_is_fed_while_a_machine_is_lent_and_the_loan_goes_on",),
     ),
     Mutant(
         "a machine that is called back is not fed",
         f"{RUNTIME}/coordinator/fleet/fleet.py",
-        "if again and machine.loaded is None:",
+        "if reload and machine.loaded_version is None:",
         "if False:",
         (f"{LOANS}::test_a_machine_that_is_called_back_generates_again_on_its_accelerators",),
     ),
     Mutant(
         "nobody notices that an idle lane is lost",
         f"{RUNTIME}/coordinator/stream_training/stream.py",
-        'lane.watch(partial(self._give_up, lane, "its machine left"))',
+        'worker.watch(partial(self._end_loan, worker, "its machine left"))',
         "pass",
-        (f"{LANE}::test_an_idle_lanes_loss_is_noticed_and_its_groups_go_to_those_who_are_left",),
+        (f"{LANE}::test_an_idle_workers_loss_is_noticed_and_its_groups_go_to_those_who_are_left",),
     ),
     Mutant(
         "a call takes all there is",
-        f"{RUNTIME}/coordinator/stream_training/stream.py",
-        "count = max(1, sum(tokens <= most for tokens in sums))",
-        "count = len(sums)",
+        f"{RUNTIME}/scheduling/lending/contributions.py",
+        "return max(1, sum(total <= limit for total in sums))",
+        "return len(sums)",
         (
             "tests/coordinator/test_coordinator_streaming.py::test_calls_are_bounded_and_one_at_a_time",
             f"{LANE}::test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take",
@@ -745,15 +745,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "machines are lent to a trainer that takes nothing",
         f"{RUNTIME}/coordinator/stream_training/stream.py",
-        "return not self._broken and self._trainer.published == self._version",
+        "return not self._broken and self._trainer.published_version == self._version",
         "return True",
         (f"{LANE}::test_no_machine_is_lent_that_the_trainer_would_take_nothing_from",),
     ),
     Mutant(
         "a new trainer publishes nothing within a round",
         f"{RUNTIME}/coordinator/trainer/weight_publisher.py",
-        "anew = self._trainer.published != version",
-        "anew = False",
+        "force = self._trainer.published_version != version",
+        "force = False",
         (f"{LOANS}::test_a_trainer_that_was_replaced_within_a_round_takes_what_is_summed_for_it",),
     ),
     Mutant(
@@ -769,14 +769,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a worker that computes is taken for dead",
         f"{RUNTIME}/protocols/remote.py",
-        'await self._wire.call(self._bounds.release, "release", term)',
-        'await self._wire.call(self._bounds.command, "release", term)',
+        'await self._channel.call(self._timeouts.release, "release", term)',
+        'await self._channel.call(self._timeouts.command, "release", term)',
         (f"{LANE}::test_a_release_waits_for_the_call_in_hand",),
     ),
     Mutant(
         "a lent machine is launched upon",
         f"{RUNTIME}/coordinator/on_policy/generation.py",
-        "names = self._herd.names(without=self._lender.lent)",
+        "names = self._herd.names(without=self._loans.loaned)",
         "names = self._herd.names()",
         (f"{LOANS}::test_what_the_lent_machine_generated_goes_on_elsewhere_from_the_tokens_that_came",),
     ),
@@ -1324,7 +1324,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a former incarnation keeps the machine's memory",
         f"{RUNTIME}/coordinator/fleet/fleet.py",
-        "                await self._end_former(member)\n",
+        "        await self._end_former(member)\n",
         "",
         ("tests/coordinator/test_coordinator_absences.py",),
     ),
@@ -1472,8 +1472,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "neighbours are forgotten when the chain closes",
         f"{RUNTIME}/coordinator/fleet/failure_detector.py",
-        "case.address, case.chain = address, self._chain()",
-        "case.address, case.chain = address, ()",
+        "suspected.address, suspected.chain = address, self._chain()",
+        "suspected.address, suspected.chain = address, ()",
         (f"{PULSE}::test_the_neighbours_in_the_chain_as_it_was_are_asked",),
     ),
     Mutant(
@@ -1486,21 +1486,21 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a machine that keeps failing is absolved when it works",
         f"{RUNTIME}/coordinator/fleet/failure_detector.py",
-        "if case is not None and case.suspicion.reason != KEEPS_FAILING:",
-        "if case is not None:",
+        "if suspected is not None and suspected.suspicion.reason != KEEPS_FAILING:",
+        "if suspected is not None:",
         (f"{PULSE}::test_a_machine_that_fails_again_too_soon_is_to_be_replaced_though_it_works",),
     ),
     Mutant(
         "the processes of a silent machine are ended at once",
         f"{RUNTIME}/coordinator/fleet/fleet.py",
-        "if machine.lost_by == SILENT and await",
-        "if machine.lost_by is None and await",
+        "if machine.loss_reason == SILENT and await",
+        "if machine.loss_reason is None and await",
         (f"{PULSE}::test_a_machine_that_answers_again_is_absolved_and_keeps_its_processes",),
     ),
     Mutant(
         "the chain stays open until the next version",
         f"{RUNTIME}/coordinator/fleet/fleet.py",
-        "self._pulse.start(self._broadcast.mend())",
+        "self._detector.start(self._broadcast.repair_chain())",
         "pass",
         (f"{PULSE}::test_a_machine_that_is_gone_has_two_witnesses_within_seconds",),
     ),
@@ -1544,9 +1544,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a machine that goes as it loads weights is waited for",
-        f"{RUNTIME}/coordinator/fleet/fleet.py",
-        "machine.unless_gone(self._load(machine, version)) for machine in chained",
-        "self._load(machine, version) for machine in chained",
+        f"{RUNTIME}/coordinator/fleet/weights.py",
+        "machine.run_unless_left(self._load(machine, version)) for machine in complete",
+        "self._load(machine, version) for machine in complete",
         (f"{PULSE}::test_a_machine_that_goes_as_it_loads_weights_keeps_nobody_waiting",),
     ),
     # --- weights: one order of coordinators and chains, whole versions only ---
@@ -1738,7 +1738,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a lost store takes its long-prompt queue along",
         f"{RUNTIME}/coordinator/trainer/recovery.py",
-        "queue=standing.queue if pool is None else ())",
+        "queue=snapshot.queue if pool is None else ())",
         "queue=())",
         (f"{LOST_STORE}::test_the_queue_and_the_cursor_are_in_the_checkpoint[2-1-in the next round-lose_the_store]",),
     ),
@@ -1752,8 +1752,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the anchors of a lost store are lost",
         f"{RUNTIME}/coordinator/trainer/recovery.py",
-        "store.start_at(fresh, standing.anchors, standing.version, pool)",
-        "store.start_at(fresh, {}, standing.version, pool)",
+        "store.start_at(fresh, snapshot.anchors, snapshot.version, pool)",
+        "store.start_at(fresh, {}, snapshot.version, pool)",
         (f"{LOST_STORE}::test_what_a_checkpoint_keeps_is_what_a_new_history_begins_with",),
     ),
     Mutant(
@@ -1786,23 +1786,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "weights of before a change of layout are thought to be there",
-        f"{RUNTIME}/coordinator/fleet/fleet.py",
-        "        machine.loaded = None",
+        f"{RUNTIME}/coordinator/fleet/weights.py",
+        "        machine.loaded_version = None",
         "        pass",
         (f"{LAYOUTS}::test_the_next_round_runs_in_the_targets_layout_in_the_same_processes",),
     ),
     Mutant(
         "a layout is applied before it is in force",
         f"{RUNTIME}/coordinator/control_plane/target_follower.py",
-        "            await self._fleet.lay_out(*_layout(target, kind))",
-        "            self._fleet.layouts.want(*_layout(target, kind))",
+        "            await self._fleet.weights.switch_layout(*_layout(target, kind))",
+        "            self._fleet.layouts.set_target(*_layout(target, kind))",
         (f"{LAYOUTS}::test_applied_is_said_when_the_layout_is_in_force",),
     ),
     Mutant(
         "nobody makes room for a wider layout",
         f"{RUNTIME}/coordinator/fleet/layouts.py",
-        "        await asyncio.gather(*(seat.make_room(self._term, tensor_parallel) for seat in machine.seats))",
-        "        pass",
+        "await asyncio.gather(*(one.release_accelerators(self._term, tensor_parallel) for one in machine.replicas))",
+        "pass",
         (f"{LAYOUTS}::test_an_accelerator_works_for_one_engine_at_a_time",),
     ),
     Mutant(
@@ -1822,22 +1822,22 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "machines that cannot start their engines are waited for for ever",
         f"{RUNTIME}/coordinator/fleet/layouts.py",
-        "        return bool(told) and all(",
+        "        return bool(failures) and all(",
         "        return False and all(",
         (f"{LAYOUTS}::test_a_job_none_of_whose_machines_can_start_its_engines_ends_with_their_words",),
     ),
     Mutant(
         "machines that are still to come are thought to be unable",
         f"{RUNTIME}/coordinator/fleet/layouts.py",
-        "for name in {*machines, *self._expected}]",
+        "for name in {*machines, *self._members}]",
         "for name in machines]",
         (f"{LAYOUTS}::test_one_bad_machine_does_not_end_a_job_whose_other_ones_are_still_to_come",),
     ),
     Mutant(
         "a machine's next pod is thought to be unable",
         f"{RUNTIME}/coordinator/fleet/layouts.py",
-        "        self._unable.pop(machine, None)\n        self.forget(machine)",
-        "        self.forget(machine)",
+        "        self._unable.pop(machine, None)\n        self.forget_refusals(machine)",
+        "        self.forget_refusals(machine)",
         (f"{LAYOUTS}::test_what_a_machine_refused_is_no_word_of_its_next_pod",),
     ),
     Mutant(
@@ -2293,8 +2293,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "a trainer that is asked to go saves nothing",
         f"{RUNTIME}/coordinator/control_plane/commands.py",
         """        await self.save()
-        await self._trainer.let_go()""",
-        "        await self._trainer.let_go()",
+        await self._trainer.allow_to_leave()""",
+        "        await self._trainer.allow_to_leave()",
         (f"{LEAVING}::test_the_trainers_leave_costs_no_finished_update",),
     ),
     Mutant(
@@ -2328,8 +2328,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a suspension waits for a trainer that loads",
         f"{RUNTIME}/coordinator/trainer/trainer_client.py",
-        "self.holds = await self._binding.has_trainer(self._members)",
-        "self.holds = True",
+        "self.may_hold_updates = await self._backend.has_trainer(self._members)",
+        "self.may_hold_updates = True",
         (f"{LEAVING}::test_a_suspension_waits_for_no_trainer_that_loads",),
     ),
     Mutant(
@@ -2342,7 +2342,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a trainer is started on a pod that goes",
         f"{RUNTIME}/coordinator/trainer/trainer_client.py",
-        " and _identity(self._members) != self._let_go",
+        " and _identity(self._members) != self._allowed_to_leave",
         "",
         (f"{TRAINER_SEAT}::test_nothing_is_started_on_pods_that_may_go",),
     ),
@@ -2439,22 +2439,22 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "commands to a replica that is lost are waited for",
         f"{RUNTIME}/coordinator/fleet/fleet.py",
-        "await (call if machine is None else machine.while_here(call))",
+        "await (call if machine is None else machine.run_while_member(call))",
         "await call",
         (f"{COMINGS}::test_a_command_to_a_replica_that_is_lost_keeps_nobody_waiting",),
     ),
     Mutant(
         "what a replica does not know of is waited for",
         f"{RUNTIME}/coordinator/generation/replica_pool.py",
-        "if progress.stalled(held + owed > 0, done, clock()):",
+        "if progress.stalled(held + assigned > 0, done, clock()):",
         "if progress.stalled(held > 0, done, clock()):",
         (f"{LIVENESS}::test_a_replica_that_answers_and_makes_no_token_is_lost",),
     ),
     Mutant(
         "replicas are known by their names",
         f"{RUNTIME}/coordinator/generation/replica_pool.py",
-        "present.get(name) is not replica",
-        "name not in present",
+        "available.get(name) is not replica",
+        "name not in available",
         (f"{COMINGS}::test_a_replica_lost_and_back_while_another_takes_its_time_is_noticed",),
     ),
     Mutant(
@@ -2473,9 +2473,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "nobody starts the trainer for starving machines",
-        f"{RUNTIME}/coordinator/fleet/fleet.py",
-        "self.starved = self.version == version",
-        "self.starved = False",
+        f"{RUNTIME}/coordinator/fleet/weights.py",
+        "self.no_source = self.version == version",
+        "self.no_source = False",
         (f"{COMINGS}::test_a_round_whose_weights_nobody_holds_any_more_gets_them_from_a_new_trainer",),
     ),
     Mutant(
@@ -2488,7 +2488,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a trainer whose next pod has no address yet is waited for without letting go of the processor",
         f"{RUNTIME}/coordinator/trainer/trainer_client.py",
-        'await self.lose("its pods changed")',
+        'await self.mark_lost("its pods changed")',
         "pass",
         (f"{TRAINER_SEAT}::test_a_trainer_whose_next_pod_has_no_address_yet_is_waited_for",),
     ),
@@ -2502,8 +2502,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a trainer that never comes up is waited for though its pod was replaced",
         f"{RUNTIME}/coordinator/trainer/trainer_client.py",
-        "return await self._unless_changed(lambda: self._binding.trainer(self._term, members))",
-        "return await self._binding.trainer(self._term, members)",
+        "return await self._unless_changed(lambda: self._backend.trainer(self._term, members))",
+        "return await self._backend.trainer(self._term, members)",
         (f"{TRAINER_SEAT}::test_a_trainer_that_never_comes_up_is_not_waited_for_once_its_pod_is_replaced",),
     ),
     Mutant(
@@ -2532,14 +2532,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a trainer that refuses an update is asked again",
         f"{RUNTIME}/coordinator/trainer/trainer_client.py",
-        "await self.lose(error)",
+        "await self.mark_lost(error)",
         "pass",
         (f"{TRAINER_SEAT}::test_a_trainer_that_refuses_is_not_asked_again[train]",),
     ),
     Mutant(
         "a trainer that refuses to publish is asked again",
         f"{RUNTIME}/coordinator/trainer/trainer_client.py",
-        "await self.lose(error)",
+        "await self.mark_lost(error)",
         "pass",
         (f"{TRAINER_SEAT}::test_a_trainer_that_refuses_is_not_asked_again[publish]",),
     ),
@@ -3486,8 +3486,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the trainer waits for the relays",
         f"{RUNTIME}/coordinator/trainer/weight_publisher.py",
-        "            if not shipped.done():\n                shipped.set_result(None)\n\n        async def deliver",
-        "        async def deliver",
+        "            if not copied.done():\n                copied.set_result(None)\n\n        async def broadcast",
+        "        async def broadcast",
         (f"{UPDATES}::test_the_trainer_has_only_copied_its_weights_when_it_goes_on",),
     ),
     Mutant(
@@ -3506,16 +3506,16 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the trainer's line waits for the broadcast",
-        f"{RUNTIME}/coordinator/fleet/fleet.py",
-        "        if self.layouts.is_wanted(tensor_parallel, asked) and not due:",
+        f"{RUNTIME}/coordinator/fleet/weights.py",
+        "        if self._layouts.is_target(tensor_parallel, requested) and not needed:",
         "        if False:",
         (f"{UPDATES}::test_an_update_does_not_wait_for_the_broadcast_of_the_one_before",),
     ),
     Mutant(
         "after a suspension nobody is given weights",
         f"{RUNTIME}/coordinator/trainer/weight_publisher.py",
-        "        if self._trainer.published == self._fleet.version == version:",
-        "        if self._trainer.published == version:",
+        "        if self._trainer.published_version == self._fleet.weights.version == version:",
+        "        if self._trainer.published_version == version:",
         (f"{UPDATES}::test_a_suspended_job_hands_everything_over_and_goes_on",),
     ),
     # --- a whole job in which responses move ---
@@ -3776,7 +3776,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "half a group of ranks is taken up",
         f"{RUNTIME}/coordinator/trainer/trainer_client.py",
-        "            if not await self._unless_changed(lambda: self._binding.has_trainer(members)):",
+        "            if not await self._unless_changed(lambda: self._backend.has_trainer(members)):",
         "            if False:",
         (f"{TRAINER_SEAT}::test_what_is_left_of_a_group_is_ended_before_a_whole_one_is_made",),
     ),

@@ -459,7 +459,7 @@ def test_what_a_cluster_costs_follows_from_shapes_and_assumptions():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tensor_parallel": 3}, "do not split into seats of 3"),
+        ({"tensor_parallel": 3}, "do not split into engine slots of 3"),
         ({"machines": 0}, "0 machines"),
         ({"trainer_accelerators": 0}, "0 trainer accelerators"),
     ],

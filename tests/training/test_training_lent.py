@@ -492,9 +492,9 @@ async def test_the_worker_of_a_job_goes_the_whole_way(
     job = load(manifest)
     (tmp_path / "key").write_bytes(KEY)
     member = Member(machine="rollout", incarnation=1, ip="127.0.0.1", role=Role.ROLLOUT)
-    places, threads = ActorPlacement(memory, tmp_path, tmp_path, tmp_path, tmp_path / "key"), torch.get_num_threads()
+    placement, threads = ActorPlacement(memory, tmp_path, tmp_path, tmp_path, tmp_path / "key"), torch.get_num_threads()
     files = {"config.json": (model_folder / "config.json").read_bytes()}
-    worker, groups = make_worker(job, member, places, files), make_groups(3, 2)
+    worker, groups = make_worker(job, member, placement, files), make_groups(3, 2)
     torch.set_num_threads(threads)
     await worker.ready()
     with pytest.raises(WrongVersion, match="the relay holds 4"):

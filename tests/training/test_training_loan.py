@@ -86,16 +86,16 @@ class Owner:
         self.lost: list[str] = []
         self.tasks: list[asyncio.Future[None]] = []
 
-    def lend(self, machine: RolloutMachine) -> None:
+    def start_loan(self, machine: RolloutMachine) -> None:
         """It is lent."""
 
-    def take_back(self, machine: RolloutMachine, again: bool) -> None:
-        self.back.append((machine.name, again))
+    def end_loan(self, machine: RolloutMachine, reload: bool) -> None:
+        self.back.append((machine.name, reload))
 
-    def lose_this(self, machine: RolloutMachine, reason: str, detail: object) -> None:
+    def mark_machine_lost(self, machine: RolloutMachine, reason: str, detail: object) -> None:
         self.lost.append(machine.name)
 
-    def aside(self, work: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         self.tasks.append(asyncio.ensure_future(work))
 
 
@@ -110,7 +110,7 @@ class Loan:
         measured = LoanMeasurements()
         measured.training.record(1, 1000.0)  # a group a call, and no worker is given up for being slow
         self.stream = Streaming(self.trainer, 1, 1, VERSION, 1 << 16, measured)
-        self.stream.lend([machine_of(worker) for worker in self.workers], self.owner)
+        self.stream.start_loans([machine_of(worker) for worker in self.workers], self.owner)
 
     async def summed(self, count: int) -> None:
         """Wait until the machines have summed so many groups, some of them each."""
@@ -233,7 +233,7 @@ async def test_an_accelerator_that_dies_in_the_middle_costs_its_machines_share(
     assert time.monotonic() - since < 100.0, "a collective waits for ten minutes"
     assert loan.owner.back == [("rollout-0", True)]
     assert loan.owner.lost == [], "its engines and its relay are well"
-    assert loan.stream.lent == {"rollout-1"}
+    assert loan.stream.loaned == {"rollout-1"}
     assert gone(pids), "the rank that waited for the dead one too"
 
     loan.trainer.may.set()

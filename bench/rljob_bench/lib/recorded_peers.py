@@ -61,11 +61,11 @@ class RecordedReplica:
         self._history = history
         self._clock = clock
 
-    async def make_room(self, term: int, tensor_parallel: int) -> None:
-        await self._replica.make_room(term, tensor_parallel)
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
+        await self._replica.release_accelerators(term, tensor_parallel)
 
-    async def lay_out(self, term: int, tensor_parallel: int) -> None:
-        await self._replica.lay_out(term, tensor_parallel)
+    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
+        await self._replica.switch_layout(term, tensor_parallel)
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         event = Submitted(self.name, self._clock(), tuple(requests))
@@ -92,17 +92,19 @@ class RecordedReplica:
         return event.version
 
 
-class RecordedBinding(DelegatingBackend):
-    """Another binding, its replicas watched."""
+class RecordedBackend(DelegatingBackend):
+    """Another backend, its replicas watched."""
 
-    def __init__(self, binding: Backend, history: list[Event], clock: Callable[[], float]) -> None:
-        super().__init__(binding)
+    def __init__(self, backend: Backend, history: list[Event], clock: Callable[[], float]) -> None:
+        super().__init__(backend)
         self._history = history
         self._clock = clock
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         found = await super().rollout_machine(term, member, model_files)
-        return replace(found, seats=tuple(RecordedReplica(seat, self._history, self._clock) for seat in found.seats))
+        return replace(
+            found, replicas=tuple(RecordedReplica(seat, self._history, self._clock) for seat in found.replicas)
+        )
 
 
 @dataclass

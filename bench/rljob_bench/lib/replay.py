@@ -66,11 +66,11 @@ class ReplayingReplica:
         self._replica = replica
         self._lengths = lengths
 
-    async def make_room(self, term: int, tensor_parallel: int) -> None:
-        await self._replica.make_room(term, tensor_parallel)
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
+        await self._replica.release_accelerators(term, tensor_parallel)
 
-    async def lay_out(self, term: int, tensor_parallel: int) -> None:
-        await self._replica.lay_out(term, tensor_parallel)
+    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
+        await self._replica.switch_layout(term, tensor_parallel)
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         await self._replica.submit(term, [self._replayed(request) for request in requests])
@@ -149,8 +149,8 @@ class StillTrainer:
         return str(self._folder.path)
 
 
-class ReplayBinding(DelegatingBackend):
-    """The rollout machines of another binding, their replicas replaying, and this trainer."""
+class ReplayBackend(DelegatingBackend):
+    """The rollout machines of another backend, their replicas replaying, and this trainer."""
 
     def __init__(self, machines: Backend, trainer: Trainer, lengths: ReplayedLengths) -> None:
         super().__init__(machines)
@@ -165,7 +165,7 @@ class ReplayBinding(DelegatingBackend):
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         found = await super().rollout_machine(term, member, model_files)
-        return replace(found, seats=tuple(ReplayingReplica(seat, self._lengths) for seat in found.seats))
+        return replace(found, replicas=tuple(ReplayingReplica(seat, self._lengths) for seat in found.replicas))
 
     async def release(self, member: Member) -> None:
         if member.role is not Role.TRAINER:

@@ -88,13 +88,13 @@ def replayed_job(name: str, sizes: Sizes, seed: int, version: int, **spec: Any) 
 
 
 async def play_replayed(
-    job: RLJob, what: str, binding: Backend, places: ActorPlacement, term: int, observers: Sequence[RoundObserver]
+    job: RLJob, what: str, backend: Backend, placement: ActorPlacement, term: int, observers: Sequence[RoundObserver]
 ) -> RuntimeStatus:
     """One job to its end. Raises `RuntimeError`, which says `what` it was, where it fails: then there is no figure."""
     control = LocalControlPlane(job, lambda status: None)
-    folders = Folders(places.volume / f"job-{term}", places.scratch)
+    folders = Folders(placement.volume / f"job-{term}", placement.scratch)
     folders.state.mkdir()
-    finished = await run_job(job, LazyRewards(job.spec), control, binding, folders, term, observers=observers)
+    finished = await run_job(job, LazyRewards(job.spec), control, backend, folders, term, observers=observers)
     if finished is None or finished.outcome is not FinishedOutcome.COMPLETE:
         raise RuntimeError(f"{what}: {finished.message if finished else 'interrupted'}")
     return control.status.runtime or RuntimeStatus()

@@ -35,7 +35,7 @@ async def run_job(
     job: RLJob,
     rewards: LazyRewards,
     control: ControlPlane,
-    binding: Backend,
+    backend: Backend,
     folders: Folders,
     term: int,
     observers: Sequence[RoundObserver] = (),
@@ -71,7 +71,7 @@ async def run_job(
         term = await store.do(lambda opened: opened.adopt_term(term))
         coordinator = Coordinator(
             control,
-            binding,
+            backend,
             store,
             prompts_from,
             rewards,

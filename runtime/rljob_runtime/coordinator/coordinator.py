@@ -40,7 +40,7 @@ from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer.checkpoints import Checkpoints
-from rljob_runtime.coordinator.trainer.recovery import NoHistory, agree
+from rljob_runtime.coordinator.trainer.recovery import NoHistory, reconcile_store_and_trainer
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.coordinator.trainer.weight_publisher import WeightPublisher
 from rljob_runtime.protocols import (
@@ -74,7 +74,7 @@ class Coordinator:
     def __init__(
         self,
         control: ControlPlane,
-        binding: Backend,
+        backend: Backend,
         store: StoreAccess,
         prompts_from: PromptsFrom,
         rewards: Rewards,
@@ -91,8 +91,8 @@ class Coordinator:
         self._term = term
         self._reporter = Reporter(control, resumed_status(before or RuntimeStatus(), term), settings.back_off)
         self._reporter.on_written = on_report
-        self._fleet = Fleet(binding, term, settings, self._reporter)
-        self._trainer = TrainerClient(binding, term, settings, self._reporter)
+        self._fleet = Fleet(backend, term, settings, self._reporter)
+        self._trainer = TrainerClient(backend, term, settings, self._reporter)
         self._checkpoints = Checkpoints(self._trainer, store, term, settings, self._reporter)
         reported = before.weight_version or 0 if before is not None else None
         self._publication = WeightPublisher(store, self._fleet, self._trainer, self._reporter, reported)
@@ -134,8 +134,8 @@ class Coordinator:
         helpers = [
             asyncio.create_task(self._reporter.run(), name="report"),
             asyncio.create_task(self._following.run(), name="follow"),
-            asyncio.create_task(self._fleet.watch(), name="heartbeat"),
-            asyncio.create_task(self._fleet.receive(), name="newcomers"),
+            asyncio.create_task(self._fleet.run(), name="heartbeat"),
+            asyncio.create_task(self._fleet.weights.load_newcomers(), name="newcomers"),
             asyncio.create_task(self.course.run(), name="course"),
             asyncio.create_task(self._store.watch(self._reporter), name="store"),
         ]
@@ -206,10 +206,10 @@ class Coordinator:
             while boundary.step < self._following.rounds or await self.course.under_way():
                 boundary = await self.course.advance(boundary)
                 self._orders.step, self._setbacks = boundary.step, 0
-                await self._checkpoints.after_round(boundary.step)
+                await self._checkpoints.save_if_due(boundary.step)
                 await self._prune()
             await self.course.finish()
-            await self._checkpoints.ensure(boundary.step)
+            await self._checkpoints.save_if_missing(boundary.step)
             path = await self._export()
             # The final model may wait long for space, and more rounds may be asked for meanwhile.
             if boundary.step >= self._following.rounds:
@@ -235,19 +235,19 @@ class Coordinator:
 
     async def _note_step(self, state: TrainerState) -> None:
         """Where the trainer stands. It can be asked for a checkpoint already where the store stands there, too."""
-        self._trainer.holds = state.step != state.kept
+        self._trainer.may_hold_updates = state.step != state.kept
         boundary = await self._store.do(Store.boundary)
         self._orders.step = state.step if boundary is not None and boundary.step == state.step else None
 
     async def _recover(self, restarts: int) -> Boundary:
         """Bring trainer and store to one step."""
         await self._following.first()
-        await self._trainer.find()
+        await self._trainer.find_existing()
         await self._orders.obey_suspend()
         await self._orders.obey_leave()
         self._orders.forget_step()
         # Until it is known at which step the trainer stands, it must publish nothing under an old number.
-        self._fleet.forget_weights()
+        self._fleet.weights.forget()
         self._reporter.update(stage="Starting")
         state = await self._following.unless_suspended(self._trainer.start())
         if state is None:
@@ -264,15 +264,17 @@ class Coordinator:
         self._halts.over()
         try:
             boundary = await self._store.do(
-                lambda s: agree(s, state, prompts, self._settings.prompts_per_round, self._settings.mode)
+                lambda s: reconcile_store_and_trainer(
+                    s, state, prompts, self._settings.prompts_per_round, self._settings.mode
+                )
             )
         except NoHistory as error:
-            await self._trainer.lose(error)
+            await self._trainer.mark_lost(error)
             raise TrainerLost(str(error)) from error
         # A former coordinator may never have heard of the last update: that is finished before anybody may go.
         self._orders.step = boundary.step if boundary.step == state.step else None
         self._rewards.restore_anchors(await self._store.do(Store.anchors))
-        self._publication.be_patient(self._settings.join_patience)
+        self._publication.extend_timeout(self._settings.join_patience)
         totals = boundary.totals.model_copy(update={"coordinator_restarts": restarts})
         first, last = await self._store.do(Store.reward_ends)
         self._reporter.event(

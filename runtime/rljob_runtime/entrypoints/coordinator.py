@@ -132,7 +132,7 @@ async def _coordinate(
     started: asyncio.Event,
     reward_server: RewardServerClient | None,
 ) -> int:
-    places = ActorPlacement(
+    placement = ActorPlacement(
         shared_memory=Path(SHM_DIR) / f"rljob-{identity.uid}",
         scratch=Path(TMP_DIR) / "rljob",
         # On the checkpoint volume: a replaced or resumed trainer finds its model unpacked.
@@ -140,21 +140,21 @@ async def _coordinate(
         volume=Path(STATE_DIR),
         relay_key=RELAY_KEY,
     )
-    binding = RayBackend(job, places, resource_of=lambda member: f"{member.machine}.{member.incarnation}")
+    backend = RayBackend(job, placement, resource_of=lambda member: f"{member.machine}.{member.incarnation}")
 
     def on_start(coordinator: Coordinator) -> None:
         # From here on SIGTERM requests a stop and does not end the process.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, coordinator.stop)
         started.set()
 
-    folders = Folders(Path(STATE_DIR), places.scratch)
+    folders = Folders(Path(STATE_DIR), placement.scratch)
     rewards = LazyRewards(job.spec, reward_server)
     metrics.watch_rewards(rewards.figures)
     finished = await run_job(
         job,
         rewards,
         control,
-        ConfirmedBackend(binding, lease.confirm),
+        ConfirmedBackend(backend, lease.confirm),
         folders,
         term,
         observers=[metrics.round],

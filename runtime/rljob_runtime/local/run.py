@@ -36,20 +36,20 @@ def run(job: RLJob, workdir: Path, on_progress: Callable[[RuntimeStatus], None] 
     with hold(workdir.resolve(), job) as folder:
         job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": folder.uid})})
         with (
-            local_places(folder.path, SHARED_MEMORY / f"rljob-{folder.uid}") as places,
+            local_places(folder.path, SHARED_MEMORY / f"rljob-{folder.uid}") as placement,
             _log_to(folder.path / "coordinator.log"),
             local_ray(job) as node,
         ):
-            return asyncio.run(_run(job, places, node, on_progress))
+            return asyncio.run(_run(job, placement, node, on_progress))
 
 
 @contextlib.contextmanager
 def local_places(folder: Path, shared: Path) -> Iterator[ActorPlacement]:
-    """Yield places with state below `folder` and weights in `shared`, which no other run uses.
+    """Yield folders with state below `folder` and weights in `shared`, which no other run uses.
 
     Files of a killed run in `shared` are removed first, and all files at the end.
     """
-    places = ActorPlacement(
+    placement = ActorPlacement(
         shared_memory=shared,
         scratch=folder / "scratch",
         models=cache_folder(),
@@ -62,13 +62,13 @@ def local_places(folder: Path, shared: Path) -> Iterator[ActorPlacement]:
     except OSError as error:
         raise FolderRefused(f"{shared}: cannot be created: {error.strerror}; it must hold the weights") from None
     try:
-        yield places
+        yield placement
     finally:
         shutil.rmtree(shared, ignore_errors=True)
 
 
 async def _run(
-    job: RLJob, places: ActorPlacement, node: LocalRay, on_progress: Callable[[RuntimeStatus], None]
+    job: RLJob, placement: ActorPlacement, node: LocalRay, on_progress: Callable[[RuntimeStatus], None]
 ) -> RuntimeStatus:
     running: list[Coordinator] = []
 
@@ -86,10 +86,10 @@ async def _run(
                 coordinator.stop()
 
     control = LocalControlPlane(job, show)
-    binding = RayBackend(job, places, resource_of=lambda member: member.machine)
+    backend = RayBackend(job, placement, resource_of=lambda member: member.machine)
     rewards = LazyRewards(job.spec)
-    folders = Folders(places.volume, places.scratch)
-    playing = asyncio.create_task(run_job(job, rewards, control, binding, folders, term=1, on_start=started))
+    folders = Folders(placement.volume, placement.scratch)
+    playing = asyncio.create_task(run_job(job, rewards, control, backend, folders, term=1, on_start=started))
     ended = asyncio.create_task(node.ended())
     try:
         await asyncio.wait({playing, ended}, return_when=asyncio.FIRST_COMPLETED)

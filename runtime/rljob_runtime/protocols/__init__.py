@@ -1,9 +1,9 @@
-"""What the coordinator talks to, and the only errors it may hear back.
+"""Protocols: what the coordinator says to its peers, and the errors that they may raise.
 
-Production binds these protocols to Ray actors, the simulator to stand-ins under virtual time; one contract suite runs
-over both. Bindings hold no decision, timer or retry. Every command carries the coordinator's `term`; a peer that has
-seen a higher one answers `StaleTerm`. Every call may raise `PeerGone` (it is dead; ask for a new one), `PeerTimeout`
-(no answer in the caller's bound; it may have acted) or `Refused` (it answered no, and why), and nothing else.
+Production binds them to Ray actors, the simulator to simulated peers under virtual time. One contract suite tests both.
+A backend holds no decision, timer or retry. Every command carries the coordinator's `term`; a peer that has seen a
+higher one raises `StaleTerm`. A call raises nothing but `PeerGone` (the peer is dead; ask for a new one), `PeerTimeout`
+(no answer in time; it may have acted) and `Refused` (the message says why).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where peers come from, and the operator as the coordinator sees it."""
+"""Backend: finds or makes the coordinator's peers; and the control plane as the coordinator sees it."""
 
 from __future__ import annotations
 
@@ -18,47 +18,51 @@ from rljob_runtime.protocols.trainer import Trainer
 
 @dataclass(frozen=True)
 class MachinePeers:
-    """The actors of one rollout machine: its relay, and a seat for each `accelerators_per_seat` of its accelerators."""
+    """The actors of one rollout machine: its relay, and one replica for each engine slot."""
 
     member: Member
     relay: Relay
-    seats: tuple[Replica, ...]
-    accelerators_per_seat: int = 1
+    replicas: tuple[Replica, ...]
+    accelerators_per_slot: int = 1
     worker: GradientWorker | None = None
-    """None where the machine cannot be lent to training."""
+    """The gradient worker; None if the machine cannot be loaned."""
     shares_accelerators: bool = False
-    """Whether the worker computes on those of the seats: while it holds anything there, all of them must rest."""
+    """Whether the worker uses the accelerators of the engines. While it does, all engines must be asleep."""
 
     def leading(self, tensor_parallel: int) -> tuple[Replica, ...]:
-        """The seats that generate in this layout. Raises `Refused` where it does not fit the machine."""
-        each = self.accelerators_per_seat
+        """Return the replicas that generate in this layout. Raises `Refused` if it does not fit the machine."""
+        each = self.accelerators_per_slot
+        slots = EngineSlots(len(self.replicas) * each, each)
         try:
-            return tuple(
-                self.seats[index] for index in EngineSlots(len(self.seats) * each, each).leading(tensor_parallel)
-            )
+            return tuple(self.replicas[index] for index in slots.leading(tensor_parallel))
         except ValueError as error:
             raise Refused(f"{self.member.machine}: {error}") from error
 
 
 class Backend(Protocol):
-    """Finds or makes the actors on a machine that has joined. Names are deterministic, so a coordinator that comes back
-    finds the ones that lived on."""
+    """Finds or makes the actors on a machine that has joined.
+
+    Names are deterministic, so that a restarted coordinator finds the actors that live on.
+    """
 
     async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
-        """The trainer group over these pods."""
+        """Find or make the trainer group over these pods."""
         ...
 
     async def has_trainer(self, members: Sequence[Member]) -> bool:
-        """Whether a former coordinator's trainer group lives on these pods. Raises `PeerError` where nobody can say."""
+        """Return whether the trainer group of an earlier coordinator lives on these pods.
+
+        Raises `PeerError` if that is unknown.
+        """
         ...
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
-        """Relay and seats of one machine, whatever layout they are in; `PeerTimeout` when it has not joined within the
-        bound."""
+        """Find or make relay and replicas of one machine, in any layout. Raises `PeerTimeout` if it does not join in
+        time."""
         ...
 
     async def release(self, member: Member) -> None:
-        """End a machine's actors. Never raises for one that is gone."""
+        """End a machine's actors. Never raises for one that has already ended."""
         ...
 
 
@@ -66,15 +70,15 @@ class ControlPlane(Protocol):
     """The operator, as the coordinator sees it: a job to follow and a place to report to."""
 
     async def observe(self) -> Job:
-        """The newest known job; never blocks longer than one API call."""
+        """Return the newest known job. Blocks for one API call at most."""
         ...
 
     async def wait_changed(self, seconds: float) -> None:
-        """Return when the job changed, or after `seconds`."""
+        """Wait until the job changes, for at most `seconds`."""
         ...
 
     async def report(self, status: RuntimeStatus) -> None:
-        """Apply `status.runtime`. Raises `PeerTimeout` when the API cannot be reached; the caller tries again later."""
+        """Apply `status.runtime`. Raises `PeerTimeout` if the API server is unreachable; the caller tries again."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""A binding that hands every call to another one: what those change of one or two calls begin with."""
+"""Delegating backend: passes every call to another backend. Base class of backends that change one or two calls."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from rljob_runtime.protocols import Backend, MachinePeers, Trainer
 
 
 class DelegatingBackend:
-    """`protocols.Backend`: that of `binding`."""
+    """A `protocols.Backend` over `backend`."""
 
-    def __init__(self, binding: Backend) -> None:
-        self._binding = binding
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
 
     async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
         """See `protocols.Backend.trainer`."""
-        return await self._binding.trainer(term, members)
+        return await self._backend.trainer(term, members)
 
     async def has_trainer(self, members: Sequence[Member]) -> bool:
         """See `protocols.Backend.has_trainer`."""
-        return await self._binding.has_trainer(members)
+        return await self._backend.has_trainer(members)
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         """See `protocols.Backend.rollout_machine`."""
-        return await self._binding.rollout_machine(term, member, model_files)
+        return await self._backend.rollout_machine(term, member, model_files)
 
     async def release(self, member: Member) -> None:
         """See `protocols.Backend.release`."""
-        await self._binding.release(member)
+        await self._backend.release(member)

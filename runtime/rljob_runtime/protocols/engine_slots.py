@@ -1,7 +1,7 @@
-"""Layouts of a rollout machine: how its accelerators are grouped into replicas.
+"""Engine slots: how the accelerators of a rollout machine form engines.
 
-A machine has seats, each with the accelerators of the smallest layout. In a layout of tensor parallel size k, every
-replica is led by one seat and computes on the accelerators of the k / each seats that begin with it; the others rest.
+A machine has engine slots, each with the accelerators of the smallest layout. In a layout of tensor parallel size k,
+each engine is led by one slot. It uses the accelerators of k / `each` slots, from the leading one on; the others sleep.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EngineSlots:
-    """The seats of a machine with `accelerators`, `each` of them to a seat. Raises `ValueError` where they do not
-    split."""
+    """The slots of a machine with `accelerators`, `each` of them in a slot. Raises `ValueError` if they do not split
+    evenly."""
 
     accelerators: int
     each: int = 1
@@ -20,17 +20,18 @@ class EngineSlots:
     def __post_init__(self) -> None:
         if self.each < 1 or self.accelerators < 1 or self.accelerators % self.each:
             raise ValueError(
-                f"{self.accelerators} accelerators of a machine do not split into seats of {self.each}; "
+                f"{self.accelerators} accelerators of a machine do not split into engine slots of {self.each}; "
                 "a divisor would be right"
             )
 
     @property
     def count(self) -> int:
-        """How many seats there are."""
+        """Number of slots."""
         return self.accelerators // self.each
 
     def leading(self, tensor_parallel: int) -> tuple[int, ...]:
-        """The seats that lead a replica in this layout. Raises `ValueError` with both numbers where it does not fit.
+        """Return the slots that lead an engine in this layout. Raises `ValueError` with both numbers if it does not
+        fit.
 
         >>> EngineSlots(4).leading(2), EngineSlots(8, each=2).leading(4)
         ((0, 2), (0, 2))
@@ -39,7 +40,7 @@ class EngineSlots:
         if not fits or self.accelerators % tensor_parallel:
             raise ValueError(
                 f"tensor parallel size {tensor_parallel} does not fit a machine of {self.accelerators} accelerators in "
-                f"seats of {self.each}; one of {', '.join(map(str, self.sizes))} would"
+                f"engine slots of {self.each}; one of {', '.join(map(str, self.sizes))} would"
             )
         return tuple(range(0, self.count, tensor_parallel // self.each))
 

@@ -1,26 +1,26 @@
-"""What any protocol method may raise, and nothing else."""
+"""Peer errors: all that a protocol method may raise."""
 
 from __future__ import annotations
 
 
 class PeerError(Exception):
-    """Base of everything a protocol method may raise."""
+    """Base class of all errors that a protocol method may raise."""
 
 
 class PeerGone(PeerError):
-    """The peer is dead or unreachable for good: its process ended or its machine left."""
+    """The peer is dead or permanently unreachable: its process ended or its machine left."""
 
 
 class PeerTimeout(PeerError):
-    """No answer within the bound of the call. The peer may or may not have acted: every command is idempotent."""
+    """The peer did not answer in time. It may have acted: every command is idempotent."""
 
 
 class Refused(PeerError):
-    """The peer answered no; the message says why and what would be right."""
+    """The peer refused the command; the message says why, and what would be right."""
 
 
 class StaleTerm(Refused):
-    """The command's term is lower than one the peer has seen: another coordinator is in charge."""
+    """The command's term is lower than one that the peer has seen: a later coordinator has the term."""
 
 
 class WrongVersion(Refused):

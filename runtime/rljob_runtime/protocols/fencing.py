@@ -1,4 +1,4 @@
-"""Fencing: a peer refuses the commands of an earlier coordinator."""
+"""Term fence: peers refuse commands from an earlier coordinator."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class TermFence:
         self._peer = peer
 
     def check(self, term: int) -> None:
-        """Follow `term`. Raises `StaleTerm` for one that is lower than another that was seen."""
+        """Adopt `term`. Raises `StaleTerm` if the peer has seen a higher one."""
         check_term(term, self.term, self._peer)
         self.term = term
 
 
 def check_term(term: int, seen: int, peer: str) -> None:
-    """Raise `StaleTerm` where `peer` has `seen` a higher term."""
+    """Raise `StaleTerm` if `peer` has seen the higher term `seen`."""
     if term < seen:
         raise StaleTerm(f"term {term} is over: {peer} follows term {seen}")

@@ -1,7 +1,7 @@
-"""What a rollout machine that is lent to training is asked for, and what it hands over (RollPacker, section 4.4).
+"""Gradient worker: computes gradients on a loaned rollout machine (RollPacker, section 4.4).
 
-Every command is idempotent. Gradients themselves never pass through the coordinator: a worker sends its sums to the
-trainer's inbox over the relay's transport, in chunks with checksums, and what is told here is how much there is.
+Every command is idempotent. Gradients do not pass through the coordinator: a worker sends its sums to the trainer over
+the relay's transport, in chunks with checksums. The coordinator receives a receipt.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from rljob_runtime.protocols.trajectory import Group, PromptKey
 
 @dataclass(frozen=True)
 class ComputeReport:
-    """`groups`: how many groups of the step the worker holds the sums of. `tokens`: loss tokens that this call
-    computed, in `seconds`, loading of weights included; `shares`: how many of them each accelerator did."""
+    """The result of one computation.
+
+    `groups`: groups of the step whose sums the worker holds. `tokens`: loss tokens that this call computed, in
+    `seconds`, with the loading of weights. `shares`: these tokens by accelerator.
+    """
 
     step: int
     groups: int
@@ -28,9 +31,11 @@ class ComputeReport:
 
 @dataclass(frozen=True)
 class ContributionReceipt:
-    """A contribution that lies at the trainer's inbox as version `number`: raw sums over `groups` of `step`, computed
-    with the published weights `version`. `sums` are the fields of `training.algorithm.loss.LossSums`, in order;
-    `tokens` the loss tokens among them."""
+    """A contribution that lies in the trainer's gradient inbox as version `number`.
+
+    It holds raw sums over `groups` of `step`, computed with the published weights `version`. `sums`: the fields of
+    `training.algorithm.loss.LossSums`, in order. `tokens`: the loss tokens among them.
+    """
 
     step: int
     worker: str
@@ -49,16 +54,21 @@ class GradientWorker(Protocol):
     name: str
 
     async def compute(self, term: int, step: int, version: int, groups: Sequence[Group]) -> ComputeReport:
-        """Add the raw sums of these groups, with the weights `version` from the machine's relay. Idempotent by (step,
-        group). Sums of another step, version or term are dropped first. Raises `WrongVersion` when the relay does not
-        hold that version whole, `Refused` for groups that cannot be trained on."""
+        """Add the raw sums of these groups, with the weights `version` from the machine's relay.
+
+        Idempotent by (step, group). Sums of another step, version or term are dropped first. Raises `WrongVersion` if
+        the relay does not hold that version completely, and `Refused` for groups that cannot be trained on.
+        """
         ...
 
     async def deliver(self, term: int, step: int, number: int, inbox: RelayMember) -> ContributionReceipt:
-        """Bring the sums of `step` to the trainer's inbox as version `number`, and return when they lie there whole.
-        Raises `Refused` when it holds none, or cannot bring them."""
+        """Send the sums of `step` to the trainer's gradient inbox as version `number`; return when it holds them
+        completely.
+
+        Raises `Refused` if there are no sums, or they cannot be sent.
+        """
         ...
 
     async def release(self, term: int) -> None:
-        """The loan is over: forget sums and weights. When it returns, all that they took of an accelerator is free."""
+        """End the loan: drop sums and weights. When it returns, their accelerator memory is free."""
         ...

@@ -1,4 +1,4 @@
-"""Where prompts come from."""
+"""Prompt source: the data set of a job, with the model's tokenizer."""
 
 from __future__ import annotations
 
@@ -9,42 +9,44 @@ from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 
 
 class PromptsNotUsable(Exception):
-    """The prompts cannot be read: the message says where and what would be right. Ends the job."""
+    """The prompts cannot be read. The message says where, and what would be right. Ends the job."""
 
 
 class PromptRecord(Protocol):
-    """What the coordinator needs of a prompt; `rljob_runtime.data.Prompt` is one."""
+    """A prompt as the coordinator needs it; `rljob_runtime.data.Prompt` implements it."""
 
     @property
     def token_ids(self) -> Sequence[int]: ...
 
 
 class PromptSource(Protocol):
-    """The data set with the model's tokenizer. Pure: the same seed and cursor draw the same prompts."""
+    """Draws prompts. Pure: the same seed and cursor give the same prompts."""
 
     def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
-        """The next `count` prompts and the cursor after them; goes on into the next epoch. Takes as long as it takes to
-        make the records: not for the event loop."""
+        """Return the next `count` prompts and the cursor after them; continue into the next epoch.
+
+        Blocks while records are made, so the event loop must use `take`.
+        """
         ...
 
     async def take(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
-        """As `draw`; others have their turns meanwhile."""
+        """Draw as `draw` does, but yield to other tasks meanwhile."""
         ...
 
     def prompt(self, key: PromptKey) -> PromptRecord:
-        """A prompt that was drawn."""
+        """Return a prompt that was drawn."""
         ...
 
     async def decode(self, token_ids: Sequence[int]) -> str:
-        """A response as text, special tokens left out: what rewards see."""
+        """Return a response as text without special tokens, as rewards receive it."""
         ...
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Tokens at which generation ends."""
+        """Token ids at which generation ends."""
         ...
 
     @property
     def skipped(self) -> int:
-        """Records that could not be used and were skipped."""
+        """Number of unusable records that were skipped."""
         ...

@@ -1,4 +1,4 @@
-"""The relay of a rollout machine, and the chain over all of them."""
+"""Relay: passes weights from machine to machine along the chain."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class RelayMember:
-    """One link of the chain."""
+    """One member of the chain, with its address."""
 
     machine: str
     incarnation: int
@@ -18,8 +18,11 @@ class RelayMember:
 
 @dataclass(frozen=True)
 class Chain:
-    """Order of the broadcast; members[0] is the master. (epoch, revision) is compared as a pair: lower is refused,
-    higher adopted. The operator owns `epoch`, the coordinator raises `revision` at each repair."""
+    """The order of the broadcast; members[0] is the master.
+
+    (epoch, revision) is compared as a pair: a lower one is refused, a higher one adopted. The operator owns `epoch`;
+    the coordinator raises `revision` at each repair.
+    """
 
     epoch: int
     revision: int
@@ -28,9 +31,12 @@ class Chain:
 
 @dataclass(frozen=True)
 class RelayStatus:
-    """`whole` is the newest committed version; `receiving` the one in flight with `chunks_received` of its chunks.
-    `link` says how it stands with the successor: Alone, Connecting, Connected, Lost or Refused, and why in
-    `link_detail`; `delivered` is the newest version that the successor was seen to hold whole."""
+    """The state of a relay.
+
+    `whole` is the newest committed version. `receiving` is the version in flight, with `chunks_received` of its chunks.
+    `link` is the state of the connection to the successor: Alone, Connecting, Connected, Lost or Refused, with the
+    reason in `link_detail`. `delivered` is the newest version that the successor has confirmed completely.
+    """
 
     machine: str
     host: str
@@ -59,14 +65,17 @@ class Relay(Protocol):
     machine: str
 
     async def status(self, term: int) -> RelayStatus:
-        """Where it listens and what it holds."""
+        """Return its address and the versions that it holds."""
         ...
 
     async def join(self, term: int, chain: Chain) -> None:
-        """Adopt this chain: the successor is found in it by machine name. Raises `Refused` for a lower number."""
+        """Adopt this chain; its own place in it is found by machine name. Raises `Refused` for a lower revision."""
         ...
 
     async def probe(self, term: int, member: RelayMember) -> bool:
-        """Whether the machine of `member` answers this one, if only to say that no relay listens there: a process that
-        ended is no machine that is gone. Takes about a beat. Raises `Refused` where that cannot be known."""
+        """Return whether the machine of `member` answers this one.
+
+        A refused connection counts as an answer: a process may end on a machine that lives. Takes about a heartbeat.
+        Raises `Refused` if the result is unknown.
+        """
         ...

@@ -1,4 +1,4 @@
-"""A rollout replica: requests in, tokens as they come out."""
+"""Rollout replica: receives generation requests and returns tokens as they are generated."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from rljob_runtime.protocols.trajectory import FinishReason, Sampling, Trajector
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """Generate (or go on with) one trajectory. `prefix_token_ids` were generated before, under the same weight version;
-    they count towards `sampling.max_tokens`, and the first new delta has `offset == len(prefix_token_ids)`."""
+    """A request to generate or continue one trajectory.
+
+    `prefix_token_ids` were generated earlier under the same weight version. They count towards `sampling.max_tokens`,
+    and the first new delta has `offset == len(prefix_token_ids)`.
+    """
 
     key: TrajectoryKey
     attempt: int
@@ -24,8 +27,10 @@ class GenerateRequest:
 
 @dataclass(frozen=True)
 class Delta:
-    """New tokens of one trajectory as they came off the engine, stamped by the replica with the version that made them.
-    The last delta of a response carries `finish_reason`; aborted ones end without any."""
+    """New tokens of one trajectory, with the weight version that generated them.
+
+    The last delta of a response has a `finish_reason`; an aborted response ends without one.
+    """
 
     key: TrajectoryKey
     attempt: int
@@ -49,28 +54,28 @@ class EngineStats:
     prefix_resets_total: int
     weight_loads_total: int
     aborted_total: int = 0
-    """Requests stopped by `abort` before they ended."""
+    """Requests that `abort` stopped."""
     layouts_built_total: int = 0
-    """Engines that were built, one for each layout."""
+    """Engines built, one for each layout."""
     layout_switches_total: int = 0
-    """Changes from one layout to another, or from none."""
+    """Switches to another layout, the first included."""
     kv_tokens: int = 0
-    """Tokens that the KV cache holds; 0 where the engine cannot tell."""
+    """Capacity of the KV cache in tokens; 0 if unknown."""
     max_running: int = 0
-    """Most requests that run at a time; 0 where the engine cannot tell."""
+    """Largest number of concurrent requests; 0 if unknown."""
 
     @property
     def fullness(self) -> float:
-        """How much of what it can do at once it does, as far as it can tell: by its cache or by its requests."""
+        """Used share of the engine (0 to 1): of its KV cache or of its concurrent requests, whichever is larger."""
         return max(self.kv_use, self.running / self.max_running if self.max_running else 0.0)
 
 
 @dataclass(frozen=True)
 class ReplicaReport:
-    """What happened since `after`: poll again with `after=cursor`, which also acknowledges these deltas."""
+    """Deltas since cursor `after`. A poll with `after=cursor` acknowledges them."""
 
     boot: str
-    """Changes with every start of the replica's process: a new boot has lost all requests."""
+    """Identifies the replica's process: a new boot has lost all requests."""
     cursor: int
     deltas: tuple[Delta, ...]
     weight_version: int | None
@@ -78,39 +83,55 @@ class ReplicaReport:
 
 
 class Replica(Protocol):
-    """One seat of a rollout machine. It outlives layouts: in one it leads an engine of so many accelerators, in another
-    it rests while its accelerators work for a seat before it."""
+    """One engine slot of a rollout machine.
+
+    It exists in every layout. It leads an engine in some, and sleeps in others while another slot uses its
+    accelerators.
+    """
 
     name: str
 
-    async def make_room(self, term: int, tensor_parallel: int) -> None:
-        """Give the accelerators back, unless this layout is the one in force (no layout is of 0). The requests held are
-        dropped, as by an abort, and the weights are gone; the engine is kept asleep."""
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
+        """Release the accelerators, unless this is the current layout (0 is none).
+
+        The engine is kept asleep. Its requests are dropped, as by an abort, and its weights are released.
+        """
         ...
 
-    async def lay_out(self, term: int, tensor_parallel: int) -> None:
-        """Generate on so many accelerators from now on; nothing changes if that is so already. All seats of the machine
-        have made room. A layout begins without weights. Raises `Refused` with the reason when its engine does not
-        start; the seat rests then, and an earlier layout can be had again."""
+    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
+        """Start the engine of this layout, on `tensor_parallel` accelerators; idempotent.
+
+        All replicas of the machine have released their accelerators. The engine holds no weights. Raises `Refused` if
+        it does not start; then the replica sleeps, and an earlier layout still works.
+        """
         ...
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
-        """Queue requests. A key already held with the same attempt is ignored; a higher attempt replaces it. Raises
-        `WrongVersion` (and queues none) when the engine's weights are not `request.weight_version`."""
+        """Queue requests. A key that is held with the same attempt is ignored; a higher attempt replaces it.
+
+        Raises `WrongVersion`, and queues none, if the engine holds another version than `request.weight_version`.
+        """
         ...
 
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
-        """Stop these responses, up to these attempts; what is not held is ignored. After it returns, no further delta
-        of these attempts is made, and one that is still on its way here is not begun. A higher attempt goes on: an
-        abort that comes late, or twice, harms nobody."""
+        """Stop these responses up to these attempts; unknown keys are ignored.
+
+        After it returns, these attempts generate no further delta, and a request for them that arrives later is not
+        started. Higher attempts continue, so that a late or repeated abort has no effect.
+        """
         ...
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
-        """Deltas after cursor `after`, waiting up to `wait_seconds` for the first. Unacknowledged ones come again."""
+        """Return the deltas after cursor `after`; wait up to `wait_seconds` for the first.
+
+        Deltas that were not acknowledged are returned again.
+        """
         ...
 
     async def load(self, term: int, version: int) -> int:
-        """Load `version` from this machine's relay segment, or the newer one that has taken its place there, and reset
-        the prefix cache. Which it was. Raises `Refused` when requests are still held, `WrongVersion` when the relay
-        does not hold it whole."""
+        """Load `version`, or a newer one, from this machine's relay segment; reset the prefix cache; return the
+        version.
+
+        Raises `Refused` if requests are held, and `WrongVersion` if the relay does not hold the version completely.
+        """
         ...

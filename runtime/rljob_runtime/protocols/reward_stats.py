@@ -1,4 +1,4 @@
-"""What a job's rewards did, as numbers: for the round's report and the metrics."""
+"""Reward statistics: totals of a job's rewards, for the round's report and the metrics."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from dataclasses import dataclass, field, fields
 
 @dataclass(frozen=True)
 class RewardStats:
-    """Totals since the coordinator started, or what was added to them."""
+    """Totals since the coordinator started, or their growth."""
 
     scored: int = 0
-    """Samples."""
+    """Samples scored."""
     seconds: float = 0.0
-    """Spent on samples, waiting for a turn included."""
+    """Seconds spent on samples, with the wait for a process."""
     failed: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Samples aborted, by rule and reason."""
+    """Aborted samples, by rule and reason."""
     programs: Counter[str] = field(default_factory=Counter)
-    """Runs of a program against a test, by how they ended (`sandbox.program.End`)."""
+    """Runs of a program against a test, by `sandbox.program.End`."""
     program_seconds: float = 0.0
-    """Processor time of these."""
+    """Processor seconds of these runs."""
     timeouts: int = 0
-    """Of these past their adaptive timeout."""
+    """Runs that exceeded their adaptive timeout."""
     shadow_timeouts: int = 0
-    """Of these in the shadow sample: they ran on."""
+    """Of these timeouts, those in the shadow sample, which continued."""
     late: int = 0
-    """Of these right in the end."""
+    """Of these shadow runs, those with a correct result."""
     processes: int = 0
-    """Started to score in: workers and supervisors."""
+    """Processes started to score in: workers and supervisors."""
 
     def since(self, before: RewardStats) -> RewardStats:
-        """What was added to `before`."""
+        """Return the growth since `before`."""
         added = {each.name: getattr(self, each.name) - getattr(before, each.name) for each in fields(self)}
         return RewardStats(**added)

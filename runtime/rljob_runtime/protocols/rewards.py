@@ -1,4 +1,4 @@
-"""What scores responses."""
+"""Rewards: score responses."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from rljob_runtime.protocols.errors import PeerError
 from rljob_runtime.protocols.reward_stats import RewardStats
 
 Anchors = Mapping[str, Mapping[str, int]]
-"""By rule and test, in milliseconds: as the store holds them."""
+"""Milliseconds by rule and test, as the store holds them."""
 
 
 class RewardFailed(PeerError):
-    """Our failure (raised, hung, returned no finite number), not the response's: the sample is aborted, never a
-    zero. `by_response`: whether it depends on what the response says. Another one in its place would be chosen by that,
-    so the group is given up."""
+    """The reward failed (it raised, hung, or returned no finite number). The sample is aborted; it never counts as 0.
+
+    `by_response`: whether the failure depends on the response's text. Then a replacement would bias the group towards
+    other texts, so the whole group is filtered.
+    """
 
     def __init__(self, message: str, by_response: bool = False) -> None:
         super().__init__(message)
@@ -23,11 +25,11 @@ class RewardFailed(PeerError):
 
 
 class RewardsNotUsable(Exception):
-    """A reward cannot be loaded: the message says which and why. Ends the job."""
+    """A reward cannot be loaded. The message says which and why. Ends the job."""
 
 
 class RewardsUnavailable(Exception):
-    """What a reward needs is not there now; it may come, so the job waits. `reason` is one word for programs."""
+    """A reward lacks something that may become available, so the job waits. `reason` is a word for programs."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -35,20 +37,20 @@ class RewardsUnavailable(Exception):
 
 
 class Rewards(Protocol):
-    """Scores responses asynchronously while rollouts go on."""
+    """Scores responses while replicas generate."""
 
     async def score(self, prompt: object, response_text: str) -> float:
-        """`prompt` is the `rljob_runtime.data.Prompt` drawn. A finite number, or `RewardFailed`."""
+        """Return the reward, a finite number. `prompt`: the `rljob_runtime.data.Prompt`. Raises `RewardFailed`."""
         ...
 
     def figures(self) -> RewardStats:
-        """Totals so far."""
+        """Return the totals so far."""
         ...
 
     def take_anchors(self) -> Anchors:
-        """The anchors of adaptive timeouts that rose since the last call."""
+        """Return the learned timeouts that rose since the last call."""
         ...
 
     def restore_anchors(self, anchors: Anchors) -> None:
-        """Go on with these, in place of those held."""
+        """Replace the learned timeouts by these."""
         ...

@@ -1,4 +1,4 @@
-"""The trainer group: gradients of finished groups, updates, weights, checkpoints."""
+"""Trainer group: gradients, updates, published weights, checkpoints."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from rljob_runtime.protocols.trajectory import Group
 
 @dataclass(frozen=True)
 class TrainerState:
-    """After start or restore: `step` updates are done, and the weights in hand are those after `step`."""
+    """The trainer after start or restore: it has done `step` updates and holds the weights after them."""
 
     step: int
     restored_from: str | None
     parameters: int
     model_files: dict[str, bytes]
-    """config.json, tokenizer files, generation_config.json by name: what a replica needs besides the weights."""
+    """Files that a replica needs besides weights, by name: config.json, tokenizer files, generation_config.json."""
     kept: int
-    """The step at which a trainer that is started anew begins: the newest whole checkpoint's, 0 without one."""
+    """The step of the newest complete checkpoint, at which a new trainer starts; 0 without one."""
     standing: str | None = None
-    """What `checkpoint` was given for `kept`; None where it was nothing, or before there were such documents."""
+    """The coordinator's snapshot in the checkpoint of `kept`; None if it has none."""
 
 
 @dataclass(frozen=True)
 class TrainReport:
-    """Figures of one update, means over the round's loss tokens unless said otherwise."""
+    """Metrics of one update: means over the round's loss tokens unless stated otherwise."""
 
     step: int
     loss: float
@@ -40,17 +40,21 @@ class TrainReport:
     tokens: int
     seconds: float
     early_groups: int = 0
-    """Groups whose gradients were there already, by `contribute`."""
+    """Groups whose gradients `contribute` computed before the update."""
     capped_fraction: float = 0.0
-    """Share of the tokens whose importance weight was cut (`algorithm.truncatedImportanceSampling.cap`)."""
+    """Share of the tokens whose importance weight was capped (`algorithm.truncatedImportanceSampling.cap`)."""
     effective_sample_size: float = 1.0
-    """Of the importance ratios before the cut, as a share of the tokens: near 1 while sampler and trainer agree."""
+    """Effective sample size of the uncapped importance ratios, as a share of the tokens; near 1 if engine and trainer
+    agree."""
 
 
 @dataclass(frozen=True)
 class ContributeReport:
-    """`groups`: how many groups of the step are in now, 0 when the step is done. `tokens`: loss tokens that this call
-    computed, in `seconds`; what was in already is not computed again."""
+    """The result of one contribution.
+
+    `groups`: groups of the step whose gradients the trainer holds; 0 if the step is done. `tokens`: loss tokens that
+    this call computed, in `seconds`; groups that it held before do not count.
+    """
 
     step: int
     groups: int
@@ -60,7 +64,7 @@ class ContributeReport:
 
 @dataclass(frozen=True)
 class PublishReport:
-    """`stall_seconds`: how long training stood still for the copy into the host buffer."""
+    """The result of a publication. `stall_seconds`: time for which the copy into the host buffer stopped training."""
 
     version: int
     nbytes: int
@@ -68,47 +72,60 @@ class PublishReport:
 
 
 class Trainer(Protocol):
-    """The group of trainer ranks, as one."""
+    """The group of trainer ranks, as one peer."""
 
     async def start(self, term: int) -> TrainerState:
-        """Load the model or the newest whole checkpoint. Idempotent."""
+        """Load the model or the newest complete checkpoint. Idempotent."""
         ...
 
     async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
-        """Compute the raw gradient sums of finished groups of the next step, for `train` to begin with. Idempotent by
-        (step, group), also when the step is done; lost with the trainer. Raises `Refused` when `step` is neither the
-        last nor the next, or a step has several updates."""
+        """Compute the raw gradient sums of complete groups of the next step, before its `train`.
+
+        Idempotent by (step, group), also when the step is done. The sums are lost with the trainer. Raises `Refused`
+        if `step` is neither the last nor the next, or a step has several updates.
+        """
         ...
 
     async def open_gradient_inboxes(self, term: int, count: int) -> tuple[RelayMember, ...]:
-        """Where so many lent machines bring the sums of the next step, each its own, as contribution 1, 2, …; empty,
-        and open until its update."""
+        """Open gradient inboxes for the sums of the next step: one for each of `count` loaned machines.
+
+        Contributions are numbered from 1. The inboxes are empty, and close at the update.
+        """
         ...
 
     async def accept(self, term: int, receipt: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
-        """Add what a lent machine brought, whole and once; `groups` are those that it summed. Raises `Refused`, with
-        nothing changed, for another term, step or version than those in hand, and for groups that are in already."""
+        """Add a loaned machine's contribution completely and once; `groups` are the groups that it summed.
+
+        Raises `Refused`, with nothing changed, for another term, step or version than the current ones, and for groups
+        that are already added.
+        """
         ...
 
     async def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
-        """The update that leads from `step - 1` to `step`. `groups` are all of the step's: those contributed before
-        are not computed again, unless one of them is not named or has other contents; then none of them counts.
-        Idempotent by step: a step already done answers its report again. Raises `Refused` when `step` is not the
-        next."""
+        """Run the update from `step - 1` to `step` with all groups of the step.
+
+        Contributed groups are not computed again. If one of them is missing or differs, all contributions are dropped.
+        Idempotent by step: for a step that is done it returns the same report. Raises `Refused` if `step` is not the
+        next.
+        """
         ...
 
     async def publish(self, term: int, version: int, step: int, chain: Chain) -> PublishReport:
-        """Copy the weights after `step` into the host buffer, return, and ship them to the chain's master in the
-        background. Publishing a version again re-ships it to the chain now given. Raises `Refused` when other weights
-        are in hand: a call that waited for an update must not give them an older number."""
+        """Copy the weights after `step` into the host buffer, return, and send them to the chain's master.
+
+        The transfer runs in the background. Publishing a version again sends it to the chain given now. Raises
+        `Refused` if the trainer holds other weights: a delayed call must not give them an older version.
+        """
         ...
 
     async def checkpoint(self, term: int, step: int, standing: str) -> str:
-        """Write everything of this step atomically, and with it the coordinator's own document, which comes back in
-        `TrainerState`; returns the checkpoint's folder name. Raises `Refused` (disk full, another step) with the
-        previous checkpoint untouched."""
+        """Write a checkpoint of this step atomically; return its folder name.
+
+        It contains the coordinator's snapshot, which `TrainerState` returns. Raises `Refused` (disk full, another
+        step) and leaves the previous checkpoint unchanged.
+        """
         ...
 
     async def export(self, term: int) -> str:
-        """Write the final model as a Hugging Face folder; returns its path."""
+        """Write the final model as a Hugging Face folder; return its path."""
         ...

@@ -1,8 +1,7 @@
-"""A trajectory is one response: who asked for it, who generates it, what came of it.
+"""Trajectory: one response, from its request to its outcome.
 
-Identity is (prompt, sample); every launch of it raises `attempt`, and (replica, attempt) is its lease: what arrives
-under an older lease is dropped. All values here are frozen, so they can cross any boundary and be compared.
-"""
+Its identity is (prompt, sample). Each launch raises `attempt`, and (replica, attempt) is its lease: deltas with an
+older lease are dropped. All values are frozen, so that they can cross processes and be compared."""
 
 from __future__ import annotations
 
@@ -13,14 +12,14 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """How a trajectory ends. Each ends in exactly one of these, once."""
+    """The outcome of a trajectory. Each has exactly one."""
 
     TRAINED = "trained"
     DISCARDED = "discarded"
 
 
 class FinishReason(StrEnum):
-    """Why an engine stopped generating."""
+    """Why a response ended."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -28,7 +27,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class PromptKey:
-    """A prompt as it was drawn: (epoch, index in the data set). Never its content, so it can be drawn once an epoch."""
+    """A drawn prompt: (epoch, index in the data set), never its content. So a prompt is drawn once an epoch."""
 
     epoch: int
     index: int
@@ -44,7 +43,7 @@ class PromptKey:
 
 @dataclass(frozen=True, order=True)
 class TrajectoryKey:
-    """One response to a prompt: `sample` counts from 0 to responsesPerPrompt - 1 (or the launched number)."""
+    """One response to a prompt. `sample` counts from 0 to the number of launched responses less 1."""
 
     prompt: PromptKey
     sample: int
@@ -60,7 +59,7 @@ class TrajectoryKey:
 
 @dataclass(frozen=True, order=True)
 class Cursor:
-    """Where the next prompt is drawn: epoch and position in that epoch's order."""
+    """The position of the next prompt: epoch, and index in that epoch's order."""
 
     epoch: int = 0
     position: int = 0
@@ -76,7 +75,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn. `temperature` 0 is greedy. Behaviour logprobs are those of the tempered distribution."""
+    """Sampling parameters. `temperature` 0 is greedy. Behaviour logprobs are those of the tempered distribution."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -86,17 +85,22 @@ class Sampling:
 
 
 def sample_seed(run_seed: int, step: int, key: TrajectoryKey, failures: int, offset: int) -> int:
-    """A seed for each (run, step, response, try, place it goes on from): relaunching the same gives the same, a resumed
-    response does not draw the random numbers of its beginning again, and a prompt that lost its race is not tried again
-    with the very numbers that made it long."""
+    """Return the sampling seed of one launch.
+
+    It depends on run, step, response, number of failures and offset. The same launch gets the same seed. A resumed
+    response does not repeat the random numbers of its beginning. A deferred prompt does not repeat those that made it
+    long.
+    """
     text = f"{run_seed}/{step}/{key}/{failures}/{offset}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big") & 0x7FFFFFFF
 
 
 @dataclass(frozen=True)
 class Response:
-    """A finished response: tokens, the sampler's own logprobs (natural log, one a token), and the one weight
-    version. Both are arrays of 4 bytes a token where they come from the coordinator, which holds many."""
+    """A finished response: its tokens, the engine's logprobs (natural log, one for each token) and its weight version.
+
+    From the coordinator, both sequences are arrays of 4 bytes a token, because it holds many.
+    """
 
     key: TrajectoryKey
     attempt: int

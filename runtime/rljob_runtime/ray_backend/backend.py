@@ -1,7 +1,7 @@
-"""The coordinator's peers as Ray actors: detached, named after their pod, pinned to it, never retried.
+"""Ray backend: the coordinator's peers as detached Ray actors, each named after its pod and pinned to it.
 
-A coordinator that comes back finds the same names. This module holds no decision, timer or retry: bounds come with
-each call, and every error is told in the protocol's words.
+A restarted coordinator finds them by name. This module holds no decision, timer or retry: each call has a timeout, and
+every error becomes a `PeerError`.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from rljob_runtime.ray_backend.actor_table import is_abandoned
 from rljob_runtime.ray_backend.actors import COMPUTING_NICENESS, ActorHost, ActorPlacement, Answer
 from rljob_runtime.scheduling.lending.policy import LoanRules
 
-# An actor waits in a node's queue for its pod's resource, and takes next to nothing of it.
 SLIVER = 0.001
+"""The share that an actor takes of its pod's resource. The resource only pins the actor to the pod."""
 RELAY, WORKER = "relay", "worker"
 BULKY = frozenset({"submit", "compute"})
-"""Calls whose arguments are as large as what models write: prompts with what was generated, groups."""
-# Not asyncio's own threads: questions to a head that is away fill those, and a full object store these.
+"""Calls with large arguments: prompts with partial responses, and groups."""
 _SENDERS = ThreadPoolExecutor(4, "send")
+"""Threads for large calls, which a full object store blocks. Calls to an unreachable head block asyncio's threads."""
 _EXIT = "Worker exit detail:"
-"""Ray's, of a process whose end it did not ask for."""
+"""What Ray writes before the reason of an unexpected exit."""
 
 
 @dataclass(frozen=True)
 class Factories:
-    """What runs in the actors: `module:function`, imported there and not here."""
+    """The functions that make the peers, as `module:function`. Only the actors import them."""
 
     relay: str = "rljob_runtime.ray_backend.actors:make_relay"
     replica: str = "rljob_runtime.ray_backend.actors:make_replica"
@@ -48,29 +48,29 @@ class Factories:
 
 
 class UnexpectedActorError(Refused):
-    """An error that is none of the protocol's: a bug of ours, and what was asked may be half done."""
+    """A peer raised an error that is not a `PeerError`. This is a bug; the command may be half done."""
 
 
 class RayChannel:
-    """The way to one actor."""
+    """A `PeerChannel` to one actor."""
 
     def __init__(self, name: str, handle: Any) -> None:
         self.name = name
         self._handle = handle
         self._sending: set[asyncio.Future[Any]] = set()
 
-    async def call(self, bound: float, method: str, *arguments: Any) -> Any:
-        """See `remote.PeerChannel`. A caller that gives up leaves the far end to do what it was asked."""
+    async def call(self, timeout: float, method: str, *arguments: Any) -> Any:
+        """See `remote.PeerChannel`. The actor completes a command whose caller was cancelled."""
         future: asyncio.Future[Answer] | None = None
         try:
-            async with asyncio.timeout(bound):
+            async with asyncio.timeout(timeout):
                 future = asyncio.wrap_future((await self._send(method, *arguments)).future())
-                future.add_done_callback(_heard)
+                future.add_done_callback(_discard_result)
                 answer = await asyncio.shield(future)
         except TimeoutError:
             if future is not None:
                 future.cancel()
-            raise PeerTimeout(f"{self.name}: no answer to {method} within {bound:g} s") from None
+            raise PeerTimeout(f"{self.name}: no answer to {method} within {timeout:g} s") from None
         except exceptions.RayTaskError as error:
             raise UnexpectedActorError(f"{self.name}: {method} failed: {error.cause!r}") from error
         except exceptions.ActorUnavailableError as error:
@@ -84,87 +84,95 @@ class RayChannel:
         return answer.value
 
     async def _send(self, method: str, *arguments: Any) -> Any:
-        """The reference to the answer. Ray pickles the arguments first. Nothing but polls overtakes what is on its way
-        to this actor, though its caller has given it up."""
+        """Send a call and return the reference to its answer.
+
+        Ray pickles the arguments first, which takes time if they are large. Only polls may overtake a large call, even
+        if its caller was cancelled.
+        """
         if method in BULKY:
             loop = asyncio.get_running_loop()
             sending = loop.run_in_executor(_SENDERS, self._handle.call.remote, method, *arguments)
             self._sending.add(sending)
             sending.add_done_callback(self._sending.discard)
-            sending.add_done_callback(_heard)
+            sending.add_done_callback(_discard_result)
             return await asyncio.shield(sending)
         if self._sending and method != "poll":
             await asyncio.wait(self._sending)
         return self._handle.call.remote(method, *arguments)
 
 
-def _heard(done: asyncio.Future[Any]) -> None:
-    """Whoever gives up hears no more of it, and asyncio would complain of an error that nobody heard."""
+def _discard_result(done: asyncio.Future[Any]) -> None:
+    """Read the result of a call whose caller was cancelled: asyncio warns about unread errors."""
     if not done.cancelled():
         done.exception()
 
 
 def _cause(error: exceptions.RayActorError) -> str:
-    """Why an actor's process has ended, in one line: what its constructor raised, or what Ray saw of its end."""
+    """Return in one line why an actor's process ended: its constructor's error, or what Ray reports."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     seen = next((line for line in lines if _EXIT in line), lines[-1] if lines else "")
     return seen.rpartition(_EXIT)[2].strip()[:300]
 
 
 def _error_named(name: str) -> type[PeerError]:
-    """The protocol's error of that name; what a peer should not have raised is a refusal."""
+    """Return the `PeerError` of that name, or `Refused` if there is none."""
     found = getattr(protocols, name, None)
     return found if isinstance(found, type) and issubclass(found, PeerError) else Refused
 
 
 class RayRank:
-    """One rank of the trainer, as `training.ranks.group.TrainerGroup` wants it."""
+    """One trainer rank, as `training.ranks.group.TrainerGroup` expects it."""
 
-    def __init__(self, wire: RayChannel, host: str, bounds: CallTimeouts) -> None:
+    def __init__(self, channel: RayChannel, host: str, timeouts: CallTimeouts) -> None:
         self.host = host
-        self._wire = wire
-        self._bounds = bounds
+        self._channel = channel
+        self._timeouts = timeouts
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """A rank that fails as nobody foresaw has left the others waiting in a collective: then the group is of no
-        more use. As it starts, that is a refusal: it would fail again."""
+        """Call a method of the rank.
+
+        After an unexpected error the other ranks wait in a collective, so that the group counts as gone. During the
+        start it is a refusal, because another start would fail too.
+        """
         starting = method in ("rendezvous", "start")
         try:
-            return await self._wire.call(self._bounds.start if starting else self._bounds.train, method, *arguments)
+            return await self._channel.call(
+                self._timeouts.start if starting else self._timeouts.train, method, *arguments
+            )
         except UnexpectedActorError as error:
             if starting:
                 raise
             raise PeerGone(str(error)) from error
 
     async def put(self, value: Any) -> Any:
-        """A reference to the value in Ray's object store. In a thread: to copy many tokens takes its time."""
+        """Put the value into Ray's object store and return its reference. Runs in a thread, because it copies."""
         try:
-            async with asyncio.timeout(self._bounds.train):
+            async with asyncio.timeout(self._timeouts.train):
                 return await asyncio.to_thread(ray.put, value)
         except TimeoutError:
-            raise PeerTimeout(f"Ray's object store took nothing within {self._bounds.train:g} s") from None
+            raise PeerTimeout(f"Ray's object store did not accept the data within {self._timeouts.train:g} s") from None
         except exceptions.RayError as error:
-            raise PeerTimeout(f"Ray's object store does not take what the ranks are to train on: {error}") from error
+            raise PeerTimeout(f"Ray's object store does not accept the ranks' training data: {error}") from error
 
 
 class RayBackend:
-    """`protocols.Backend` over the Ray cluster that this process is connected to.
+    """A `protocols.Backend` over the Ray cluster that this process is connected to.
 
-    `resource_of` names the custom resource that a member's node carries.
+    `resource_of` returns the custom resource of a member's node.
     """
 
     def __init__(
         self,
         job: RLJob,
-        places: ActorPlacement,
+        placement: ActorPlacement,
         resource_of: Callable[[Member], str],
-        bounds: CallTimeouts | None = None,
+        timeouts: CallTimeouts | None = None,
         factories: Factories | None = None,
     ) -> None:
         self._job = job
-        self._places = places
+        self._places = placement
         self._resource_of = resource_of
-        self._bounds = bounds or CallTimeouts()
+        self._timeouts = timeouts or CallTimeouts()
         self._factories = factories or Factories()
 
     async def trainer(self, term: int, members: Sequence[Member]) -> Trainer:
@@ -174,7 +182,7 @@ class RayBackend:
         members = sorted(members, key=lambda member: int(member.machine.rpartition("-")[2]))
         each = max(1, self._job.spec.trainer.accelerators_per_replica)
         ranks = [(member, local) for member in members for local in range(each)]
-        wires = await asyncio.gather(
+        channels = await asyncio.gather(
             *(
                 self._actor(
                     member,
@@ -188,95 +196,102 @@ class RayBackend:
             )
         )
         return TrainerGroup(
-            [RayRank(wire, member.ip or "", self._bounds) for wire, (member, _) in zip(wires, ranks, strict=True)]
+            [
+                RayRank(channel, member.ip or "", self._timeouts)
+                for channel, (member, _) in zip(channels, ranks, strict=True)
+            ]
         )
 
     async def has_trainer(self, members: Sequence[Member]) -> bool:
         """See `protocols.Backend.has_trainer`."""
         names = [self._actor_name(member, name) for member in members for name in self._rank_names()]
-        return all(await asyncio.gather(*(asyncio.to_thread(self._there, name) for name in names)))
+        return all(await asyncio.gather(*(asyncio.to_thread(self._exists, name) for name in names)))
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         """See `protocols.Backend.rollout_machine`."""
         relay = await self._actor(member, RELAY, self._factories.relay)
-        seats, names = self._seats(), self._seat_names()
-        wires = await asyncio.gather(
+        slots, names = self._slots(), self._replica_names()
+        channels = await asyncio.gather(
             *(
                 self._actor(
                     member,
                     name,
                     self._factories.replica,
-                    gpus=seats.each if self._job.spec.rollout.accelerators_per_machine else 0,
+                    gpus=slots.each if self._job.spec.rollout.accelerators_per_machine else 0,
                     name=name,
                     model_files=model_files,
                 )
                 for name in names
             )
         )
-        if seats.count > 1 and len(self._job.spec.rollout.tensor_parallel_sizes) > 1:
-            await self._share_accelerators(wires)
+        if slots.count > 1 and len(self._job.spec.rollout.tensor_parallel_sizes) > 1:
+            await self._share_accelerators(channels)
         shares = bool(self._job.spec.rollout.accelerators_per_machine)
-        worker = await self._worker(member, model_files, wires if shares else ())
+        worker = await self._worker(member, model_files, channels if shares else ())
         return MachinePeers(
             member,
-            RemoteRelay(member.machine, relay, self._bounds),
+            RemoteRelay(member.machine, relay, self._timeouts),
             tuple(
-                RemoteReplica(f"{member.machine}/{name}", wire, self._bounds)
-                for name, wire in zip(names, wires, strict=True)
+                RemoteReplica(f"{member.machine}/{name}", channel, self._timeouts)
+                for name, channel in zip(names, channels, strict=True)
             ),
-            seats.each,
+            slots.each,
             worker,
             shares_accelerators=shares and worker is not None,
         )
 
-    async def _share_accelerators(self, wires: Sequence[RayChannel]) -> None:
-        """Tell each seat which accelerators its layouts may take: its own and those of the seats after it."""
-        bound = self._bounds.command
-        own = await asyncio.gather(*(wire.call(bound, "accelerators") for wire in wires))
-        rest = [[device for devices in own[index:] for device in devices] for index in range(len(wires))]
-        await asyncio.gather(*(wire.call(bound, "adopt", devices) for wire, devices in zip(wires, rest, strict=True)))
+    async def _share_accelerators(self, channels: Sequence[RayChannel]) -> None:
+        """Give each replica the accelerators that its layouts may use: its own and those of the slots after it."""
+        timeout = self._timeouts.command
+        own = await asyncio.gather(*(channel.call(timeout, "accelerators") for channel in channels))
+        rest = [[device for devices in own[index:] for device in devices] for index in range(len(channels))]
+        await asyncio.gather(
+            *(channel.call(timeout, "adopt", devices) for channel, devices in zip(channels, rest, strict=True))
+        )
 
     async def _worker(
-        self, member: Member, model_files: dict[str, bytes], seats: Sequence[RayChannel]
+        self, member: Member, model_files: dict[str, bytes], engines: Sequence[RayChannel]
     ) -> GradientWorker | None:
-        """Made with the replicas, so that a loan finds it ready. It computes on all accelerators of these seats: Ray
-        counts them as the seats', and gives the worker none."""
+        """Make the gradient worker together with the replicas, so that a loan finds it ready.
+
+        It computes on the accelerators of all `engines`. Ray assigns them to the engines, and none to the worker.
+        """
         if not isinstance(lending_rules(self._job), LoanRules):
             return None
-        wire = await self._actor(member, WORKER, self._factories.worker, model_files=model_files)
-        if seats:
-            bound = self._bounds.command
-            own = await asyncio.gather(*(seat.call(bound, "accelerators") for seat in seats))
-            await wire.call(bound, "adopt", [device for devices in own for device in devices])
-        return RemoteWorker(member.machine, wire, self._bounds)
+        channel = await self._actor(member, WORKER, self._factories.worker, model_files=model_files)
+        if engines:
+            timeout = self._timeouts.command
+            own = await asyncio.gather(*(one.call(timeout, "accelerators") for one in engines))
+            await channel.call(timeout, "adopt", [device for devices in own for device in devices])
+        return RemoteWorker(member.machine, channel, self._timeouts)
 
     async def release(self, member: Member) -> None:
         """See `protocols.Backend.release`."""
         trainer = member.role is Role.TRAINER
-        names = self._rank_names() if trainer else [RELAY, WORKER, *self._seat_names()]
+        names = self._rank_names() if trainer else [RELAY, WORKER, *self._replica_names()]
         await asyncio.gather(*(asyncio.to_thread(self._kill, self._actor_name(member, name)) for name in names))
 
-    def _seats(self) -> EngineSlots:
+    def _slots(self) -> EngineSlots:
         rollout = self._job.spec.rollout
         return EngineSlots(rollout.slots, rollout.tensor_parallel_sizes[0])
 
     def _rank_names(self) -> list[str]:
         return [f"rank-{index}" for index in range(max(1, self._job.spec.trainer.accelerators_per_replica))]
 
-    def _seat_names(self) -> list[str]:
-        return [f"replica-{index}" for index in range(self._seats().count)]
+    def _replica_names(self) -> list[str]:
+        return [f"replica-{index}" for index in range(self._slots().count)]
 
     def _actor_name(self, member: Member, name: str) -> str:
         return f"{self._job.name}/{member.machine}.{member.incarnation}/{name}"
 
     async def _actor(self, member: Member, part: str, factory: str, gpus: int = 0, **arguments: Any) -> RayChannel:
-        """Find or make an actor on the member's pod, and wait until it is ready."""
+        """Find or make an actor on the member's pod; wait until it is ready."""
         resource = self._resource_of(member)
-        await asyncio.to_thread(self._expect_node, resource)
+        await asyncio.to_thread(self._check_node, resource)
         full_name = self._actor_name(member, part)
-        await asyncio.to_thread(self._clear, full_name)
-        places = replace(self._places, host=member.ip or "127.0.0.1")
-        arguments |= {"job": self._job, "member": member, "places": places}
+        await asyncio.to_thread(self._free_name, full_name)
+        placement = replace(self._places, host=member.ip or "127.0.0.1")
+        arguments |= {"job": self._job, "member": member, "placement": placement}
         handle = await asyncio.to_thread(
             lambda: ActorHost.options(  # type: ignore[attr-defined]
                 name=full_name,
@@ -291,12 +306,12 @@ class RayBackend:
                 max_concurrency=64,
             ).remote(factory, arguments, 0 if part == RELAY else COMPUTING_NICENESS)
         )
-        wire = RayChannel(full_name, handle)
-        await wire.call(self._bounds.start, "ready")
-        return wire
+        channel = RayChannel(full_name, handle)
+        await channel.call(self._timeouts.start, "ready")
+        return channel
 
-    def _expect_node(self, resource: str) -> None:
-        """An actor for a node that is not there would wait for ever, and hold its name."""
+    def _check_node(self, resource: str) -> None:
+        """Raise `PeerTimeout` if the node has not joined: an actor for it would wait forever and keep its name."""
         try:
             nodes = ray.nodes()
         except exceptions.RayError as error:
@@ -304,17 +319,17 @@ class RayBackend:
         if not any(node["Alive"] and node["Resources"].get(resource) for node in nodes):
             raise PeerTimeout(f"no node with resource {resource} has joined yet")
 
-    def _there(self, name: str) -> bool:
+    def _exists(self, name: str) -> bool:
         handle, abandoned = self._registration(name)
         return handle is not None and not abandoned
 
-    def _clear(self, name: str) -> None:
-        """Free the name of an actor that will never be."""
+    def _free_name(self, name: str) -> None:
+        """Free the name of an actor that Ray will never start."""
         if self._registration(name)[1]:
             self._kill(name)
 
     def _registration(self, name: str) -> tuple[Any, bool]:
-        """The actor of that name, None if there is none, and whether it will never be."""
+        """Return the actor of that name (None if there is none), and whether Ray will never start it."""
         try:
             handle = ray.get_actor(name, namespace=self._job.name)
             return handle, is_abandoned(handle)
@@ -327,5 +342,5 @@ class RayBackend:
         try:
             ray.kill(ray.get_actor(name, namespace=self._job.name))
         except (ValueError, exceptions.RayError):
-            # There is none, or the head is away and it will be found by its name again.
+            # It does not exist, or the head is unreachable; then a later release finds it by name.
             return

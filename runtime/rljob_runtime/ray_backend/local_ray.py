@@ -1,7 +1,7 @@
-"""The Ray of a local run: one node on which every logical machine is a custom resource.
+"""Local Ray: one Ray node for a run on this machine. Every logical machine is a custom resource.
 
-Nobody watches it but we: where its processes end, or where it starts no worker, every call would wait for ever. So both
-are errors that name the log.
+If a Ray process ends, or Ray starts no worker, every call waits forever. So this module watches for both and raises an
+error that names the log.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from ray import exceptions
 from rljob_api import RLJob
 
 START_SECONDS = 120
-"""Ray gives its own processes 30 s to start, which is little on a busy laptop."""
+"""Seconds for Ray's processes to start. Ray's default of 30 s is too short on a busy laptop."""
 WORKER_SECONDS = 180.0
-"""Until its first worker has answered. Ray itself would start one after the other without end."""
+"""Seconds until the first worker answers. Ray itself retries forever."""
 PROCESSES = ("raylet", "gcs_server")
-"""Of its processes those without which nothing goes on."""
+"""Processes that Ray cannot run without."""
 SHOWN = 300
-"""Characters of a log's last line."""
+"""Characters shown of a log's last line."""
 
 
 class RayFailed(Exception):
-    """The local Ray did not start, starts no worker, or has ended; the message names its log."""
+    """The local Ray did not start, starts no worker, or has ended. The message names its log."""
 
 
 @dataclass(frozen=True)
 class LocalRay:
-    """`processes`: by name, those that must live."""
+    """A started Ray node. `processes`: ids of the processes that must live, by name."""
 
     logs: Path
     processes: Mapping[str, int]
 
     async def ended(self) -> str:
-        """Wait until one of its processes ends: its name."""
+        """Wait until one of its processes ends; return its name."""
         loop = asyncio.get_running_loop()
         first: asyncio.Future[str] = loop.create_future()
 
-        def told(name: str) -> None:
+        def report_end(name: str) -> None:
             if not first.done():
                 first.set_result(name)
 
@@ -57,18 +57,18 @@ class LocalRay:
                 except ProcessLookupError:
                     return name
                 closing.callback(os.close, descriptor)
-                loop.add_reader(descriptor, told, name)
+                loop.add_reader(descriptor, report_end, name)
                 closing.callback(loop.remove_reader, descriptor)
             return await first
 
     def failure(self, what: str, logs: str) -> RayFailed:
-        """An error that says `what`, and the last words of the newest log that matches."""
+        """Return an error with `what` and the last line of the newest log that matches."""
         return RayFailed(f"{what}; {_last_words(self.logs, logs)}")
 
 
 @contextlib.contextmanager
 def local_ray(job: RLJob) -> Iterator[LocalRay]:
-    """Start it, and end it with the block. Raises `RayFailed` where it does not start."""
+    """Start Ray, and stop it at the end of the block. Raises `RayFailed` if it does not start."""
     rollout, trainer = job.spec.rollout, job.spec.trainer
     names = [f"rollout-{index}" for index in range(rollout.largest)]
     names += [f"trainer-{index}" for index in range(trainer.replicas)]
@@ -99,11 +99,11 @@ def local_ray(job: RLJob) -> Iterator[LocalRay]:
 
 @ray.remote(num_cpus=0, max_retries=0)
 def _answer() -> None:
-    """Nothing but an answer."""
+    """Return nothing."""
 
 
 def _expect_worker(node: LocalRay) -> None:
-    """An idle worker is ready for the first actor. Raises `RayFailed` where none comes up."""
+    """Wait until a worker answers. Raises `RayFailed` if none does."""
     try:
         ray.get(_answer.remote(), timeout=WORKER_SECONDS)
     except exceptions.RayError as error:
@@ -113,7 +113,7 @@ def _expect_worker(node: LocalRay) -> None:
 
 
 def _children() -> dict[int, str]:
-    """Process ids and names of this process's children."""
+    """Return ids and names of the child processes."""
     found = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ def _children() -> dict[int, str]:
 
 
 def _last_words(logs: Path, pattern: str) -> str:
-    """The newest log of this pattern that says anything, and its last line."""
+    """Return the newest log of this pattern that is not empty, with its last line."""
     written = [path for path in logs.glob(pattern) if path.stat().st_size]
     if not written:
         return f"its logs are in {logs}"

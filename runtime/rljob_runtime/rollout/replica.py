@@ -63,15 +63,15 @@ class RolloutReplica:
         """Set the accelerators (values of CUDA_VISIBLE_DEVICES) of this engine slot and the slots after it."""
         self._devices = tuple(devices)
 
-    async def make_room(self, term: int, tensor_parallel: int) -> None:
-        """See `protocols.Replica.make_room`."""
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
+        """See `protocols.Replica.release_accelerators`."""
         self._fence.check(term)
-        await self._on_engine(lambda engine: self._make_room(engine, tensor_parallel))
+        await self._on_engine(lambda engine: self._release_accelerators(engine, tensor_parallel))
 
-    async def lay_out(self, term: int, tensor_parallel: int) -> None:
-        """See `protocols.Replica.lay_out`."""
+    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
+        """See `protocols.Replica.switch_layout`."""
         self._fence.check(term)
-        await self._on_engine(lambda engine: self._lay_out(engine, tensor_parallel))
+        await self._on_engine(lambda engine: self._switch_layout(engine, tensor_parallel))
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         """See `protocols.Replica.submit`.
@@ -115,14 +115,14 @@ class RolloutReplica:
 
     # --- in the engine's thread --------------------------------------------------------------------------------------
 
-    def _make_room(self, engine: Engine, tensor_parallel: int) -> None:
+    def _release_accelerators(self, engine: Engine, tensor_parallel: int) -> None:
         if self._cache.tensor_parallel == tensor_parallel:
             return
         engine.abort(self._attempts.drop_all())
         self._cache.sleep()
 
-    def _lay_out(self, engine: Engine, tensor_parallel: int) -> None:
-        self._make_room(engine, tensor_parallel)
+    def _switch_layout(self, engine: Engine, tensor_parallel: int) -> None:
+        self._release_accelerators(engine, tensor_parallel)
         try:
             self._cache.switch(tensor_parallel)
         except Exception as error:

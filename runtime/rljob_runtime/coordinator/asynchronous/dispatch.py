@@ -69,7 +69,7 @@ class Dispatcher:
         """Commit a move at the destination's first token.
 
         One transaction transfers the lease and drops the source's tokens after `offset`."""
-        tokens = self._intake.take_unsaved()
+        tokens = self._intake.drain_unsaved()
         self._intake.partials.move(key, lease, offset)
         self._tally.moved_responses += 1
 

@@ -65,7 +65,7 @@ class AsyncGeneration:
         self._receiver = TokenReceiver(self.stats)
         self._observer = EngineObserver(parts.fleet.tensor_parallel)
         post = self._inbox.put_nowait
-        self._pool = ReplicaPool(parts.fleet, parts.term, settings, self._observer, post, parts.fleet.present)
+        self._pool = ReplicaPool(parts.fleet, parts.term, settings, self._observer, post, parts.fleet.available)
         self._dispatcher = Dispatcher(parts, prompts, self.groups, self._receiver, self._pool, self.stats)
         self._weights = ReplicaWeights(parts.fleet, parts.term, post, buffer.knows)
         self._scoring = RewardRequests(prompts, parts.rewards, self.stats, post)
@@ -304,7 +304,7 @@ class AsyncGeneration:
     async def _handle(self, event: Event) -> None:
         match event:
             case ReplicaPolled(replica, report):
-                self.stats.note(replica.name, report)
+                self.stats.record(replica.name, report)
                 self._weights.record_version(replica, report.weight_version)
                 self._repack_monitor.record_stats(replica.name, report.stats)
                 await self._collect(replica, report)
@@ -330,7 +330,7 @@ class AsyncGeneration:
             lease = Lease(replica.name, delta.attempt)
             if self.groups.moving_to(delta.key) == lease and self.groups.commit_move(delta.key, lease):
                 await self._dispatcher.commit_move(delta.key, lease, delta.offset)
-            status = self._receiver.take(delta, lease, self.groups.lease(delta.key))
+            status = self._receiver.accept(delta, lease, self.groups.lease(delta.key))
             if status is DeltaStatus.FINISHED and delta.finish_reason is not None:
                 self.groups.generated(delta.key, lease)
                 finished.append(self._receiver.partials.close(delta.key, delta.finish_reason))
@@ -344,7 +344,7 @@ class AsyncGeneration:
         if strays:
             await self._pool.abort(strays.values())
         if finished:
-            tokens = self._receiver.take_unsaved()
+            tokens = self._receiver.drain_unsaved()
             await self._parts.store.do(lambda s: s.experience.finish(tokens, finished))
             for response in finished:
                 self._repack_monitor.record_length(len(response.token_ids))
@@ -389,6 +389,6 @@ class AsyncGeneration:
         self.stats.lost_tokens += lost
 
     async def _flush(self) -> None:
-        tokens = self._receiver.take_unsaved()
+        tokens = self._receiver.drain_unsaved()
         if tokens:
             await self._parts.store.do(lambda s: s.experience.append(tokens))

@@ -92,16 +92,16 @@ class AsyncLoop:
         await self._obey()
         if self._orders.step is not None:
             # Else the trainer is an update ahead, of which a former coordinator never heard: it can publish that alone.
-            version = await publication.ship(boundary.step)
+            version = await publication.start_publishing(boundary.step)
             self._buffer.published(version, boundary.step)
         groups, stale = await self._groups(boundary)
         self._clock.waited()
         self._parts.reporter.update(stage="Training")
         update = self._parts.trainer.call(lambda trainer: trainer.train(self._parts.term, step, groups))
-        trained = await self._parts.trainer.unless_refused(update, f"step {step} was refused")
+        trained = await self._parts.trainer.lose_if_refused(update, f"step {step} was refused")
         self._clock.trained()
         self._parts.reporter.update(stage="Publishing")
-        version = await publication.ship(step)
+        version = await publication.start_publishing(step)
         self._buffer.published(version, step)
         self.generation.weights_published()
         return await self._close(boundary, groups, stale, trained, version)
@@ -144,9 +144,9 @@ class AsyncLoop:
             self._request_groups(step)
             # The user may have asked for fewer meanwhile.
             enough = self._parts.following.rounds <= step
-            if enough or self._orders.interrupted or not self._parts.trainer.there:
+            if enough or self._orders.interrupted or not self._parts.trainer.available:
                 raise Interrupted
-            self._parts.fleet.layouts.check_able(self._parts.fleet.kept)
+            self._parts.fleet.layouts.check_able(self._parts.fleet.members)
             self._check_trainable()
             groups_in_flight = self.generation.groups
             if chosen := self._buffer.sample([groups_in_flight.version(prompt) for prompt in groups_in_flight]):
@@ -202,11 +202,11 @@ class AsyncLoop:
         version: int,
     ) -> Boundary:
         assert self.generation is not None
-        clock, stats = self._clock, self.generation.stats.take()
+        clock, stats = self._clock, self.generation.stats.drain()
         clock.standstill = self.generation.drain_blocked_seconds()
         clock.published()
         self._buffer.adapt(clock.part(0) / clock.total if clock.total else 0.0, stats.fullness)
-        layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.take_seconds()
+        layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.drain_seconds()
         report = update_report(groups, stale, stats, clock, trained, layout, self._buffer.capacity)
         totals = totals_after(boundary.totals, report, self._parts.settings.responses_per_prompt)
         cursor = await self._parts.store.do(lambda s: s.experience.cursor())

@@ -69,10 +69,10 @@ class ReplicaWeights:
 
     def available_versions(self) -> set[int]:
         """Return the versions that a replica holds or can load."""
-        versions = (machine.whole for machine in self._fleet.seated.values())
+        versions = (machine.complete_version for machine in self._fleet.joined.values())
         return {
             version
-            for version in (*self.held_versions().values(), *versions, self._fleet.version)
+            for version in (*self.held_versions().values(), *versions, self._fleet.weights.version)
             if version is not None
         }
 
@@ -96,8 +96,8 @@ class ReplicaWeights:
     def next_version(self, name: str) -> int | None:
         """Return the version that an idle replica should load: its machine's newest; None if it holds that or a newer
         one."""
-        state, machine = self._replicas.get(name), self._fleet.seated.get(machine_of(name))
-        whole = machine.whole if machine is not None else None
+        state, machine = self._replicas.get(name), self._fleet.joined.get(machine_of(name))
+        whole = machine.complete_version if machine is not None else None
         if state is None or not state.known or state.load is not None or whole is None or not self._known(whole):
             return None
         return whole if state.version is None or whole > state.version else None
@@ -124,7 +124,7 @@ class ReplicaWeights:
             raise loaded.error
         state.refusals += 1
         if not isinstance(loaded.error, Refused | WrongVersion) or state.refusals > MOST_REFUSALS:
-            self._fleet.lose_replica(state.replica, "WeightsNotLoaded", loaded.error)
+            self._fleet.mark_replica_lost(state.replica, "WeightsNotLoaded", loaded.error)
 
     async def close(self) -> None:
         """Cancel all loads."""

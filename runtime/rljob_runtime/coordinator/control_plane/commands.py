@@ -46,14 +46,14 @@ class BoundaryCommands:
 
     def forget_step(self) -> None:
         """The trainer is asked anew where it stands."""
-        self._trainer.holds |= self._trainer.there and self.step is not None
+        self._trainer.may_hold_updates |= self._trainer.available and self.step is not None
         self.step = None
 
     @property
     def unsure(self) -> bool:
         """Whether the trainer may hold updates that no checkpoint has, and cannot be asked for one yet: its step is not
         known, or is that of an update which the store has not closed."""
-        return self.step is None and self._trainer.holds
+        return self.step is None and self._trainer.may_hold_updates
 
     async def obey_suspend(self) -> None:
         """Checkpoint what the trainer holds, hand everything over and wait. Raises `Interrupted` when it is over. While
@@ -71,13 +71,13 @@ class BoundaryCommands:
         if self.step is None or not self._trainer.leaving:
             return
         await self.save()
-        await self._trainer.let_go()
+        await self._trainer.allow_to_leave()
         raise Interrupted
 
     async def save(self) -> None:
         """Checkpoint the last finished update, unless that is done."""
         if self.step is not None:
-            await self._checkpoints.ensure(self.step)
+            await self._checkpoints.save_if_missing(self.step)
 
 
 async def _nothing() -> None:

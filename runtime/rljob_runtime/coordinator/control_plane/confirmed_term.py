@@ -14,11 +14,11 @@ from rljob_runtime.protocols.delegating import DelegatingBackend
 
 
 class ConfirmedBackend(DelegatingBackend):
-    """Another binding, that ends nobody unconfirmed. `confirm` returns once the API server has confirmed the office
+    """Another backend, that ends nobody unconfirmed. `confirm` returns once the API server has confirmed the office
     anew, and never where that cannot be reached."""
 
-    def __init__(self, binding: Backend, confirm: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(binding)
+    def __init__(self, backend: Backend, confirm: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(backend)
         self._confirm = confirm
 
     async def release(self, member: Member) -> None:

@@ -91,13 +91,13 @@ class TargetFollower:
         members = job.status.members
         trainers = [member for member in members if member.role is Role.TRAINER and member.ip]
         self._trainer_pods = tuple(sorted((member.machine, member.incarnation) for member in trainers))
-        self._trainer.follow(trainers)
+        self._trainer.set_members(trainers)
         # Members come and change at once; who leaves by the target stays until the boundary.
-        kept = set(self._fleet.kept)
+        kept = set(self._fleet.members)
         wanted = kept if self.suspended else kept | set(self.target.machines)
-        self._fleet.layouts.expect(self.target.machines)
+        self._fleet.layouts.set_members(self.target.machines)
         relay = job.status.relay or RelayTopology()
-        self._fleet.follow(
+        self._fleet.set_members(
             [member for member in self._rollouts(job) if member.machine in wanted], relay.epoch, relay.chain
         )
         self._seen.set()
@@ -115,12 +115,12 @@ class TargetFollower:
 
     def expect(self, kind: RoundKind) -> None:
         """Rounds of this kind come next: who sits down from now on is laid out for them."""
-        self._fleet.layouts.want(*_layout(self.target, kind))
+        self._fleet.layouts.set_target(*_layout(self.target, kind))
 
     @property
     def leaving(self) -> frozenset[str]:
         """Machines that are here and that the target does not name."""
-        return frozenset(self._fleet.kept) - frozenset(self.target.machines)
+        return frozenset(self._fleet.members) - frozenset(self.target.machines)
 
     async def apply_target(self, kind: RoundKind | None, keep: Collection[str] = ()) -> None:
         """At a boundary: machines that the target no longer names are let go, but for those to `keep` still; the others
@@ -128,7 +128,7 @@ class TargetFollower:
         target = self.target
         gone = await self._fleet.remove(self.leaving - frozenset(keep))
         if kind is not None:
-            await self._fleet.lay_out(*_layout(target, kind))
+            await self._fleet.weights.switch_layout(*_layout(target, kind))
         drained = tuple(
             sorted((set(self._reporter.draft.drained) & self._member_names() | set(gone)) - set(target.machines))
         )
@@ -151,8 +151,8 @@ class TargetFollower:
         """Everything is handed over: say so, and wait until the operator wants the job to run (or `stop`)."""
         while self.suspended and not self._stopped:
             self._seen.clear()
-            await self._fleet.remove(self._fleet.kept)
-            self._fleet.forget_weights()
+            await self._fleet.remove(self._fleet.members)
+            self._fleet.weights.forget()
             names = tuple(sorted(name for name in self._member_names() if name.startswith("rollout-")))
             draft = self._reporter.draft
             if (draft.stage, draft.applied, draft.drained) != ("Suspended", self.target.revision, names):

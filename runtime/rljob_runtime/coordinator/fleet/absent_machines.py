@@ -1,4 +1,4 @@
-"""Rollout machines that do not come up, and why: one problem in the job's status."""
+"""Absent machines: rollout machines that fail to join, reported as one problem in the job's status."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ PROBLEM = "MachinesNotJoined"
 
 
 class AbsentMachines:
-    """`tries`: so often in a row a machine may fail to join before people hear of it."""
+    """Machines that have failed to join at least `tries` times in a row."""
 
     def __init__(self, tries: int, reporter: Reporter) -> None:
         self._tries = tries
         self._reporter = reporter
         self._absent: dict[str, str] = {}
 
-    def note(self, machine: str, failures: int, error: PeerError) -> None:
-        """It failed to join, so often in a row."""
+    def record_failure(self, machine: str, failures: int, error: PeerError) -> None:
+        """Record that a machine failed to join for the `failures`-th time in a row."""
         if failures >= self._tries:
             self._absent[machine] = str(error)
-            self._tell()
+            self._report()
 
-    def over(self, machine: str) -> None:
-        """It has joined, or is asked for no more."""
+    def clear(self, machine: str) -> None:
+        """Forget a machine that has joined or is no member any more."""
         if self._absent.pop(machine, None) is not None:
-            self._tell()
+            self._report()
 
-    def _tell(self) -> None:
-        told = "; ".join(f"{machine} does not come up: {why}" for machine, why in sorted(self._absent.items()))
-        self._reporter.problem(PROBLEM, StatusWarning(reason=PROBLEM, message=told[:2048]) if told else None)
+    def _report(self) -> None:
+        message = "; ".join(f"{machine} does not join: {why}" for machine, why in sorted(self._absent.items()))
+        self._reporter.problem(PROBLEM, StatusWarning(reason=PROBLEM, message=message[:2048]) if message else None)

@@ -1,18 +1,22 @@
-"""Beats to every machine, and what becomes of a machine that does not answer: it leaves the chain at once, and its
-neighbours are asked whether it answers them (`scheduling/fault_detection/suspicion.py`)."""
+"""Failure detector: sends heartbeats to every machine.
+
+A machine that misses them leaves the relay chain immediately. Its neighbours are then asked whether they reach it
+(`scheduling/fault_detection/suspicion.py`), because a broken network looks like many dead machines.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from rljob_api.constants import KEEPS_FAILING
 from rljob_api.status import Member, Suspect
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.machine import RolloutMachine
+from rljob_runtime.coordinator.fleet.view import FleetView
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import PeerError, PeerTimeout, RelayMember, StaleTerm
 from rljob_runtime.scheduling.fault_detection.suspicion import Suspicion, neighbours
@@ -20,54 +24,46 @@ from rljob_runtime.scheduling.fault_detection.suspicion import Suspicion, neighb
 log = logging.getLogger(__name__)
 
 SILENT = "HeartbeatLost"
-"""Why a machine is lost that does not answer. Its processes may live."""
-
-
-class FleetView(Protocol):
-    """Whose machines they are: `fleet.Fleet`."""
-
-    @property
-    def seated(self) -> Mapping[str, RolloutMachine]:
-        """The machines that are here now, by name."""
-        ...
-
-    def lose_this(self, machine: RolloutMachine, reason: str, detail: object) -> None:
-        """It does not answer, or its relay's process ended."""
-        ...
+"""Why a machine is lost that does not answer. Its processes may still run."""
 
 
 class FailureDetector:
-    """`chain` says who feeds whom, as the relays were told last. Suspects are reported as they come and go."""
+    """Heartbeats and suspected machines of one fleet.
+
+    `chain` returns the current order of the relay chain. Suspects are reported whenever they change.
+    """
 
     def __init__(
         self,
-        seats: FleetView,
+        fleet: FleetView,
         chain: Callable[[], tuple[str, ...]],
         term: int,
         settings: Settings,
         reporter: Reporter,
     ) -> None:
-        self._seats = seats
+        self._fleet = fleet
         self._chain = chain
         self._term = term
         self._settings = settings
         self._reporter = reporter
-        self._cases: dict[str, _SuspectedMachine] = {}
+        self._suspected: dict[str, _SuspectedMachine] = {}
         self._reported: tuple[Suspect, ...] = ()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- beats ---
+    # --- heartbeats ---
 
-    async def watch(self, each: Callable[[], None]) -> None:
-        """Beat every seated machine until cancelled, and call `each` time. Raises what that raises, and `StaleTerm` in
-        a coordinator that is out of office."""
+    async def run(self, on_heartbeat: Callable[[], None]) -> None:
+        """Send heartbeats to every member until cancelled, and call `on_heartbeat` each time.
+
+        Raises what `on_heartbeat` raises, and `StaleTerm` if a later coordinator has the term.
+        """
         try:
             while True:
                 await asyncio.sleep(self._settings.heartbeat)
-                each()
+                on_heartbeat()
                 self._reap()
-                for machine in list(self._seats.seated.values()):
-                    self.start(self._beat(machine))
+                for machine in list(self._fleet.joined.values()):
+                    self.start(self._send_heartbeat(machine))
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -79,34 +75,35 @@ class FailureDetector:
             if not task.cancelled():
                 task.result()
 
-    async def _beat(self, machine: RolloutMachine) -> None:
-        """Ask its relay how it is, and do not wait for the answer of the beat before: one lost message is no sign."""
+    async def _send_heartbeat(self, machine: RolloutMachine) -> None:
+        """Read the status of its relay. Heartbeats overlap, so that one lost message marks no machine as lost."""
         clock = asyncio.get_running_loop().time
-        patience = machine.beats.timeout(self._settings.heartbeat)
+        patience = machine.heartbeats.timeout(self._settings.heartbeat)
         sent = clock()
-        look = asyncio.ensure_future(self.look(machine))
+        check = asyncio.ensure_future(self.check(machine))
         try:
-            await asyncio.wait({look}, timeout=patience)
-            if not look.done() or not look.result():
-                self._miss(machine, patience, clock() - sent - patience)
-            if await look:
-                self._answered(machine, clock() - sent)
+            await asyncio.wait({check}, timeout=patience)
+            if not check.done() or not check.result():
+                self._record_miss(machine, patience, clock() - sent - patience)
+            if await check:
+                self._record_answer(machine, clock() - sent)
         finally:
-            look.cancel()
+            check.cancel()
 
-    def _miss(self, machine: RolloutMachine, patience: float, own_delay: float) -> None:
-        machine.beats = machine.beats.record_miss(self._settings.heartbeat, own_delay)
-        if machine.beats.silent:
-            detail = f"{machine.beats.missed} beats without an answer, the last one within {patience:.2f} s"
-            self._seats.lose_this(machine, SILENT, detail)
+    def _record_miss(self, machine: RolloutMachine, patience: float, own_delay: float) -> None:
+        machine.heartbeats = machine.heartbeats.record_miss(self._settings.heartbeat, own_delay)
+        if machine.heartbeats.silent:
+            detail = f"{machine.heartbeats.missed} heartbeats without an answer, the last one within {patience:.2f} s"
+            self._fleet.mark_machine_lost(machine, SILENT, detail)
 
-    def _answered(self, machine: RolloutMachine, seconds: float) -> None:
-        machine.beats = machine.beats.record_answer(seconds)
+    def _record_answer(self, machine: RolloutMachine, seconds: float) -> None:
+        machine.heartbeats = machine.heartbeats.record_answer(seconds)
         if seconds > self._settings.heartbeat:
-            log.info("%s answered a beat after %.1f s: the next ones are given longer", machine.name, seconds)
+            log.info("%s answered a heartbeat after %.1f s: its timeout grows", machine.name, seconds)
 
-    async def look(self, machine: RolloutMachine) -> bool:
-        """Ask its relay how far it is; False where no answer comes. It is lost where the process has ended."""
+    async def check(self, machine: RolloutMachine) -> bool:
+        """Read the status of its relay; return False if no answer comes. A machine whose process has ended is marked
+        lost."""
         try:
             status = await machine.relay.status(self._term)
         except PeerTimeout:
@@ -114,14 +111,13 @@ class FailureDetector:
         except StaleTerm:
             raise
         except PeerError as error:
-            self._seats.lose_this(machine, "ProcessExited", error)
+            self._fleet.mark_machine_lost(machine, "ProcessExited", error)
             return False
-        machine.note(status)
+        machine.record_status(status)
         return True
 
-    async def comes_back(self, machine: RolloutMachine) -> bool:
-        """Whether a machine that was silent answers within the rebuild timeout: then it is as it was, and no suspect
-        any more."""
+    async def becomes_reachable(self, machine: RolloutMachine) -> bool:
+        """Return whether a silent machine answers within the rebuild timeout. If so, its suspicion is cleared."""
         clock = asyncio.get_running_loop().time
         since = clock()
         while clock() - since < self._settings.rebuild_timeout:
@@ -135,70 +131,73 @@ class FailureDetector:
             except PeerError:
                 return False
             else:
-                self.works(machine.name)
+                self.record_success(machine.name)
                 return True
         return False
 
     # --- witnesses ---
 
     def suspect(self, member: Member, reason: str, address: RelayMember | None = None) -> None:
-        """The coordinator believes that it is dead. Where the `address` of its relay is known, neighbours are asked
-        about it until it is absolved: a machine may lose its power after its processes."""
-        case = self._cases.get(member.machine)
-        if case is not None and case.member.incarnation == member.incarnation:
-            if case.suspicion.reason != KEEPS_FAILING:
-                case.suspicion = replace(case.suspicion, reason=reason)
+        """Report a machine as suspected dead.
+
+        If the `address` of its relay is known, its neighbours probe it until the suspicion is cleared: a machine may
+        lose its power later than its processes end.
+        """
+        suspected = self._suspected.get(member.machine)
+        if suspected is not None and suspected.member.incarnation == member.incarnation:
+            if suspected.suspicion.reason != KEEPS_FAILING:
+                suspected.suspicion = replace(suspected.suspicion, reason=reason)
         else:
-            self.absolve(member.machine)
-            case = self._cases[member.machine] = _SuspectedMachine(member, Suspicion(reason))
+            self.clear_suspicion(member.machine)
+            suspected = self._suspected[member.machine] = _SuspectedMachine(member, Suspicion(reason))
         if address is not None:
-            case.address, case.chain = address, self._chain()
-            if case.inquiry is None:
-                case.inquiry = self.start(self._inquire(case))
-        self._tell()
+            suspected.address, suspected.chain = address, self._chain()
+            if suspected.inquiry is None:
+                suspected.inquiry = self.start(self._inquire(suspected))
+        self._report()
 
-    def works(self, name: str) -> None:
-        """It does what it is there for. One that keeps failing is to be replaced all the same."""
-        case = self._cases.get(name)
-        if case is not None and case.suspicion.reason != KEEPS_FAILING:
-            self.absolve(name)
+    def record_success(self, name: str) -> None:
+        """Clear the suspicion of a machine that works. One that keeps failing stays suspected, and is replaced."""
+        suspected = self._suspected.get(name)
+        if suspected is not None and suspected.suspicion.reason != KEEPS_FAILING:
+            self.clear_suspicion(name)
 
-    def absolve(self, name: str) -> None:
-        """It is not here any more, or another one has its name."""
-        case = self._cases.pop(name, None)
-        if case is not None:
-            if case.inquiry is not None:
-                case.inquiry.cancel()
-            self._tell()
+    def clear_suspicion(self, name: str) -> None:
+        """Stop suspecting a machine, e.g. because it was removed or replaced."""
+        suspected = self._suspected.pop(name, None)
+        if suspected is not None:
+            if suspected.inquiry is not None:
+                suspected.inquiry.cancel()
+            self._report()
 
-    async def _inquire(self, case: _SuspectedMachine) -> None:
+    async def _inquire(self, suspected: _SuspectedMachine) -> None:
         while True:
-            asked = neighbours(case.chain, case.member.machine, self._seats.seated)
-            await asyncio.gather(*(self._ask(self._seats.seated[name], case) for name in asked))
+            names = neighbours(suspected.chain, suspected.member.machine, self._fleet.joined)
+            await asyncio.gather(*(self._probe(self._fleet.joined[name], suspected) for name in names))
             await asyncio.sleep(self._settings.heartbeat)
 
-    async def _ask(self, neighbour: RolloutMachine, case: _SuspectedMachine) -> None:
-        assert case.address is not None
+    async def _probe(self, neighbour: RolloutMachine, suspected: _SuspectedMachine) -> None:
+        assert suspected.address is not None
         try:
-            reached = await neighbour.unless_gone(neighbour.relay.probe(self._term, case.address))
+            reached = await neighbour.run_unless_left(neighbour.relay.probe(self._term, suspected.address))
         except StaleTerm:
             raise
         except PeerError as error:
-            log.info("%s cannot say whether %s answers it: %s", neighbour.name, case.member.machine, error)
+            log.info("%s could not probe %s: %s", neighbour.name, suspected.member.machine, error)
             return
         if reached is not None:
-            case.suspicion = case.suspicion.with_report(neighbour.name, reached)
-            self._tell()
+            suspected.suspicion = suspected.suspicion.with_report(neighbour.name, reached)
+            self._report()
 
-    def _tell(self) -> None:
-        """At once, where it is news."""
-        suspects = tuple(case.told(self._seats.seated) for case in self._cases.values())
+    def _report(self) -> None:
+        """Report the suspects immediately if they have changed."""
+        suspects = tuple(one.report(self._fleet.joined) for one in self._suspected.values())
         if suspects != self._reported:
             self._reported = suspects
             self._reporter.event(suspects=suspects)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Have `watch` see to it: it raises what this raises, and ends it at its own end."""
+        """Run `work` as a task of `run`, which raises its error and cancels it at its own end."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         return task
@@ -206,7 +205,7 @@ class FailureDetector:
 
 @dataclass
 class _SuspectedMachine:
-    """`chain`: as it was before the gap was closed."""
+    """A suspected machine. `chain` is the chain before its repair, which names its neighbours."""
 
     member: Member
     suspicion: Suspicion
@@ -214,11 +213,11 @@ class _SuspectedMachine:
     chain: tuple[str, ...] = ()
     inquiry: asyncio.Task[None] | None = None
 
-    def told(self, present: Collection[str]) -> Suspect:
-        """As it is reported."""
+    def report(self, joined: Collection[str]) -> Suspect:
+        """Return the suspect as the status shows it."""
         return Suspect(
             machine=self.member.machine,
             incarnation=self.member.incarnation,
             reason=self.suspicion.reason,
-            witnesses=self.suspicion.witnesses(present),
+            witnesses=self.suspicion.witnesses(joined),
         )

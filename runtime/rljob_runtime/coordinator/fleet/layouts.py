@@ -1,7 +1,7 @@
-"""Which layout (tensor parallel size) the rollout machines are to have, and how each of them comes to it.
+"""Engine layouts: the tensor parallel size that the machines shall have, and how each machine gets it.
 
-A change takes two rounds of calls: every seat that is not in the wanted layout gives its accelerators back, and only
-then the seats that lead start their engines on them.
+A change takes two rounds of calls. First every engine slot in another layout releases its accelerators. Then the
+leading slots start their engines on them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from rljob_api.status import StatusWarning
 from rljob_runtime.coordinator.core.errors import LayoutNotUsable
-from rljob_runtime.coordinator.fleet.machine import RESTING, vacate
+from rljob_runtime.coordinator.fleet.machine import SLEEPING, release_accelerators
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.protocols import MachinePeers, Refused, Replica, StaleTerm
@@ -26,15 +26,17 @@ PROBLEM = "LayoutRefused"
 
 
 def check_layouts(model_files: Mapping[str, bytes], sizes: Sequence[int]) -> None:
-    """Raises `LayoutNotUsable` when one of these sizes does not split the heads of the model. Of an architecture that
-    is not known here the engine is the judge."""
+    """Check that each size splits the heads of the model; raise `LayoutNotUsable` if one does not.
+
+    Sizes for an unknown architecture are left to the engine.
+    """
     wider = [size for size in sizes if size > 1]
     if not wider:
         return
     try:
         shape = ModelShape.from_config("the model", json.loads(model_files.get("config.json", b"{}")))
     except ValueError as error:
-        log.warning("whether tensor parallel sizes %s fit is left to the engine: %s", wider, error)
+        log.warning("the engine has to check tensor parallel sizes %s: %s", wider, error)
         return
     for size in wider:
         try:
@@ -44,116 +46,124 @@ def check_layouts(model_files: Mapping[str, bytes], sizes: Sequence[int]) -> Non
 
 
 class Layouts:
-    """`wanted` is the tensor parallel size now; `usual` the spec's, for a machine whose engines cannot start in the
-    wanted one. `patience`: seconds over which a machine must have refused before it counts as unable."""
+    """The target layout of a fleet and the machines that refuse it.
 
-    def __init__(self, term: int, usual: int, reporter: Reporter, patience: float) -> None:
-        self.wanted = self._usual = usual
-        self._asked: Collection[int] = (usual,)
+    `target` is the tensor parallel size now. `default` is the spec's, for a machine that refuses the target. A machine
+    is unable to start only if its refusals span `patience` seconds.
+    """
+
+    def __init__(self, term: int, default: int, reporter: Reporter, patience: float) -> None:
+        self.target = self._default = default
+        self._requested: Collection[int] = (default,)
         self._term = term
         self._reporter = reporter
         self._patience = patience
-        self._expected: frozenset[str] = frozenset()
+        self._members: frozenset[str] = frozenset()
         self._refused: defaultdict[str, dict[int, str]] = defaultdict(dict)
         self._unable: dict[str, LayoutRefusals] = {}
         self._seconds = 0.0
 
-    def want(self, tensor_parallel: int, asked: Collection[int]) -> None:
-        """The layout from now on. `asked`: all that the target asks for; to refuse one of these is a problem, in
-        whatever kind of round."""
-        self.wanted, self._asked = tensor_parallel, asked
-        self._tell()
+    def set_target(self, tensor_parallel: int, requested: Collection[int]) -> None:
+        """Set the layout from now on. `requested`: all sizes of the operator's target; refusing one is a problem."""
+        self.target, self._requested = tensor_parallel, requested
+        self._report()
 
-    def is_wanted(self, tensor_parallel: int, asked: Collection[int]) -> bool:
-        """Whether `want` would change nothing."""
-        return (self.wanted, frozenset(self._asked)) == (tensor_parallel, frozenset(asked))
+    def is_target(self, tensor_parallel: int, requested: Collection[int]) -> bool:
+        """Return whether `set_target` would change nothing."""
+        return (self.target, frozenset(self._requested)) == (tensor_parallel, frozenset(requested))
 
-    def expect(self, machines: Collection[str]) -> None:
-        """The job is to have these machines, wherever they are now: one that is not here yet may be able."""
-        self._expected = frozenset(machines)
+    def set_members(self, machines: Collection[str]) -> None:
+        """Set the machines of the operator's target. One that has not joined yet may be able to start."""
+        self._members = frozenset(machines)
 
-    def due(self, machine: str, tensor_parallel: int) -> bool:
-        """Whether a machine in this layout is to be laid out anew. One that refused the wanted layout is not asked
-        again before its processes are new ones, unless it rests."""
-        if tensor_parallel == RESTING:
+    def needs_switch(self, machine: str, tensor_parallel: int) -> bool:
+        """Return whether a machine in this layout has to switch.
+
+        A machine that refused the target is not asked again by the same processes, unless its engines are asleep.
+        """
+        if tensor_parallel == SLEEPING:
             return True
-        return tensor_parallel != self.wanted and self.wanted not in self._refused[machine]
+        return tensor_parallel != self.target and self.target not in self._refused[machine]
 
-    def take_seconds(self) -> float:
-        """How long the slowest change of a machine took since the last look."""
+    def drain_seconds(self) -> float:
+        """Return the duration of the slowest switch since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 
-    def forget(self, machine: str) -> None:
-        """Its processes are gone, and what they refused with them."""
+    def forget_refusals(self, machine: str) -> None:
+        """Forget what a machine refused: its processes have ended."""
         if self._refused.pop(machine, None):
-            self._tell()
+            self._report()
 
-    def leave(self, machine: str) -> None:
-        """Its pod is gone: another one of its name may be able."""
+    def remove(self, machine: str) -> None:
+        """Forget a machine whose pod was deleted: the next one of its name may be able to start."""
         self._unable.pop(machine, None)
-        self.forget(machine)
-        self._tell()
+        self.forget_refusals(machine)
+        self._report()
 
-    def unable(self, machines: Collection[str]) -> bool:
-        """Whether no machine of the job, these and all that are expected, can start an engine."""
-        told = [self._unable.get(name) for name in {*machines, *self._expected}]
-        return bool(told) and all(one is not None and one.unable(self._patience) for one in told)
+    def unable_to_start(self, machines: Collection[str]) -> bool:
+        """Return whether no machine, of these and of the target, can start an engine."""
+        failures = [self._unable.get(name) for name in {*machines, *self._members}]
+        return bool(failures) and all(one is not None and one.unable(self._patience) for one in failures)
 
     def check_able(self, machines: Collection[str]) -> None:
-        """Raises `LayoutNotUsable` where `unable`."""
-        if self.unable(machines):
-            told = "; ".join(sorted({one.reason for one in self._unable.values()}))
+        """Raise `LayoutNotUsable` if no machine can start an engine."""
+        if self.unable_to_start(machines):
+            errors = "; ".join(sorted({one.reason for one in self._unable.values()}))
             raise LayoutNotUsable(
-                f"no rollout machine can start its engines, at least {MIN_REFUSALS} tries each: {told}"
+                f"no rollout machine can start its engines, at least {MIN_REFUSALS} tries each: {errors}"
             )
 
-    async def settle(self, machine: MachinePeers, before: int | None = None) -> tuple[int, tuple[Replica, ...]]:
-        """Bring a machine to the wanted layout, or back to the one `before` (the usual one for a newcomer) when it
-        refuses: the layout in force and the replicas that generate in it. They hold no weights after a change. A loan
-        of the machine ends before. Raises what its peers raise, `Refused` when neither can be had."""
+    async def apply(self, machine: MachinePeers, before: int | None = None) -> tuple[int, tuple[Replica, ...]]:
+        """Switch a machine to the target layout and end its loan; return its layout and the replicas that generate.
+
+        A machine that refuses the target goes back to `before`, or to the default layout if it has just joined.
+        Replicas hold no weights after a switch. Raises what the peers raise, and `Refused` if both layouts fail.
+        """
         clock = asyncio.get_running_loop().time
         since = clock()
-        await vacate(machine, self._term)
+        await release_accelerators(machine, self._term)
         try:
-            settled = await self._settle(machine, before or self._usual)
+            applied = await self._apply(machine, before or self._default)
             self._unable.pop(machine.member.machine, None)
-            return settled
+            return applied
         except StaleTerm:
             raise
         except Refused as error:
             if before is None:
-                name = machine.member.machine
-                reason = f"{name} has no engine of tensor parallel size {self._usual}: {error}"
-                self._unable[name] = refused_again(self._unable.get(name), clock(), reason)
+                self._record_failure(machine.member.machine, clock(), error)
             raise
         finally:
             if before is not None:
                 self._seconds = max(self._seconds, clock() - since)
-            self._tell()
+            self._report()
 
-    async def _settle(self, machine: MachinePeers, fallback: int) -> tuple[int, tuple[Replica, ...]]:
-        name, wanted = machine.member.machine, self.wanted
+    def _record_failure(self, name: str, now: float, error: Refused) -> None:
+        reason = f"{name} has no engine of tensor parallel size {self._default}: {error}"
+        self._unable[name] = refused_again(self._unable.get(name), now, reason)
+
+    async def _apply(self, machine: MachinePeers, fallback: int) -> tuple[int, tuple[Replica, ...]]:
+        name, target = machine.member.machine, self.target
         try:
-            return wanted, await self._lay_out(machine, wanted)
+            return target, await self._switch(machine, target)
         except StaleTerm:
             raise
         except Refused as error:
-            if fallback == wanted:
+            if fallback == target:
                 raise
-            log.warning("%s refused tensor parallel size %d: %s", name, wanted, error)
-            replicas = await self._lay_out(machine, fallback)
-            self._refused[name][wanted] = f"{name} goes on with tensor parallel size {fallback}, not {wanted}: {error}"
+            log.warning("%s refused tensor parallel size %d: %s", name, target, error)
+            replicas = await self._switch(machine, fallback)
+            self._refused[name][target] = f"{name} keeps tensor parallel size {fallback}, not {target}: {error}"
             return fallback, replicas
 
-    async def _lay_out(self, machine: MachinePeers, tensor_parallel: int) -> tuple[Replica, ...]:
+    async def _switch(self, machine: MachinePeers, tensor_parallel: int) -> tuple[Replica, ...]:
         leading = machine.leading(tensor_parallel)
-        await asyncio.gather(*(seat.make_room(self._term, tensor_parallel) for seat in machine.seats))
-        await asyncio.gather(*(seat.lay_out(self._term, tensor_parallel) for seat in leading))
+        await asyncio.gather(*(one.release_accelerators(self._term, tensor_parallel) for one in machine.replicas))
+        await asyncio.gather(*(one.switch_layout(self._term, tensor_parallel) for one in leading))
         return leading
 
-    def _tell(self) -> None:
-        refusals = [text for told in self._refused.values() for size, text in told.items() if size in self._asked]
+    def _report(self) -> None:
+        refusals = [text for texts in self._refused.values() for size, text in texts.items() if size in self._requested]
         refusals += [one.reason for one in self._unable.values()]
         problem = StatusWarning(reason=PROBLEM, message="; ".join(sorted(refusals))[:2048]) if refusals else None
         self._reporter.problem(PROBLEM, problem)

@@ -1,4 +1,4 @@
-"""A rollout machine as the fleet holds it."""
+"""Rollout machine: one member of the fleet, as the coordinator sees it."""
 
 from __future__ import annotations
 
@@ -25,36 +25,40 @@ from rljob_runtime.scheduling.fault_detection.suspicion import Heartbeats
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-RESTING = 0
-"""The layout of a machine whose seats all rest."""
+SLEEPING = 0
+"""The layout of a machine whose engines are all asleep."""
 
 
 class MachineLeft(PeerGone):
-    """The machine left the fleet for a reason of its own while it was asked."""
+    """The machine left the fleet while a call to it was running."""
 
 
 @dataclass
 class RolloutMachine:
-    """A seated machine. `replicas` are those of its seats that generate in its layout; `loaded` is the version that
-    they hold, `whole` the newest that its relay holds."""
+    """A machine that has joined.
+
+    `replicas` are the engine slots that generate in its layout. `loaded_version` is the version that they hold.
+    `complete_version` is the newest version that its relay holds completely.
+    """
 
     peers: MachinePeers
     tensor_parallel: int
     replicas: tuple[Replica, ...]
     host: str
     port: int
-    whole: int | None
-    loaded: int | None = None
-    joined: tuple[int, int] | None = None
-    received: int = 0
-    beats: Heartbeats = field(default_factory=Heartbeats)
+    complete_version: int | None
+    loaded_version: int | None = None
+    adopted_chain: tuple[int, int] | None = None
+    """The (epoch, revision) of the chain that its relay has adopted."""
+    chunks_received: int = 0
+    heartbeats: Heartbeats = field(default_factory=Heartbeats)
     generating: bool = False
-    """Whether an engine of it has made a token since it is seated."""
-    lost_by: str = ""
-    """Why it left the fleet, where it failed."""
-    lent: bool = False
-    """Its worker has the accelerators: nothing is laid out on them meanwhile."""
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    """Whether one of its engines has generated a token since it joined."""
+    loss_reason: str = ""
+    """Why it left the fleet; empty if it did not fail."""
+    loaned: bool = False
+    """Whether its gradient worker uses the accelerators. The layout does not change meanwhile."""
+    left: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def member(self) -> Member:
@@ -72,68 +76,67 @@ class RolloutMachine:
     def worker(self) -> GradientWorker | None:
         return self.peers.worker
 
-    def note(self, status: RelayStatus) -> None:
-        """What its relay just answered."""
-        self.whole = status.whole
-        self.received = status.chunks_received
-        self.host, self.port = status.host, status.port
-
-    def lend_accelerators(self) -> bool:
-        """Its seats hold nothing from now on, whether they have made room yet or not; False where the worker needs
-        none of theirs."""
-        if self.peers.shares_accelerators:
-            self.lent, self.loaded, self.tensor_parallel = True, None, RESTING
-        return self.lent
-
-    async def make_room(self, term: int) -> None:
-        """Have all seats rest, where the worker needs their accelerators. Raises what a seat raises."""
-        if self.peers.shares_accelerators:
-            await asyncio.gather(*(seat.make_room(term, RESTING) for seat in self.peers.seats))
-
-    async def while_here(self, call: Coroutine[Any, Any, T]) -> T:
-        """Its answer. Raises `MachineLeft` as soon as the machine left the fleet."""
-        task, gone = asyncio.ensure_future(call), asyncio.ensure_future(self.gone.wait())
-        try:
-            await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise MachineLeft(f"{self.name} left while it was asked")
-        finally:
-            for one in (task, gone):
-                one.cancel()
-            await asyncio.gather(task, gone, return_exceptions=True)
-
-    async def unless_gone(self, call: Coroutine[Any, Any, T]) -> T | None:
-        """As `while_here`, but None where the machine left."""
-        try:
-            return await self.while_here(call)
-        except MachineLeft:
-            return None
-
     @property
     def address(self) -> RelayMember:
         """Where its relay listens."""
         return RelayMember(self.name, self.member.incarnation, self.host, self.port)
 
-    async def end_loan(self, term: int) -> None:
-        """Have its worker forget what it was lent for, in this term or by a coordinator that is no more."""
+    def record_status(self, status: RelayStatus) -> None:
+        """Record the newest status of its relay."""
+        self.complete_version = status.whole
+        self.chunks_received = status.chunks_received
+        self.host, self.port = status.host, status.port
+
+    def loan_accelerators(self) -> bool:
+        """Mark the engines as asleep and without weights. Return False if the worker does not need their
+        accelerators."""
+        if self.peers.shares_accelerators:
+            self.loaned, self.loaded_version, self.tensor_parallel = True, None, SLEEPING
+        return self.loaned
+
+    async def sleep_engines(self, term: int) -> None:
+        """Put all engines to sleep if the worker needs their accelerators. Raises what a replica raises."""
+        if self.peers.shares_accelerators:
+            await asyncio.gather(*(one.release_accelerators(term, SLEEPING) for one in self.peers.replicas))
+
+    async def run_while_member(self, call: Coroutine[Any, Any, T]) -> T:
+        """Return the result of `call`. Raises `MachineLeft` as soon as the machine leaves the fleet."""
+        task, left = asyncio.ensure_future(call), asyncio.ensure_future(self.left.wait())
+        try:
+            await asyncio.wait({task, left}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise MachineLeft(f"{self.name} left the fleet during a call")
+        finally:
+            for one in (task, left):
+                one.cancel()
+            await asyncio.gather(task, left, return_exceptions=True)
+
+    async def run_unless_left(self, call: Coroutine[Any, Any, T]) -> T | None:
+        """Return the result of `call`, or None if the machine leaves the fleet first."""
+        try:
+            return await self.run_while_member(call)
+        except MachineLeft:
+            return None
+
+    async def release_worker(self, term: int) -> None:
+        """End a loan at its worker, also one that an earlier coordinator made. Errors are only logged."""
         if self.worker is None:
             return
         try:
             await self.worker.release(term)
         except PeerError as error:
-            log.info("%s was not told that it is lent no more: %s", self.name, error)
+            log.info("the worker of %s was not released: %s", self.name, error)
 
 
-async def vacate(peers: MachinePeers, term: int) -> None:
-    """Before seats are laid out: their worker, lent by whomever, gives the accelerators back. Raises what it raises;
-    then they may not be free."""
+async def release_accelerators(peers: MachinePeers, term: int) -> None:
+    """Have the machine's gradient worker release its accelerators. If this raises, they may still be in use."""
     if peers.worker is not None and peers.shares_accelerators:
         await peers.worker.release(term)
 
 
-def loss_reason(error: PeerError) -> str:
-    """Why a machine is lost that failed a call with this."""
+def loss_reason_for(error: PeerError) -> str:
+    """Return why a machine is lost whose call failed with `error`."""
     match error:
         case PeerGone():
             return "ProcessExited"
@@ -144,7 +147,7 @@ def loss_reason(error: PeerError) -> str:
 
 
 def machine_of(replica: str) -> str:
-    """The machine of a replica, by its name.
+    """Return the machine of a replica, by its name.
 
     >>> machine_of("rollout-0/replica-1")
     'rollout-0'

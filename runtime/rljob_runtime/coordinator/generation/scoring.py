@@ -1,4 +1,4 @@
-"""Rewards of finished responses, each asked for as soon as it ends, while others still generate."""
+"""Scoring: requests the reward of each response when it finishes, while others still generate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RewardReceived:
-    """`reward` is None where none could be had: a failure of ours. `by_response`: one that the text brought about."""
+    """Event: a response has its reward, or None if the reward failed.
+
+    `by_response`: whether the text of the response caused the failure.
+    """
 
     response: Response
     reward: float | None
@@ -25,34 +28,34 @@ class RewardReceived:
 
 
 class RewardRequests:
-    """`post` is told of each."""
+    """The reward requests of one stage. `post` receives an event for each."""
 
     def __init__(
         self,
         prompts: PromptSource,
         rewards: Rewards,
-        tally: GenerationStats,
+        stats: GenerationStats,
         post: Callable[[RewardReceived | Broken], None],
     ) -> None:
         self._prompts = prompts
         self._rewards = rewards
-        self._tally = tally
+        self._stats = stats
         self._post = post
         self._tasks = StageTasks(post)
 
     def start(self, response: Response) -> None:
-        """Ask for the reward of this one."""
-        self._tasks.start(self._ask(response), name=f"score-{response.key}")
+        """Request the reward of a response."""
+        self._tasks.start(self._score(response), name=f"score-{response.key}")
 
     async def close(self) -> None:
-        """Nobody waits for rewards any more."""
+        """Cancel all requests."""
         await self._tasks.close()
 
-    async def _ask(self, response: Response) -> None:
+    async def _score(self, response: Response) -> None:
         prompt = self._prompts.prompt(response.key.prompt)
         try:
             text = await self._prompts.decode(response.token_ids)
-        except Exception as error:  # what a tokenizer says of an id that has no text is its own affair
+        except Exception as error:  # a tokenizer may raise anything for an unknown id
             log.warning("%s cannot be decoded, the sample is aborted: %r", response.key, error)
             self._post(RewardReceived(response, None, by_response=True))
             return
@@ -63,6 +66,6 @@ class RewardRequests:
             log.warning("reward of %s failed, the sample is aborted: %s", response.key, error)
             reward, by_response = None, isinstance(error, RewardFailed) and error.by_response
         else:
-            self._tally.rewards += 1
-            self._tally.reward_seconds += asyncio.get_running_loop().time() - ended
+            self._stats.rewards += 1
+            self._stats.reward_seconds += asyncio.get_running_loop().time() - ended
         self._post(RewardReceived(response, reward, by_response))

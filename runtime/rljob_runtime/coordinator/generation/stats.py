@@ -1,4 +1,4 @@
-"""What a generation stage counts, or what goes on between two updates."""
+"""Generation statistics: counters of one generation stage, or of the time between two updates."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from rljob_runtime.protocols import ReplicaReport
 
 @dataclass
 class GenerationStats:
-    """What a stage counted, for the round's report."""
+    """Counters for the report of a round or an update."""
 
     tokens: int = 0
     preemptions: int = 0
     kv_use: float = 0.0
     fullness: float = 0.0
-    """The most that a replica did of what it can do at once."""
+    """The highest used share of a replica: see `EngineStats.fullness`."""
     aborted_samples: int = 0
     aborted_responses: int = 0
     lost_tokens: int = 0
-    """Tokens of responses that were generated anew from nothing, or whose groups are not trained on."""
+    """Tokens of responses that were regenerated from scratch, or whose groups are not trained on."""
     lost_version_tokens: int = 0
-    """Of these, of groups whose weights nobody holds any more."""
+    """Of these, tokens of groups whose weights no relay holds any more."""
     drawn_prompts: int = 0
     filtered_groups: int = 0
     unscored_groups: int = 0
-    """Of these, given up because a reward failed."""
+    """Of these, groups that were filtered because a reward failed."""
     requeued_prompts: int = 0
     repacks: int = 0
     """Replicas that were emptied onto others."""
     moved_responses: int = 0
-    """That went on at another replica."""
+    """Responses that continued at another replica."""
     rewards: int = 0
     reward_seconds: float = 0.0
-    """Of all `rewards`, from the end of a response."""
+    """Seconds from the end of a response to its reward, summed over `rewards`."""
     _preempted: dict[tuple[str, str], int] = field(default_factory=dict)
 
-    def note(self, replica: str, report: ReplicaReport) -> None:
-        """Engine counters only grow over an engine's life; a round's share is what they grew by."""
-        life, total = (replica, report.boot), report.stats.preemptions_total
-        self.preemptions += total - self._preempted.get(life, total)
-        self._preempted[life] = total
+    def record(self, replica: str, report: ReplicaReport) -> None:
+        """Record a poll. An engine's counters only grow, so that the stage counts their growth."""
+        engine, total = (replica, report.boot), report.stats.preemptions_total
+        self.preemptions += total - self._preempted.get(engine, total)
+        self._preempted[engine] = total
         self.kv_use = max(self.kv_use, report.stats.kv_use)
         self.fullness = max(self.fullness, report.stats.fullness)
 
-    def take(self) -> GenerationStats:
-        """What was counted since this was asked last; counting goes on from zero."""
-        taken = replace(self)
+    def drain(self) -> GenerationStats:
+        """Return the counters since the last call, and reset them."""
+        drained = replace(self)
         for one in fields(self):
             if not one.name.startswith("_"):
                 setattr(self, one.name, one.default)
-        return taken
+        return drained

@@ -1,4 +1,4 @@
-"""Times the parts of a round or an update."""
+"""Stopwatch: times the parts of a round or an update."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 
 class Stopwatch:
-    """By the clock that it is given: `start`, then a mark at the end of each part."""
+    """Marks on the clock that it is given: `start`, then one at the end of each part."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._marks: list[float] = []
 
     def start(self) -> None:
-        """The first part begins now."""
+        """Start the first part."""
         self._marks = [self._clock()]
 
     def _mark(self) -> None:
         self._marks.append(self._clock())
 
     def part(self, index: int) -> float:
-        """Seconds of a part, counted from 0."""
+        """Return the seconds of a part; the first is 0."""
         return round(self._marks[index + 1] - self._marks[index], 3)
 
     @property

@@ -1,4 +1,4 @@
-"""What comes off the replicas: tokens of responses under way, judged and kept, until the store has them."""
+"""Token receiver: accepts token deltas from replicas and buffers them until they are stored."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from rljob_runtime.scheduling.partial_responses import DeltaStatus, Partials
 
 
 class TokenReceiver:
-    """Of one stage. What is new is counted in `tally`."""
+    """The partial responses of one stage. New tokens are counted in `stats`."""
 
-    def __init__(self, tally: GenerationStats) -> None:
+    def __init__(self, stats: GenerationStats) -> None:
         self.partials = Partials()
-        self._tally = tally
+        self._stats = stats
         self._unsaved: list[Tokens] = []
 
-    def take(self, delta: Delta, lease: Lease, current: Lease | None) -> DeltaStatus:
-        """Judge one delta, which came under `lease`, and keep what is new in it. `current`: who is to generate this
-        response."""
+    def accept(self, delta: Delta, lease: Lease, current: Lease | None) -> DeltaStatus:
+        """Check a delta that arrived under `lease`, and buffer its new tokens. `current`: the response's lease now."""
         if lease != current:
             return DeltaStatus.STALE
         before = self.partials.length_of(delta.key)
@@ -37,11 +36,11 @@ class TokenReceiver:
         if verdict in (DeltaStatus.ACCEPTED, DeltaStatus.FINISHED):
             known = before - delta.offset
             fresh = delta.token_ids[known:]
-            self._tally.tokens += len(fresh)
+            self._stats.tokens += len(fresh)
             self._unsaved.append(Tokens(delta.key, before, fresh, delta.logprobs[known:]))
         return verdict
 
-    def take_unsaved(self) -> Sequence[Tokens]:
-        """What the store has not yet, in the order it came; told once."""
+    def drain_unsaved(self) -> Sequence[Tokens]:
+        """Return the tokens that are not stored yet, in order of arrival, and forget them."""
         tokens, self._unsaved = self._unsaved, []
         return tokens

@@ -24,7 +24,7 @@ from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
 from rljob_runtime.coordinator.store.records import OpenRound
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
-from rljob_runtime.coordinator.stream_training.lender import LoanManager
+from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.coordinator.stream_training.round_snapshot import snapshot_round
 from rljob_runtime.protocols import Delta, GenerateRequest, PromptSource, ReplicaReport, Rewards
 from rljob_runtime.protocols.reward_stats import RewardStats
@@ -65,7 +65,7 @@ class Generation:
         term: int,
         on_progress: Callable[[float, GenerationStats], None],
         on_groups: Callable[[Sequence[Group]], None],
-        lender: LoanManager,
+        loans: LoanManager,
         measured: LoanMeasurements,
     ) -> None:
         self.round = Round(opened.plan, opened.saved)
@@ -85,8 +85,8 @@ class Generation:
         self._intake = TokenReceiver(self.tally)
         self._partials = self._intake.partials
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
-        self._herd = ReplicaPool(fleet, term, settings, self.watch, self._inbox.put_nowait, fleet.replicas)
-        self._lender = lender
+        self._herd = ReplicaPool(fleet, term, settings, self.watch, self._inbox.put_nowait, fleet.weights.replicas)
+        self._loans = loans
         self._measured = measured
         self._scoring = RewardRequests(prompts, rewards, self.tally, self._inbox.put_nowait)
         self._interrupted = False
@@ -113,7 +113,7 @@ class Generation:
             # Also when nothing is left to do: a former coordinator may have died before it aborted the losers.
             await self._track_replicas()
             while await self._goes_on():
-                if self._interrupted or self._fleet.starved:
+                if self._interrupted or self._fleet.weights.no_source:
                     await self._stand_down()
                     raise Interrupted
                 await self._track_replicas()
@@ -155,7 +155,7 @@ class Generation:
         """Pass on groups that became final while others still generate; the store has them completely.
 
         At the round's end the update computes the rest, unless loaned machines share it."""
-        if not self.round.complete or self._lender.lent:
+        if not self.round.complete or self._loans.loaned:
             self._on_groups([self._group(prompt) for prompt in self.round.drain_complete()])
 
     def reward_figures(self) -> RewardStats:
@@ -202,9 +202,9 @@ class Generation:
             self.round.mark_replica_lost(name)
 
     async def _launch(self) -> None:
-        names = self._herd.names(without=self._lender.lent)
-        if not names and self._lender.lent:
-            self._lender.recall()
+        names = self._herd.names(without=self._loans.loaned)
+        if not names and self._loans.loaned:
+            self._loans.end_all()
             names = self._herd.names()
         if not (launches := self.round.launch(names)):
             return
@@ -245,9 +245,9 @@ class Generation:
     async def _lend(self) -> None:
         """What a machine generates that is lent now goes on elsewhere, from the tokens that came."""
         shape = self.round.plan.shape
-        lent = self._lender.look(len(self.responses), shape.groups * shape.group_size, self._outlook)
+        lent = self._loans.check(len(self.responses), shape.groups * shape.group_size, self._outlook)
         if lent:
-            self.watch.lent()
+            self.watch.record_loan()
             moved = [launch for launch in self._running() if machine_of(launch.lease.replica) in lent]
             self.round.requeue(launch.key for launch in moved)
             await self._herd.abort(moved)
@@ -286,7 +286,7 @@ class Generation:
     async def _handle(self, event: Event) -> None:
         match event:
             case ReplicaPolled(replica, report):
-                self.tally.note(replica.name, report)
+                self.tally.record(replica.name, report)
                 await self._collect(replica.name, report)
             case Broken(error):
                 raise error
@@ -314,13 +314,13 @@ class Generation:
     def _take(self, replica: str, delta: Delta) -> DeltaStatus:
         """Check one delta and keep its new tokens."""
         lease = Lease(replica, delta.attempt)
-        verdict = self._intake.take(delta, lease, self.round.lease(delta.key))
+        verdict = self._intake.accept(delta, lease, self.round.lease(delta.key))
         if verdict is DeltaStatus.FINISHED and not self.round.generated(delta.key, lease):
             return DeltaStatus.STALE
         return verdict
 
     async def _finish(self, finished: list[Response]) -> None:
-        tokens = self._intake.take_unsaved()
+        tokens = self._intake.drain_unsaved()
         await self._store.do(lambda store: store.finish(self._step, tokens, finished))
         for response in finished:
             self.responses[response.key] = response
@@ -340,6 +340,6 @@ class Generation:
             log.warning("prompt %s is filtered: %s", key.prompt, why)
 
     async def _flush(self) -> None:
-        tokens = self._intake.take_unsaved()
+        tokens = self._intake.drain_unsaved()
         if tokens:
             await self._store.do(lambda store: store.append(self._step, tokens))

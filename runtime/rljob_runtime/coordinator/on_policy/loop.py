@@ -18,7 +18,7 @@ from rljob_runtime.coordinator.on_policy.generation import Generation
 from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
 from rljob_runtime.coordinator.on_policy.report import RoundTimer, no_group, round_report, totals_after
 from rljob_runtime.coordinator.store.store import Boundary, OpenRound, Store
-from rljob_runtime.coordinator.stream_training.lender import LoanManager
+from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.coordinator.stream_training.stream import Streaming
 from rljob_runtime.protocols import PromptSource, TrainReport
 from rljob_runtime.protocols.trajectory import Group
@@ -55,7 +55,7 @@ class OnPolicyLoop:
     def wake(self) -> None:
         if self.generation is None:
             return
-        if self._orders.interrupted or self._parts.fleet.unable:
+        if self._orders.interrupted or self._parts.fleet.unable_to_start:
             self.generation.interrupt()
         else:
             self.generation.wake()
@@ -114,13 +114,13 @@ class OnPolicyLoop:
         trainable."""
         assert self._prompts is not None
         plan, measured = opened.plan, self._measured
-        if (broadcast := self._parts.fleet.broadcast_seconds) is not None:
+        if (broadcast := self._parts.fleet.weights.broadcast_seconds) is not None:
             measured.broadcast.record(1, broadcast)
         streams = opened.chosen.plan.stream
         most = self._parts.settings.stream_tokens if streams else 0
         streaming = Streaming(self._parts.trainer, self._parts.term, plan.step, plan.version, most, measured)
         rules = self._parts.settings.lending if streams else None
-        lender = LoanManager(rules, self._parts.fleet, streaming, measured, plan.step)
+        loans = LoanManager(rules, self._parts.fleet, streaming, measured, plan.step)
         held: list[Group] = []
         generation = self.generation = Generation(
             opened,
@@ -133,10 +133,10 @@ class OnPolicyLoop:
             self._parts.term,
             self._progress,
             streaming.offer if self._parts.settings.fetch_as_they_end else held.extend,
-            lender,
+            loans,
             measured,
         )
-        generation.watch.carry_on(self._watch)
+        generation.watch.continue_from(self._watch)
         self._watch = generation.watch
         self.wake()
         try:
@@ -144,7 +144,7 @@ class OnPolicyLoop:
             clock.generated()
             streaming.offer(held)
             clock.stream = await streaming.finish()
-            clock.loan = lender.decision
+            clock.loan = loans.decision
         finally:
             self.generation = None
             await streaming.close()
@@ -160,12 +160,12 @@ class OnPolicyLoop:
     async def _train(self, opened: OpenRound, groups: tuple[Group, ...]) -> TrainReport:
         step = opened.plan.step
         # Who sits down from now on waits for the new weights; the old ones will be gone when the trainer can answer.
-        self._parts.fleet.forget_weights()
+        self._parts.fleet.weights.forget()
         if not opened.assigned:
             keys = [scored.response.key for group in groups for scored in group.responses]
             await self._parts.store.do(lambda store: store.assign(step, keys))
         update = self._parts.trainer.call(lambda trainer: trainer.train(self._parts.term, step, groups))
-        report = await self._parts.trainer.unless_refused(update, f"step {step} was refused")
+        report = await self._parts.trainer.lose_if_refused(update, f"step {step} was refused")
         if not self._agreed and (why := engine_mismatch(report.mismatch_kl)):
             raise EngineMismatch(why)
         self._agreed = True
@@ -183,7 +183,7 @@ class OnPolicyLoop:
     ) -> Boundary:
         outcome, plan = generation.round.settle(), generation.round.plan
         queue = draws.queue_after(plan, outcome.with_outcome(PromptOutcome.REQUEUED))
-        layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.take_seconds()
+        layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.drain_seconds()
         report = round_report(generation, groups, outcome, len(queue), clock, trained, layout, draws.chosen)
         totals = totals_after(boundary.totals, plan, outcome, report)
         closed = Boundary(trained.step, draws.cursor, totals, report, queue)

@@ -1,4 +1,5 @@
-"""A round under way as a decision about a loan sees it (`scheduling.lending.gain.Outlook`)."""
+"""Round snapshot: the state of a running round, as input of a loan decision
+(`scheduling.lending.gain.RoundSnapshot`)."""
 
 from __future__ import annotations
 
@@ -21,16 +22,21 @@ def snapshot_round(
     running: Sequence[Launch],
     partials: Partials,
     prompts: PromptSource,
-    herd: ReplicaPool,
+    pool: ReplicaPool,
     lengths: ExpectedLengths,
     computed_tokens: int,
 ) -> RoundSnapshot:
-    """`responses`: those that ended; `running`: what replicas generate now. Of the loss tokens of whole groups
-    `computed_tokens` have their gradients."""
-    whole, size = round_.complete_prompts, round_.plan.shape.group_size
-    still = [prompt for prompt in round_.plan.prompts if prompt not in whole and prompt not in round_.filtered]
-    numbers = {prompt: number for number, prompt in enumerate(still)}
-    places = {prompt: round_.places(prompt) for prompt in (*still, *whole)}
+    """Return the state of a round.
+
+    `responses`: the finished ones. `running`: launches that generate now. `computed_tokens`: loss tokens of complete
+    groups that have their gradients.
+    """
+    complete, size = round_.complete_prompts, round_.plan.shape.group_size
+    open_prompts = [
+        prompt for prompt in round_.plan.prompts if prompt not in complete and prompt not in round_.filtered
+    ]
+    numbers = {prompt: number for number, prompt in enumerate(open_prompts)}
+    places = {prompt: round_.places(prompt) for prompt in (*open_prompts, *complete)}
 
     def tokens(prompt: PromptKey) -> int:
         return sum(len(responses[key].token_ids) for key in places[prompt])
@@ -42,17 +48,18 @@ def snapshot_round(
     by_machine: dict[str, list[Unfinished]] = defaultdict(list)
     for launch in running:
         by_machine[machine_of(launch.lease.replica)].append(unfinished(launch.key))
-    room: dict[str, list[int]] = defaultdict(list)
-    for name in herd.names():
-        room[machine_of(name)].append(herd.kv_tokens(name))
+    capacity: dict[str, list[int]] = defaultdict(list)
+    for name in pool.names():
+        capacity[machine_of(name)].append(pool.kv_tokens(name))
     return RoundSnapshot(
         machines=[
-            LoanableMachine(name, sum(its), tuple(by_machine[name]), len(its)) for name, its in sorted(room.items())
+            LoanableMachine(name, sum(each), tuple(by_machine[name]), len(each))
+            for name, each in sorted(capacity.items())
         ],
         waiting=[unfinished(key) for key in round_.in_state(SampleState.WAITING)],
         lengths=lengths,
-        groups=[OpenGroup(size - len(places[prompt]), tokens(prompt)) for prompt in still],
-        wanted=round_.plan.shape.groups - len(whole),
-        backlog=max(0, sum(map(tokens, whole)) - computed_tokens),
-        speed=herd.engine_speed(),
+        groups=[OpenGroup(size - len(places[prompt]), tokens(prompt)) for prompt in open_prompts],
+        wanted=round_.plan.shape.groups - len(complete),
+        backlog=max(0, sum(map(tokens, complete)) - computed_tokens),
+        speed=pool.engine_speed(),
     )

@@ -1,4 +1,4 @@
-"""When the trainer writes a checkpoint or the final model, and what is said of it."""
+"""Checkpoints: when the trainer writes a checkpoint or the final model, and how that is reported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rljob_runtime.coordinator.core.errors import ExportRefused
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
-from rljob_runtime.coordinator.trainer.recovery import standing_at
+from rljob_runtime.coordinator.trainer.recovery import snapshot_at
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import Refused, StaleTerm
 
@@ -19,8 +19,10 @@ PROBLEM = "CheckpointFailed"
 
 
 class Checkpoints:
-    """The job's checkpoints, each with what a new history needs when the store is lost. All methods raise
-    `TrainerLost`, and `StaleTerm` when another coordinator took over."""
+    """The checkpoints of a job. Each holds a snapshot of the coordinator, in case the store is lost.
+
+    All methods raise `TrainerLost`, and `StaleTerm` if a later coordinator has the term.
+    """
 
     def __init__(
         self, trainer: TrainerClient, store: StoreAccess, term: int, settings: Settings, reporter: Reporter
@@ -32,18 +34,18 @@ class Checkpoints:
         self._reporter = reporter
         self._newest: int | None = None
 
-    async def after_round(self, step: int) -> None:
-        """One every so many rounds."""
+    async def save_if_due(self, step: int) -> None:
+        """Save a checkpoint if `step` is a multiple of the spec's interval."""
         if step % self._settings.checkpoint_every == 0:
             await self._write(step)
 
-    async def ensure(self, step: int) -> None:
-        """One of this step, if there is none yet: before a suspension, and at the end."""
+    async def save_if_missing(self, step: int) -> None:
+        """Save a checkpoint of `step` unless it exists: before a suspension, and at the end."""
         if self._newest != step:
             await self._write(step)
 
     async def export(self) -> str:
-        """The final model's folder. Raises `ExportRefused`."""
+        """Write the final model; return its folder. Raises `ExportRefused`."""
         try:
             return await self._trainer.call(lambda trainer: trainer.export(self._term))
         except StaleTerm:
@@ -52,13 +54,15 @@ class Checkpoints:
             raise ExportRefused(f"the final model cannot be written: {error}") from error
 
     async def _write(self, step: int) -> None:
-        """A checkpoint that is refused (a full disk) is a problem for a human, not the end: the former one is
-        untouched."""
-        standing = await self._store.do(lambda store: standing_at(store, step))
-        if standing is None:
-            log.warning("no checkpoint of step %d is written: the store does not stand there yet", step)
+        """Write a checkpoint. A refusal (e.g. a full disk) is a problem in the status; the job continues.
+
+        The previous checkpoint is unchanged then.
+        """
+        snapshot = await self._store.do(lambda store: snapshot_at(store, step))
+        if snapshot is None:
+            log.warning("no checkpoint of step %d: the store has not reached that step", step)
             return
-        document = standing.to_json()
+        document = snapshot.to_json()
         self._reporter.update(stage="Checkpointing")
         try:
             name = await self._trainer.call(lambda trainer: trainer.checkpoint(self._term, step, document))
@@ -71,11 +75,11 @@ class Checkpoints:
             before, self._newest = self._newest, step
             self._reporter.problem(PROBLEM, None)
             self._reporter.event(checkpoint=CheckpointStatus(round=step, name=name))
-            # The one before is kept too: this one may be found damaged.
+            # What the checkpoint before it needs stays too, because this one may turn out damaged.
             if before is not None:
                 await self._forget(before)
 
     async def _forget(self, step: int) -> None:
-        """A piece at a time: tokens that come meanwhile are written in between."""
+        """Forget old groups in pieces, so that new tokens are written in between."""
         while await self._store.do(lambda store: store.experience.forget(step)):
             pass

@@ -1,4 +1,4 @@
-"""Bringing store and trainer to one step when either of them comes back from the past."""
+"""Recovery: brings store and trainer to the same step after either of them was restored from an earlier one."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ log = logging.getLogger(__name__)
 
 
 class NoHistory(Exception):
-    """Nobody knows what led to the trainer's step: neither the store nor its checkpoint, which is of an earlier one."""
+    """Neither the store nor the checkpoint contains the trainer's step."""
 
 
-def agree(
+def reconcile_store_and_trainer(
     store: Store,
     trainer: TrainerState,
     prompts: PromptSource,
     prompts_per_round: int,
     mode: Mode = Mode.ON_POLICY,
 ) -> Boundary:
-    """The boundary from which to go on, given where the trainer stands.
+    """Return the boundary from which the job continues. The trainer's step decides.
 
-    The trainer decides. One step ahead of the store is the update whose answer was lost: its ids are assigned (of the
-    round, which is still open, or groups), and to train it again brings the same answer. Behind: the store is rewound.
-    Unknown to the store (a new job, or a store that was lost): a history begins there, with what the checkpoint holds
-    of the former one.
-    Raises `NoHistory` when the checkpoint is of an earlier step: only a trainer that begins there anew can go on.
+    - One step ahead of the store: the answer of that update was lost. Its ids are assigned, and training it again gives
+      the same answer.
+    - Behind the store: the store is rewound.
+    - Unknown to the store (a new job, or a lost store): a history starts there, from the checkpoint's snapshot. Raises
+      `NoHistory` if the checkpoint is of an earlier step: then only a new trainer can continue.
     """
     step, boundary = trainer.step, store.boundary()
     if boundary is not None and step == boundary.step + 1:
@@ -41,41 +41,41 @@ def agree(
             return boundary
     lost = store.tokens_after(step)
     if boundary is not None and step < boundary.step and store.rewind(step):
-        told = "the trainer is at step %d: the store is rewound from %d, which costs %d tokens"
-        log.warning(told, step, boundary.step, lost)
+        message = "the trainer is at step %d: the store is rewound from %d, which costs %d tokens"
+        log.warning(message, step, boundary.step, lost)
         rewound = store.boundary()
         assert rewound is not None
         return rewound
     if boundary is not None and boundary.step == step:
-        # The open round may have been trained on and published by a trainer that is gone.
+        # A trainer that was lost may have trained on the open round and published it.
         store.lose_versions_after(step)
         return boundary
     if step != trainer.kept:
-        raise NoHistory(f"the store knows nothing of step {step}, and the newest checkpoint is of step {trainer.kept}")
+        raise NoHistory(f"the store does not know step {step}, and the newest checkpoint is of step {trainer.kept}")
     if step > 0:
-        log.warning("the store knows nothing of step %d: a new history begins there", step)
-    standing = _standing_of(trainer) or _as_plain_rounds(step, prompts, prompts_per_round)
-    pool = Pool(standing.cursor, standing.queue) if mode is Mode.ASYNCHRONOUS else None
-    fresh = Boundary(step, standing.cursor, standing.totals, queue=standing.queue if pool is None else ())
-    store.start_at(fresh, standing.anchors, standing.version, pool)
+        log.warning("the store does not know step %d: a new history starts there", step)
+    snapshot = _snapshot_of(trainer) or _as_plain_rounds(step, prompts, prompts_per_round)
+    pool = Pool(snapshot.cursor, snapshot.queue) if mode is Mode.ASYNCHRONOUS else None
+    fresh = Boundary(step, snapshot.cursor, snapshot.totals, queue=snapshot.queue if pool is None else ())
+    store.start_at(fresh, snapshot.anchors, snapshot.version, pool)
     return fresh
 
 
-def standing_at(store: Store, step: int) -> CoordinatorSnapshot | None:
-    """What a checkpoint of `step` keeps of the store; None while the round that leads there is not closed."""
+def snapshot_at(store: Store, step: int) -> CoordinatorSnapshot | None:
+    """Return the snapshot for a checkpoint of `step`; None while the round before it is not closed."""
     boundary = store.boundary()
     if boundary is None or boundary.step != step:
         return None
     version = store.versions().next_version() - 1
     cursor, queue = boundary.cursor, boundary.queue
     if store.experience.in_use():
-        # What is under way is drawn again by a new history.
+        # A new history draws the open groups again.
         cursor, queue = store.experience.cursor(), store.experience.unsettled()
     return CoordinatorSnapshot(step, cursor, queue, boundary.totals, store.anchors(), version)
 
 
-def _standing_of(trainer: TrainerState) -> CoordinatorSnapshot | None:
-    """What the trainer's newest checkpoint keeps of the store. None, with an error in the log, where it is unusable."""
+def _snapshot_of(trainer: TrainerState) -> CoordinatorSnapshot | None:
+    """Return the snapshot in the trainer's newest checkpoint; None if it has none, or one that is unusable."""
     if trainer.standing is None:
         return None
     try:
@@ -86,11 +86,11 @@ def _standing_of(trainer: TrainerState) -> CoordinatorSnapshot | None:
 
 
 def _as_plain_rounds(step: int, prompts: PromptSource, prompts_per_round: int) -> CoordinatorSnapshot:
-    """Where plain rounds would have led, for a checkpoint that does not say."""
+    """Return the snapshot that plain rounds lead to, for a checkpoint without one."""
     if step > 0:
         log.warning(
-            "the checkpoint does not say which prompts were drawn: %d a round are taken for it. After short rounds "
-            "or with dynamic sampling, some prompts of this epoch come again, and others do not come",
+            "the checkpoint does not say which prompts were drawn: %d a round are assumed. After short rounds or with "
+            "dynamic sampling, some prompts of this epoch are drawn again, and others are not drawn",
             prompts_per_round,
         )
     _, cursor = prompts.draw(Cursor(), step * prompts_per_round)

@@ -1,4 +1,7 @@
-"""The trainer as the coordinator holds it: found or made, and lost as soon as its pods change or it fails a call."""
+"""Trainer client: finds or makes the trainer group, and calls it.
+
+The trainer counts as lost as soon as its pods change or a call fails.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ log = logging.getLogger(__name__)
 
 
 class TrainerClient:
-    """The one trainer group. Calls go through `call`, which ends with `TrainerLost` when its pods change under it."""
+    """The client of the one trainer group. `call` raises `TrainerLost` as soon as its pods change."""
 
-    def __init__(self, binding: Backend, term: int, settings: Settings, reporter: Reporter) -> None:
-        self._binding = binding
+    def __init__(self, backend: Backend, term: int, settings: Settings, reporter: Reporter) -> None:
+        self._backend = backend
         self._term = term
         self._settings = settings
         self._reporter = reporter
@@ -40,49 +43,49 @@ class TrainerClient:
         self._trainer: Trainer | None = None
         self._made_on: tuple[Member, ...] = ()
         self._releasing: asyncio.Task[None] | None = None
-        """Ends the actors of a trainer that was lost, which may take as long as the Lease lasts."""
-        self._let_go: tuple[tuple[str, int], ...] = ()
-        """Pods that may leave: nothing is started there any more."""
-        self.published: int | None = None
-        """The version that this trainer published last; None before it has published any."""
-        self.holds = False
-        """It may hold updates that no checkpoint has, though it has not said yet at which step it stands."""
+        """Ends the actors of a lost trainer. This may take as long as the Lease lasts."""
+        self._allowed_to_leave: tuple[tuple[str, int], ...] = ()
+        """Pods that may leave: no trainer starts on them."""
+        self.published_version: int | None = None
+        """The last version that this trainer published; None before the first."""
+        self.may_hold_updates = False
+        """Whether it may hold updates that no checkpoint contains, though its step is still unknown."""
 
     @property
-    def there(self) -> bool:
-        """Whether it was not seen to be lost since it was started."""
+    def available(self) -> bool:
+        """Whether it was started and has not been lost."""
         return self._trainer is not None
 
     @property
     def leaving(self) -> bool:
-        """Whether it runs on a pod that was asked to go, which waits for `let_go`."""
-        return self.there and any(member.leaving for member in self._members)
+        """Whether one of its pods was asked to leave, and waits for `allow_to_leave`."""
+        return self.available and any(member.leaving for member in self._members)
 
-    def follow(self, members: Sequence[Member]) -> None:
-        """These are the trainer's pods now."""
+    def set_members(self, members: Sequence[Member]) -> None:
+        """Set the trainer's pods."""
         members = tuple(sorted(members, key=lambda member: member.machine))
         before, self._members = self._members, members
         if _identity(members) != _identity(before):
             self._changed.set()
-            self.holds = False
+            self.may_hold_updates = False
 
-    async def find(self) -> None:
-        """Learn whether a former coordinator's trainer lives on its pods. Where nobody can say, it may."""
+    async def find_existing(self) -> None:
+        """Find out whether the trainer of an earlier coordinator lives on the pods. If that is unknown, assume so."""
         if self._trainer is not None or not self._complete:
             return
         await self._released()
         try:
-            self.holds = await self._binding.has_trainer(self._members)
+            self.may_hold_updates = await self._backend.has_trainer(self._members)
         except PeerError as error:
-            log.warning("whether there is a trainer is not known: %s", error)
-            self.holds = True
+            log.warning("it is unknown whether a trainer exists: %s", error)
+            self.may_hold_updates = True
 
     async def start(self) -> TrainerState:
-        """Wait for all pods, find or make the group, and have it load. Raises `ModelNotUsable` when it refuses."""
+        """Wait for all pods, find or make the group, and have it load. Raises `ModelNotUsable` if it refuses."""
         failures = 0
         while True:
             if self._changed.is_set():
-                await self.lose("its pods changed")
+                await self.mark_lost("its pods changed")
             if self._trainer is None:
                 self._changed.clear()
             if not self._complete:
@@ -100,41 +103,45 @@ class TrainerClient:
                     log.info("the trainer's pods changed while it started")
                     continue
                 failures += 1
-                log.warning("trainer not there (try %d): %s", failures, error)
+                log.warning("the trainer is not available (try %d): %s", failures, error)
                 await asyncio.sleep(self._settings.back_off.delay(failures) or self._settings.back_off.maximum)
 
     @property
     def _complete(self) -> bool:
-        """Whether all of its pods are there, and may stay."""
-        return len(self._members) >= self._settings.trainer_replicas and _identity(self._members) != self._let_go
+        """Whether all of its pods have joined, and none of them may leave."""
+        return (
+            len(self._members) >= self._settings.trainer_replicas and _identity(self._members) != self._allowed_to_leave
+        )
 
     async def call(self, method: Callable[[Trainer], Coroutine[Any, Any, T]]) -> T:
-        """One call, at most until the trainer's pods change. Raises `TrainerLost`, or `Refused` if it says no."""
+        """Call the trainer. Raises `TrainerLost` if the call fails or its pods change, and `Refused` if it refuses."""
         trainer = self._trainer
         if trainer is None:
             raise TrainerLost("the trainer was lost")
         try:
             return await self._unless_changed(lambda: method(trainer))
         except (TrainerLost, PeerGone, PeerTimeout) as error:
-            await self._lose(trainer, error)
+            await self._mark_lost(trainer, error)
             raise TrainerLost(str(error)) from error
 
     async def _make(self) -> Trainer:
-        """The group on the pods as they are now. One of them may have died unnoticed: what is made there comes up
-        never, and its successor must not wait for that."""
+        """Find or make the group on the current pods.
+
+        One of the pods may have died unnoticed. An actor for it never starts, and the next group must not wait for it.
+        """
         await self._released()
         self._made_on = members = self._members
         try:
-            if not await self._unless_changed(lambda: self._binding.has_trainer(members)):
-                # Ranks of a group that is not whole know each other: none that is made anew can join them.
+            if not await self._unless_changed(lambda: self._backend.has_trainer(members)):
+                # New ranks cannot join the ranks of an incomplete group.
                 await self._release()
-            return await self._unless_changed(lambda: self._binding.trainer(self._term, members))
+            return await self._unless_changed(lambda: self._backend.trainer(self._term, members))
         except TrainerLost:
             await self._release()
             raise
 
     async def _unless_changed(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of `work`, at most until the trainer's pods change. Raises `TrainerLost` then."""
+        """Return the result of `work`. Raises `TrainerLost` as soon as the trainer's pods change."""
         if self._changed.is_set():
             raise TrainerLost("the trainer's pods changed")
         working = asyncio.create_task(work())
@@ -149,51 +156,53 @@ class TrainerClient:
                 task.cancel()
             await asyncio.gather(working, watch, return_exceptions=True)
 
-    async def unless_refused(self, work: Awaitable[T], what: str) -> T:
-        """The result of `work`, which is a call or has one in it. A refusal loses the trainer: asked again, it would
-        refuse again, and another one begins at the checkpoint. Raises `TrainerLost`, which says `what`."""
+    async def lose_if_refused(self, work: Awaitable[T], what: str) -> T:
+        """Return the result of `work`, which calls the trainer. Raises `TrainerLost` with `what` if it refuses.
+
+        It would refuse again, so it is marked lost, and a new trainer starts at the checkpoint.
+        """
         try:
             return await work
         except StaleTerm:
             raise
         except Refused as error:
-            await self.lose(error)
+            await self.mark_lost(error)
             raise TrainerLost(f"{what}: {error}") from error
 
-    async def ship(self, version: int, step: int, chain: Chain) -> None:
-        """Have the trainer publish the weights after `step` to this chain (`Fleet.bring` asks for it)."""
+    async def publish(self, version: int, step: int, chain: Chain) -> None:
+        """Have the trainer publish the weights after `step` to this chain (see `broadcast.PushWeights`)."""
         trainer = self._trainer
         await self.call(lambda trainer: trainer.publish(self._term, version, step, chain))
         if trainer is self._trainer:
-            self.published = version
+            self.published_version = version
 
-    async def let_go(self) -> None:
-        """Its pods may leave: all that it holds is saved. The next `start` waits for other pods."""
-        self._let_go = _identity(self._made_on)
-        await self.lose("its pods were asked to go")
+    async def allow_to_leave(self) -> None:
+        """Let its pods leave, because all that it holds is saved. The next `start` waits for other pods."""
+        self._allowed_to_leave = _identity(self._made_on)
+        await self.mark_lost("its pods were asked to leave")
 
-    async def lose(self, reason: object) -> None:
-        """Let go of the trainer that is here, whatever it does: the next `start` makes another one."""
+    async def mark_lost(self, reason: object) -> None:
+        """Mark the trainer as lost, whatever it does. The next `start` makes another one."""
         if self._trainer is not None:
-            await self._lose(self._trainer, reason)
+            await self._mark_lost(self._trainer, reason)
 
-    async def _lose(self, trainer: Trainer, reason: object) -> None:
-        """Let go of it, once: a call that fails late must not end the one that was started since."""
+    async def _mark_lost(self, trainer: Trainer, reason: object) -> None:
+        """Mark this trainer as lost, once: a call that fails late must not end its successor."""
         if trainer is not self._trainer:
             return
         log.warning("trainer lost: %s", reason)
-        self._trainer, self.published, self.holds = None, None, False
+        self._trainer, self.published_version, self.may_hold_updates = None, None, False
         self._reporter.event(stage="Starting")
         await self._release()
 
     async def _release(self) -> None:
-        """It is done though whoever waits for it is cancelled, and before another trainer is made."""
+        """End the trainer's actors, also if the caller is cancelled, before another trainer is made."""
         members = self._made_on
 
         async def release() -> None:
-            await asyncio.gather(*(self._binding.release(member) for member in members))
+            await asyncio.gather(*(self._backend.release(member) for member in members))
 
-        assert self._releasing is None or self._releasing.done(), "nothing is made before it has ended"
+        assert self._releasing is None or self._releasing.done(), "no trainer is made before the last one has ended"
         self._releasing = asyncio.create_task(release(), name="release-trainer")
         await self._released()
 
@@ -202,7 +211,7 @@ class TrainerClient:
             await asyncio.shield(self._releasing)
 
     async def aclose(self) -> None:
-        """Nobody is ended from now on; the actors live on for the next coordinator."""
+        """Stop ending actors; they live on for the next coordinator."""
         if self._releasing is not None:
             self._releasing.cancel()
             await asyncio.gather(self._releasing, return_exceptions=True)

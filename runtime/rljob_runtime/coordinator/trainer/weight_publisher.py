@@ -1,4 +1,4 @@
-"""WeightPublisher: the weights after a step, under a version of their own, in every replica that is to use them."""
+"""Weight publisher: publishes the weights after a step under a new version, to every replica that shall use them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from rljob_runtime.protocols import Chain, PeerError
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.1
+CHECK_SECONDS = 0.1
 
 
 class WeightPublisher:
-    """`reported`: the highest version that a former coordinator told of, which the store may have lost; None where
-    there was no such coordinator."""
+    """Publications of one coordinator.
+
+    `reported`: the highest version that an earlier coordinator reported, which the store may have lost; None if there
+    was no earlier coordinator.
+    """
 
     def __init__(
         self, store: StoreAccess, fleet: Fleet, trainer: TrainerClient, reporter: Reporter, reported: int | None
@@ -31,49 +34,54 @@ class WeightPublisher:
         self._trainer = trainer
         self._reporter = reporter
         self._reported = reported
-        self._patience_ends = 0.0
+        self._waits_until = 0.0
 
     async def publish(self, step: int) -> int:
-        """The weights after `step` are in every replica; under the version they had if they were published before and
-        no relay can hold a newer one."""
-        version = await self._number(step)
-        await self._bring(version, step)
+        """Load the weights after `step` into every replica; return their version.
+
+        A version that was published earlier is used again, unless a relay may hold a newer one.
+        """
+        version = await self._version_of(step)
+        await self._load_everywhere(version, step)
         return version
 
-    async def ship(self, step: int) -> int:
-        """As `publish`, but the trainer has only copied them when this returns: relays get them behind its next step,
-        and replicas take them when they have nothing to do."""
-        version = await self._number(step)
-        if self._trainer.published == self._fleet.version == version:
-            # Who sits down is fed. After a suspension nobody is: the fleet has forgotten its weights.
+    async def start_publishing(self, step: int) -> int:
+        """Publish the weights after `step` in the background; return their version.
+
+        It returns when the trainer has copied the weights. Relays receive them during its next step, and replicas load
+        them when they are idle.
+        """
+        version = await self._version_of(step)
+        if self._trainer.published_version == self._fleet.weights.version == version:
+            # Newcomers get it. After a suspension they would not, because the fleet has forgotten its version.
             return version
-        shipped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        copied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        async def ship(version: int, chain: Chain) -> None:
-            await self._trainer.ship(version, step, chain)
-            if not shipped.done():
-                shipped.set_result(None)
+        async def push(version: int, chain: Chain) -> None:
+            await self._trainer.publish(version, step, chain)
+            if not copied.done():
+                copied.set_result(None)
 
-        async def deliver() -> None:
+        async def broadcast() -> None:
             try:
-                await self._fleet.deliver(version, ship, anew=True)
+                await self._fleet.weights.broadcast(version, push, force=True)
             except (PeerError, TrainerLost) as error:
-                if shipped.done():
-                    log.warning("version %d does not go to every relay, the next one will: %s", version, error)
+                if copied.done():
+                    log.warning("version %d does not reach every relay, the next one will: %s", version, error)
                 else:
-                    shipped.set_exception(error)
+                    copied.set_exception(error)
             else:
-                if not shipped.done():
-                    # Nobody is there; who comes is fed.
-                    shipped.set_result(None)
+                if not copied.done():
+                    # No machine has joined; newcomers get the version.
+                    copied.set_result(None)
 
-        self._fleet.aside(deliver())
-        await self._trainer.unless_refused(shipped, f"version {version} was not published")
+        self._fleet.run_in_background(broadcast())
+        await self._trainer.lose_if_refused(copied, f"version {version} was not published")
         self._reporter.update(weight_version=version)
         return version
 
-    async def _number(self, step: int) -> int:
-        versions = (await self._store.do(Store.versions)).with_observed(self._fleet.newest_seen)
+    async def _version_of(self, step: int) -> int:
+        versions = (await self._store.do(Store.versions)).with_observed(self._fleet.weights.newest_version)
         if self._reported is not None:
             versions = versions.with_reported(self._reported)
         version = versions.current(step)
@@ -82,27 +90,31 @@ class WeightPublisher:
             await self._store.do(lambda store: store.publish(number, step))
         return version
 
-    async def _bring(self, version: int, step: int) -> None:
-        # A trainer that was started anew holds what it publishes: it feeds newcomers, and knows whose sums fit.
-        anew = self._trainer.published != version
-        bringing = self._fleet.bring(version, lambda version, chain: self._trainer.ship(version, step, chain), anew)
-        await self._trainer.unless_refused(bringing, f"version {version} was not published")
+    async def _load_everywhere(self, version: int, step: int) -> None:
+        # A new trainer has to publish before it can feed newcomers and accept contributions of this version.
+        force = self._trainer.published_version != version
+        loading = self._fleet.weights.load_everywhere(
+            version, lambda version, chain: self._trainer.publish(version, step, chain), force
+        )
+        await self._trainer.lose_if_refused(loading, f"version {version} was not published")
         self._reporter.update(weight_version=version)
 
-    def be_patient(self, seconds: float) -> None:
-        """From now on for so long the last of the machines are waited for."""
-        self._patience_ends = asyncio.get_running_loop().time() + seconds
+    def extend_timeout(self, seconds: float) -> None:
+        """Wait for missing machines for `seconds` from now on."""
+        self._waits_until = asyncio.get_running_loop().time() + seconds
 
     async def wait_for_machines(self, version: int, step: int, interrupted: Callable[[], bool]) -> None:
-        """All of the target's machines with these weights, or after a while those that are there; at least one.
-        Raises `Interrupted` when it was before, and `LayoutNotUsable` when none of them can start its engines."""
+        """Load these weights into all of the target's machines; after the timeout into those that have joined.
+
+        Waits for at least one machine. Raises `Interrupted`, and `LayoutNotUsable` if no machine can start its engines.
+        """
         clock = asyncio.get_running_loop().time
         while True:
-            await self._bring(version, step)
-            self._fleet.layouts.check_able(self._fleet.kept)
-            present = len(self._fleet.replicas())
-            if present and (set(self._fleet.machines) >= set(self._fleet.kept) or clock() >= self._patience_ends):
+            await self._load_everywhere(version, step)
+            self._fleet.layouts.check_able(self._fleet.members)
+            complete = set(self._fleet.machines) >= set(self._fleet.members)
+            if self._fleet.weights.replicas() and (complete or clock() >= self._waits_until):
                 return
             if interrupted():
                 raise Interrupted
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)

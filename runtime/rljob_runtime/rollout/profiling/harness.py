@@ -62,7 +62,7 @@ class ProfilingHarness:
 
     async def switch_layout(self, tensor_parallel: int) -> int:
         """Switch to this layout and return the tokens that its KV cache holds. Raises `Refused` if no engine starts."""
-        await self._replica.lay_out(TERM, tensor_parallel)
+        await self._replica.switch_layout(TERM, tensor_parallel)
         await self._replica.load(TERM, VERSION)
         return (await self._replica.poll(TERM, self._cursor, 0.0)).stats.kv_tokens
 

@@ -203,13 +203,13 @@ class SimulatedWire:
         self._latency = latency
         self._life = life or CoordinatorIncarnation()
 
-    async def call(self, bound: float, method: str, *arguments: Any) -> Any:
+    async def call(self, timeout: float, method: str, *arguments: Any) -> Any:
         if not self._life.alive:
             # A process that was killed takes leave of nobody: whatever it does on its way out ends here.
             raise asyncio.CancelledError(f"{method}: the coordinator is no more")
         loop, process = asyncio.get_running_loop(), self._process
         caller: asyncio.Future[Any] = loop.create_future()
-        timer = loop.call_later(bound, self._time_out, caller, f"{process.name}: {method} took more than {bound} s")
+        timer = loop.call_later(timeout, self._time_out, caller, f"{process.name}: {method} took more than {timeout} s")
         process.expect(caller)
 
         def arrive() -> None:

@@ -23,7 +23,7 @@ from rljob_runtime.simulator.peers.replica import EngineKind, Lengths, Simulated
 from rljob_runtime.simulator.peers.trainer import TRAINER, GradientInboxes, SimulatedTrainer, TrainerCosts, TrainerDisk
 
 SHORT_BOUNDS = CallTimeouts(
-    command=5.0, poll=5.0, beat=2.0, load=30.0, start=30.0, train=60.0, join=10.0, gradients=20.0, release=20.0
+    command=5.0, poll=5.0, heartbeat=2.0, load=30.0, start=30.0, train=60.0, join=10.0, gradients=20.0, release=20.0
 )
 """For jobs whose rounds take seconds."""
 

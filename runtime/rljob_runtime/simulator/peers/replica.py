@@ -127,7 +127,7 @@ class SimulatedReplica:
         """Whether it holds nothing of its accelerators."""
         return self._layout is None
 
-    async def make_room(self, term: int, tensor_parallel: int) -> None:
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
         self._fence.check(term)
         async with self._busy:
             if self._layout != tensor_parallel:
@@ -136,7 +136,7 @@ class SimulatedReplica:
                 self._rest()
         self._asked.fire()
 
-    async def lay_out(self, term: int, tensor_parallel: int) -> None:
+    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
         self._fence.check(term)
         async with self._busy:
             if self._layout == tensor_parallel:

@@ -1,0 +1,80 @@
+"""Loans: decide whether machines of a round are loaned to training, start the loans and end them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from rljob_runtime.coordinator.fleet.fleet import Fleet
+from rljob_runtime.coordinator.stream_training.stream import Streaming
+from rljob_runtime.scheduling.lending.gain import LoanMeasurements, RoundSnapshot, predicted_gain
+from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome, LoanPolicy, LoanRules
+
+log = logging.getLogger(__name__)
+
+
+class LoanManager:
+    """The loans of one round.
+
+    `rules`: a verdict is the reason why no machine is ever loaned; None in a round that does not stream.
+    """
+
+    def __init__(
+        self,
+        rules: LoanRules | LoanOutcome | None,
+        fleet: Fleet,
+        streaming: Streaming,
+        measured: LoanMeasurements,
+        step: int,
+    ) -> None:
+        self._policy = LoanPolicy(rules) if isinstance(rules, LoanRules) else None
+        self._fleet = fleet
+        self._streaming = streaming
+        self._measured = measured
+        self._step = step
+        self.decision = (
+            LoanDecision(rules if isinstance(rules, LoanOutcome) else LoanOutcome.OUTSIDE_WINDOW) if rules else None
+        )
+        """The decision that started loans, or else the last one; None in a round that does not stream."""
+
+    @property
+    def loaned(self) -> frozenset[str]:
+        """Machines on loan, which generate nothing."""
+        return self._streaming.loaned
+
+    def check(self, done: int, total: int, snapshot: Callable[[int], RoundSnapshot]) -> tuple[str, ...]:
+        """Start loans if they pay; return the loaned machines. `done` of `total` responses have ended.
+
+        `snapshot(computed)` describes the round, in which `computed` loss tokens have their gradients.
+        """
+        if self._policy is None or not self._policy.is_due(done, total):
+            return ()
+        machines = {machine.name: machine for machine in self._fleet.weights.loaded()}
+        if any(machine.worker is None for machine in machines.values()):
+            self.decision = LoanDecision(LoanOutcome.NO_WORKER)
+            return ()
+        if not self._streaming.accepts_contributions:
+            self.decision = LoanDecision(LoanOutcome.TRAINER_UNAVAILABLE)
+            return ()
+        round_ = snapshot(self._streaming.computed_tokens)
+        decision = self._policy.decide(
+            done,
+            total,
+            round_.machines,
+            round_.waiting,
+            round_.lengths,
+            lambda loan: predicted_gain(round_, loan, self._measured),
+        )
+        self.decision = decision
+        log.info("round %d, %d of %d responses done: %s", self._step, done, total, decision)
+        if decision.outcome is LoanOutcome.LOANED:
+            # A machine may have left since the snapshot.
+            self._streaming.start_loans([machines[name] for name in decision.machines if name in machines], self._fleet)
+        return decision.machines
+
+    def end_all(self) -> None:
+        """End all loans, because no other machine is left to generate."""
+        if self.loaned:
+            names = ", ".join(sorted(self.loaned))
+            log.warning("round %d: %s generate again: no other machine is left", self._step, names)
+            self._streaming.end_loans()
