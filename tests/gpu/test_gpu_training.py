@@ -28,7 +28,7 @@ from rljob_runtime.training.model.policy import Policy
 from rljob_runtime.training.model.pretrained import load_model
 from rljob_runtime.training.model.sharding import RankGroup
 from rljob_runtime.training.model.token_logprobs import token_logprobs
-from rljob_runtime.training.ranks.rank import TrainerSettings
+from rljob_runtime.training.ranks.settings import TrainerSettings
 from rljob_runtime.training.step.contribution import combine, normalise
 
 CHAIN = Chain(1, 0, ())

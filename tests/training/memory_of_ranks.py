@@ -23,7 +23,8 @@ from rljob_runtime.protocols import Chain, PublishReport
 from rljob_runtime.training.batch.delivery import plan_train
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.model.optimizer import gather_full
-from rljob_runtime.training.ranks.rank import TrainerRank, TrainerSettings
+from rljob_runtime.training.ranks.rank import TrainerRank
+from rljob_runtime.training.ranks.settings import TrainerSettings
 
 STEPS = 2
 """The first has no moments until its end."""

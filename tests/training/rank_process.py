@@ -19,7 +19,8 @@ from training_toys import FakePublisher
 from rljob_runtime.protocols import PeerError, PeerGone
 from rljob_runtime.relay.gradient_transfer import GradientInboxes
 from rljob_runtime.relay.settings import RelaySettings
-from rljob_runtime.training.ranks.rank import TrainerRank, TrainerSettings
+from rljob_runtime.training.ranks.rank import TrainerRank
+from rljob_runtime.training.ranks.settings import TrainerSettings
 
 PATIENCE = 120
 KEY = b"an-authentic-relay-key-of-this-job"

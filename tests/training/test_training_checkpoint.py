@@ -17,7 +17,7 @@ from rljob_runtime.training.checkpoint import safetensors_writer
 from rljob_runtime.training.checkpoint import store as checkpoint_store
 from rljob_runtime.training.checkpoint.store import MARKER, SNAPSHOT, STATE, TENSORS, CheckpointError, CheckpointStore
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.ranks.rank import TrainerSettings
+from rljob_runtime.training.ranks.settings import TrainerSettings
 
 WEIGHT = torch.arange(12.0).reshape(3, 4)
 

@@ -23,7 +23,8 @@ from rljob_runtime.training.model.attention import UnsupportedModel
 from rljob_runtime.training.model.loading import load_shards, on_meta_device, size_of
 from rljob_runtime.training.model.memory import GIB, ModelSize, Work, memory_items, refusal
 from rljob_runtime.training.model.pretrained import read_config
-from rljob_runtime.training.ranks.rank import TrainerRank, TrainerSettings
+from rljob_runtime.training.ranks.rank import TrainerRank
+from rljob_runtime.training.ranks.settings import TrainerSettings
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MEASURED = Path(__file__).with_name("memory_of_ranks.py")

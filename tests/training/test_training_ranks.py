@@ -19,7 +19,8 @@ from rljob_runtime.training.checkpoint.store import TENSORS
 from rljob_runtime.training.config import Aggregation, TrainingConfig
 from rljob_runtime.training.ranks.group import TrainerGroup
 from rljob_runtime.training.ranks.local_rank import LocalRank
-from rljob_runtime.training.ranks.rank import TrainerRank, TrainerSettings
+from rljob_runtime.training.ranks.rank import TrainerRank
+from rljob_runtime.training.ranks.settings import TrainerSettings
 from rows import slow
 
 pytestmark = pytest.mark.engine

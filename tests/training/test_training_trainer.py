@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from rljob_runtime.protocols import Chain, Refused, StaleTerm
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.ranks.rank import TrainerSettings
+from rljob_runtime.training.ranks.settings import TrainerSettings
 
 CHAIN = Chain(epoch=1, revision=0, members=())
 

@@ -127,7 +127,8 @@ def make_rank(job: RLJob, member: Member, placement: ActorPlacement, rank: int, 
     from rljob_runtime.relay.relay import read_key
     from rljob_runtime.relay.settings import RelaySettings
     from rljob_runtime.training.ranks.local_rank import LocalRank
-    from rljob_runtime.training.ranks.rank import TrainerRank, TrainerSettings
+    from rljob_runtime.training.ranks.rank import TrainerRank
+    from rljob_runtime.training.ranks.settings import TrainerSettings
 
     # Ray sets one thread for an actor; a rank uses the whole machine while it computes.
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // max(1, _ranks_here(job))))

@@ -10,8 +10,9 @@ from functools import lru_cache
 from rljob_runtime.rewards.answers.arithmetic import TooLarge
 from rljob_runtime.rewards.answers.equality import same
 from rljob_runtime.rewards.answers.final import final_answer
+from rljob_runtime.rewards.answers.kinds import Formula, Items, Named, Number, Reading, Union, Words
 from rljob_runtime.rewards.answers.numerals import UnusableReference, final_line
-from rljob_runtime.rewards.answers.readings import Formula, Items, Named, NoAnswer, Number, Reading, Union, Words, read
+from rljob_runtime.rewards.answers.readings import NoAnswer, read
 from rljob_runtime.rewards.answers.symbolic import agree, parsed
 
 __all__ = ["UnusableReference", "matches", "reference"]

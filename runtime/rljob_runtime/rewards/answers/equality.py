@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
-from rljob_runtime.rewards.answers.readings import (
+from rljob_runtime.rewards.answers.kinds import (
     Based,
     Choice,
     Fields,
@@ -22,8 +22,8 @@ from rljob_runtime.rewards.answers.readings import (
     Span,
     Union,
     Words,
-    squeezed,
 )
+from rljob_runtime.rewards.answers.readings import squeezed
 
 ENOUGH_DIGITS = 6
 """Significant digits of a rounded number that stands for a number without a finite decimal expansion."""

@@ -12,8 +12,8 @@ from typing import Any
 
 from rljob_runtime.rewards.answers.arithmetic import TooLarge
 from rljob_runtime.rewards.answers.equality import ENOUGH_DIGITS
+from rljob_runtime.rewards.answers.kinds import Formula, Number
 from rljob_runtime.rewards.answers.magnitude import bounded, bounded_text
-from rljob_runtime.rewards.answers.readings import Formula, Number
 
 LONGEST_FORMULA = 1_000
 """Characters of a formula."""

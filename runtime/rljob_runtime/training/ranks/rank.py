@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
@@ -34,7 +34,6 @@ from rljob_runtime.training.checkpoint import rng_state, state
 from rljob_runtime.training.checkpoint.export import write_model
 from rljob_runtime.training.checkpoint.model_fingerprint import ModelFingerprint
 from rljob_runtime.training.checkpoint.store import CheckpointError, CheckpointStore
-from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.loans.accept import ContributionInboxes, check_fence, read_sums, scatter_contribution
 from rljob_runtime.training.model.attention import UnsupportedModel
 from rljob_runtime.training.model.capacity import check_fits
@@ -43,53 +42,13 @@ from rljob_runtime.training.model.optimizer import MasterOptimizer, NonFiniteGra
 from rljob_runtime.training.model.policy import Policy
 from rljob_runtime.training.model.pretrained import load_model
 from rljob_runtime.training.model.sharding import RankGroup, join_gather, open_rendezvous
+from rljob_runtime.training.ranks.settings import TrainerSettings
 from rljob_runtime.training.step.learner import Learner
-
-if TYPE_CHECKING:
-    from rljob_api.spec import RLJobSpec
 
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True)
-class TrainerSettings:
-    """Settings of a rank besides its number."""
-
-    training: TrainingConfig
-    model_source: str
-    cache_folder: Path
-    """Folder for models that must be downloaded or unpacked."""
-    checkpoint_folder: Path
-    export_folder: Path
-    keep_checkpoints: int = 2
-    device: str = "cpu"
-    longest: int | None = None
-    """Tokens of the longest training sequence: a prompt and a response. None for any length."""
-    step_tokens: int = 0
-    """Largest number of tokens in a step. 0 when unknown."""
-    early: bool = False
-    """Whether every step receives groups before its update."""
-
-    @classmethod
-    def from_spec(cls, spec: RLJobSpec, *, volume: Path, cache_folder: Path, device: str = "cpu") -> TrainerSettings:
-        """Build the settings of a job whose checkpoint volume is mounted at `volume`."""
-        algorithm, data = spec.algorithm, spec.data
-        group = data.max_prompt_tokens + algorithm.responses_per_prompt * data.max_response_tokens
-        return cls(
-            training=TrainingConfig.from_spec(spec),
-            model_source=spec.model.source,
-            cache_folder=cache_folder,
-            checkpoint_folder=volume / "checkpoints",
-            export_folder=volume / "model",
-            keep_checkpoints=spec.checkpoint.keep,
-            device=device,
-            longest=data.max_prompt_tokens + data.max_response_tokens,
-            step_tokens=algorithm.prompts_per_round * group,
-            early=spec.stream_training.enabled is True,
-        )
-
-
-class WeightPublisher(Protocol):
+class Publisher(Protocol):
     """Sends weights out of the trainer.
 
     Implemented by `rljob_runtime.relay.publisher.Publisher`.
@@ -123,7 +82,7 @@ class _TrainingSession:
     restored_from: str | None
     kept: tuple[int, str | None]
     """Step of the newest checkpoint, and the coordinator's snapshot in it."""
-    publisher: WeightPublisher | None
+    publisher: Publisher | None
     """Present on rank 0 only."""
     published: tuple[int, int] | None = None
     """(version, step) in the publisher's buffer. All ranks know it, because they must agree on who gathers."""
@@ -157,7 +116,7 @@ class TrainerRank:
     def __init__(
         self,
         settings: TrainerSettings,
-        make_publisher: Callable[[], WeightPublisher],
+        make_publisher: Callable[[], Publisher],
         *,
         rank: int = 0,
         size: int = 1,
