@@ -18,7 +18,7 @@ from hack.chaos.timeline import Starts, Timeline
 from hack.local_cluster import lifecycle, settings
 
 from rljob_kube import kubeconfig
-from rljob_kube.client import Items, Kube
+from rljob_kube.client import Items, KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.resources import POD
@@ -82,7 +82,7 @@ class PowerOff:
 
 
 async def _operator_pods(connection: Connection) -> Items:
-    async with Kube(Credentials(connection)).opened() as kube:
+    async with KubeClient(Credentials(connection)).opened() as kube:
         return await kube.list(POD, None, labels="app.kubernetes.io/name=rljob")
 
 

@@ -21,9 +21,9 @@ from typing import Any
 from rljob_api import load
 from rljob_api.constants import API_VERSION, KIND, LABEL_MACHINE
 from rljob_bench.lib.operator_observers import PodWatch, Stalled, beside, requests, say, served, settled
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection, NoCredentials
-from rljob_kube.credentials import Credentials, find
+from rljob_kube.credentials import Credentials, find_connection
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import POD, RLJOB, Json, Resource
 from rljob_operator.app import Operator, Options
@@ -195,7 +195,7 @@ def _objects_of(document: Json) -> list[Json]:
     return [document, *decided.children, *(creation.manifest for creation in decided.creations)]
 
 
-async def _namespaces(kube: Kube, count: int) -> list[str]:
+async def _namespaces(kube: KubeClient, count: int) -> list[str]:
     """Fresh namespaces with the account that pods want (where no controller makes it)."""
     base = f"bench-{uuid.uuid4().hex[:6]}"
     names = [f"{base}-{number}" for number in range(count)]
@@ -218,7 +218,7 @@ async def _namespaces(kube: Kube, count: int) -> list[str]:
 _NAMESPACES = Resource("Namespace", "", "v1", "namespaces")
 
 
-async def _drop(kube: Kube, namespaces: Sequence[str]) -> None:
+async def _drop(kube: KubeClient, namespaces: Sequence[str]) -> None:
     """Jobs, pods and namespaces; a cluster with controllers does the rest."""
     say("everything is deleted")
     await _delete_all(kube, namespaces)
@@ -226,7 +226,7 @@ async def _drop(kube: Kube, namespaces: Sequence[str]) -> None:
         await kube.delete(_NAMESPACES, None, namespace)
 
 
-async def _delete_all(kube: Kube, namespaces: Sequence[str]) -> None:
+async def _delete_all(kube: KubeClient, namespaces: Sequence[str]) -> None:
     """All jobs and pods, a few at a time."""
     gate = asyncio.Semaphore(16)
 
@@ -243,7 +243,7 @@ async def _delete_all(kube: Kube, namespaces: Sequence[str]) -> None:
         await asyncio.gather(*(one(kind, namespace, item["metadata"]["name"]) for namespace, item in found))
 
 
-async def _apply_jobs(kube: Kube, namespaces: Sequence[str], jobs: int) -> dict[tuple[str, str], float]:
+async def _apply_jobs(kube: KubeClient, namespaces: Sequence[str], jobs: int) -> dict[tuple[str, str], float]:
     """All at once; when each was sent, by key."""
     applied: dict[tuple[str, str], float] = {}
 
@@ -256,7 +256,7 @@ async def _apply_jobs(kube: Kube, namespaces: Sequence[str], jobs: int) -> dict[
     return applied
 
 
-async def _floor(kube: Kube, watch: PodWatch, namespaces: Sequence[str], jobs: int, workers: int) -> list[float]:
+async def _floor(kube: KubeClient, watch: PodWatch, namespaces: Sequence[str], jobs: int, workers: int) -> list[float]:
     """A bare client creates the same objects: per job the seconds from the common start until the same watch has seen
     its last pod. The jobs say that somebody else manages them, and are deleted at once."""
     gate = asyncio.Semaphore(workers)
@@ -289,9 +289,9 @@ async def _floor(kube: Kube, watch: PodWatch, namespaces: Sequence[str], jobs: i
 
 
 @asynccontextmanager
-async def _bench_kube(connection: Connection) -> AsyncIterator[Kube]:
+async def _bench_kube(connection: Connection) -> AsyncIterator[KubeClient]:
     """The measuring client."""
-    async with Kube(Credentials(connection), field_manager="rljob-bench", connections=64).opened() as kube:
+    async with KubeClient(Credentials(connection), field_manager="rljob-bench", connections=64).opened() as kube:
         yield kube
 
 
@@ -313,7 +313,7 @@ async def _operator(connection: Connection, namespaces: Sequence[str], workers: 
         yield operator
 
 
-async def _fail_one(kube: Kube, watch: PodWatch, namespace: str, number: int, jobs: int) -> float:
+async def _fail_one(kube: KubeClient, watch: PodWatch, namespace: str, number: int, jobs: int) -> float:
     """Seconds from the write that fails a machine's newest pod until its replacement is seen. Every failure hits a
     machine that has not failed before, as back-off is not what is measured."""
     job, machine = f"job-{number % jobs}", f"rollout-{number // jobs % (PODS_PER_JOB - 2)}"
@@ -325,7 +325,7 @@ async def _fail_one(kube: Kube, watch: PodWatch, namespace: str, number: int, jo
     return watch.seen[key][new] - began
 
 
-async def _bare_creation(kube: Kube, watch: PodWatch, namespace: str, number: int) -> float:
+async def _bare_creation(kube: KubeClient, watch: PodWatch, namespace: str, number: int) -> float:
     """Seconds from sending one pod's creation until the watch shows it."""
     manifest = _objects_of(_job(namespace, f"bare-{number}"))[-1]
     del manifest["metadata"]["ownerReferences"]
@@ -357,7 +357,7 @@ def recovery(*, quick: bool, seed: int) -> Report:
 
 def _run(bench: Callable[..., Awaitable[Report]], seed: int, **settings: float) -> Report:
     try:
-        connection = find()
+        connection = find_connection()
     except NoCredentials as error:
         raise SystemExit(
             f"{error}; the CRD must be installed there (hack/bench brings up a server of its own)"

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Any
 
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
@@ -52,7 +52,7 @@ class JobWatch:
         self._over.set()
 
     async def _follow_all(self) -> None:
-        async with Kube(Credentials(self._connection), request_seconds=10, attempts=1).opened() as kube:
+        async with KubeClient(Credentials(self._connection), request_seconds=10, attempts=1).opened() as kube:
             await asyncio.gather(
                 self._follow(kube, RLJOB, self._namespace, self._take_job, fields=f"metadata.name={self._name}"),
                 self._follow(kube, POD, self._namespace, self._take_pod, labels=f"{JOB}={self._name}"),
@@ -60,7 +60,14 @@ class JobWatch:
             )
 
     async def _follow(
-        self, kube: Kube, resource: Resource, namespace: str | None, take: Any, *, labels: str = "", fields: str = ""
+        self,
+        kube: KubeClient,
+        resource: Resource,
+        namespace: str | None,
+        take: Any,
+        *,
+        labels: str = "",
+        fields: str = "",
     ) -> None:
         while not self._over.is_set():
             try:

@@ -19,13 +19,13 @@ _METADATA = "application/json;as={};g=meta.k8s.io;v=v1"
 T = TypeVar("T")
 Kept = list[T]
 Items = Kept[Json]
-ANY = "1"
+ANY_VERSION = "1"
 """A resource version that every cache has passed. "0" has the same meaning, but a server ignores the limit with it."""
 _LISTS = 3
 """Attempts at a list whose version the server drops between two pages."""
 
 
-class Kube(Transport):
+class KubeClient(Transport):
     """The verbs of one API server. Raises `ApiError` for an answer of 400 and above, `Unreachable` for none."""
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Json:
@@ -63,7 +63,7 @@ class Kube(Transport):
     ) -> Kept[T]:
         """Return `keep(item)` of each item of a collection. The items come in pages of one version: at most one page is
         in memory. `not_older_than` is a resource version: the answer may come from a cache of the server that is at
-        least as fresh (`ANY`: any cache). When the server drops the version between two pages, the list starts again,
+        least as fresh (`ANY_VERSION`: any cache). When the server drops the version between two pages, the list starts again,
         at most `_LISTS` times."""
         found, _ = await self.read_with_version(
             resource,

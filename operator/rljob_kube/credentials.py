@@ -19,7 +19,7 @@ RELOAD_SECONDS = 60.0
 """Seconds between two reads of a token file or of a kubeconfig: others rewrite them."""
 
 
-def find(environment: Mapping[str, str] = os.environ) -> Connection:
+def find_connection(environment: Mapping[str, str] = os.environ) -> Connection:
     """Return the connection of this process: inside a pod the service account's, else the kubeconfig's. Raises
     `NoCredentials`."""
     if (SERVICE_ACCOUNT / "token").exists():
@@ -52,7 +52,7 @@ class Credentials:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._found = connection is None
-        self.connection = connection or find()
+        self.connection = connection or find_connection()
         self._wall = wall
         self._clock = clock
         self._access: Access | None = None
@@ -97,7 +97,7 @@ class Credentials:
     async def _renew(self) -> Access:
         if self._found:
             # A kubeconfig may name another user by now.
-            self.connection = find()
+            self.connection = find_connection()
         self._read_at = self._clock()
         connection = self.connection
         found = ExecCredential(_token(connection))

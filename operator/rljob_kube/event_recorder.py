@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import EVENT, RLJOB, Json
 
@@ -21,10 +21,10 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-class Recorder:
+class EventRecorder:
     """Writes events of RLJobs. A failed write is logged, and stops nothing: an event decides nothing."""
 
-    def __init__(self, kube: Kube, *, clock: Callable[[], datetime] = _utc_now) -> None:
+    def __init__(self, kube: KubeClient, *, clock: Callable[[], datetime] = _utc_now) -> None:
         self._kube = kube
         self._clock = clock
         self._counts: OrderedDict[tuple[str, str], int] = OrderedDict()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from time import monotonic
 
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import LEASE, Json
 
@@ -23,13 +23,13 @@ class LeadershipLost(Exception):
     """Another replica may lead: this process may write no more."""
 
 
-class Leader:
+class LeaderElector:
     """This process's claim on the Lease `namespace/name`. Another replica may take it `duration` seconds after the last
     renewal. This one stops `deadline` seconds after that renewal, and renews every `retry` seconds."""
 
     def __init__(
         self,
-        kube: Kube,
+        kube: KubeClient,
         namespace: str,
         name: str,
         identity: str,

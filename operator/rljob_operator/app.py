@@ -15,12 +15,12 @@ from aiohttp import web
 
 from rljob_api.constants import CRD_NAME
 from rljob_api.parsing.nesting import allow_nesting
-from rljob_kube.client import ANY, Kube
+from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
-from rljob_kube.event_recorder import Recorder
-from rljob_kube.leader_election import Leader, LeadershipLost
+from rljob_kube.event_recorder import EventRecorder
+from rljob_kube.leader_election import LeaderElector, LeadershipLost
 from rljob_kube.resources import POD, RLJOB, Json, Resource
 from rljob_operator import watch
 from rljob_operator.applier import Applier
@@ -89,7 +89,7 @@ class Operator:
         options: Options,
         *,
         connection: Connection | None = None,
-        make_kube: Callable[..., Kube] = Kube,
+        make_kube: Callable[..., KubeClient] = KubeClient,
     ) -> None:
         self.options = options
         self.metrics = Metrics()
@@ -100,7 +100,7 @@ class Operator:
         self._kube = make_kube(
             Credentials(connection), on_request=self.metrics.observe_request, on_retry=self.metrics.observe_retry
         )
-        self._leader = Leader(
+        self._leader = LeaderElector(
             self._kube,
             options.lease_namespace,
             options.lease_name,
@@ -132,7 +132,7 @@ class Operator:
             cluster=self._nodes.all,
             forged=self._seals.alarm,
         )
-        recorder = Recorder(self._kube)
+        recorder = EventRecorder(self._kube)
         applier = Applier(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.observe, self._seals)
         reconciler = Reconciler(
             self._kube,
@@ -242,7 +242,7 @@ class Operator:
     async def _cannot_list(self, resource: Resource, namespace: str | None) -> str | None:
         where = f"in namespace {namespace}" if namespace else "in all namespaces"
         try:
-            await self._kube.list(resource, namespace, labels="rljob.dev/none", not_older_than=ANY)
+            await self._kube.list(resource, namespace, labels="rljob.dev/none", not_older_than=ANY_VERSION)
         except ApiError as error:
             if error.not_found:
                 return f"the cluster does not know {CRD_NAME}: install the chart, or apply crds/rljob.yaml"
@@ -277,7 +277,7 @@ class Operator:
         versions: dict[Key, str] = {}
         phases: Counter[str] = Counter()
         for namespace in self.options.scopes:
-            for key, version, phase in await self._kube.read(RLJOB, namespace, _listed, not_older_than=ANY):
+            for key, version, phase in await self._kube.read(RLJOB, namespace, _listed, not_older_than=ANY_VERSION):
                 versions[key] = version
                 phases[phase] += 1
         if not first:  # at the start the watch shows every job anyway

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from rljob_api.constants import AUTH_RAY_TOKEN, AUTH_RELAY_KEY, KIND, pod_name
 from rljob_api.spec import RLJob
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError
-from rljob_kube.event_recorder import Recorder
+from rljob_kube.event_recorder import EventRecorder
 from rljob_kube.resources import POD, RLJOB, WORKLOAD, Json
 from rljob_operator.metrics import Metrics
 from rljob_operator.owned_resources import resource_of
@@ -57,8 +57,8 @@ class Applier:
 
     def __init__(
         self,
-        kube: Kube,
-        recorder: Recorder,
+        kube: KubeClient,
+        recorder: EventRecorder,
         metrics: Metrics,
         confirm_leader: Callable[[], Awaitable[None]],
         observe_pods: Callable[[Iterable[Json]], None],

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
 
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import LEASE
 from rljob_operator.observer import Key, check_regularly
@@ -40,7 +40,7 @@ class KubeletLeaseMonitor:
 
     def __init__(
         self,
-        kube: Kube,
+        kube: KubeClient,
         wake: Callable[[Key], None],
         *,
         interval: float = 5.0,

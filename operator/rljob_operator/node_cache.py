@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from rljob_kube.client import ANY, Kube
+from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import NODE
 from rljob_operator.observer import Key
@@ -25,7 +25,7 @@ _RIGHT = "not allowed to list nodes: machines are assessed by suspects and pods 
 class NodeCache:
     """Nodes, and the jobs whose pods run on them."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: KubeClient) -> None:
         self._kube = kube
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, dict[str, Key]] = defaultdict(dict)
@@ -39,7 +39,7 @@ class NodeCache:
         Without it, a node that the watch has not shown yet would count as deleted.
         """
         try:
-            nodes = await self._kube.read(NODE, None, parse_node, not_older_than=ANY)
+            nodes = await self._kube.read(NODE, None, parse_node, not_older_than=ANY_VERSION)
         except ApiError as error:
             if error.status != 403:
                 raise

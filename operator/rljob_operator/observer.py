@@ -15,7 +15,7 @@ from time import monotonic
 
 from rljob_api.constants import COORDINATOR_LEASE_SECONDS, LABEL_MANAGED_BY, MANAGED_BY_VALUE
 from rljob_api.spec import RLJob
-from rljob_kube.client import ANY, Kube
+from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import LEASE, POD, Json
 from rljob_operator.policies.base.kueue_objects import Kueue
@@ -34,7 +34,7 @@ MANAGED = f"{LABEL_MANAGED_BY}={MANAGED_BY_VALUE}"
 class PodLister:
     """Lists of pods that are never older than what this process has read or written."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: KubeClient) -> None:
         self._kube = kube
         self._floor = 0
 
@@ -119,7 +119,7 @@ class CoordinatorLeaseMonitor:
 
     def __init__(
         self,
-        kube: Kube,
+        kube: KubeClient,
         namespaces: Sequence[str | None],
         wake: Callable[[Key], None],
         *,
@@ -158,7 +158,7 @@ class CoordinatorLeaseMonitor:
         listed: dict[Key, _ObservedLease] = {}
         try:
             for namespace in self._namespaces:
-                listed |= await self._kube.read(LEASE, namespace, _keyed, labels=MANAGED, not_older_than=ANY)
+                listed |= await self._kube.read(LEASE, namespace, _keyed, labels=MANAGED, not_older_than=ANY_VERSION)
         except (ApiError, Unreachable):
             self._failed = True
             raise

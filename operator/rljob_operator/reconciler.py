@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from rljob_api import InvalidSpec
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError, Unreachable
-from rljob_kube.event_recorder import Recorder
+from rljob_kube.event_recorder import EventRecorder
 from rljob_kube.leader_election import LeadershipLost
 from rljob_kube.resources import RLJOB, Json
 from rljob_operator.applier import Applier, RequeueAfter
@@ -38,10 +38,10 @@ class Reconciler:
 
     def __init__(
         self,
-        kube: Kube,
+        kube: KubeClient,
         observer: Observer,
         applier: Applier,
-        recorder: Recorder,
+        recorder: EventRecorder,
         metrics: Metrics,
         config: Config,
         *,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import ROLE, Json
 from rljob_operator.policies.base.names import account
@@ -52,7 +52,7 @@ class Forgery:
 class Seals:
     """Seals of all jobs during one leadership."""
 
-    def __init__(self, kube: Kube, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, kube: KubeClient, *, clock: Callable[[], float] = monotonic) -> None:
         self._kube = kube
         self._clock = clock
         self._known: dict[str, _Known] = {}

@@ -89,13 +89,13 @@ def test_deletion_gives_grace_and_leaves_no_process(kubectl):
 
 READ = """
 import asyncio, sys
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.connection import in_cluster
 from rljob_kube.credentials import Credentials
 from rljob_kube.resources import Resource
 
 async def read():
-    async with Kube(Credentials(in_cluster())).opened() as kube:
+    async with KubeClient(Credentials(in_cluster())).opened() as kube:
         found = await kube.get(Resource("ConfigMap", "", "v1", "configmaps"), sys.argv[1], "read")
         print(found["data"]["A"])
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rljob_api import RLJob, load
 from rljob_api.constants import GROUP, VERSION
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError
@@ -78,7 +78,7 @@ def five_minutes() -> Json:
 class Server:
     """The admin's view of the private API server, and the kubelet's and the coordinator's part in it."""
 
-    def __init__(self, kube: Kube, namespace: str) -> None:
+    def __init__(self, kube: KubeClient, namespace: str) -> None:
         self.kube = kube
         self.namespace = namespace
 
@@ -210,7 +210,7 @@ async def until(holds: Callable[[], Any], seconds: float = 90.0, told: Callable[
         await asyncio.sleep(0.03)
 
 
-async def patch(kube: Kube, path: str, body: Json, content_type: str, manager: str = "test") -> Json:
+async def patch(kube: KubeClient, path: str, body: Json, content_type: str, manager: str = "test") -> Json:
     """A raw request, by content type; DELETE for a deletion."""
     import json
 
@@ -224,7 +224,7 @@ class Died(BaseException):
     """The operator's process was killed here."""
 
 
-class FaultyKube(Kube):
+class FaultyKube(KubeClient):
     """A client with a hook before and after each request. `before(n, method, path)` and `after(...)` may raise."""
 
     before: Callable[[int, str, str], None] = staticmethod(lambda n, method, path: None)
@@ -243,7 +243,7 @@ class FaultyKube(Kube):
         return answer
 
 
-async def make_namespace(kube: Kube, name: str) -> None:
+async def make_namespace(kube: KubeClient, name: str) -> None:
     """A namespace with the account that its controller would make."""
     headers = {"Content-Type": "application/json"}
     body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
@@ -254,8 +254,8 @@ async def make_namespace(kube: Kube, name: str) -> None:
 
 
 @contextlib.asynccontextmanager
-async def admin(connection: Connection) -> AsyncIterator[Kube]:
-    async with Kube(Credentials(connection)).opened() as kube:
+async def admin(connection: Connection) -> AsyncIterator[KubeClient]:
+    async with KubeClient(Credentials(connection)).opened() as kube:
         yield kube
 
 
@@ -273,7 +273,7 @@ def options(namespace: str, **changes: Any) -> Options:
 
 @contextlib.asynccontextmanager
 async def running(
-    connection: Connection, found: Options, make_kube: Callable[..., Kube] = Kube
+    connection: Connection, found: Options, make_kube: Callable[..., KubeClient] = KubeClient
 ) -> AsyncIterator[Operator]:
     """An operator in this process; it must not have died when the context ends."""
     operator = Operator(found, connection=connection, make_kube=make_kube)
@@ -296,7 +296,7 @@ async def running(
     task.result()
 
 
-async def gone(kube: Kube, resource: Any, namespace: str, name: str) -> bool:
+async def gone(kube: KubeClient, resource: Any, namespace: str, name: str) -> bool:
     """Whether the object is not there (any more)."""
     try:
         await kube.get(resource, namespace, name)

@@ -9,7 +9,7 @@ from operator_kit import FaultyKube, Server
 
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
-from rljob_kube.event_recorder import Recorder
+from rljob_kube.event_recorder import EventRecorder
 from rljob_operator.applier import Applier
 from rljob_operator.metrics import Metrics
 from rljob_operator.node_cache import NodeCache
@@ -44,7 +44,7 @@ async def process(connection: Connection, namespace: str) -> AsyncIterator[tuple
             kueue=kueue.facts,
             forged=seals.alarm,
         )
-        recorder = Recorder(kube)
+        recorder = EventRecorder(kube)
 
         async def leading() -> None:
             return

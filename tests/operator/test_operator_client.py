@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from operator_kit import Server
 
-from rljob_kube.client import ANY, Kube
+from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError
@@ -21,7 +21,7 @@ from rljob_kube.resources import POD, RLJOB, Json, Resource
 TWO = replace(POD, page=2)
 
 
-class Pages(Kube):
+class Pages(KubeClient):
     """A stand-in for the server's side: five items in pages of two. It drops the version `expiries` times."""
 
     def __init__(self, expiries: int) -> None:
@@ -73,7 +73,7 @@ async def test_any_other_error_is_not_tried_again() -> None:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
-class Large(Kube):
+class Large(KubeClient):
     """A stand-in for a server with `count` jobs of 64 KiB each, which sends no more than it is asked for."""
 
     def __init__(self, count: int) -> None:
@@ -123,7 +123,7 @@ async def test_a_server_gives_no_more_than_a_page_from_its_cache(
 
     monkeypatch.setattr(kube, "_send", counted)
     names = await kube.read(
-        replace(RLJOB, page=2), server.namespace, lambda item: str(item["metadata"]["name"]), not_older_than=ANY
+        replace(RLJOB, page=2), server.namespace, lambda item: str(item["metadata"]["name"]), not_older_than=ANY_VERSION
     )
     assert names == [f"job-{number}" for number in range(5)]
     assert len(sent) == 3, "a server takes no notice of the limit with resource version 0"

@@ -13,11 +13,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from operator_kit import NOW, make_job, until
 
 from rljob_api.status import Role
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
-from rljob_kube.event_recorder import Recorder, event_name
+from rljob_kube.event_recorder import EventRecorder, event_name
 from rljob_kube.leader_election import LeadershipLost
 from rljob_kube.resources import DISRUPTION_BUDGET
 from rljob_operator.__main__ import options
@@ -195,7 +195,7 @@ class Events:
 
 async def test_an_event_is_counted_not_repeated() -> None:
     client: Any = Events()
-    first, second = Recorder(client, clock=lambda: NOW), Recorder(client, clock=lambda: NOW)
+    first, second = EventRecorder(client, clock=lambda: NOW), EventRecorder(client, clock=lambda: NOW)
     for recorder in (first, first, second):  # the second is the first's successor after a restart
         await recorder.record("ns", "demo", "uid", "Warning", "MachineLost", "rollout-0")
     (event,) = client.objects.values()
@@ -210,7 +210,7 @@ async def test_an_event_is_counted_not_repeated() -> None:
 async def test_an_event_that_cannot_be_written_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
     client: Any = Events()
     client.broken = True
-    await Recorder(client).record("ns", "demo", "uid", "Normal", "Created", "text")
+    await EventRecorder(client).record("ns", "demo", "uid", "Normal", "Created", "text")
     assert "no events today" in caplog.text
 
 
@@ -223,7 +223,7 @@ def test_event_names_tell_jobs_and_texts_apart() -> None:
 # --- deletions --------------------------------------------------------------------------------------------------------
 
 
-class Requests(Kube):
+class Requests(KubeClient):
     """A client whose requests are kept and not sent."""
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ async def test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was
         asked.append(len(client.sent))
 
     pod = Pod("demo-rollout-0-1", "uid-7", Role.ROLLOUT, "rollout-0", 1)
-    applier = Applier(client, Recorder(client), Metrics(), confirm_leader, lambda pods: None, Seals(client))
+    applier = Applier(client, EventRecorder(client), Metrics(), confirm_leader, lambda pods: None, Seals(client))
     await applier.apply(make_job(), Plan(removals=(Removal(pod, "Superseded"),)), NOW)
     ((method, path, body),) = client.sent
     assert (method, path) == ("DELETE", "/api/v1/namespaces/default/pods/demo-rollout-0-1")
@@ -259,7 +259,7 @@ async def test_by_force_too_only_the_pod_that_was_judged() -> None:
         return
 
     pod = Pod("demo-rollout-0-1", "uid-7", Role.ROLLOUT, "rollout-0", 1)
-    applier = Applier(client, Recorder(client), metrics, confirm_leader, lambda pods: None, Seals(client))
+    applier = Applier(client, EventRecorder(client), metrics, confirm_leader, lambda pods: None, Seals(client))
     await applier.apply(make_job(), Plan(removals=(Removal(pod, "NodeFenced", 0), Removal(pod, "JobEnded", 15))), NOW)
     bodies = [body for _, _, body in client.sent]
     assert [body["gracePeriodSeconds"] for body in bodies] == [0, 15]
@@ -292,7 +292,7 @@ async def test_no_look_at_pods_is_older_than_those_it_made_itself() -> None:
     job = make_job()
     new = NewPod("rollout-0", Role.ROLLOUT, 1)
     drafts = Drafts(job, Observed(), ("rollout-0",), {Role.ROLLOUT: render_role(job, Role.ROLLOUT, 1, Config(), "")})
-    applier = Applier(client, Recorder(client), Metrics(), confirm_leader, pods.observe, Seals(client))
+    applier = Applier(client, EventRecorder(client), Metrics(), confirm_leader, pods.observe, Seals(client))
     await pods.pods("default", "demo")
     await applier.apply(job, Plan(creations=(Creation(new, drafts),)), NOW)
     await pods.pods("default", "demo")

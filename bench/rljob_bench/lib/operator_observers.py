@@ -17,7 +17,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from rljob_api.constants import LABEL_JOB, PLURAL
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
@@ -97,12 +97,12 @@ class PodWatch:
     async def _follow_all(self) -> None:
         # A connection for the stream of each namespace, and some for lists.
         streams = len(self._namespaces) + 8
-        async with Kube(
+        async with KubeClient(
             Credentials(self._connection), field_manager="rljob-bench", connections=streams
         ).opened() as kube:
             await asyncio.gather(*(self._follow(kube, namespace) for namespace in self._namespaces))
 
-    async def _follow(self, kube: Kube, namespace: str) -> None:
+    async def _follow(self, kube: KubeClient, namespace: str) -> None:
         while True:
             try:
                 await self._stream(kube, namespace, await self._list(kube, namespace))
@@ -110,7 +110,7 @@ class PodWatch:
                 say(f"the watch of pods broke, and starts again: {error}")
                 await asyncio.sleep(0.5)
 
-    async def _list(self, kube: Kube, namespace: str) -> str:
+    async def _list(self, kube: KubeClient, namespace: str) -> str:
         """Note all pods; return the version to watch from."""
         found, version = await kube.read_with_version(
             POD, namespace, lambda item: item, labels=LABEL_JOB, metadata_only=True
@@ -119,7 +119,7 @@ class PodWatch:
             self._note(namespace, item)
         return version
 
-    async def _stream(self, kube: Kube, namespace: str, version: str) -> None:
+    async def _stream(self, kube: KubeClient, namespace: str, version: str) -> None:
         """Note each new pod, until the stream ends or its version is gone."""
         # Metadata alone: of pods in full the reader would have five times as much to read.
         changes = kube.watch(POD, namespace, version, self._stream_seconds, labels=LABEL_JOB, metadata_only=True)
@@ -182,7 +182,7 @@ def requests(operator: Operator) -> Counter[str]:
 
 async def served(connection: Connection) -> Counter[str]:
     """Requests for single RLJobs that the API server has answered, by verb, by its own count: whoever sent them."""
-    async with Kube(Credentials(connection)).opened() as kube:
+    async with KubeClient(Credentials(connection)).opened() as kube:
         text = await kube.text("/metrics")
     lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total")]
     found: Counter[str] = Counter()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from rljob_api.spec import RLJob
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.resources import CLAIM_TEMPLATE
 from rljob_operator.policies.base.observation import Devices
 from rljob_operator.policies.pods.devices import API, template_names
@@ -15,7 +15,7 @@ from rljob_operator.policies.pods.devices import API, template_names
 class DeviceClaimCache:
     """Cache of what exists, for a few seconds. What is absent is read again each time."""
 
-    def __init__(self, kube: Kube, *, fresh_seconds: float = 5.0, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, kube: KubeClient, *, fresh_seconds: float = 5.0, clock: Callable[[], float] = monotonic) -> None:
         self._kube = kube
         self._fresh = fresh_seconds
         self._clock = clock

@@ -14,7 +14,7 @@ from time import monotonic
 
 from rljob_api.constants import LABEL_JOB
 from rljob_api.spec import RLJob
-from rljob_kube.client import ANY, Kube
+from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import PRIORITY_CLASS, RESOURCE_FLAVOR, WORKLOAD, WORKLOAD_PRIORITY_CLASS, Json
 from rljob_operator.observer import MANAGED, Key, check_regularly
@@ -31,7 +31,7 @@ class KueueCache:
 
     def __init__(
         self,
-        kube: Kube,
+        kube: KubeClient,
         namespaces: Sequence[str | None],
         wake: Callable[[Key], None],
         *,
@@ -69,7 +69,7 @@ class KueueCache:
         for namespace in self._namespaces if served else ():
             try:
                 items = await self._kube.read(
-                    WORKLOAD, namespace, values.relevant_part, labels=MANAGED, not_older_than=ANY
+                    WORKLOAD, namespace, values.relevant_part, labels=MANAGED, not_older_than=ANY_VERSION
                 )
             except ApiError as error:
                 if not (error.not_found or error.status == 403):

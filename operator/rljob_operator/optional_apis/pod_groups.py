@@ -6,7 +6,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from rljob_api.spec import Gang, RLJob
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_operator.owned_resources import POD_GROUPS
 from rljob_operator.policies.gang import pod_groups
 
@@ -17,7 +17,7 @@ KNOWN_SECONDS = 300.0
 class PodGroupApis:
     """Cache of discovery. An absent API is looked up each time: it may be installed at any moment."""
 
-    def __init__(self, kube: Kube, *, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, kube: KubeClient, *, clock: Callable[[], float] = monotonic) -> None:
         self._kube = kube
         self._clock = clock
         self._served_at: dict[Gang, float] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rljob_runtime.cli.files import Unusable
 
 if TYPE_CHECKING:
-    from rljob_kube.client import Kube
+    from rljob_kube.client import KubeClient
 
 _REQUEST_SECONDS = 10.0
 
@@ -23,7 +23,7 @@ class Cluster:
     def __init__(self) -> None:
         # Imported here, because the import takes a quarter of a second.
         from rljob_kube import kubeconfig
-        from rljob_kube.client import Kube
+        from rljob_kube.client import KubeClient
         from rljob_kube.connection import NoCredentials
         from rljob_kube.credentials import Credentials
 
@@ -34,7 +34,7 @@ class Cluster:
         self.namespace = connection.namespace
         self._server = connection.server
         # One client for all requests: a plug-in signs the user in once.
-        self._kube = Kube(Credentials(connection), request_seconds=_REQUEST_SECONDS, attempts=1)
+        self._kube = KubeClient(Credentials(connection), request_seconds=_REQUEST_SECONDS, attempts=1)
 
     def rljob(self, namespace: str, name: str) -> dict[str, Any]:
         """Return the RLJob as the server stores it. Raises `NoAnswer`."""
@@ -51,7 +51,7 @@ class Cluster:
             raise NoAnswer(f"the cluster at {self._server}: {error}") from None
 
 
-async def _read(kube: Kube, namespace: str, name: str) -> dict[str, Any]:
+async def _read(kube: KubeClient, namespace: str, name: str) -> dict[str, Any]:
     from rljob_kube.resources import RLJOB
 
     async with kube.opened():

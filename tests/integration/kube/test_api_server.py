@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rljob_kube import kubeconfig
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection, NoCredentials
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
@@ -36,7 +36,7 @@ def admin(apiserver: Any) -> Connection:
 async def space(admin: Connection) -> AsyncIterator[str]:
     """A fresh namespace."""
     name = f"kube-{uuid.uuid4().hex[:8]}"
-    async with Kube(Credentials(admin)).opened() as kube:
+    async with KubeClient(Credentials(admin)).opened() as kube:
         await kube.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     return name
 
@@ -86,7 +86,7 @@ class Plugin:
         return kubeconfig.load([self._folder / "config"])
 
 
-async def who(kube: Kube) -> str:
+async def who(kube: KubeClient) -> str:
     """The user that the server takes this client for."""
     review = Resource("SelfSubjectReview", "authentication.k8s.io", "v1", "selfsubjectreviews")
     body = {"apiVersion": review.api_version, "kind": review.kind, "metadata": {}}
@@ -97,7 +97,7 @@ async def who(kube: Kube) -> str:
 async def test_a_plug_in_signs_in_by_token(tmp_path: Path, apiserver: Any, version: str) -> None:
     plugin = Plugin(tmp_path, apiserver, version)
     plugin.answers(token=plugin.token)
-    async with Kube(Credentials(plugin.connection())).opened() as kube:
+    async with KubeClient(Credentials(plugin.connection())).opened() as kube:
         assert await who(kube) == await who(kube) == "admin"
     assert [run["apiVersion"] for run in plugin.runs] == [version]
     assert plugin.runs[0]["spec"]["cluster"]["server"] == plugin.connection().server
@@ -106,7 +106,7 @@ async def test_a_plug_in_signs_in_by_token(tmp_path: Path, apiserver: Any, versi
 async def test_a_plug_in_signs_in_by_certificate_and_a_new_one_is_used(tmp_path: Path, apiserver: Any) -> None:
     plugin = Plugin(tmp_path, apiserver)
     plugin.answers(**plugin.certificate("first"), expirationTimestamp="2020-01-01T00:00:00Z")
-    async with Kube(Credentials(plugin.connection())).opened() as kube:
+    async with KubeClient(Credentials(plugin.connection())).opened() as kube:
         assert await who(kube) == "first"
         plugin.answers(**plugin.certificate("second"))
         assert await who(kube) == "second", "though a connection of the first was open"
@@ -118,7 +118,7 @@ async def test_a_plug_in_signs_in_by_certificate_and_a_new_one_is_used(tmp_path:
 async def test_a_refused_token_is_renewed(tmp_path: Path, apiserver: Any) -> None:
     plugin = Plugin(tmp_path, apiserver)
     plugin.answers(token="forged")
-    async with Kube(Credentials(plugin.connection())).opened() as kube:
+    async with KubeClient(Credentials(plugin.connection())).opened() as kube:
         with pytest.raises(ApiError, match="401"):
             await who(kube)
         plugin.answers(token=plugin.token)
@@ -143,7 +143,7 @@ async def test_a_plug_ins_broken_certificate_is_told(tmp_path: Path, apiserver: 
     ],
 )
 async def test_whom_a_connection_trusts(admin: Connection, changes: dict[str, Any], refused: bool) -> None:
-    async with Kube(Credentials(replace(admin, **changes)), attempts=1).opened() as kube:
+    async with KubeClient(Credentials(replace(admin, **changes)), attempts=1).opened() as kube:
         if not refused:
             assert await who(kube) == "admin"
             return
@@ -152,7 +152,7 @@ async def test_whom_a_connection_trusts(admin: Connection, changes: dict[str, An
 
 
 async def test_an_apply_removes_what_it_leaves_out_and_spares_what_others_own(admin: Connection, space: str) -> None:
-    one, two = (Kube(Credentials(admin), field_manager=name) for name in ("one", "two"))
+    one, two = (KubeClient(Credentials(admin), field_manager=name) for name in ("one", "two"))
     async with one.opened(), two.opened():
         await one.apply(CONFIG_MAP, config_map(space, a="1", b="1"))
         await two.apply(CONFIG_MAP, config_map(space, b="2", c="2"))
@@ -161,7 +161,7 @@ async def test_an_apply_removes_what_it_leaves_out_and_spares_what_others_own(ad
 
 
 async def test_a_watch_resumes_where_the_last_one_ended(admin: Connection, space: str) -> None:
-    async with Kube(Credentials(admin)).opened() as kube:
+    async with KubeClient(Credentials(admin)).opened() as kube:
         await kube.create(CONFIG_MAP, config_map(space, "first"))
         listed, version = await kube.read_with_version(CONFIG_MAP, space, lambda item: item["metadata"]["name"])
         assert "first" in listed
@@ -177,7 +177,7 @@ async def test_a_watch_resumes_where_the_last_one_ended(admin: Connection, space
 
 
 async def test_a_watch_ends_at_its_time(admin: Connection, space: str) -> None:
-    async with Kube(Credentials(admin)).opened() as kube:
+    async with KubeClient(Credentials(admin)).opened() as kube:
         _, version = await kube.read_with_version(CONFIG_MAP, space, lambda item: item)
         assert [event async for event in kube.watch(CONFIG_MAP, space, version, 1, fields="metadata.name=none")] == []
 
@@ -189,7 +189,7 @@ async def test_requests_are_counted_by_verb_resource_and_code(admin: Connection,
         assert seconds > 0
         counted.append((verb, resource, code))
 
-    async with Kube(Credentials(admin), on_request=on_request).opened() as kube:
+    async with KubeClient(Credentials(admin), on_request=on_request).opened() as kube:
         made = await kube.create(CONFIG_MAP, config_map(space))
         with pytest.raises(ApiError) as twice:
             await kube.create(CONFIG_MAP, config_map(space))

@@ -15,9 +15,9 @@ import yaml
 from aiohttp import web
 
 from rljob_kube import credentials as module
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection, NoCredentials
-from rljob_kube.credentials import RELOAD_SECONDS, Credentials, find
+from rljob_kube.credentials import RELOAD_SECONDS, Credentials, find_connection
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.exec_plugin import ExecCredential, ExecPlugin, PluginFailed
 from rljob_kube.resources import POD
@@ -130,7 +130,7 @@ async def test_a_kubeconfig_is_read_again_after_a_while(tmp_path: Path, monkeypa
 
 def test_without_a_cluster_the_message_says_what_to_set(tmp_path: Path) -> None:
     with pytest.raises(NoCredentials, match=r"no kubeconfig: .*run in a pod with a service account, or set KUBECONFIG"):
-        find({"KUBECONFIG": str(tmp_path / "absent")})
+        find_connection({"KUBECONFIG": str(tmp_path / "absent")})
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Door:
         return web.json_response({"metadata": {"name": "p"}})
 
     @asynccontextmanager
-    async def client(self, connection: Connection, **settings: Any) -> AsyncIterator[Kube]:
+    async def client(self, connection: Connection, **settings: Any) -> AsyncIterator[KubeClient]:
         app = web.Application()
         app.router.add_get("/{path:.*}", self.answer)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -159,7 +159,7 @@ class Door:
             await web.TCPSite(runner, "127.0.0.1", 0).start()
             host, port = runner.addresses[0][:2]
             found = Credentials(replace(connection, server=f"http://{host}:{port}"))
-            async with Kube(found, **settings).opened() as kube:
+            async with KubeClient(found, **settings).opened() as kube:
                 yield kube
         finally:
             await runner.cleanup()

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
@@ -23,7 +23,7 @@ def event(kind: str, **found: object) -> bytes:
 
 
 @asynccontextmanager
-async def server(*lines: bytes, status: int = 200) -> AsyncIterator[tuple[Kube, list[web.Request]]]:
+async def server(*lines: bytes, status: int = 200) -> AsyncIterator[tuple[KubeClient, list[web.Request]]]:
     """A server that answers a watch with these lines, and a client of it."""
     asked: list[web.Request] = []
 
@@ -38,13 +38,13 @@ async def server(*lines: bytes, status: int = 200) -> AsyncIterator[tuple[Kube, 
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         host, port = runner.addresses[0][:2]
-        async with Kube(Credentials(Connection(f"http://{host}:{port}"))).opened() as kube:
+        async with KubeClient(Credentials(Connection(f"http://{host}:{port}"))).opened() as kube:
             yield kube, asked
     finally:
         await runner.cleanup()
 
 
-async def watched(kube: Kube) -> list[tuple[str, Json]]:
+async def watched(kube: KubeClient) -> list[tuple[str, Json]]:
     return [seen async for seen in kube.watch(POD, "ns", "7", 60, labels="a=b", fields="metadata.name=p")]
 
 

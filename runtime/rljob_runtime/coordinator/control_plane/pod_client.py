@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from rljob_api.constants import COORDINATOR_FIELD_MANAGER
-from rljob_kube.client import Kube
+from rljob_kube.client import KubeClient
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import Json, Resource
@@ -29,14 +29,14 @@ class ApiClient:
     """The verbs that a coordinator needs. Raises `PeerTimeout` when the server cannot be reached or is overloaded, and
     `Refused` with the server's message when it refuses."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: KubeClient) -> None:
         self._kube = kube
 
     @classmethod
     @asynccontextmanager
     async def opened(cls, credentials: Credentials, bound: float = 15.0) -> AsyncIterator[ApiClient]:
         """Open a client whose calls end after `bound` seconds."""
-        kube = Kube(credentials, field_manager=COORDINATOR_FIELD_MANAGER, request_seconds=bound, attempts=1)
+        kube = KubeClient(credentials, field_manager=COORDINATOR_FIELD_MANAGER, request_seconds=bound, attempts=1)
         async with kube.opened():
             yield cls(kube)
 
