@@ -63,8 +63,8 @@ class KubeClient(Transport):
     ) -> Kept[T]:
         """Return `keep(item)` of each item of a collection. The items come in pages of one version: at most one page is
         in memory. `not_older_than` is a resource version: the answer may come from a cache of the server that is at
-        least as fresh (`ANY_VERSION`: any cache). When the server drops the version between two pages, the list starts again,
-        at most `_LISTS` times."""
+        least as fresh (`ANY_VERSION`: any cache). When the server drops the version between two pages, the list starts
+        again, at most `_LISTS` times."""
         found, _ = await self.read_with_version(
             resource,
             namespace,

@@ -18,8 +18,8 @@ from rljob_kube.resources import POD, Json
 GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 1 (9)"}
 
 
-def event(kind: str, **found: object) -> bytes:
-    return json.dumps({"type": kind, "object": found}).encode() + b"\n"
+def event(change: str, **found: object) -> bytes:
+    return json.dumps({"type": change, "object": found}).encode() + b"\n"
 
 
 @asynccontextmanager
