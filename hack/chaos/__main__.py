@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     started = time.time()
     outcomes: list[Outcome] = []
 
-    def tell(outcome: Outcome) -> None:
+    def report(outcome: Outcome) -> None:
         outcomes.append(outcome)
         times = "  ".join(
             f"{moment} {value:.1f} s"
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     apply(manifest(args.mode, cluster.nodes - 1, moves=not MOVING.isdisjoint(args.rows)))
     # Watch after the apply: before, it would report the job of an earlier campaign.
     watch = JobWatch(kubeconfig.load([cluster.kubeconfig]), NAMESPACE, JOB)
-    campaign = Campaign(watch, injector, args.seed, tell)
+    campaign = Campaign(watch, injector, args.seed, report)
     try:
         campaign.steady(600)
         campaign.run(schedule(args.rows, args.faults, args.seed))

@@ -27,13 +27,13 @@ class NotSteady(Exception):
 
 
 class Campaign:
-    """Faults on one job. `tell` receives each outcome. `starts`: first starts of the machines."""
+    """Faults on one job. `on_outcome` receives each outcome. `starts`: first starts of the machines."""
 
-    def __init__(self, watch: JobWatch, injector: Injector, seed: int, tell: Callable[[Outcome], None]) -> None:
+    def __init__(self, watch: JobWatch, injector: Injector, seed: int, on_outcome: Callable[[Outcome], None]) -> None:
         self._watch = watch
         self._injector = injector
         self._rng = Random(seed)
-        self._tell = tell
+        self._on_outcome = on_outcome
         self.starts = Starts()
 
     def run(self, rows: Iterable[str]) -> list[Outcome]:
@@ -43,7 +43,7 @@ class Campaign:
         while due:
             outcomes.append(self._fault(due))
             due.remove(outcomes[-1].row)
-            self._tell(outcomes[-1])
+            self._on_outcome(outcomes[-1])
         return outcomes
 
     def _fault(self, due: Sequence[str]) -> Outcome:

@@ -201,10 +201,10 @@ class Injector:
         if pod is None:
             raise NotPossible(f"{machine} has no pod")
         inside = ("exec", pod.name, "-c", "main", "--", "python", "-c", script, *arguments)
-        told = self.kubectl(*inside, check=False).strip().splitlines()
-        found = [json.loads(line) for line in told if line.startswith("{")]
+        answer = self.kubectl(*inside, check=False).strip().splitlines()
+        found = [json.loads(line) for line in answer if line.startswith("{")]
         if not found or not found[0]["pids"]:
-            raise NotPossible(f"{machine}: {told[-1] if told else 'no answer'}")
+            raise NotPossible(f"{machine}: {answer[-1] if answer else 'no answer'}")
         return float(found[0]["at"])
 
     def _stopped(self, component: str) -> Injected:

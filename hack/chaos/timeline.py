@@ -88,13 +88,13 @@ class Timeline:
         """Draw a line for each moment, and the last one in units of a start: the replacement's own, and the first."""
         width = max(map(len, MOMENTS.values()))
         lines = [f"{', '.join(self.machines)}: seconds after the power was cut"]
-        for moment, told in MOMENTS.items():
+        for moment, label in MOMENTS.items():
             seconds = self.moments.get(moment)
-            lines.append(f"  {told:<{width}}  " + ("never" if seconds is None else f"{seconds:6.1f}"))
+            lines.append(f"  {label:<{width}}  " + ("never" if seconds is None else f"{seconds:6.1f}"))
         first = max((starts.seconds[name] for name in self.machines if name in starts.seconds), default=None)
-        for told, start in (("the replacement's start", own_start(self.moments)), ("the first start", first)):
+        for label, start in (("the replacement's start", own_start(self.moments)), ("the first start", first)):
             if start is not None:
                 ratio = in_starts(self.moments, start)
                 after = "it never generated" if ratio is None else f"it generated after {ratio:.2f} of it"
-                lines.append(f"  {told}, from pod to chain: {start:.1f} s; {after} (goal: at most {GOAL})")
+                lines.append(f"  {label}, from pod to chain: {start:.1f} s; {after} (goal: at most {GOAL})")
         return "\n".join(lines)

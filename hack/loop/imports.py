@@ -64,7 +64,7 @@ def _imported(name: str, file: Path, known: set[str]) -> Iterator[str]:
         yield f"{folder}.conftest"
     for node in ast.walk(ast.parse(file.read_bytes())):
         for wanted in _names(node, folder):
-            # A helper beside a test is imported by its bare name.
+            # A helper in a test's folder is imported by its bare name.
             for candidate in (wanted, f"{folder}.{wanted}", f"tests.{wanted}"):
                 if candidate in known:
                     yield candidate

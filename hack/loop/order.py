@@ -1,8 +1,8 @@
 """Order: which tests one process takes together, and that the longest begin first.
 
-Tests of one file stay together. So do files that share a server which lives as long as the process: else each process
-would start each kind of server, and an idle API server with its controllers takes a tenth of a processor. Which files
-share one is known from pytest's results, as their seconds are: the process that divides the tests collects none.
+Tests of one file stay together, and so do files that share a server with the life of the process. Otherwise each
+process would start each kind of server, and an idle API server with its controllers takes a tenth of a processor.
+pytest's results show which files share one, as they show their seconds: the dividing process collects no tests.
 """
 
 from __future__ import annotations

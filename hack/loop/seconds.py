@@ -1,7 +1,7 @@
 """Seconds: how long each test file takes in a part of the loop and which server it shares, from pytest's results.
 
-``hack/loop/seconds.json`` has those of a quiet machine with two cores, for files of two seconds and more. What the last
-`make unit` or `make test` measured here comes before it. `python -m hack.loop.seconds` writes the file anew.
+``hack/loop/seconds.json`` has those of an idle machine with two cores, for files of two seconds and more. Results of
+the last `make unit` or `make test` on this machine take precedence. `python -m hack.loop.seconds` rewrites the file.
 """
 
 from __future__ import annotations

@@ -29,17 +29,19 @@ def check(
     if as_json:
         typer.echo(json.dumps(verdict.to_dict()))
     else:
-        _tell(verdict)
+        _print(verdict)
     if verdict.findings:
         raise typer.Exit(1)
 
 
-def _tell(verdict: AuditResult) -> None:
+def _print(verdict: AuditResult) -> None:
     for finding in verdict.findings[:_SHOWN]:
         typer.echo(str(finding))
     if len(verdict.findings) > _SHOWN:
         typer.echo(f"and {len(verdict.findings) - _SHOWN} more; --json has them all")
-    where = ", ".join(f"{verdict.prompts.get(fate, 0)} {fate}" for fate in ("trained", "filtered", "requeued", "open"))
+    where = ", ".join(
+        f"{verdict.prompts.get(outcome, 0)} {outcome}" for outcome in ("trained", "filtered", "requeued", "open")
+    )
     typer.echo(
         f"check: updates {verdict.began + 1} to {verdict.ended}: {sum(verdict.prompts.values())} prompts drawn "
         f"{verdict.draws} times ({where}); trained on {verdict.trajectories} responses of {verdict.versions} versions, "

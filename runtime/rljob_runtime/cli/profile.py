@@ -112,7 +112,7 @@ def _check(console: Console, target: Target, file: Path, seconds: float, job_rou
         raise fail("interrupted before a round was over", INTERRUPTED)
     fitted = fits[target.sizes[0]]
     table = Table(title=f"rounds against {file}")
-    for column in ("responses", "tokens", "seconds", "foretold", "error"):
+    for column in ("responses", "tokens", "seconds", "predicted", "error"):
         table.add_column(column, justify="right")
     errors = []
     for one in played:

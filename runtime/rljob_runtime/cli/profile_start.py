@@ -81,7 +81,7 @@ def show(console: Console, start: Start | str, rollout_size: int) -> None:
     if isinstance(start, str):
         say(console, start)
         return
-    table = Table(title=f"a round of {start.prompts} x {start.responses} on {start.machines} machines, foretold")
+    table = Table(title=f"a round of {start.prompts} x {start.responses} on {start.machines} machines, predicted")
     for column in ("TP", "replicas", "seconds", "preemptions"):
         table.add_column(column, justify="right")
     for one in start.rounds:

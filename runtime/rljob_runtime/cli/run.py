@@ -38,12 +38,12 @@ def run(
 
     try:
         with Live(console=console, refresh_per_second=4) as live:
-            told = _Problems()
+            shown = _Warnings()
 
             def show(status: RuntimeStatus) -> None:
                 live.update(runtime_view(status, job.spec.rounds))
                 if not console.is_terminal:
-                    told.tell(status)
+                    shown.print_new(status)
 
             result = run_local(job, place, show)
     except (FolderRefused, StoreUnusable) as error:
@@ -75,15 +75,15 @@ def _complete(name: str, result: RuntimeStatus) -> str:
     return f"{done} weight_version={result.weight_version} reward={result.reward}"
 
 
-class _Problems:
-    """Problems that are already printed; used if there is no terminal."""
+class _Warnings:
+    """Warnings that are already printed; used if there is no terminal."""
 
     def __init__(self) -> None:
-        self._told: set[tuple[str, str]] = set()
+        self._printed: set[tuple[str, str]] = set()
 
-    def tell(self, status: RuntimeStatus) -> None:
-        """Those that are new."""
-        for problem in status.warnings:
-            if (problem.reason, problem.message) not in self._told:
-                self._told.add((problem.reason, problem.message))
-                print(f"{problem.reason}: {problem.message}", file=sys.stderr, flush=True)
+    def print_new(self, status: RuntimeStatus) -> None:
+        """Print the warnings that are new."""
+        for warning in status.warnings:
+            if (warning.reason, warning.message) not in self._printed:
+                self._printed.add((warning.reason, warning.message))
+                print(f"{warning.reason}: {warning.message}", file=sys.stderr, flush=True)

@@ -24,7 +24,7 @@ from rljob_runtime.simulator.run import simulate as run_simulation
 from rljob_runtime.simulator.scenario import Scenario, draw_scenario, plan_of
 from rljob_runtime.simulator.trace import Timeline
 
-# Seeds that a worker takes at once.
+# Seeds in one portion of a worker.
 _PORTION = 8
 
 

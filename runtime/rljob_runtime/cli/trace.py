@@ -41,7 +41,7 @@ def inspect(
     """Show statistics of a trace: lengths, tails, similarity within prompts, turns, tools, rewards."""
     console = screen()
     findings = Findings(skip_bad)
-    with _told():
+    with _reported():
         if plot_file is None:
             statistics = summarise(folder.resolve().name, read_steps(folder, findings))
         else:
@@ -67,7 +67,7 @@ def fit(
     """Fit a generator to a trace. Its file contains quantiles and correlations, no rows."""
     console = screen()
     findings = Findings(skip_bad)
-    with _told():
+    with _reported():
         recorded = read_trace(folder, findings)
         try:
             parameters = fit_trace(recorded, source or str(folder))
@@ -94,7 +94,7 @@ def convert(
 ) -> None:
     """Make generators from PolyTrace's fitted distributions."""
     console = screen()
-    with _told():
+    with _reported():
         distribution = DistributionParameters.load(file)
         seconds = _tool_seconds(tool_seconds)
     made = [distribution.math(correlation, cap), distribution.tool_use(correlation, seconds, cap)]
@@ -106,7 +106,7 @@ def convert(
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _reported() -> Iterator[None]:
     """Report an error of a trace in one line, without a traceback."""
     try:
         yield

@@ -21,7 +21,7 @@ from rljob_api.constants import ENV_COORDINATOR_ADDRESS, PRE_STOP_PATIENCE, PRE_
 
 ACTOR = "ray::ActorHost"
 """Title that Ray gives our processes, from their class and perhaps a method. Ray's own processes have other titles:
-idle workers, and agents that live as long as the pod."""
+idle workers, and agents with the life of the pod."""
 
 
 def actors(proc: Path = Path("/proc")) -> list[str]:

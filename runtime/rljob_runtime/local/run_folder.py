@@ -149,8 +149,8 @@ def _check_identity(folder: Path, job: RLJob) -> None:
 
 def _changes(path: Path, job: RLJob, digests: dict[str, str]) -> Iterator[str]:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        before, kept = load(told["job"]), dict(told["sha256"])
+        recorded = json.loads(path.read_text(encoding="utf-8"))
+        before, kept = load(recorded["job"]), dict(recorded["sha256"])
     except (ValueError, KeyError, TypeError, InvalidSpec) as error:
         cure = "remove it if name, data, model, mode and seed are those of the previous run"
         raise FolderRefused(f"{path}: cannot be read: {error}; {cure}") from None

@@ -26,7 +26,7 @@ from rljob_runtime.relay.version_store import VersionStore
 log = logging.getLogger(__name__)
 
 MAX_CALLERS, MAX_CALLERS_OF_A_HOST = 16, 4
-"""Connections that may be in the handshake at a time; more are closed at once. One host cannot keep out another."""
+"""Limits of connections in the handshake; further ones are closed immediately. One host cannot block another."""
 MAX_ROUNDS = 8
 """Requests for missing chunks of one version on one connection before the connection is ended."""
 
