@@ -220,8 +220,8 @@ def test_no_neighbour_brings_a_relay_what_nobody_foresaw(said: bytes) -> None:
         reception.run()
         assert reception.ended.is_set()
         assert found.counters.unexpected_errors == 0
-        whole = found.whole
-        assert whole is None or bytes(whole.buffer()) == DATA or whole.manifest != MANIFEST
+        complete = found.complete
+        assert complete is None or bytes(complete.buffer()) == DATA or complete.manifest != MANIFEST
 
 
 # --- a thread that ends -----------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from rljob_runtime.relay.segment import (
     SegmentCorrupt,
     SegmentWriter,
     VersionOrder,
-    _map_whole,
+    _map_complete,
     sweep,
 )
 from rljob_runtime.relay.slot import SegmentFull
@@ -194,7 +194,7 @@ def test_a_reader_that_found_a_slot_and_was_late_to_pin_it_does_not_read_what_a_
     draft = writer.begin(sealed(3)[0])
     draft.chunk(0)[:] = bytes(1024)
     draft.file.unlock()  # As the writer's death would.
-    assert _map_whole(found) is None
+    assert _map_complete(found) is None
     os.close(found)
     assert_whole(memory / "s", 2)
 

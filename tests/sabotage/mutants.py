@@ -1686,7 +1686,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "readers are given a version before it is whole",
         f"{RUNTIME}/relay/segment.py",
-        "if not self.owns(draft) or not draft.whole:",
+        "if not self.owns(draft) or not draft.complete:",
         "if not self.owns(draft):",
         SEGMENT,
     ),

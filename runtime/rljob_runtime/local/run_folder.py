@@ -181,7 +181,7 @@ def _digest(path: Path) -> str:
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    whole = hashlib.sha256()
+    combined = hashlib.sha256()
     for part in sorted(one for one in path.rglob("*") if one.is_file()):
-        whole.update(f"{part.relative_to(path)}\0{_digest(part)}\n".encode())
-    return whole.hexdigest()
+        combined.update(f"{part.relative_to(path)}\0{_digest(part)}\n".encode())
+    return combined.hexdigest()

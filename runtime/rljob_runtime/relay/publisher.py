@@ -139,8 +139,8 @@ class Publisher:
     @property
     def manifest(self) -> Manifest | None:
         """Manifest of the newest version that is ready to be shipped."""
-        whole = self._store.whole
-        return whole.manifest if whole is not None else None
+        complete = self._store.complete
+        return complete.manifest if complete is not None else None
 
     def close(self) -> None:
         """End the background work and remove the segment."""

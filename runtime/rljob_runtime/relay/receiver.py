@@ -234,8 +234,8 @@ class _Reception:
         except SegmentFull as error:
             self._refuse(wire.FULL, str(error))
         if self._draft is None:
-            whole = self._store.whole
-            held = whole is not None and whole.manifest.version == manifest.version
+            complete = self._store.complete
+            held = complete is not None and complete.manifest.version == manifest.version
             self.channel.send({"type": "whole" if held else "unwanted", "version": manifest.version})
         else:
             self._answer(self._draft)

@@ -177,7 +177,7 @@ class Relay:
         return now.machine != expected or incarnations.get(now.machine, now.incarnation) != now.incarnation
 
     def _report(self) -> RelayStatus:
-        whole, draft, counters = self._store.whole, self._store.draft, self.counters
+        complete, draft, counters = self._store.complete, self._store.draft, self.counters
         feeder, successor = self._receiver.predecessor, self._successor
         return RelayStatus(
             machine=self.machine,
@@ -185,7 +185,7 @@ class Relay:
             port=self.address[1],
             epoch=self._token.epoch,
             revision=self._token.revision,
-            whole=whole.manifest.version if whole is not None else None,
+            whole=complete.manifest.version if complete is not None else None,
             receiving=draft.manifest.version if draft is not None else None,
             chunks_received=draft.accepted if draft is not None else 0,
             bytes_received_total=counters.bytes_received,

@@ -92,7 +92,7 @@ class Segment:
             descriptor = self._open_current()
             if descriptor is not None:
                 try:
-                    weights = _map_whole(descriptor)
+                    weights = _map_complete(descriptor)
                 finally:
                     os.close(descriptor)
                 if weights is not None:
@@ -119,7 +119,7 @@ class Segment:
             return None  # The slot behind the link is being replaced.
 
 
-def _map_whole(descriptor: int) -> Weights | None:
+def _map_complete(descriptor: int) -> Weights | None:
     """Pin and map the slot; return None if it is being written or holds no complete version."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -185,7 +185,7 @@ class SegmentWriter:
         Raises IncompleteVersion or VersionOrder, and then changes nothing.
         """
         version = draft.manifest.version
-        if not self.owns(draft) or not draft.whole:
+        if not self.owns(draft) or not draft.complete:
             raise IncompleteVersion(f"version {version}: {draft.accepted} of {draft.manifest.chunks} chunks verified")
         if self.current is not None and version <= self.current.manifest.version:
             raise VersionOrder(f"version {version} after {self.current.manifest.version}: it must be higher")
@@ -214,7 +214,7 @@ class SegmentWriter:
         link = self.folder / _LINK
         target = self.folder / os.readlink(link) if link.is_symlink() else None
         if target is not None and target.exists():
-            self.current = _whole_slot(target)
+            self.current = _complete_slot(target)
         if self.current is None:
             link.unlink(missing_ok=True)
         for path in self.folder.iterdir():
@@ -276,7 +276,7 @@ def _other(name: str) -> str:
     return _SLOTS[1 - _SLOTS.index(name)]
 
 
-def _whole_slot(path: Path) -> Slot | None:
+def _complete_slot(path: Path) -> Slot | None:
     """Return the slot of an earlier writer if it holds a complete version."""
     if path.stat().st_size < PAGE:
         return None

@@ -93,7 +93,7 @@ class Slot:
         return self._accepted.count(1)
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether every chunk is present and the content known."""
         return self.manifest.sealed and self.accepted == self.manifest.chunks
 

@@ -42,12 +42,12 @@ def gather(tensors: NamedTensors, manifest: Manifest, buffer: memoryview) -> Non
             raise ValueError(f"tensor {name} {list(tensor.shape)}: the layout has {right} in its place")
         flat[end : entry.offset].zero_()
         end = entry.offset + entry.nbytes
-        whole, dtype = _whole(tensor).detach(), torch_dtype(entry.dtype)
-        if whole.is_cuda:
+        full, dtype = _gathered(tensor).detach(), torch_dtype(entry.dtype)
+        if full.is_cuda:
             staging = staging or _Staging()
-            staging.fetch(whole.to(dtype), flat[entry.offset : end])
+            staging.fetch(full.to(dtype), flat[entry.offset : end])
         else:
-            flat[entry.offset : end].view(dtype).view(entry.shape).copy_(whole)
+            flat[entry.offset : end].view(dtype).view(entry.shape).copy_(full)
     if staging is not None:
         staging.settle()
     flat[end:].zero_()
@@ -113,5 +113,5 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
+def _gathered(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

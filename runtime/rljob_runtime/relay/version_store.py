@@ -53,7 +53,7 @@ class VersionStore:
         self._changed = threading.Condition()
 
     @property
-    def whole(self) -> Slot | None:
+    def complete(self) -> Slot | None:
         """Newest committed version."""
         return self._writer.current
 
@@ -80,12 +80,12 @@ class VersionStore:
         content, and SegmentFull.
         """
         version = manifest.version
-        for held in (self.whole, self._draft):
+        for held in (self.complete, self._draft):
             if held is not None and held.manifest.version == version and held.manifest != manifest:
                 raise VersionOrder(
                     f"version {version} was offered before with other content; each version needs a new number"
                 )
-        if self.whole is not None and version <= self.whole.manifest.version:
+        if self.complete is not None and version <= self.complete.manifest.version:
             return None
         if self._draft is not None and self._draft.manifest.version == version:
             return self._draft
@@ -115,7 +115,7 @@ class VersionStore:
         draft = self._draft
         if draft is not None and self._clock() - self._progress_at < self._patience:
             return draft
-        return self.whole
+        return self.complete
 
     @contextmanager
     def holding(self, slot: Slot) -> Iterator[None]:

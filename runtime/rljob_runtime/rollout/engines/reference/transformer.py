@@ -59,9 +59,9 @@ class Transformer:
 
     def _fused(self, parts: dict[str, int], *rest: int) -> torch.Tensor:
         """Make one tensor for several named ones of `parts[name]` rows each, so that one matmul serves them."""
-        whole = torch.zeros((sum(parts.values()), *rest), dtype=self.dtype, device=self.device)
-        self._named.update(zip(parts, torch.split(whole, list(parts.values())), strict=True))
-        return whole
+        fused = torch.zeros((sum(parts.values()), *rest), dtype=self.dtype, device=self.device)
+        self._named.update(zip(parts, torch.split(fused, list(parts.values())), strict=True))
+        return fused
 
     def _layer(self, index: int) -> Layer:
         c, prefix = self.config, f"model.layers.{index}."
