@@ -80,7 +80,7 @@ async def _run(
         if status.runtime is None:
             return
         on_progress(status.runtime)
-        # No operator can remove the cause of the block: the run ends, and its warnings give the reason.
+        # A local run cannot be edited while it is blocked: it ends, and its warnings give the reason.
         if any(problem.reason == ENGINE_MISMATCH for problem in status.runtime.warnings):
             for coordinator in running:
                 coordinator.stop()
