@@ -14,6 +14,9 @@ from rljob_runtime.scheduling.replica_assignment import (
     ReplicaState,
     WeightLoad,
     assign,
+    exceeds_refusals,
+    load_delay,
+    next_version,
     split_quota,
 )
 
@@ -170,3 +173,24 @@ def test_what_is_shared_out(room, loads, quota, random):
     shuffled = list(loads.items())
     random.shuffle(shuffled)
     assert split_quota(room, dict(shuffled), quota) == shares
+
+
+@pytest.mark.parametrize(
+    ("held", "newest", "loads"),
+    [
+        pytest.param(None, 3, 3, id="it holds nothing"),
+        pytest.param(2, 3, 3, id="newer weights are there"),
+        pytest.param(3, 3, None, id="it holds the newest"),
+        pytest.param(4, 3, None, id="it holds newer weights than its relay"),
+        pytest.param(2, None, None, id="its relay holds nothing"),
+    ],
+)
+def test_an_idle_replica_loads_only_newer_weights(held, newest, loads):
+    assert next_version(held, newest) == loads
+
+
+@pytest.mark.parametrize(
+    ("refusals", "seconds", "exceeded"), [(0, 0.0, False), (1, 0.5, False), (5, 2.5, False), (6, 3.0, True)]
+)
+def test_each_refusal_delays_the_next_load_and_the_sixth_loses_the_machine(refusals, seconds, exceeded):
+    assert (load_delay(refusals), exceeds_refusals(refusals)) == (seconds, exceeded)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.async_groups import GroupTracker
-from rljob_runtime.scheduling.repack import Merge, RepackRules, ReplicaLoad, is_idle, plan_repack
+from rljob_runtime.scheduling.repack import Merge, RepackRules, ReplicaLoad, has_work, is_due, is_idle, plan_repack
 from rljob_runtime.scheduling.round import Launch
 
 RULES = RepackRules(kv_cache_threshold=0.9, max_batch=8)
@@ -54,6 +54,21 @@ def load(name: str, tokens: int = 20, trajectories: int = 2, **other) -> Replica
 )
 def test_what_is_idle(changed, idle):
     assert is_idle(replace(load("a"), **changed), RULES) is idle
+
+
+@pytest.mark.parametrize(
+    ("weights_published", "seconds", "due"),
+    [(False, 4.9, False), (False, 5.0, True), (True, 0.0, True), (False, 0.0, False)],
+)
+def test_a_plan_is_due_after_new_weights_or_an_interval(weights_published, seconds, due):
+    assert is_due(weights_published, seconds, interval=5.0) is due
+
+
+@pytest.mark.parametrize(
+    ("requested", "admitted", "work"), [(1, 1, True), (0, 1, False), (-2, 1, False), (1, 0, False), (3, 8, True)]
+)
+def test_a_released_replica_has_work_if_groups_are_requested_and_admitted(requested, admitted, work):
+    assert has_work(requested, admitted) is work
 
 
 @pytest.mark.parametrize(

@@ -3399,9 +3399,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "replicas never take newer weights",
-        f"{RUNTIME}/coordinator/asynchronous/replica_weights.py",
-        "return whole if state.version is None or whole > state.version else None",
-        "return whole if state.version is None else None",
+        f"{RUNTIME}/scheduling/replica_assignment.py",
+        "return newest if newest is not None and (held is None or newest > held) else None",
+        "return newest if newest is not None and held is None else None",
         (f"{UPDATES}::test_a_job_runs_to_its_end",),
     ),
     Mutant(

@@ -89,6 +89,20 @@ class _Bin:
         )
 
 
+REMEMBERED_LENGTHS = 2048
+"""Number of latest complete responses from which repack predicts lengths."""
+
+
+def is_due(weights_published: bool, seconds: float, interval: float) -> bool:
+    """Check whether to plan a repack: after new weights, or `interval` seconds after the last plan."""
+    return weights_published or seconds >= interval
+
+
+def has_work(requested: int, admitted: int) -> bool:
+    """Check whether a released replica would find prompts: groups are requested, and the buffer admits some."""
+    return requested > 0 and admitted > 0
+
+
 def plan_repack(loads: Sequence[ReplicaLoad], rules: RepackRules, pays: Pays) -> tuple[Merge, ...]:
     """Return the merges to make now, in any order; names must be distinct.
 

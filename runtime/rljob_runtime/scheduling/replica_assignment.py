@@ -13,6 +13,10 @@ from math import ceil
 
 Admit = Callable[[int, Sequence[int]], int]
 """Function: how many groups may start with this version, after groups of these versions."""
+MAX_REFUSALS = 5
+"""Consecutive refused loads after which a replica's machine is lost."""
+REFUSAL_SECONDS = 0.5
+"""Delay of the next load per refusal: the replica may still be ending responses that no coordinator expects."""
 MOST_SHARES = 3
 """Largest number of an update's shares that a replica holds."""
 
@@ -72,6 +76,25 @@ class Assignment:
     loads: tuple[WeightLoad, ...]
     draws: tuple[PromptQuota, ...]
     blocked: tuple[str, ...]
+
+
+def next_version(held: int | None, newest: int | None) -> int | None:
+    """Return the version that an idle replica should load: its relay's `newest`, unless it holds that or a newer one.
+
+    >>> next_version(None, 3), next_version(2, 3), next_version(3, 3), next_version(2, None)
+    (3, 3, None, None)
+    """
+    return newest if newest is not None and (held is None or newest > held) else None
+
+
+def load_delay(refusals: int) -> float:
+    """Return the seconds to wait before a load, after this many consecutive refusals."""
+    return REFUSAL_SECONDS * refusals
+
+
+def exceeds_refusals(refusals: int) -> bool:
+    """Check whether a replica has refused too many loads in a row."""
+    return refusals > MAX_REFUSALS
 
 
 def assign(states: Iterable[ReplicaState], limits: ReplicaLimits, wanted: int, admit: Admit) -> Assignment:

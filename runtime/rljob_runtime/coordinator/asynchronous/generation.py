@@ -32,6 +32,7 @@ from rljob_runtime.protocols import PromptSource, Replica, ReplicaReport
 from rljob_runtime.protocols.trajectory import Cursor, Lease, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.async_groups import JOB_ENDED, VERSION_GONE, GroupDone, GroupTracker
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
+from rljob_runtime.scheduling.repack import has_work, is_due
 from rljob_runtime.scheduling.replica_assignment import PromptQuota, ReplicaLimits, ReplicaState, assign
 from rljob_runtime.scheduling.round import REWARD_FAILED, Launch, PromptOutcome, RestoredSample
 
@@ -138,7 +139,7 @@ class AsyncGeneration:
                     await self._requeue_orphaned()
                     await self._dispatcher.launch(self.groups.launch(self._available()))
                     await self._assign()
-                    if self._weights_published or clock() - looked >= self._parts.settings.repack_seconds:
+                    if is_due(self._weights_published, clock() - looked, self._parts.settings.repack_seconds):
                         looked, self._weights_published = clock(), False
                         await self._repack()
                 before = clock()
@@ -279,7 +280,7 @@ class AsyncGeneration:
         """Merge replicas in their tails, if the released replicas would find work."""
         holding = self._available()
         newest = max(holding.values(), default=None)
-        if newest is None or self._to_begin <= 0 or self._admit(newest) <= 0:
+        if newest is None or not has_work(self._to_begin, self._admit(newest)):
             return
         replicas = {
             name: BusyReplica(version, self.groups.running_on(name), self.groups.has_move(name))

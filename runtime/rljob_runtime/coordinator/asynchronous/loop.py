@@ -8,18 +8,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from rljob_api.status import Finished, FinishedOutcome, RoundKind
+from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceBuffer
 from rljob_runtime.coordinator.asynchronous.generation import AsyncGeneration
-from rljob_runtime.coordinator.asynchronous.report import UpdateTimer, totals_after, update_report
+from rljob_runtime.coordinator.asynchronous.report import UpdateTimer, update_report
 from rljob_runtime.coordinator.control_plane.commands import BoundaryCommands
 from rljob_runtime.coordinator.core.errors import Interrupted, JobEnded
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
+from rljob_runtime.coordinator.reporting.totals import totals_after
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import PromptSource, TrainReport
 from rljob_runtime.protocols.trajectory import Group, PromptKey
-from rljob_runtime.scheduling.round import EQUAL_REWARDS
+from rljob_runtime.scheduling.trainability import untrainable_end
 
 LOOK_SECONDS = 1.0
 """Interval at which the loop checks its conditions while it waits for groups."""
@@ -178,20 +179,9 @@ class AsyncLoop:
 
     def _check_trainable(self) -> None:
         assert self.generation is not None
-        reasons = self.generation.untrainable_groups
-        if len(reasons) <= self._parts.settings.most_barren:
-            return
-        if reasons.count(EQUAL_REWARDS) > len(reasons) // 2:
-            reason, why = "NothingToLearn", "the rewards of all their responses were equal"
-        else:
-            reason, why = "RewardsKeepFailing", "their rewards kept failing; the log has the errors"
-        raise JobEnded(
-            Finished(
-                outcome=FinishedOutcome.FAILED,
-                reason=reason,
-                message=f"of {len(reasons)} groups in a row none could be trained on: {why}",
-            )
-        )
+        permitted = self._parts.settings.max_untrainable_groups
+        if failure := untrainable_end(self.generation.untrainable_groups, permitted):
+            raise JobEnded(failure)
 
     async def _close(
         self,
@@ -208,7 +198,8 @@ class AsyncLoop:
         self._buffer.adapt(clock.part(0) / clock.total if clock.total else 0.0, stats.fullness)
         layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.drain_seconds()
         report = update_report(groups, stale, stats, clock, trained, layout, self._buffer.capacity)
-        totals = totals_after(boundary.totals, report, self._parts.settings.responses_per_prompt)
+        dropped = (report.filtered_groups or 0) + (report.requeued_prompts or 0)
+        totals = totals_after(boundary.totals, report, dropped * self._parts.settings.responses_per_prompt)
         cursor = await self._parts.store.do(lambda s: s.experience.cursor())
         closed, risen = Boundary(trained.step, cursor, totals, report), self._parts.rewards.take_anchors()
         await self._parts.store.do(lambda s: s.experience.close_update(closed, risen))

@@ -12,13 +12,10 @@ from rljob_runtime.protocols import EngineStats, PromptSource
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished, peak_kv_tokens
 from rljob_runtime.scheduling.partial_responses import Partials
-from rljob_runtime.scheduling.repack import Merge, ReplicaLoad
+from rljob_runtime.scheduling.repack import REMEMBERED_LENGTHS, Merge, ReplicaLoad
 from rljob_runtime.scheduling.repack_gain import Tails, merges_that_pay
 from rljob_runtime.scheduling.round import Launch
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
-
-REMEMBERED = 2048
-"""Lengths of responses that ended lately."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class RepackMonitor:
         self._observer = watch
         self._partials = partials
         self._prompts = prompts
-        self._lengths: deque[int] = deque(maxlen=REMEMBERED)
+        self._lengths: deque[int] = deque(maxlen=REMEMBERED_LENGTHS)
         self._stats: dict[str, EngineStats] = {}
         self._before: dict[str, tuple[int, dict[TrajectoryKey, int]]] = {}
         """At the last check, by replica: tokens held, and the length of each of its responses."""

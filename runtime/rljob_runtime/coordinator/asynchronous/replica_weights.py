@@ -13,13 +13,9 @@ from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.protocols import PeerError, Refused, Replica, StaleTerm, WrongVersion
+from rljob_runtime.scheduling.replica_assignment import exceeds_refusals, load_delay, next_version
 
 log = logging.getLogger(__name__)
-
-MOST_REFUSALS = 5
-"""Loads in a row that a replica refuses, before its machine is lost."""
-REFUSAL_SECONDS = 0.5
-"""For each of them it is given so long: it may still end what nobody asks it for any more."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +96,14 @@ class ReplicaWeights:
         whole = machine.complete_version if machine is not None else None
         if state is None or not state.known or state.load is not None or whole is None or not self._known(whole):
             return None
-        return whole if state.version is None or whole > state.version else None
+        return next_version(state.version, whole)
 
     def load(self, name: str, version: int) -> None:
         """Let a replica load this version, or a newer one that its relay has by then. It generates nothing
         meanwhile."""
         state = self._replicas[name]
         state.version = None
-        pause = REFUSAL_SECONDS * state.refusals
+        pause = load_delay(state.refusals)
         state.load = self._loads.start(self._load(state.replica, version, pause), name=f"load-{name}")
 
     def finish_load(self, loaded: WeightsLoaded) -> None:
@@ -123,7 +119,7 @@ class ReplicaWeights:
         if isinstance(loaded.error, StaleTerm):
             raise loaded.error
         state.refusals += 1
-        if not isinstance(loaded.error, Refused | WrongVersion) or state.refusals > MOST_REFUSALS:
+        if not isinstance(loaded.error, Refused | WrongVersion) or exceeds_refusals(state.refusals):
             self._fleet.mark_replica_lost(state.replica, "WeightsNotLoaded", loaded.error)
 
     async def close(self) -> None:

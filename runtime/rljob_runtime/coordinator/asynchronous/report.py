@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
+from rljob_api.status import RoundKind, RoundReport
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.stopwatch import Stopwatch
 from rljob_runtime.protocols import TrainReport
@@ -69,20 +69,3 @@ def update_report(
         repacks=stats.repacks,
         moved_responses=stats.moved_responses,
     )
-
-
-def totals_after(totals: RuntimeTotals, report: RoundReport, group_size: int) -> RuntimeTotals:
-    """The life's counts with this update's added."""
-    ended = (report.filtered_groups or 0) + (report.requeued_prompts or 0)
-    added = {
-        "trained_trajectories": report.responses,
-        "discarded_trajectories": ended * group_size,
-        "aborted_samples": report.aborted_samples,
-        "filtered_groups": report.filtered_groups,
-        "unscored_groups": report.unscored_groups,
-        "requeued_prompts": report.requeued_prompts,
-        "tokens": report.tokens,
-        "discarded_tokens": report.discarded_tokens,
-        "lost_version_tokens": report.lost_version_tokens,
-    }
-    return totals.model_copy(update={name: getattr(totals, name) + (count or 0) for name, count in added.items()})

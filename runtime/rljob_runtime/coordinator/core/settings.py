@@ -123,7 +123,7 @@ class Settings:
         return self.max_prompt_factor is not None
 
     @property
-    def most_barren(self) -> int:
+    def max_untrainable_groups(self) -> int:
         """Asynchronous: groups in a row of which none can be trained on, before the job has failed."""
         return ceil_product(self.max_prompt_factor or 1.0, self.max_rounds_without_group * self.prompts_per_round)
 

@@ -16,7 +16,8 @@ from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.on_policy.generation import Generation
 from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
-from rljob_runtime.coordinator.on_policy.report import RoundTimer, no_group, round_report, totals_after
+from rljob_runtime.coordinator.on_policy.report import RoundTimer, round_report
+from rljob_runtime.coordinator.reporting.totals import totals_after
 from rljob_runtime.coordinator.store.store import Boundary, OpenRound, Store
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.coordinator.stream_training.stream import Streaming
@@ -25,6 +26,7 @@ from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.scheduling.logprob_agreement import engine_mismatch
 from rljob_runtime.scheduling.round import PromptOutcome
+from rljob_runtime.scheduling.trainability import untrainable_end
 
 
 class OnPolicyLoop:
@@ -150,7 +152,9 @@ class OnPolicyLoop:
             await streaming.close()
         groups = generation.groups()
         if not groups:
-            raise JobEnded(no_group(generation.round))
+            failure = untrainable_end(list(generation.round.filtered.values()))
+            assert failure is not None, "a complete round without a group has filtered all of its prompts"
+            raise JobEnded(failure)
         return generation, groups
 
     def _progress(self, share: float, tally: GenerationStats) -> None:
@@ -185,7 +189,7 @@ class OnPolicyLoop:
         queue = draws.queue_after(plan, outcome.with_outcome(PromptOutcome.REQUEUED))
         layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.drain_seconds()
         report = round_report(generation, groups, outcome, len(queue), clock, trained, layout, draws.chosen)
-        totals = totals_after(boundary.totals, plan, outcome, report)
+        totals = totals_after(boundary.totals, report, len(plan.trajectories()) - len(outcome.kept))
         closed = Boundary(trained.step, draws.cursor, totals, report, queue)
         risen, speed = self._parts.rewards.take_anchors(), generation.watch.speed()
         await self._parts.store.do(lambda store: store.close_round(outcome, closed, risen, speed))

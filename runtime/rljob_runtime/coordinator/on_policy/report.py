@@ -13,7 +13,6 @@ from rljob_api.status import (
     LoanState,
     MachineForecast,
     RoundReport,
-    RuntimeTotals,
 )
 from rljob_runtime.coordinator.generation.stopwatch import Stopwatch
 from rljob_runtime.coordinator.on_policy.generation import Generation
@@ -21,7 +20,7 @@ from rljob_runtime.coordinator.stream_training.stream import Streamed
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
-from rljob_runtime.scheduling.round import EQUAL_REWARDS, REWARD_FAILED, PromptOutcome, Round, RoundOutcome, RoundPlan
+from rljob_runtime.scheduling.round import REWARD_FAILED, PromptOutcome, RoundOutcome
 from rljob_runtime.scheduling.round_planner.plans import SelectedPlan
 from rljob_runtime.scheduling.round_planner.survival import mean_length
 from rljob_runtime.scheduling.status_cadence import rounded
@@ -134,42 +133,10 @@ def _mean(numbers: Sequence[float]) -> float:
     return sum(numbers) / len(numbers)
 
 
-def totals_after(totals: RuntimeTotals, plan: RoundPlan, outcome: RoundOutcome, report: RoundReport) -> RuntimeTotals:
-    """The life's counts with this round's added."""
-    added = {
-        "trained_trajectories": len(outcome.kept),
-        "discarded_trajectories": len(plan.trajectories()) - len(outcome.kept),
-        "aborted_samples": report.aborted_samples,
-        "filtered_groups": report.filtered_groups,
-        "unscored_groups": report.unscored_groups,
-        "requeued_prompts": report.requeued_prompts,
-        "tokens": report.tokens,
-        "discarded_tokens": report.discarded_tokens,
-    }
-    return totals.model_copy(update={name: getattr(totals, name) + (count or 0) for name, count in added.items()})
-
-
 def rounds_finished(step: int, path: str) -> Finished:
     """Return the outcome of a job that completed all its rounds."""
     return Finished(
         outcome=FinishedOutcome.COMPLETE,
         reason="RoundsFinished",
         message=f"{step} rounds are done; the model is at {path}",
-    )
-
-
-def no_group(round_: Round) -> Finished:
-    """Why the job ends when a round has nothing to train on."""
-    drawn = len(round_.plan.prompts)
-    if EQUAL_REWARDS in round_.filtered.values():
-        return Finished(
-            outcome=FinishedOutcome.FAILED,
-            reason="NothingToLearn",
-            message=f"for each of {drawn} prompts the rewards of all its responses were equal: the task is too hard or "
-            "too easy for the model, or the reward is constant",
-        )
-    return Finished(
-        outcome=FinishedOutcome.FAILED,
-        reason="RewardsKeepFailing",
-        message=f"no group of {drawn} prompts could be scored; the log has the errors",
     )

@@ -1,0 +1,27 @@
+"""When a job fails because its groups cannot be trained on, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from rljob_runtime.scheduling.round import EQUAL_REWARDS, REWARD_FAILED
+from rljob_runtime.scheduling.trainability import untrainable_end
+
+EQUAL, FAILED = EQUAL_REWARDS, REWARD_FAILED
+
+
+@pytest.mark.parametrize(
+    ("reasons", "permitted", "reason"),
+    [
+        pytest.param([], 0, None, id="no group was filtered"),
+        pytest.param([EQUAL] * 3, 3, None, id="as many as are permitted"),
+        pytest.param([EQUAL] * 4, 3, "NothingToLearn", id="one more than is permitted"),
+        pytest.param([FAILED], 0, "RewardsKeepFailing", id="rewards failed"),
+        pytest.param([EQUAL, FAILED], 0, "RewardsKeepFailing", id="as many failed as were equal"),
+        pytest.param([EQUAL, EQUAL, FAILED], 0, "NothingToLearn", id="more were equal than failed"),
+    ],
+)
+def test_a_job_fails_by_the_more_frequent_reason(reasons, permitted, reason):
+    found = untrainable_end(reasons, permitted)
+    assert (found.reason if found else None) == reason
+    assert found is None or str(len(reasons)) in found.message
