@@ -1,2 +1,3 @@
-"""The real coordinator under virtual time: simulated machines, engines, relays, trainer, rewards, operator and
-faults."""
+"""Simulator: the real coordinator under virtual time, with simulated machines, engines, relays, trainer, rewards,
+operator and faults.
+"""

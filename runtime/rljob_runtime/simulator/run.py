@@ -1,4 +1,4 @@
-"""Plays a scenario under a fault plan: the real coordinator, started again whenever it dies, until the job ends."""
+"""Run: simulates a scenario under a fault plan. The real coordinator restarts after each death, until the job ends."""
 
 from __future__ import annotations
 
@@ -39,35 +39,36 @@ from rljob_runtime.workloads import Workload, open_workload
 
 JOIN_PATIENCE = 5.0
 RESTART_SECONDS = 1.0
-"""From a coordinator's end to the next one's start, at least."""
+"""Minimum time from a coordinator's end to the next one's start."""
 KILL_SECONDS = 30.0
-"""From the operator's word until the kubelet has killed a pod that stands still."""
+"""Time from the operator's deletion until the kubelet has killed a hanging pod."""
 NEXT_POD_SECONDS = 5.0
-"""The same where its pod was asked to go: the next one is made when it has gone."""
+"""The same after a graceful deletion: the next pod is created when this one has gone."""
 
 
 @dataclass(frozen=True)
 class SimulationResult:
-    """How a run ended. Two runs with the same `digest` took the same steps at the same times."""
+    """Result of a run. Runs with equal `digest` took the same steps at the same times."""
 
     violation: Violation | None
     seconds: float
-    """Virtual."""
+    """Virtual seconds."""
     events: int
     coordinators: int
     digest: str
 
     @property
     def passed(self) -> bool:
-        """No invariant was broken."""
+        """Whether every invariant held."""
         return self.violation is None
 
 
 def simulate(
     scenario: Scenario, plan: FaultPlan, observers: Sequence[Observe] = (), workload: Workload | None = None
 ) -> SimulationResult:
-    """Run to the end of the job, or to the first violation. Pure but for a temporary file: the same arguments give the
-    same outcome. `workload`: one that has no name, in place of the scenario's."""
+    """Run until the job ends or an invariant is violated.
+
+    Deterministic in its arguments; it writes one temporary file. `workload`: replaces the scenario's named workload."""
     with tempfile.TemporaryDirectory(prefix="rljob-simulate-") as folder:
         drawn = workload or open_workload(scenario.workload, scenario.seed)
         run = _Run(scenario, plan, Path(folder) / "state.db", observers, drawn)
@@ -79,7 +80,7 @@ def simulate(
 
 
 class _Run:
-    """One run's objects."""
+    """The objects of one run."""
 
     def __init__(
         self, scenario: Scenario, plan: FaultPlan, path: Path, observers: Sequence[Observe], workload: Workload
@@ -115,7 +116,7 @@ class _Run:
         )
 
     def fail(self, invariant: str, detail: str) -> None:
-        """The run cannot go on."""
+        """Record a failure that ends the run."""
         if self._invariants.broken is None:
             self._invariants.broken = Violation(invariant, detail, self._seconds, self._invariants.events)
 
@@ -151,9 +152,9 @@ class _Run:
         self._leases = SimulatedLeases(self._control)
         self._pods = 0
         self._former: list[asyncio.Task[Finished | None]] = []
-        """Pods that another one has the place of, which may live."""
+        """Replaced pods that may still be alive."""
         self._lives: dict[CoordinatorIncarnation, ObservedStore | None] = {}
-        """Whoever lives, with the store that it has open."""
+        """Coordinators that are alive, with their open stores."""
         Injector(self._world, self._control, self._rewards, self._seat, self._observe).schedule(self._plan)
         if scenario.edit is not None:
             SpecEditSchedule(self._control, self._world, self._seat).schedule(scenario.edit)
@@ -179,7 +180,7 @@ class _Run:
         return SimulatedRewards(lambda text: seconds, levels=scenario.reward_levels, observe=self._observe)
 
     def _stumbled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """A callback of the loop failed: nobody waits for it, so nobody else would tell."""
+        """Fail on an exception in a loop callback, which no task would report."""
         if "handle" in context:
             self.fail("the simulator works", f"{context['message']}: {context.get('exception')!r}")
             self._broken.set()
@@ -192,8 +193,8 @@ class _Run:
         self._invariants.end(self._control.rounds)
 
     async def _coordinators_in_turn(self) -> Finished:
-        """As the operator does: another coordinator whenever one ends without having told the job's end, or has let
-        its Lease expire."""
+        """Start coordinators as the operator does: again after each one that ends before the job's end, or lets its
+        Lease expire."""
         try:
             while True:
                 while self._seat.absent:
@@ -211,7 +212,8 @@ class _Run:
             await asyncio.gather(*self._former, return_exceptions=True)
 
     async def _until_replaced(self, number: int) -> Finished | None:
-        """A coordinator's pod, to its end, or until it is silent: it may live then, cut off from the API server."""
+        """Run a coordinator's pod until it ends or is silent. A silent one may be alive, but cut off from the API
+        server."""
         pod = asyncio.create_task(self._one_pod(number))
         silence = asyncio.create_task(self._silence())
         try:
@@ -240,7 +242,8 @@ class _Run:
             watch.look(self._leases.looks if self._control.answers else None)
 
     async def _one_pod(self, number: int) -> Finished | None:
-        """A program after the other in one pod: who has lost its Lease starts over, and stands by."""
+        """Run programs in one pod, one after the other: after a lost Lease the program starts over and waits as a
+        standby."""
         while True:
             try:
                 return await self._one_life(number)
@@ -256,7 +259,8 @@ class _Run:
         self._observe(StoreLost())
 
     async def _one_life(self, number: int) -> Finished | None:
-        """None when it was killed, died of a full disk, or left. Raises `LeaseLost` and `StaleTerm`."""
+        """Run one coordinator. Returns None if it was killed, left, or died of a full disk. Raises `LeaseLost` and
+        `StaleTerm`."""
         life, since = self._begin_life(number), loop_time()
         lease, killed = self._leases.of(number), asyncio.create_task(self._seat.crashes.wait())
         taking = asyncio.create_task(self._take_office(life, lease))
@@ -290,7 +294,7 @@ class _Run:
                 store.close()
 
     def _begin_life(self, number: int) -> CoordinatorIncarnation:
-        """Of a program in this pod."""
+        """Start the program of this pod."""
         life = CoordinatorIncarnation(self._seat.condition, self._seat.api)
         if number == self._pods:
             self._world.life = self._control.life = life
@@ -302,8 +306,9 @@ class _Run:
         return life
 
     async def _take_office(self, life: CoordinatorIncarnation, lease: TermLease) -> tuple[ObservedStore, int]:
-        """As in `entrypoints.coordinator` and `opening`: the Lease, then the store, whoever holds it still. A pod that
-        lost the Lease in the meantime is told by `StaleTerm`."""
+        """Take the Lease, then the store, as `entrypoints.coordinator` and `opening` do.
+
+        Raises `StaleTerm` for a pod that lost the Lease meanwhile."""
         await lease.wait_for_server()
         term = await lease.take()
         return await alongside(self._open_store(term), lease.keep())
@@ -318,7 +323,7 @@ class _Run:
                 return store, store.adopt_term(term)
 
     def _reach_all(self) -> None:
-        """Faults of a pod reach the coordinators that live there."""
+        """Apply a pod's faults to the coordinators in it."""
         for life, store in self._lives.items():
             self._reach(life, store)
 

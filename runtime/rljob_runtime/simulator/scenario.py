@@ -1,5 +1,6 @@
-"""A scenario is a job with its machines: everything of a run but its faults. From a seed comes a small one, of at most
-8 machines and 100 trajectories, as different from the next as a seed can make it."""
+"""Scenario: a job with its machines, without faults. A seed gives a small one (at most 8 machines and 100 trajectories)
+that differs as much as possible from others.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ MOST_TRAJECTORIES = 100
 
 @dataclass(frozen=True)
 class Experience:
-    """See `spec_training.ExperienceBuffer` and `spec_training.Repack`. `capacity` is in groups, `repack_seconds` None
-    for never."""
+    """Asynchronous settings: see `spec_training.ExperienceBuffer` and `spec_training.Repack`. `capacity` in groups;
+    `repack_seconds` None for no repack."""
 
     sampler: Sampler = Sampler.FIFO
     capacity: int | None = None
@@ -37,7 +38,7 @@ class Experience:
     repack_seconds: float | None = 5.0
 
     def to_spec(self) -> dict[str, object]:
-        """The fields of the spec."""
+        """Return the fields of the spec."""
         repack = {} if self.repack_seconds is None else {"intervalSeconds": self.repack_seconds}
         return {
             "mode": "Asynchronous",
@@ -52,8 +53,8 @@ class Experience:
 
 @dataclass(frozen=True)
 class Elastic:
-    """The operator chooses the number of machines, from `smallest` to `largest`. `trainer_accelerators`: of the
-    trainer, which stands still while they generate."""
+    """Elastic rollout: the operator chooses `smallest` to `largest` machines. `trainer_accelerators` are idle during
+    generation."""
 
     smallest: int
     largest: int
@@ -61,18 +62,18 @@ class Elastic:
 
     @property
     def bounds(self) -> dict[str, object]:
-        """In the spec of the rollout."""
+        """Return the bounds for the rollout's spec."""
         return {"minMachines": self.smallest, "maxMachines": self.largest}
 
     @property
     def trainer(self) -> dict[str, object]:
-        """In the spec."""
+        """Return the trainer's spec."""
         return {"trainer": {"acceleratorsPerReplica": self.trainer_accelerators}}
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """`workload`: a name or a path, as `workloads.open_workload` takes it."""
+    """A job with its machines. `workload`: a name or a path for `workloads.open_workload`."""
 
     seed: int
     machines: int
@@ -86,44 +87,43 @@ class Scenario:
     workload: str
     reward_seconds: float
     tail_factor: float | None = None
-    """Of prompts and of responses; None without tail batching."""
+    """Factor of prompts and responses; None without tail batching."""
     response_factor: float | None = None
-    """Of responses, where it is another one."""
+    """Factor of responses, if it differs."""
     auto: bool = False
-    """The job decides by itself whether it races, with which factors, and whether it streams; from as many
-    `first_responses` on."""
+    """The job selects tail batching, its factors and streaming automatically, after `first_responses`."""
     first_responses: int = FIRST_RESPONSES
     dynamic_sampling: bool = False
     stream_training: bool = False
     reward_levels: int = 1000
-    """How many rewards there are."""
+    """Number of distinct rewards."""
     adapt: Callable[[Settings], Settings] | None = None
-    """What an ablation changes in the coordinator that no spec can."""
+    """Change of the coordinator for an ablation that no spec can express."""
     programs: Programs | None = None
-    """What rewards run; then `reward_seconds` and `reward_levels` do not matter."""
+    """Programs that rewards run; they replace `reward_seconds` and `reward_levels`."""
     experience: Experience | None = None
-    """In mode Asynchronous: how it lies between rollouts and trainer."""
+    """Experience buffer of mode Asynchronous."""
     edit: Edit | None = None
-    """What the user changes while it runs."""
+    """The user's edit during the run."""
     elastic: Elastic | None = None
-    """None: the number of machines is the user's."""
+    """None: the user sets the number of machines."""
     max_prompt_tokens: int = 500
     max_response_tokens: int = 1000
     heartbeat_seconds: float = 0.5
     restless: bool = False
-    """The operator changes layouts at random after rounds, as often as no planner would."""
+    """Whether the operator changes layouts randomly after rounds, more often than the planner would."""
     poll_seconds: float = 0.5
-    """How long the coordinator lets a replica wait for news."""
+    """Longest wait of a poll."""
     store_seconds: float = 0.001
-    """Of a transaction."""
+    """Per transaction."""
     prompts_seconds: float = 2.0
-    """To read the prompts. Machines come meanwhile."""
+    """Time to read the prompts; machines join meanwhile."""
     patience_seconds: float = 1800.0
-    """After the last fault and the horizon, in which the job must end."""
+    """Time after the last fault and the horizon within which the job must end."""
 
     @property
     def job(self) -> RLJob:
-        """The RLJob as it was applied."""
+        """Return the RLJob as applied."""
         return load(
             {
                 "apiVersion": "rljob.dev/v1alpha1",
@@ -162,7 +162,7 @@ class Scenario:
 
     @property
     def _layouts(self) -> dict[str, object]:
-        """Of the machines, where they are more than one replica of one accelerator."""
+        """Return the layouts of machines with more than one replica of one accelerator."""
         size, wider = self.site.tensor_parallel, [size for size, _ in self.site.wider]
         if size == 1 and not wider and not self.site.shares_accelerators and self.elastic is None:
             return {}
@@ -178,24 +178,24 @@ class Scenario:
 
     @property
     def launched_responses(self) -> int:
-        """The most that are launched for a prompt."""
+        """Maximum of launched responses per prompt."""
         factor = max(RESPONSE_FACTORS) if self.auto else self.response_factor or self.tail_factor or 1
         return math.ceil(self.responses * factor)
 
     @property
     def horizon(self) -> float:
-        """About how long the job takes when nothing fails, in seconds."""
+        """Approximate seconds of the job without faults."""
         return 5.0 + 8.0 * self.rounds
 
 
 def draw_scenario(seed: int, mode: Mode = Mode.ON_POLICY) -> Scenario:
-    """The scenario of a seed in this mode."""
+    """Draw the scenario of a seed in this mode."""
     scenario = _draw_rounds(seed)
     return scenario if mode is Mode.ON_POLICY else _asynchronous(scenario, random.Random(f"{seed}/asynchronous"))
 
 
 def _asynchronous(scenario: Scenario, random_: random.Random) -> Scenario:
-    """The same job and machines without the techniques of rounds; machines are not lent."""
+    """Convert to asynchronous: the same job and machines without the techniques of rounds, and without loans."""
     experience = Experience(
         sampler=random_.choice(list(Sampler)),
         capacity=random_.choice([None, scenario.prompts, scenario.prompts + 1, 4 * scenario.prompts]),
@@ -263,7 +263,7 @@ def _draw_rounds(seed: int) -> Scenario:
 
 
 def _with_layouts(scenario: Scenario, random_: random.Random) -> Scenario:
-    """Where machines have several replicas, half of the jobs may lay them out with all sizes that fit."""
+    """Permit all fitting TP sizes in half of the jobs whose machines have several replicas."""
     site = scenario.site
     engine, sizes = site.engine, [size for size in (2, 4) if site.replicas % size == 0]
     if not sizes or random_.random() < 0.5:
@@ -274,7 +274,7 @@ def _with_layouts(scenario: Scenario, random_: random.Random) -> Scenario:
 
 
 def _with_loans(scenario: Scenario, random_: random.Random) -> Scenario:
-    """Half of the jobs that stream, or may, lend machines. Training is dear enough in them for a loan to pay."""
+    """Permit loans in half of the jobs that may stream; training is slow enough in them for a loan to pay."""
     if not scenario.stream_training or scenario.machines < 2 or random_.random() < 0.5:
         return scenario
     token = random_.choice([10.0, 40.0]) / (scenario.prompts * scenario.responses * scenario.max_response_tokens)
@@ -290,8 +290,9 @@ def _with_loans(scenario: Scenario, random_: random.Random) -> Scenario:
 
 
 def _with_programs(scenario: Scenario, random_: random.Random) -> Scenario:
-    """Rewards of a quarter of the jobs run programs under the adaptive timeout. Two rewards that are right or wrong are
-    equal too often for dynamic sampling: such a job would find nothing to learn."""
+    """Let rewards of a quarter of the jobs run programs under the adaptive timeout.
+
+    Two rewards, right or wrong, are equal too often for dynamic sampling: such a job would find nothing to learn."""
     if (scenario.dynamic_sampling and scenario.responses < 3) or random_.random() < 0.75:
         return scenario
     programs = Programs(
@@ -309,14 +310,14 @@ def _with_programs(scenario: Scenario, random_: random.Random) -> Scenario:
 
 
 def _with_response_factor(scenario: Scenario, random_: random.Random) -> Scenario:
-    """Half of the jobs that race with given factors have another one for responses; often 1, no race of them."""
+    """Give half of the jobs with fixed factors another factor for responses, often 1."""
     if scenario.tail_factor is None or scenario.auto or random_.random() < 0.5:
         return scenario
     return replace(scenario, response_factor=random_.choice([1.0, 1.0, 1.25, 1.5]))
 
 
 def _with_edit(scenario: Scenario, random_: random.Random) -> Scenario:
-    """The user edits a third of the jobs."""
+    """Add a user edit to a third of the jobs."""
     if random_.random() < 0.67:
         return scenario
     most_rounds = MOST_TRAJECTORIES // (scenario.prompts * scenario.responses)
@@ -334,6 +335,6 @@ _LATER: dict[str, Callable[[Scenario, random.Random], Scenario]] = {
 
 
 def plan_of(scenario: Scenario) -> FaultPlan:
-    """The faults of a seed's scenario."""
+    """Draw the faults of a seed's scenario."""
     site = scenario.site
     return draw_plan(scenario.seed, scenario.machines, site.replicas, scenario.horizon, workers=site.lendable)

@@ -1,5 +1,6 @@
-"""A run as a timeline that Perfetto (ui.perfetto.dev) and chrome://tracing open: who generated, waited, trained, moved
-weights and loaded them, when, and what went wrong meanwhile. The format is Chrome's trace events in JSON."""
+"""Trace: a run as a timeline for Perfetto (ui.perfetto.dev) and chrome://tracing, in Chrome's trace-event JSON. It
+shows generation, waiting, training, weight transfers and faults.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ MICROSECONDS = 1e6
 
 
 class Timeline:
-    """An observer. A machine is a process of the trace, what runs on it are threads; responses overlap, so they are
-    asynchronous spans."""
+    """Observer that records a trace. A machine is a process of the trace, its processes are threads; responses overlap,
+    so they are asynchronous spans."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -51,7 +52,7 @@ class Timeline:
         self._stage = ""
 
     def __call__(self, event: Event) -> None:
-        """An observer's view of one event."""
+        """Record one event."""
         match event:
             case Submitted(replica):
                 self._count(replica, 1)
@@ -104,7 +105,7 @@ class Timeline:
                 pass
 
     def write(self, file: Path) -> None:
-        """As JSON. Raises `OSError`."""
+        """Write the JSON file. Raises `OSError`."""
         names = [
             self._named(kind, name, place)
             for path, place in self._tracks.items()
@@ -116,7 +117,7 @@ class Timeline:
     # --- the format ---
 
     def _place(self, path: str) -> tuple[int, int]:
-        """(pid, tid) of `machine/process`."""
+        """Return (pid, tid) of `machine/process`."""
         machine, _, process = path.partition("/")
         track = machine, process or machine
         if track not in self._tracks:

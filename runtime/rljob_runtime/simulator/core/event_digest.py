@@ -1,7 +1,7 @@
-"""Digest of a run: equal for the same events at the same times, whatever their classes and fields are called.
+"""Event digest: a digest of a run that is independent of the names of classes and fields.
 
-A digest covers values only. Each kind of event has a fixed tag, and each of its fields a fixed place after the tag. So
-digests of one seed can be compared across a renaming.
+It covers values only. Each kind of event has a fixed tag, and each field a fixed place after it, so digests of a seed
+are comparable across renames.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from rljob_runtime.simulator.core import events as e
 Fields = tuple[str, ...]
 
 _PLAIN = frozenset({bool, float, int, str, type(None)})
-"""Types whose `repr` names no class. Their subclasses are refused: the `repr` of an enum's member names the enum."""
+"""Types whose `repr` contains no class name. Subclasses are refused: the `repr` of an enum's member names the enum."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """What a digest covers of each class, in which order."""
+    """What a digest covers of each class, in order."""
 
     kinds: Mapping[type, tuple[int, Fields]]
-    """By kind of event: its tag, and its fields. A tag is never used again, and a new field comes last."""
+    """Tag and fields by kind of event. A tag is never reused; a new field is appended."""
     values: Mapping[type, Fields]
-    """By class of a value that events hold: its fields."""
+    """Fields by class of a value inside events."""
     left_out: Mapping[type, Fields] = field(default_factory=dict)
     """Fields that a digest does not cover."""
 
@@ -77,24 +77,24 @@ PLACES = Places(
 
 
 class EventDigest:
-    """The digest of the events that were added so far."""
+    """Digest of the events added so far."""
 
     def __init__(self, places: Places = PLACES) -> None:
         self._places = places
         self._hash = hashlib.blake2b(digest_size=8)
 
     def add(self, seconds: float, event: object) -> None:
-        """Cover one event more. Raises KeyError for a kind of event, and TypeError for a value, that has no place."""
+        """Add one event. Raises KeyError for a kind of event, and TypeError for a value, without a place."""
         tag, fields = self._places.kinds[type(event)]
         values = tuple([self._plain(getattr(event, name)) for name in fields])
         self._hash.update(f"{seconds!r} {tag} {values!r}\n".encode())
 
     def text(self) -> str:
-        """The digest in hexadecimal digits."""
+        """Return the digest in hexadecimal digits."""
         return self._hash.hexdigest()
 
     def _plain(self, value: object) -> object:
-        """The value without a name of a class or of a field."""
+        """Convert a value to one without names of classes or fields."""
         kind = type(value)
         if kind in _PLAIN:
             return value

@@ -1,5 +1,6 @@
-"""What happens in a simulated run. Invariants, timelines and the run's digest are observers of these and of nothing
-else. Times are seconds of the loop's clock; `since` is when a thing began that ends with the event."""
+"""Events: everything that happens in a simulated run. Invariants, timelines and the digest observe events only. Times
+are seconds of the loop's clock; `since` is the start of what the event ends.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ class ProcessEnded:
 
 @dataclass(frozen=True, slots=True)
 class StoreLost:
-    """The coordinator's file is gone; the next one begins with an empty one."""
+    """The coordinator's file was deleted; the next one starts with an empty one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """`prefix`: tokens that it goes on from."""
+    """A request was submitted. `prefix`: tokens that it continues from."""
 
     replica: str
     key: TrajectoryKey
@@ -39,7 +40,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The response is whole, with `tokens` in all."""
+    """A response is complete, with `tokens` in all."""
 
     replica: str
     key: TrajectoryKey
@@ -51,7 +52,7 @@ class Generated:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """`tokens`: made so far."""
+    """A response was aborted after `tokens`."""
 
     replica: str
     key: TrajectoryKey
@@ -62,14 +63,14 @@ class Aborted:
 
 @dataclass(frozen=True, slots=True)
 class MadeRoom:
-    """The replica rests: its accelerators are another's."""
+    """A replica sleeps and released its accelerators."""
 
     replica: str
 
 
 @dataclass(frozen=True, slots=True)
 class LaidOut:
-    """The replica generates on so many accelerators from now on."""
+    """A replica generates on this many accelerators from now on."""
 
     replica: str
     tensor_parallel: int
@@ -78,7 +79,7 @@ class LaidOut:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The replica generates with this version from now on; `content` is what its relay handed it."""
+    """A replica generates with this version from now on; `content` is what its relay gave it."""
 
     replica: str
     version: int
@@ -88,7 +89,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A relay holds the version whole."""
+    """A relay holds the version completely."""
 
     machine: str
     version: int
@@ -105,7 +106,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class Contributed:
-    """The gradients of these groups of `step` were computed while others still generated."""
+    """The gradients of these groups of `step` were computed during generation."""
 
     step: int
     prompts: tuple[PromptKey, ...]
@@ -114,7 +115,7 @@ class Contributed:
 
 @dataclass(frozen=True, slots=True)
 class Summed:
-    """A lent machine has summed these groups too, with weights of this content."""
+    """A loaned machine added these groups to its sums, with weights of this content."""
 
     machine: str
     step: int
@@ -125,7 +126,7 @@ class Summed:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """A lent machine's sums lie at the trainer's inbox."""
+    """A loaned machine's sums arrived in the trainer's inbox."""
 
     machine: str
     step: int
@@ -144,8 +145,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The update that led to `step`, from weights with the content `before` to ones with `after`. `parts`: what its
-    gradient was added up from."""
+    """The update `step`, from weights with the content `before` to `after`. `parts`: the terms of its gradient."""
 
     step: int
     groups: tuple[Group, ...] = field(repr=False)
@@ -171,28 +171,28 @@ class Checkpointed:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The final model is written, after `step` updates."""
+    """The final model was written, after `step` updates."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The coordinator is told that the job is to have so many rounds, where that is another number than before."""
+    """The coordinator learned a changed number of rounds."""
 
     rounds: int
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The anchors (milliseconds by test) that rewards hold when a round is about to be closed."""
+    """The rewards' anchors (milliseconds by test) immediately before a round closes."""
 
     anchors: tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """`reward` is None for a failure of ours."""
+    """A reward arrived; None for a failure of ours."""
 
     prompt: str
     reward: float | None
@@ -201,8 +201,8 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the store that was written: `table`, its identity, and what of it invariants are about. `values` is None
-    for a row that was deleted."""
+    """A written row of the store: `table`, identity, and the values that invariants use. `values` is None for a deleted
+    row."""
 
     table: str
     identity: tuple[int, ...]
@@ -229,7 +229,7 @@ class CoordinatorStarted:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorEnded:
-    """`why`: killed, finished, or the error that it died of."""
+    """A coordinator ended. `why`: killed, finished, or its error."""
 
     term: int
     why: str
@@ -282,4 +282,4 @@ Observe = Callable[[Event], None]
 
 
 def unobserved(event: Event) -> None:
-    """Nobody looks."""
+    """Ignore an event."""

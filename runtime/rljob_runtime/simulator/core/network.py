@@ -1,8 +1,8 @@
-"""Simulated processes and the messages to them: where a fault meets the protocol.
+"""Network: simulated processes and messages, and the effect of faults on them.
 
-A message is lost, comes twice, late, or not before its receiver goes on; a caller hears `PeerGone` from a machine that
-answers for its dead process, and nothing at all from one that is cut off. A caller that gives up does not stop the far
-end: what it asked for may still happen.
+A message may be lost, duplicated, late, or delayed until its receiver continues. A caller receives `PeerGone` from a
+machine that answers for its dead process, and nothing from a machine that is cut off. A caller that gives up does not
+stop the other side: its request may still take effect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rljob_runtime.simulator.core.process_clock import ProcessClock
 
 
 class FaultKind(StrEnum):
-    """What may be wrong with a way or with a process, for a while."""
+    """Temporary fault of a link or a process."""
 
     CUT = "cut"
     LOSS = "loss"
@@ -37,11 +37,11 @@ DISORDER_SECONDS = 2.0
 SLOW_FACTOR = 4.0
 SLOW_MESSAGE_SECONDS = 0.05
 CLOCK_ERROR = 3.0
-"""Seconds that the timers of a skewed clock take for one."""
+"""Seconds that the timers of a skewed clock count as one."""
 
 
 class FaultState:
-    """The troubles in force on one thing. The same one may be in force twice."""
+    """Faults in force on one thing. The same fault may be in force twice."""
 
     def __init__(self) -> None:
         self._troubles: Counter[FaultKind] = Counter()
@@ -60,43 +60,43 @@ class FaultState:
 
     @property
     def rate(self) -> float:
-        """How fast a process runs under it."""
+        """Speed of a process under these faults."""
         return 0.0 if FaultKind.FROZEN in self else 1 / SLOW_FACTOR if FaultKind.SLOW in self else 1.0
 
 
 class Mailbox:
-    """What waits for a receiver that stands still."""
+    """Messages that wait for a hanging receiver."""
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], None]] = []
 
     def put(self, open_now: bool, deliver: Callable[[], None]) -> None:
-        """Deliver now, or when it goes on."""
+        """Deliver now, or when the receiver continues."""
         if open_now:
             deliver()
         else:
             self._waiting.append(deliver)
 
     def go_on(self) -> None:
-        """Deliver what waited, in order."""
+        """Deliver waiting messages in order."""
         waiting, self._waiting = self._waiting, []
         for deliver in waiting:
             deliver()
 
 
 class CoordinatorIncarnation:
-    """One coordinator's life. What it asked for before its end may still happen; it hears of nothing any more."""
+    """One life of a coordinator. Its requests may take effect after its end, but it receives nothing."""
 
     def __init__(self, condition: FaultState | None = None, api: FaultState | None = None) -> None:
         self.alive = True
         # Not `or`: one without a trouble is empty, and troubles come later.
         self.condition = FaultState() if condition is None else condition
         self.api = FaultState() if api is None else api
-        """Of the way to the API server alone."""
+        """Faults of the link to the API server only."""
         self.mail = Mailbox()
 
     async def awake(self) -> None:
-        """Return when it can take something in: after its stand-still, never after its end."""
+        """Return when it can receive: after a hang, never after its end."""
         if self.alive and FaultKind.FROZEN not in self.condition:
             return
         going_on = asyncio.Event()
@@ -105,18 +105,18 @@ class CoordinatorIncarnation:
 
 
 LIFE: ContextVar[CoordinatorIncarnation | None] = ContextVar("life", default=None)
-"""Whose call it is, where more than one coordinator lives: set in the task that all of a coordinator's descend from."""
+"""The calling coordinator, if several are alive: set in the task that all tasks of a coordinator descend from."""
 
 
 class Called:
-    """What coordinators call, and knows which of them it is."""
+    """A peer that coordinators call, and that knows the caller."""
 
     def __init__(self) -> None:
         self._life = CoordinatorIncarnation()
 
     @property
     def life(self) -> CoordinatorIncarnation:
-        """The coordinator that asks now; for whoever is none, the one that is to be in office."""
+        """The calling coordinator; for other callers the one that should lead."""
         return LIFE.get() or self._life
 
     @life.setter
@@ -125,7 +125,7 @@ class Called:
 
 
 class Process:
-    """Something that can be killed and that can stand still; `conditions` are its own and its machine's."""
+    """A process that can be killed and can hang. `conditions` are its own and its machine's."""
 
     def __init__(
         self, name: str, peer: Any, conditions: tuple[FaultState, ...] = (), pace: ProcessClock | None = None
@@ -144,7 +144,7 @@ class Process:
         return any(trouble in condition for condition in self.conditions)
 
     def refresh(self) -> None:
-        """The conditions changed: run so fast now, and take the mail that waited."""
+        """Apply changed conditions: set the clock's rate and deliver waiting messages."""
         rate = min((condition.rate for condition in self.conditions), default=1.0)
         if rate != self.pace.rate:
             self.pace.set(rate)
@@ -153,8 +153,10 @@ class Process:
             self._mail.go_on()
 
     def kill(self, told_after: float = 0.0) -> None:
-        """It ends, and all its work with it. Its machine tells those who wait, unless it is cut off; where the machine
-        ends too, somebody else does after some time."""
+        """End the process and its work.
+
+        Its machine notifies waiting callers, unless it is cut off. If the machine ends too, callers are notified after
+        `told_after`."""
         self.alive = False
         for task in list(self._tasks):
             task.cancel()
@@ -170,12 +172,12 @@ class Process:
             self.tell_gone(caller)
 
     def tell_gone(self, caller: asyncio.Future[Any]) -> None:
-        """The machine answers for its dead process."""
+        """Answer a caller on behalf of a dead process."""
         if not caller.done() and not self._silent and not self.has_fault(FaultKind.CUT):
             caller.set_exception(PeerGone(f"{self.name} is dead"))
 
     def start(self, method: str, arguments: Sequence[Any], answer: Callable[[asyncio.Task[Any]], None]) -> None:
-        """Have the peer do what a message asks; `answer` is called when it is done. A frozen process begins later."""
+        """Start what a message requests; `answer` is called at its end. A hanging process starts later."""
 
         def begin() -> None:
             if self.alive:
@@ -187,13 +189,13 @@ class Process:
         self._mail.put(self.pace.rate > 0, begin)
 
     def expect(self, caller: asyncio.Future[Any]) -> None:
-        """This caller waits for an answer."""
+        """Register a waiting caller."""
         self._callers[caller] = None
         caller.add_done_callback(lambda caller: self._callers.pop(caller, None))
 
 
 class SimulatedWire:
-    """`remote.PeerChannel` from one coordinator's life to one process."""
+    """`remote.PeerChannel` from one coordinator to one process."""
 
     def __init__(
         self, process: Process, rng: random.Random, latency: float, life: CoordinatorIncarnation | None = None
@@ -230,7 +232,7 @@ class SimulatedWire:
             timer.cancel()
 
     def _send(self, deliver: Callable[[], None]) -> None:
-        """A message goes its way, or ways."""
+        """Send a message, possibly several copies."""
         if not self._life.alive:
             return
         troubled = [condition for condition in (*self._process.conditions, self._life.condition) if condition]
@@ -238,7 +240,7 @@ class SimulatedWire:
             asyncio.get_running_loop().call_later(seconds, deliver)
 
     def _ways(self, troubled: Sequence[FaultState]) -> list[float]:
-        """How long each copy of a message takes; none for one that is lost."""
+        """Return the delay of each copy of a message; empty for a lost one."""
 
         def suffers(trouble: FaultKind) -> bool:
             return any(trouble in condition for condition in troubled)

@@ -1,4 +1,4 @@
-"""A clock that may run slower or faster than the loop's, or stand still: the one that a simulated process lives by."""
+"""Process clock: the clock of a simulated process, which may run slower or faster than the loop's, or stand still."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import asyncio
 import math
 
 SOON = 1e-6
-"""Timers of the loop are a nanosecond early at times: what is due so soon is due."""
+"""The loop's timers may be a nanosecond early: what is due this soon counts as due."""
 
 
 def loop_time() -> float:
-    """The loop's clock."""
+    """Return the loop's time."""
     return asyncio.get_running_loop().time()
 
 
 class Event:
-    """Wakes everybody who waits for it now."""
+    """Wakes all its present waiters."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[bool], None] = {}
 
     def fire(self) -> None:
-        """Wake them."""
+        """Wake all waiters."""
         for waiter in list(self._waiting):
             _wake(waiter, True)
 
@@ -33,7 +33,7 @@ class Event:
 
 
 async def first_of(signals: tuple[Event, ...], seconds: float | None) -> bool:
-    """Wait for any of these, at most so long (None: for ever). False when the time ran out."""
+    """Wait for any of these, at most `seconds` (None: no limit). Returns False on timeout."""
     loop = asyncio.get_running_loop()
     waiter: asyncio.Future[bool] = loop.create_future()
     timer = loop.call_later(seconds, _wake, waiter, False) if seconds is not None else None
@@ -54,27 +54,27 @@ def _wake(waiter: asyncio.Future[bool], fired: bool) -> None:
 
 
 class ProcessClock:
-    """`rate` seconds of this clock pass in one of the loop's."""
+    """A clock that passes `rate` seconds per second of the loop."""
 
     def __init__(self) -> None:
         self.rate = 1.0
         self.timers = 1.0
-        """Seconds that a timer set by this clock takes for one."""
+        """Seconds that a timer of this clock counts as one."""
         self._since = 0.0
         self._local = 0.0
         self._changed = Event()
 
     def now(self) -> float:
-        """Seconds on this clock."""
+        """Return the time of this clock."""
         return self._local + (loop_time() - self._since) * self.rate
 
     def set(self, rate: float) -> None:
-        """From now on it runs so fast. 0 stands still."""
+        """Change the rate from now on; 0 stands still."""
         self._local, self._since, self.rate = self.now(), loop_time(), rate
         self._changed.fire()
 
     async def until(self, due: float, *signals: Event) -> None:
-        """Return when this clock shows `due`, or as soon as one of `signals` is fired."""
+        """Return when this clock shows `due`, or when one of `signals` fires."""
         while (left := due - self.now()) > SOON:
             rate = self.rate
             seconds = left / rate if rate > 0 and left < math.inf else None
@@ -82,5 +82,5 @@ class ProcessClock:
                 return
 
     async def sleep(self, seconds: float) -> None:
-        """`asyncio.sleep` on this clock."""
+        """Sleep on this clock."""
         await self.until(self.now() + seconds)

@@ -1,5 +1,6 @@
-"""Tokens of simulated responses: a function of (response, weight version, place). Whoever generates, however often, the
-sum comes out the same; and who trains on them can tell which weights made them."""
+"""Tokens: contents of simulated responses, a function of (response, weight version, position). Sums are the same on any
+replica, and a trainer can tell which weights generated them.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +20,17 @@ Plain = int | str | tuple["Plain", ...]
 
 
 def digest(*parts: Plain) -> int:
-    """A number that depends on the parts and on nothing else: on no name of a class either."""
+    """Return a number that depends on the parts only, not on class names."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=6).digest(), "big")
 
 
 def phase(key: TrajectoryKey, version: int) -> int:
-    """Where in the endless text a response begins. Two versions of a response begin in different places."""
+    """Return where in the endless text a response starts; it differs between versions."""
     return (digest("tokens", key.prompt.epoch, key.prompt.index, key.sample) + version * _STRIDE) % _PERIOD
 
 
 def text(phase: int, start: int, end: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Tokens `start` to `end` of a response and their log-probabilities."""
+    """Return tokens `start` to `end` of a response and their log-probabilities."""
     tokens, logprobs = _book(1 + (phase + end) // _PERIOD)
     return tokens[phase + start : phase + end], logprobs[phase + start : phase + end]
 

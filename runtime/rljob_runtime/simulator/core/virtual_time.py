@@ -1,5 +1,6 @@
-"""An event loop on virtual time: when nobody can run, the clock jumps to the next timer. Hours take milliseconds, and
-the same program takes the same steps every time."""
+"""Virtual time: an event loop whose clock jumps to the next timer when no task can run. Hours take milliseconds, and a
+program takes the same steps every time.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +13,19 @@ T = TypeVar("T")
 
 
 class Deadlock(RuntimeError):
-    """Every task waits for something that no timer will bring: under virtual time that is for ever."""
+    """Every task waits for something that no timer will bring."""
 
 
 class Livelock(RuntimeError):
-    """The loop goes round and round and the clock stands still."""
+    """The loop runs without end while the clock stands still."""
 
 
 MOST_TURNS = 200_000
-"""Turns of the loop at one moment, after which it is a livelock."""
+"""Turns of the loop at one time, after which it is a livelock."""
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Instead of sleeping until a timer is due, tells the loop that it is."""
+    """A selector that advances the clock to the next timer instead of sleeping."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,18 +46,18 @@ class _JumpingSelector(selectors.SelectSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """For programs without threads and sockets: those would stand still while the clock runs."""
+    """An event loop for programs without threads and sockets, which would not progress under virtual time."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return virtual seconds since the loop was created."""
         return self._jumping.now
 
 
 def run(program: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` under virtual time."""
+    """Run a coroutine as `asyncio.run` does, under virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(program)

@@ -1,1 +1,1 @@
-"""Faults: which faults a run has, and their application."""
+"""Faults: selection and application of faults."""

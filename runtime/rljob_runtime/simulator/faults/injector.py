@@ -1,4 +1,4 @@
-"""Carries a fault plan out on a world: when a fault begins and when it is over, and what that means for its target."""
+"""Injector: applies a fault plan to a simulated cluster: the start, the end and the effect of each fault."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ Undo = Callable[[], None]
 
 
 class CoordinatorHost:
-    """Where the coordinator sits: its machine's condition outlives it. The run starts and kills coordinators."""
+    """The coordinator's machine, whose faults outlive a coordinator. The run starts and kills coordinators."""
 
     def __init__(self) -> None:
         self.condition, self.api = FaultState(), FaultState()
-        """Of the machine, and of its way to the API server."""
+        """Faults of the machine, and of its link to the API server."""
         self.full_disk = 0
         self.lost_disk = False
-        """Its store is gone, as the next coordinator will find."""
+        """Whether its store was deleted; the next coordinator finds none."""
         self.crashes = asyncio.Event()
         self.asked = asyncio.Event()
-        """Its pod was asked to go (SIGTERM)."""
+        """Set when its pod received SIGTERM."""
         self.returned = Event()
         self.absent = 0
-        """Crashes that are not over: it cannot be started until it has returned."""
+        """Number of crashes in force: it cannot start before their end."""
         self.changed: Callable[[], None] = lambda: None
         """Called when the condition or the disk changed."""
 
     def move(self) -> None:
-        """The next coordinator sits on another machine: what befell this one is not its trouble."""
+        """Place the next coordinator on another machine, without this machine's faults."""
         self.condition, self.api = FaultState(), FaultState()
 
 
 class Injector:
-    """Faults of the same kind on the same target may overlap; each ends for itself."""
+    """Applies faults. Faults of one kind on one target may overlap; each ends separately."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Injector:
         self._observe = observe
 
     def schedule(self, plan: FaultPlan) -> None:
-        """From now on, which is second 0 of the plan."""
+        """Schedule the plan from now on, its second 0."""
         for fault in plan.faults:
             asyncio.get_running_loop().call_later(fault.time, self._begin, fault)
 
@@ -128,7 +128,7 @@ class Injector:
             process.refresh()
 
     def _full_disk(self, machine: str) -> Undo:
-        """Of the trainer: its checkpoint volume. Of a rollout machine: the shared memory that weights go to."""
+        """Fill a disk: the trainer's checkpoint volume, or a rollout machine's shared memory for weights."""
         disk = self._world.disk if machine == TRAINER else self._world.machine(machine).weights
         disk.full += 1
 
@@ -138,8 +138,8 @@ class Injector:
         return undo
 
     def _trainer_leaves(self) -> Undo:
-        """Its pod waits as `entrypoints.pre_stop` does, and goes when it is empty, nobody is there to empty it, or its
-        time is over."""
+        """Delete the trainer's pod gracefully: it waits as `entrypoints.pre_stop` does, until it is drained, no
+        coordinator is alive, or its time is over."""
         leaving = self._control.incarnation("trainer-0")
         self._control.ask_to_go("trainer-0")
 
@@ -222,7 +222,7 @@ class Injector:
                 return _trouble(seat.condition, fault.kind, lambda: seat.changed())
 
     def _fast_coordinator(self) -> Undo:
-        """It compares its clock with nobody's, so one that runs fast is a world that runs slow."""
+        """Speed up the coordinator's clock. It compares its clock with no other, so all others run slow instead."""
         undo = [
             _trouble(machine.condition, FaultType.SLOW, machine.refresh)
             for machine in list(self._world.machines.values())

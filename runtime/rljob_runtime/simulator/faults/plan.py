@@ -1,4 +1,4 @@
-"""Faults as values: a plan is drawn from a seed, printed, read back, and made smaller while it still fails."""
+"""Fault plan: faults as values, drawn from a seed, printed, parsed, and reduced while they still fail."""
 
 from __future__ import annotations
 
@@ -10,46 +10,45 @@ from enum import StrEnum
 
 
 class FaultType(StrEnum):
-    """What goes wrong."""
+    """Kinds of faults."""
 
     CRASH = "crash"
-    """The process ends at once, and cannot be started before the fault's end. Of a machine: its pod is gone, and the
-    next one is there at the end."""
+    """The process ends immediately and cannot start before the fault's end. A machine's pod is replaced at the end."""
     HANG = "hang"
-    """It stands still (SIGSTOP), and goes on at the end."""
+    """The process stands still (SIGSTOP) until the end."""
     SLOW = "slow"
-    """It and the messages to it take several times as long."""
+    """The process and messages to it take several times as long."""
     PARTITION = "partition"
-    """Nothing gets through to it or from it."""
+    """No message passes in either direction."""
     LOSS = "loss"
-    """Messages get lost."""
+    """Messages are lost."""
     DUPLICATION = "duplication"
-    """Messages come twice."""
+    """Messages arrive twice."""
     REORDERING = "reordering"
     """Messages overtake each other; reads are stale."""
     CLOCK = "clock-skew"
-    """Its clock runs at another rate than the others'."""
+    """Its clock runs at another rate."""
     DISK_FULL = "disk-full"
-    """What it writes to has no space left."""
+    """Its volume has no space left."""
     DISK_LOST = "disk-lost"
-    """A crash after which nothing is left of what it had written."""
+    """A crash that deletes everything it wrote."""
     LEAVE = "leave"
-    """Its pod is asked to go, as by `kubectl drain`, and killed at the fault's end. The next one comes when it has
-    gone."""
+    """Its pod is deleted gracefully, as by `kubectl drain`, and killed at the fault's end. The next pod is created
+    after it has gone."""
 
 
 class Role(StrEnum):
-    """What a fault may befall."""
+    """Possible targets of a fault."""
 
     REPLICA = "replica"
-    """Or a gradient worker beside it."""
+    """Or a gradient worker on the same machine."""
     RELAY = "relay"
     TRAINER = "trainer"
     REWARDS = "rewards"
     MACHINE = "machine"
     COORDINATOR = "coordinator"
     OFFICE = "coordinator/api"
-    """The way from the coordinator's node to the API server."""
+    """The link from the coordinator's node to the API server."""
     API = "api"
 
 
@@ -73,13 +72,15 @@ APPLICABLE: dict[Role, tuple[FaultType, ...]] = {
     Role.OFFICE: (FaultType.PARTITION,),
     Role.API: (FaultType.SLOW, FaultType.PARTITION, FaultType.LOSS, FaultType.REORDERING),
 }
-"""What can happen to what. The rest has no meaning: a replica writes no file, rewards run in the coordinator's pod and
-get no messages, and nobody but a replica's polls goes by a clock of its own."""
+"""Meaningful combinations. For example, a replica writes no file, rewards run in the coordinator's pod and receive no
+messages, and only a replica's polls depend on a clock of its own."""
 
 
 def role_of(target: str) -> Role:
-    """`rollout-0/replica-1`, `rollout-0/relay`, `rollout-0`, `trainer-0` (its pod), or a role's own name. Raises
-    `ValueError`."""
+    """Return the role of a target: `rollout-0/replica-1`, `rollout-0/relay`, `rollout-0`, `trainer-0` (its pod), or a
+    role's own name.
+
+    Raises `ValueError`."""
     patterns = (
         (r"rollout-\d+/(replica-\d+|worker)", Role.REPLICA),
         (r"rollout-\d+/relay", Role.RELAY),
@@ -98,7 +99,8 @@ def role_of(target: str) -> Role:
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """Seconds from the start of the run, in milliseconds' steps. Raises `ValueError` for what cannot happen."""
+    """A fault, in seconds from the start of the run, rounded to milliseconds. Raises `ValueError` for an impossible
+    one."""
 
     time: float
     kind: FaultType
@@ -114,7 +116,7 @@ class Fault:
 
     @property
     def end(self) -> float:
-        """When it is over."""
+        """Time of its end."""
         return self.time + self.duration
 
     def __str__(self) -> str:
@@ -123,33 +125,35 @@ class Fault:
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """All faults of a run, in the order of their time."""
+    """All faults of a run, ordered by time."""
 
     faults: tuple[Fault, ...] = ()
 
     @property
     def end(self) -> float:
-        """When the last one is over."""
+        """Time of the last end."""
         return max((fault.end for fault in self.faults), default=0.0)
 
     @property
     def planned(self) -> bool:
-        """Whether it may cost no finished update: pods are asked to go, with time enough to save what they hold; or the
-        coordinator alone is killed, and the next one comes before a suspension is carried out without it."""
+        """Whether the plan may cost no finished update.
+
+        Pods are deleted gracefully with enough time to save, or only the coordinator is killed and the next one starts
+        before a suspension proceeds without it."""
         return all(map(_leaves_in_time, self.faults)) or all(map(_restarts_soon, self.faults))
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.faults))
 
     def without(self, faults: Iterable[Fault]) -> FaultPlan:
-        """The same plan with these left out."""
+        """Return the plan without these faults."""
         out = set(faults)
         return FaultPlan(tuple(fault for fault in self.faults if fault not in out))
 
     @classmethod
     def parse(cls, text: str) -> FaultPlan:
-        """What `str` gives: `TIME KIND TARGET DURATION`, separated by `;` or by lines. Raises `ValueError` that names
-        the fault."""
+        """Parse the output of `str`: `TIME KIND TARGET DURATION`, separated by `;` or lines. Raises `ValueError` that
+        names the fault."""
         faults = []
         for part in filter(None, (part.strip() for part in re.split(r"[;\n]", text))):
             words = part.split()
@@ -180,9 +184,9 @@ def _kind(word: str) -> FaultType:
 
 
 GRACE_SECONDS = 75.0
-"""A pod's grace where the spec says nothing of it."""
+"""A pod's default grace period."""
 SOON_SECONDS = 20.0
-"""So late the next coordinator may come: a third of what the operator waits for at a suspension."""
+"""Latest start of the next coordinator: a third of the operator's wait at a suspension."""
 CRASH_WEIGHT = 3
 BURST_SHARE, BURST_SECONDS = 0.5, 2.0
 LEAVE_SHARE = OFFICE_SHARE = 0.25
@@ -197,9 +201,11 @@ def draw_plan(
     longest: float = 40.0,
     workers: bool = False,
 ) -> FaultPlan:
-    """From one to `most` faults. Every role is as likely as the next; crashes are likelier than other kinds. Half of
-    the faults come within seconds of another one, the rest anywhere before `horizon` seconds. Durations are spread over
-    the scales, from a tenth of a second to `longest`. Into some of the plans comes a planned leave."""
+    """Draw one to `most` faults.
+
+    Roles are equally likely; crashes are more likely than other kinds. Half of the faults start within seconds of
+    another one, the rest anywhere before `horizon` seconds. Durations range over all scales from a tenth of a second to
+    `longest`. Some plans contain a graceful deletion."""
     drawn = random.Random(f"{seed}/faults")
     targets = possible_targets(machines, replicas, workers)
     faults: list[Fault] = []
@@ -225,8 +231,8 @@ def draw_plan(
 
 
 def draw_leaves(seed: int, horizon: float) -> FaultPlan:
-    """From one to four planned leaves before `horizon` seconds, and nothing else. Half of them come with another one,
-    as when a node is drained that both pods are on."""
+    """Draw one to four graceful deletions before `horizon` seconds. Half of them coincide with another one, as when
+    both pods' node is drained."""
     drawn = random.Random(f"{seed}/planned")
     faults: list[Fault] = []
     for _ in range(drawn.randint(1, 4)):
@@ -243,7 +249,7 @@ def _leave(drawn: random.Random, time: float, seconds: float) -> Fault:
 
 
 def possible_targets(machines: int, replicas: int, workers: bool = False) -> dict[Role, list[str]]:
-    """Everything that a fault may befall in a job of this size, with gradient workers or without."""
+    """Return all targets of a job of this size, with or without gradient workers."""
     names = [f"rollout-{index}" for index in range(machines)]
     beside = [f"{name}/worker" for name in names] if workers else []
     return {
@@ -259,8 +265,10 @@ def possible_targets(machines: int, replicas: int, workers: bool = False) -> dic
 
 
 def shrink(plan: FaultPlan, fails: Callable[[FaultPlan], bool]) -> FaultPlan:
-    """A smallest part of a failing plan that still fails: no single fault of it can be left out (delta debugging,
-    Zeller and Hildebrandt 2002). `fails` is never asked twice about the same plan."""
+    """Return a smallest failing part of a failing plan: no single fault of it can be left out (delta debugging, Zeller
+    and Hildebrandt 2002).
+
+    `fails` is called at most once per plan."""
     known: dict[FaultPlan, bool] = {}
 
     def still_fails(smaller: FaultPlan) -> bool:

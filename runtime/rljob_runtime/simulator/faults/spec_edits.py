@@ -1,4 +1,6 @@
-"""What a user changes while the job runs, and the operator's part in it: pods go when its own policy says so."""
+"""Spec edits: changes by a user during the run, and the operator's reaction. Pods are deleted when the operator's own
+policy permits it.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from rljob_runtime.simulator.peers.cluster import SimulatedCluster
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 
 LOOK_SECONDS = 1.0
-"""How often the operator looks at pods that are to go."""
+"""Interval at which the operator checks leaving pods."""
 
 
 @dataclass(frozen=True)
 class Edit:
-    """One change, `time` seconds after the start: the number of rounds, of rollout machines, or a suspension that is
-    taken back `suspended` seconds later."""
+    """One edit, `time` seconds after the start: the number of rounds, of rollout machines, or a suspension that ends
+    `suspended` seconds later."""
 
     time: float
     rounds: int | None = None
@@ -28,7 +30,7 @@ class Edit:
 
     @property
     def end(self) -> float:
-        """When the user has done all of it."""
+        """Time at which the edit is complete."""
         return self.time + (self.suspended or 0.0)
 
     def __str__(self) -> str:
@@ -39,8 +41,9 @@ class Edit:
 
 
 def draw_edit(random_: random.Random, horizon: float, rounds: int, most_rounds: int, machines: int, most: int) -> Edit:
-    """One edit of a job of so many rounds and machines, before `horizon` seconds. At most one more round or machine,
-    where there may be `most_rounds` and `most`; a job keeps one of each."""
+    """Draw an edit before `horizon` seconds, of a job of this many rounds and machines.
+
+    It adds at most one round or machine, up to `most_rounds` and `most`; a job keeps at least one of each."""
     time = round(random_.uniform(0, horizon), 3)
     match random_.choice(["rounds", "machines", "suspended"]):
         case "rounds" if most_rounds > 1:
@@ -54,7 +57,7 @@ def draw_edit(random_: random.Random, horizon: float, rounds: int, most_rounds: 
 
 
 class SpecEditSchedule:
-    """Carries an edit out: the user writes the spec, the operator lets go of pods and makes them."""
+    """Applies an edit: the user writes the spec, the operator deletes and creates pods."""
 
     def __init__(self, control: SimulatedControlPlane, world: SimulatedCluster, seat: CoordinatorHost) -> None:
         self._control = control
@@ -62,7 +65,7 @@ class SpecEditSchedule:
         self._seat = seat
 
     def schedule(self, edit: Edit) -> None:
-        """From now on, which is second 0 of the job."""
+        """Schedule the edit from now on, second 0 of the job."""
         asyncio.get_running_loop().call_later(edit.time, self._begin, edit)
 
     def _begin(self, edit: Edit) -> None:
@@ -76,14 +79,15 @@ class SpecEditSchedule:
             self._stop(loop_time() + edit.suspended)
 
     def _let_go(self) -> None:
-        """Of machines that the target no longer names, as they are drained."""
+        """Delete drained machines that the target no longer names."""
         for incarnation in self._control.dismiss():
             self._world.power_off(incarnation)
         if self._control.leaving:
             asyncio.get_running_loop().call_later(LOOK_SECONDS, self._let_go)
 
     def _stop(self, until: float) -> None:
-        """All pods go once the coordinator has saved everything. A suspension is finished though it is taken back."""
+        """Delete all pods after the coordinator has saved everything. A suspension completes even if it is
+        withdrawn."""
         if not self._control.may_suspend():
             asyncio.get_running_loop().call_later(LOOK_SECONDS, self._stop, until)
             return

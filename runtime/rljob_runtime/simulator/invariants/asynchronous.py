@@ -1,12 +1,12 @@
-"""What holds in every run of `mode: Asynchronous`, beside what `common` says of trainer, versions and reports:
+"""Asynchronous invariants, in addition to `common`:
 
-- one place: each prompt that the pool's cursor has passed is in flight, ready, assigned, trained, filtered or requeued,
-  and in one of these only;
-- trained once: what the store says an update trained on is what the trainer did;
-- one version: all tokens of a response are of the weights that its group names, which were published once;
-- no progress lost: tokens in the store of a response under way become fewer only by a move, whose source has made more
-  than the destination began with, or because it is generated anew;
-- fresh enough: nothing is trained on that is staler than the bound, where there is one.
+- one place: each prompt before the pool's cursor is in exactly one of: in flight, ready, assigned, trained, filtered,
+  requeued;
+- trained once: the trainer trained on exactly the groups that the store records for an update;
+- one version: all tokens of a response come from the weights that its group names, which were published once;
+- no progress lost: stored tokens of a response in progress decrease only by a move whose source generated more than the
+  destination started with, or by a restart of the response;
+- fresh enough: no group over the staleness bound is trained on.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ class ExperienceInvariants(Invariants):
         self._bound = bound
         self._drawn = 0
         self._groups: dict[Draw, tuple[int | None, str | None]] = {}
-        """By draw: the update that it is assigned to, and its fate."""
+        """By draw: the update that it is assigned to, and its outcome."""
         self._by_prompt: defaultdict[tuple[int, int], dict[int, str | None]] = defaultdict(dict)
         self._filtered: set[tuple[int, int]] = set()
         self._former: set[tuple[int, int]] = set()
-        """Prompts that a store which was lost had settled: filtered, and trained on. Of the filtered ones those come
-        again that were drawn after the checkpoint."""
+        """Prompts settled in a lost store: filtered, and trained on. Filtered ones drawn after the checkpoint are drawn
+        again."""
         self._rows: dict[Sample, tuple[int, str | None, int]] = {}
         """Attempt, replica, failures."""
         self._held: Counter[Sample] = Counter()
         self._begins: Counter[Sample] = Counter()
-        """Tokens in the store when the attempt was given: until its destination hears, the source of a move goes on."""
+        """Stored tokens when the attempt was given: the source of a move continues until the destination starts."""
         self._chunk_sizes: dict[tuple[int, ...], int] = {}
         self._version_steps: dict[int, int] = {}
         self._began = 0
-        """The step of the first boundary that the present store knows."""
+        """Step of the first boundary in the present store."""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Published):
@@ -173,7 +173,7 @@ class ExperienceInvariants(Invariants):
             self._expect(now >= held, "no progress lost", f"{sample} had {held} tokens in the store, has {now}")
 
     def _forget_store(self) -> None:
-        """What it had settled is known to nobody now, but to the trainer and to whoever watched."""
+        """Forget the settled prompts of a lost store; only the trainer and observers know them."""
         self._filtered |= {draw[:2] for draw, (_, fate) in self._groups.items() if fate == "filtered"}
         for known in (
             self._groups,
@@ -206,7 +206,7 @@ class ExperienceInvariants(Invariants):
 
 
 def invariants_of(job: RLJob, prompts_an_epoch: int, on_broken: Callable[[], None] = lambda: None) -> Invariants:
-    """Those of the job's mode, on the simulator's clock."""
+    """Return the invariants of the job's mode, on the simulator's clock."""
     size = job.spec.algorithm.responses_per_prompt
     if job.spec.mode is Mode.ON_POLICY:
         return RoundInvariants(size, prompts_an_epoch, loop_time, on_broken)

@@ -1,20 +1,20 @@
-"""What holds in every run, whatever fails: checked after every event, from what that event changes. What the store's
-rows say of prompts and responses is each mode's own: `on_policy`, `asynchronous`.
+"""Common invariants: hold in every run, under every fault; checked after every event. Invariants of store rows are in
+`on_policy` and `asynchronous`.
 
 - trained once: no response is in the weights' history twice;
-- one version: all tokens of a response are of the weights that its version names;
-- one gradient: every group of an update is in exactly one of the parts that its gradient was added up from, and all
-  of them were computed with the weights that the update starts from;
-- whole groups: an update sees a prompt's responses in full number or not at all;
-- one lease: nobody else generates under an attempt that was given away;
-- no progress lost: a restart loses no update behind the newest checkpoint, and whoever goes on with a response begins
-  with every token that the store holds;
-- no update lost: where all that happens is planned, a restart loses none at all;
-- one history: a version number has one content, reports never go back to an earlier term or event;
-- anchors: at each boundary the store holds just the anchors that rewards hold, after whatever restart or rewind.
+- one version: all tokens of a response come from the weights that its version names;
+- one gradient: every group of an update is in exactly one of the parts of its gradient, and all parts were computed
+  with the weights that the update starts from;
+- complete groups: an update has all responses of a prompt or none;
+- one lease: no replica generates under an attempt that was given to another one;
+- no progress lost: a restart loses no update before the newest checkpoint, and a continued response starts with every
+  token in the store;
+- no update lost: if all faults are planned, a restart loses no update;
+- one history: a version number has one content; reports never go back to an earlier term or event;
+- anchors: at each boundary the store has exactly the anchors of the rewards, after any restart or rewind.
 
-`end` adds that nothing is left open, and that the job had as many rounds as it was told to have: no more than the one
-under way when it was told of fewer.
+`end` checks that nothing is left open, and that the job had the requested number of rounds: at most the one in progress
+when fewer were requested.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from rljob_runtime.simulator.core.tokens import digest, phase, text
 
 @dataclass(frozen=True)
 class Violation:
-    """An invariant that does not hold. `event` counts from 1, `at` is in seconds."""
+    """A violated invariant. `event` counts from 1, `at` is in seconds."""
 
     invariant: str
     detail: str
@@ -60,14 +60,14 @@ class Violation:
 
 @dataclass(frozen=True)
 class _Boundary:
-    """`drawn`: how many prompts the cursor has passed."""
+    """A boundary. `drawn`: number of prompts before the cursor."""
 
     drawn: int
     queue: frozenset[str]
 
 
 class Invariants(ABC):
-    """An observer: what both modes have in common. The first violation is kept, and `on_broken` called once."""
+    """Observer with the invariants of both modes. The first violation is kept, and `on_broken` called once."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Invariants(ABC):
         self._leases: dict[tuple[TrajectoryKey, int, int], str] = {}
         self._last_report = (0, 0)
         self._tellable = 0
-        """Rounds that a report under way may tell of: it may have been true when it was sent."""
+        """Rounds that a report in transit may name: it may have been correct when it was sent."""
         # What rewards learned: in the store by step, and in hand at the last closing of a round.
         self._anchors: defaultdict[int, dict[str, int]] = defaultdict(dict)
         self._learned: dict[str, int] | None = None
@@ -106,7 +106,7 @@ class Invariants(ABC):
         self._exported = self._asked_late = False
 
     def __call__(self, event: Event) -> None:
-        """An observer's view of one event."""
+        """Check one event."""
         self.events += 1
         match event:
             case Committed(rows):
@@ -151,8 +151,9 @@ class Invariants(ABC):
                 pass
 
     def end(self, rounds: int) -> None:
-        """The job says that it is complete, and was told last to have so many rounds. What it is told while the answer
-        with its final model is under way comes too late."""
+        """Check the end of a job that reports completion and last learned this number of rounds.
+
+        A number that arrives together with the final answer is too late."""
         done, newest = len(self._history), max(self._boundaries, default=0)
         right = rounds <= done <= max(rounds, self._most_rounds)
         self._expect(right or self._asked_late, "the job ends", f"{done} of {rounds} rounds are done")
@@ -207,7 +208,7 @@ class Invariants(ABC):
 
     @abstractmethod
     def _of_one_version(self, group: Group, weights: int) -> None:
-        """The group is what the update may train on that starts from `weights`."""
+        """Check that the update that starts from `weights` may train on the group."""
 
     def _not_invented(self, response: Response) -> None:
         key, version = response.key, response.weight_version
@@ -251,17 +252,17 @@ class Invariants(ABC):
 
     @abstractmethod
     def _held_of(self, key: TrajectoryKey, attempt: int) -> int:
-        """Tokens that the store held of a response when this attempt under way was given; else 0."""
+        """Return the stored tokens of a response when this attempt was given; 0 if it is not in progress."""
 
     # --- the store ---
 
     @abstractmethod
     def _commit(self, rows: Iterable[Row]) -> None:
-        """A transaction wrote these."""
+        """Check the rows of a transaction."""
 
     @abstractmethod
     def _closed(self, step: int) -> None:
-        """The store has a new boundary."""
+        """Check a new boundary."""
 
     def _boundary_row(self, row: Row) -> list[int]:
         (step,) = row.identity
@@ -281,7 +282,7 @@ class Invariants(ABC):
         return [step]
 
     def _history_begins(self, step: int) -> None:
-        """The new store knows nothing of the rounds up to `step`, and they were all the same; later ones never were."""
+        """Accept a new store that knows no rounds up to `step`; they count all the same, later ones do not."""
         self._store_lost = False
         for later in [one for one in self._boundaries if one > step]:
             del self._boundaries[later]

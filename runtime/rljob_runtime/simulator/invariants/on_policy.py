@@ -1,11 +1,11 @@
-"""What holds in every run of `mode: OnPolicy`, beside what `common` says of trainer, versions and reports:
+"""On-policy invariants, in addition to `common`:
 
-- one place: each prompt is undrawn, in the open round, queued, trained or filtered, and in one of these only; the
-  long-prompt queue in the store is those that are queued;
-- trained once: the store's history is the trainer's;
-- one version: the weights that a response's version names are those that the update starts from;
-- no progress lost: the store never holds fewer tokens of a response under way; a new history after a lost store begins
-  where the old one stood at its step.
+- one place: each prompt is in exactly one of: undrawn, in the open round, queued, trained, filtered; the stored
+  long-prompt queue has exactly the queued ones;
+- trained once: the store's history equals the trainer's;
+- one version: a response's version names the weights that the update starts from;
+- no progress lost: stored tokens of a response in progress never decrease; after a lost store the new history starts
+  in the state of the old one at its step.
 """
 
 from __future__ import annotations

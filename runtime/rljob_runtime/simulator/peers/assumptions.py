@@ -1,9 +1,8 @@
-"""Everything that a simulated cluster assumes and nobody here has measured: one list, each with its source.
+"""Assumptions: everything that a simulated cluster assumes without a measurement, with sources.
 
-Latencies of engines are not among them: they come from a profile (`profiled_engines`), or, where none is given, from
-`perf_model.hardware` and its calibration.
-Lengths come from a workload; the reward times and filters that a trace records are not played. A figure that was made
-with the simulator depends on these; the benchmarks print them beside it, and vary those that matter.
+Engine latencies come from a profile (`profiled_engines`), or from `perf_model.hardware` and its calibration. Lengths
+come from a workload; recorded reward times and filters of a trace are not replayed. Simulated metrics depend on these
+assumptions: benchmarks print them, and vary those that matter.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ MEGA, GIGA = 1e6, 1e9
 
 @dataclass(frozen=True)
 class Assumption:
-    """A number with its unit, and where it comes from."""
+    """A number with its unit and source."""
 
     value: float
     unit: str
@@ -28,7 +27,7 @@ class Assumption:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """The standard ones; `dataclasses.replace` makes others."""
+    """The standard assumptions; `dataclasses.replace` makes others."""
 
     # Training.
     model_flops_use: Assumption = Assumption(
@@ -107,7 +106,7 @@ class Assumptions:
     store_seconds: Assumption = Assumption(1e-3, "s a transaction", "assumed: SQLite in WAL mode with a sync to an SSD")
 
     def table(self) -> list[tuple[str, Assumption]]:
-        """Names and values, for whoever prints them."""
+        """Return names and values for printing."""
         return [(field.name, getattr(self, field.name)) for field in fields(self)]
 
 
@@ -116,14 +115,14 @@ STANDARD = Assumptions()
 
 @dataclass(frozen=True)
 class Setting:
-    """A job on a number of accelerators, as the benchmarks lay it out. Colocated, all generate and then all train;
-    disaggregated, `trainer_accelerators` of them only train and the rest only generates."""
+    """A job on a number of accelerators, as benchmarks arrange it. Colocated: all generate, then all train.
+    Disaggregated: `trainer_accelerators` only train, the rest only generate."""
 
     name: str
     model: ModelShape
     workload: str
     longest: int
-    """Tokens at which a response is cut."""
+    """Token limit of a response."""
     tensor_parallel: int
     accelerators: int
     trainer_accelerators: int
@@ -175,9 +174,11 @@ SETTINGS = tuple(
 
 @dataclass(frozen=True)
 class LaminarModel:
-    """A model of Laminar's throughput experiments: numbers of H800, and how many of them train (its Table 2), by kind
-    of system. Batch-wise systems are one-step staleness and stream generation; the synchronous one is colocated.
-    `batch_tensor_parallel`: of all three; `tensor_parallel`: of partial rollout and of Laminar (its A.3)."""
+    """A model of Laminar's throughput experiments: numbers of H800, and how many train (its Table 2), by kind of
+    system.
+
+    Batch-wise systems are one-step staleness and stream generation; the synchronous one is colocated.
+    `batch_tensor_parallel`: of these three; `tensor_parallel`: of partial rollout and of Laminar (its A.3)."""
 
     name: str
     model: ModelShape
@@ -207,7 +208,7 @@ LAMINAR_MODELS = (
 
 @dataclass(frozen=True)
 class LaminarJob:
-    """What all of them train on: Laminar §8, Settings, and A.3."""
+    """The job of all of them: Laminar §8, Settings, and A.3."""
 
     prompts: int = 512
     responses: int = 16
@@ -215,9 +216,9 @@ class LaminarJob:
     longest_prompt: int = 2048
     longest_response: int = 16384
     concurrency: int = 1024
-    """Responses that a replica has at most, in partial rollout and in Laminar."""
+    """Maximum of responses per replica in partial rollout and in Laminar."""
     capacity_rounds: float | None = None
-    """Rounds' worth of groups that may be open; None for as many as the trainer needs: RLJob's default."""
+    """Open groups in rounds; None for as many as the trainer needs: RLJob's default."""
 
 
 LAMINAR_JOB = LaminarJob()
@@ -225,8 +226,8 @@ LAMINAR_JOB = LaminarJob()
 
 @dataclass(frozen=True)
 class LaminarLengths:
-    """Lengths of responses: a generator's, so stretched that `longest` becomes the job's longest; or, with `generator`
-    None, lognormal ones. `correlation`: within a prompt, of lognormal ones."""
+    """Response lengths: a generator's, scaled so that `longest` becomes the job's limit; with `generator` None,
+    lognormal ones. `correlation`: within a prompt, of lognormal ones."""
 
     name: str
     source: str

@@ -1,6 +1,6 @@
-"""The machines of a simulated job and the processes on them: `protocols.Backend`, and where faults take hold.
+"""Simulated cluster: the machines and processes of a job (`protocols.Backend`), on which faults take effect.
 
-Everything random comes from one seed, by name, so that what one process draws depends on no other.
+All randomness comes from one seed, by name, so that a process's draws do not depend on others.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from rljob_runtime.simulator.peers.trainer import TRAINER, GradientInboxes, Simu
 SHORT_BOUNDS = CallTimeouts(
     command=5.0, poll=5.0, heartbeat=2.0, load=30.0, start=30.0, train=60.0, join=10.0, gradients=20.0, release=20.0
 )
-"""For jobs whose rounds take seconds."""
+"""Timeouts for jobs whose rounds take seconds."""
 
 HEAD_SECONDS = 15.0
-"""After which the head of the cluster gives a silent node up, and tells who waits for an actor on it."""
+"""Time after which Ray's head declares a silent node dead and notifies callers of its actors."""
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """What the machines are, and how fast. Seconds."""
+    """Machines and their speed, in seconds."""
 
     replicas: int = 1
-    """On each rollout machine, in its first layout."""
+    """Per rollout machine, in its first layout."""
     lendable: bool = False
-    """Whether there is a gradient worker on each of them."""
+    """Whether each machine has a gradient worker."""
     shares_accelerators: bool = False
-    """Whether it computes on those of the replicas: one of them has the memory, or the other."""
+    """Whether the worker uses the replicas' accelerators: then only one of them has the memory."""
     engine: EngineKind = field(default_factory=lambda: steady(0.02))
     tensor_parallel: int = 1
-    """Of the first layout, the smallest; `engine` is its."""
+    """TP size of the first layout, the smallest; `engine` belongs to it."""
     wider: tuple[tuple[int, EngineKind], ...] = ()
-    """Engines of further layouts, by tensor parallel size."""
+    """Engines of further layouts, by TP size."""
     layout_seconds: float = 0.0
-    """To change the layout of a machine."""
+    """To switch a machine's layout."""
     lengths: Lengths | None = None
     latency: float = 0.002
-    """Of a message, on average."""
+    """Mean latency of a message."""
     hop_seconds: float = 0.2
     transfer_seconds: float = 0.0
     bounds: CallTimeouts = SHORT_BOUNDS
@@ -58,24 +58,24 @@ class ClusterSpec:
 
 @dataclass
 class Machine:
-    """A pod: its processes come and go, its shared memory stays while it lives."""
+    """A pod: processes start and end, its shared memory stays while it lives."""
 
     condition: FaultState = field(default_factory=FaultState)
     weights: Weights = field(default_factory=Weights)
     processes: dict[str, Process] = field(default_factory=dict)
     off: bool = False
-    """It has no power; nothing and nobody on it answers."""
+    """Whether it has no power: nothing on it answers."""
     incarnation: int = 0
-    """Whose processes these are."""
+    """Owner of these processes."""
 
     def refresh(self) -> None:
-        """Its condition changed."""
+        """Apply a changed condition."""
         for process in self.processes.values():
             process.refresh()
 
 
 class SimulatedCluster(Called):
-    """All machines of a simulated job. `seed` decides latencies and what becomes of messages."""
+    """All machines of a simulated job. `seed` determines latencies and the fate of messages."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class SimulatedCluster(Called):
         self.disk = TrainerDisk()
         self.machines: dict[str, Machine] = {}
         self.absent: Counter[str] = Counter()
-        """Processes that cannot be started, and incarnations of machines that are off."""
+        """Processes that cannot start, and incarnations of machines without power."""
         self._own: defaultdict[str, FaultState] = defaultdict(FaultState)
         self._gates: dict[str, asyncio.Event] = {}
         self._ended: set[str] = set()
-        """Incarnations whose actors a head has ended that did not reach them."""
+        """Incarnations whose actors were ended by a head that could not reach them."""
         self._boots = 0
         self._seed = seed
         self._observe = observe
@@ -103,19 +103,19 @@ class SimulatedCluster(Called):
     # --- questions ---
 
     def process(self, name: str) -> Process | None:
-        """A running process: `trainer`, `rollout-0/relay`, `rollout-0/replica-1`."""
+        """Return a running process: `trainer`, `rollout-0/relay`, `rollout-0/replica-1`."""
         return self.machine(name.partition("/")[0]).processes.get(name)
 
     def condition(self, name: str) -> FaultState:
-        """A process's own, from one start of it to the next."""
+        """Return a process's own faults, which persist across restarts."""
         return self._own[name]
 
     def machine(self, name: str) -> Machine:
-        """A machine by name; `trainer` is one."""
+        """Return a machine by name, including `trainer`."""
         return self.machines.setdefault(name, Machine())
 
     def open(self, sender: str, receiver: str) -> bool:
-        """`relay.Roads`."""
+        """Implement `relay.NetworkLinks`."""
         ends = [self.process(name if name == TRAINER else f"{name}/relay") for name in (sender, receiver)]
         return all(
             process is not None and not process.has_fault(FaultKind.CUT) and not process.has_fault(FaultKind.FROZEN)
@@ -123,7 +123,7 @@ class SimulatedCluster(Called):
         )
 
     def answers(self, sender: str, receiver: str) -> bool:
-        """`relay.Roads`."""
+        """Implement `relay.NetworkLinks`."""
         ways = [
             condition
             for name in (sender, receiver)
@@ -134,7 +134,7 @@ class SimulatedCluster(Called):
     # --- faults ---
 
     def kill(self, machine: str) -> None:
-        """End all processes of a machine and forget what it held; they may be made anew on it."""
+        """End all processes of a machine and clear its memory; they may start again."""
         self._end(machine)
         self.machine(machine).weights = Weights()
 
@@ -149,8 +149,10 @@ class SimulatedCluster(Called):
             self._observe(ProcessEnded(name))
 
     def power_off(self, incarnation: str) -> None:
-        """End a machine (`rollout-1.2`): nothing can be made on this incarnation any more. A rollout machine is silent,
-        until the head of the cluster gives it up; the trainer's processes end together, each seen by the others."""
+        """Power off a machine (`rollout-1.2`): nothing can start on this incarnation.
+
+        A rollout machine is silent until the head declares it dead; the trainer's processes end together, each seen by
+        the others."""
         self.absent[incarnation] += 1
         machine = incarnation.partition(".")[0]
         if machine.startswith(TRAINER):
@@ -160,7 +162,7 @@ class SimulatedCluster(Called):
             self.kill(machine)
 
     def hold_back(self, machine: str) -> asyncio.Event:
-        """The machine takes its time: its processes are not made until the event is set."""
+        """Delay the start of a machine's processes until the returned event is set."""
         gate = self._gates[machine] = asyncio.Event()
         return gate
 
@@ -205,7 +207,7 @@ class SimulatedCluster(Called):
         )
 
     async def release(self, member: Member) -> None:
-        """The head ends the actors of a pod: at once where it reaches them, else when one with its tables does."""
+        """End the actors of a pod: immediately if the head reaches them, else when a head with its tables does."""
         name = TRAINER if member.role is Role.TRAINER else member.machine
         condition = self.machine(name).condition
         out_of_reach = (
@@ -218,14 +220,14 @@ class SimulatedCluster(Called):
             self._end(name)
 
     def _take_up_tables(self, machine: str, members: Sequence[Member]) -> None:
-        """Whoever asks for actors reaches them: those that a head has ended are no more."""
+        """Reach a pod's actors: those that a former head has ended are gone."""
         ended = self._ended & set(map(_incarnation, members))
         if ended and FaultKind.CUT not in self.life.condition:
             self._ended -= ended
             self._end(machine)
 
     async def _expect(self, *names: str) -> None:
-        """Processes that cannot be started, and machines that are off, have not joined."""
+        """Raise unless these processes can start and their machines have joined."""
         missing = [name for name in names if self.absent[name]]
         if missing:
             await asyncio.sleep(self.site.bounds.join)
@@ -277,7 +279,7 @@ class SimulatedCluster(Called):
         return RemoteWorker(machine, self._wire(process), self.site.bounds)
 
     def _inboxes_from(self, machine: str) -> GradientInboxes | None:
-        """The trainer's inboxes, where a connection from this machine reaches it."""
+        """Return the trainer's inboxes if this machine can connect to it."""
         trainer, worker = self.process(TRAINER), self.process(f"{machine}/worker")
         if trainer is None or worker is None or any(p.has_fault(FaultKind.CUT) for p in (trainer, worker)):
             return None

@@ -1,5 +1,6 @@
-"""Rewards that run programs, under virtual time: what a test case takes is drawn, how long it may take is decided by
-the very policy of the code reward (`scheduling.reward_timeout`)."""
+"""Code rewards: simulated rewards that run programs. A program's duration is drawn; its timeout is decided by the real
+policy (`scheduling.reward_timeout`).
+"""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from rljob_runtime.simulator.core.process_clock import loop_time
 from rljob_runtime.simulator.peers.inputs import SimulatedRewards
 
 RULE = "programs"
-"""The name of the reward, under which the store keeps its anchors."""
+"""Name of the reward, under which the store keeps its anchors."""
 
 
 @dataclass(frozen=True)
 class Programs:
-    """What the responses' programs are: each ends after about `seconds`, or never. One test case a prompt; as many run
-    side by side as there are responses."""
+    """Programs of responses: each ends after about `seconds`, or never. One test case per prompt; all programs run
+    simultaneously."""
 
     seconds: float
     right_share: float
@@ -36,8 +37,8 @@ class Programs:
 
 
 class ProgramRewards(SimulatedRewards):
-    """`protocols.Rewards`. 1 for a right program that ends in time, else 0. A program follows from the seed, its prompt
-    and its text."""
+    """`protocols.Rewards`: 1 for a correct program in time, else 0. A program is a function of the seed, its prompt and
+    its text."""
 
     def __init__(self, programs: Programs, seed: int, observe: Observe = unobserved) -> None:
         super().__init__(bound=math.inf, observe=observe)

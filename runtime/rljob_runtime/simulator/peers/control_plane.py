@@ -1,6 +1,6 @@
-"""The RLJob at the API server and an operator that does what it is told. By the real one's policies it chooses tensor
-parallel sizes and the number of machines, where the job leaves a choice, which of them come and go, and the moment when
-their pods may go."""
+"""Control plane: the RLJob at the API server, with a simple operator. The real operator's policies choose TP sizes and
+numbers of machines, which machines join and leave, and when their pods may be deleted.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from rljob_runtime.simulator.core.network import (
 from rljob_runtime.simulator.core.process_clock import loop_time
 
 CALL_SECONDS = 5.0
-"""After which a call of the API server counts as lost."""
+"""Time after which an API call counts as lost."""
 
 
 class SimulatedControlPlane(Called):
-    """`protocols.ControlPlane`. `latency`: of a call, in seconds. `restless`: layouts change at random after rounds."""
+    """`protocols.ControlPlane`. `latency`: seconds of a call. `restless`: layouts change randomly after rounds."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class SimulatedControlPlane(Called):
         self._trainer = 1
         self._unplaced: set[str] = set()
         self._leaving: set[str] = set()
-        """Machines whose pod was asked to go and is still there."""
+        """Machines whose pod is being deleted."""
         self._gone: set[str] = set()
-        """Machines without a pod that get no other one for now."""
+        """Machines without a pod that get none for now."""
         self._drain_since: datetime | None = None
         size = job.spec.rollout.tensor_parallel_size
         parallel = TargetTensorParallel(short=size, long=size)
@@ -84,16 +84,16 @@ class SimulatedControlPlane(Called):
         self._refresh()
         self._before = self._job
         self.rounds = job.spec.rounds
-        """As the coordinator was told last."""
+        """Number of rounds that the coordinator last learned."""
 
     @property
     def name(self) -> str:
-        """The job's."""
+        """Name of the job."""
         return self._job.name
 
     @property
     def answers(self) -> bool:
-        """Whether the operator's own calls come through."""
+        """Whether the operator's own calls succeed."""
         return not self.unreachable and FaultKind.CUT not in self.condition
 
     @property
@@ -103,36 +103,36 @@ class SimulatedControlPlane(Called):
 
     @property
     def finished(self) -> Finished | None:
-        """How the job ended, as a coordinator told: no other one is started then."""
+        """The job's end as a coordinator reported it: no further one starts."""
         return self.last.finished if self.reports else None
 
     def incarnation(self, machine: str) -> str:
-        """The pod that a machine has now, as `rollout-1.2`."""
+        """Return a machine's present pod, as `rollout-1.2`."""
         number = self._trainer if machine.startswith("trainer") else self._incarnations[machine]
         return f"{machine}.{number}"
 
     # --- what the operator does ---
 
     def replace(self, machine: str) -> None:
-        """A new pod for a machine, at once, unless it is one that is to go."""
+        """Create a new pod for a machine immediately, unless it is leaving."""
         self._renew(machine)
         if self._target.phase is TargetPhase.SUSPEND or machine in self.leaving:
             self._gone.add(machine)
         self.place(machine)
 
     def ask_to_go(self, machine: str) -> None:
-        """Somebody deletes the machine's pod. It keeps its place until it has gone: see `replace`."""
+        """Delete a machine's pod. It keeps its place until it has gone: see `replace`."""
         self._leaving.add(machine)
         self._refresh()
 
     def withdraw(self, machine: str) -> None:
-        """A machine's pod is gone. The next one is listed, and has no address until `place`."""
+        """Remove a machine's pod. The next one is listed without an address until `place`."""
         self._renew(machine)
         self._unplaced.add(machine)
         self._refresh()
 
     def place(self, machine: str) -> None:
-        """The pod of a machine runs: it has an address."""
+        """Give a machine's pod an address: it runs."""
         self._unplaced.discard(machine)
         self._refresh()
 
@@ -145,7 +145,7 @@ class SimulatedControlPlane(Called):
         self._epoch += 1
 
     def scale(self, machines: int) -> None:
-        """A user edits the number of machines."""
+        """Edit the number of machines."""
         rollout = self._job.spec.rollout.model_copy(update={"machines": machines})
         self._respec(rollout=rollout)
         self._want(machine_scaling.wanted_count(rollout))
@@ -167,11 +167,11 @@ class SimulatedControlPlane(Called):
 
     @property
     def leaving(self) -> frozenset[str]:
-        """Machines whose pods are to go."""
+        """Machines whose pods shall be deleted."""
         return frozenset(self._incarnations) - self._gone - set(self._target.machines)
 
     def dismiss(self) -> list[str]:
-        """Let go of the pods that are to go and may: their incarnations."""
+        """Delete the leaving pods that may go. Returns their incarnations."""
         gone = drain.drained_machines(self._seen(), self._status(), self._job.spec, _now())
         self._gone |= gone
         if gone:
@@ -185,20 +185,20 @@ class SimulatedControlPlane(Called):
         return not ended and drain.may_suspend(self._seen(), status, self._job.spec, _now())
 
     def stop(self) -> list[str]:
-        """Let go of all pods but the coordinator's: their incarnations."""
+        """Delete all pods but the coordinator's. Returns their incarnations."""
         there = [machine for machine in ("trainer-0", *self._incarnations) if machine not in self._gone]
         self._gone |= {"trainer-0", *self._incarnations}
         self._refresh()
         return [self.incarnation(machine) for machine in there]
 
     def resume(self) -> None:
-        """New pods for the trainer and for the machines of the target."""
+        """Create pods for the trainer and for the target's machines."""
         for machine in ("trainer-0", *self._target.machines):
             self._renew(machine)
         self.set_phase(TargetPhase.RUN)
 
     def _seen(self) -> Observed:
-        """The pods, as far as it matters for letting go."""
+        """Return the pods, as far as deletion depends on them."""
         there = [name for name in self._incarnations if name not in self._gone]
         rollouts = [_pod(name, Role.ROLLOUT, ready=name not in self._unplaced) for name in there]
         trainers = [_pod("trainer-0", Role.TRAINER, ready=True)] if "trainer-0" not in self._gone else []
@@ -206,12 +206,12 @@ class SimulatedControlPlane(Called):
         return Observed(pods=(coordinator, *trainers, *rollouts))
 
     def _status(self) -> RLJobStatus:
-        """The whole, with what the coordinator reported."""
+        """Return the complete status, with the coordinator's report."""
         runtime = self.reports[-1] if self.reports else None
         return self._job.status.model_copy(update={"runtime": runtime, "drain_since": self._drain_since})
 
     def set_tensor_parallel(self, short: int, long: int) -> None:
-        """Other layouts for rounds to come."""
+        """Set the layouts of coming rounds."""
         self._retarget(tensor_parallel=TargetTensorParallel(short=short, long=long))
 
     def _choose_layouts(self, said: RuntimeStatus) -> None:
@@ -235,14 +235,14 @@ class SimulatedControlPlane(Called):
             self._refresh()
 
     def set_phase(self, phase: TargetPhase) -> None:
-        """Run or Suspend. A job that runs has all of its pods."""
+        """Set Run or Suspend. A running job has all its pods."""
         self._drain_since = _now()
         if phase is TargetPhase.RUN:
             self._gone -= {"trainer-0", *self._target.machines}
         self._retarget(phase=phase)
 
     def set_rounds(self, rounds: int) -> None:
-        """A user edits the spec."""
+        """Edit the number of rounds."""
         self._respec(rounds=rounds)
         self._refresh()
 
@@ -306,7 +306,7 @@ class SimulatedControlPlane(Called):
         await self.travel()
 
     async def travel(self) -> None:
-        """Half of a call. Raises `PeerTimeout` where it is lost; never returns to a coordinator that is no more."""
+        """Delay a call by half its latency. Raises `PeerTimeout` if it is lost; never returns to a dead coordinator."""
         seconds = self._latency / 2
         if self._suffers(FaultKind.SLOW):
             seconds += SLOW_MESSAGE_SECONDS

@@ -1,4 +1,4 @@
-"""A simulated gradient worker: what it has summed is which groups, and with weights of what content."""
+"""Simulated gradient worker: its sums are a set of groups, with the content of the weights used."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rljob_runtime.simulator.peers.relay import Weights
 from rljob_runtime.simulator.peers.trainer import GradientInboxes, TrainerCosts, tokens_of
 
 InboxesNow = Callable[[], GradientInboxes | None]
-"""The trainer's inboxes, as long as they can be reached from the machine."""
+"""The trainer's inboxes, while they are reachable from the machine."""
 
 
 class SimulatedWorker:
-    """`protocols.GradientWorker`. Does one thing at a time. `room`: whether what it computes with has memory left."""
+    """`protocols.GradientWorker`, one task at a time. `room`: whether its accelerators have memory left."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SimulatedWorker:
 
     @property
     def holds(self) -> bool:
-        """Whether weights or sums lie in memory."""
+        """Whether weights or sums are in memory."""
         return self._task is not None
 
     async def compute(self, term: int, step: int, version: int, groups: Sequence[Group]) -> ComputeReport:

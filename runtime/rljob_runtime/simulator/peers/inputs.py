@@ -1,4 +1,4 @@
-"""Simulated prompts and rewards: contents are keys, lengths and seconds come from a workload."""
+"""Simulated prompts and rewards: contents are keys; lengths and seconds come from a workload."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class SimulatedPrompt:
 
 
 def three_tokens(key: PromptKey) -> int:
-    """Length of every prompt where no workload says other."""
+    """Return the length of every prompt without a workload."""
     return 3
 
 
 class SimulatedPrompts:
-    """`protocols.PromptSource`: `size` prompts an epoch, in order."""
+    """`protocols.PromptSource`: `size` prompts per epoch, in order."""
 
     stop_token_ids: tuple[int, ...] = ()
     skipped = 0
@@ -54,14 +54,13 @@ class SimulatedPrompts:
         return SimulatedPrompt(key, (key.index % 97,) * self._tokens_of(key))
 
     async def decode(self, token_ids: Sequence[int]) -> str:
-        """Not text, but as good as text for a reward that looks at nothing else."""
+        """Return a stand-in text, for rewards that use nothing else."""
         return f"{len(token_ids)} tokens, {zlib.crc32(array('i', token_ids).tobytes()):08x}"
 
 
 class WorkloadLengths:
-    """Lengths of a workload: its step is the epoch, and every weight version answers anew (`attempt`). The first
-    `responses` of a prompt are drawn together, so that they are as alike as the workload has them. Prompts are cut at
-    `most_prompt` tokens."""
+    """Lengths of a workload: its step is the epoch, its attempt the weight version. The first `responses` of a prompt
+    are drawn together and have the workload's similarity. Prompts are cut at `most_prompt` tokens."""
 
     def __init__(self, workload: Workload, responses: int, most_prompt: int) -> None:
         self._most_prompt = most_prompt
@@ -70,18 +69,17 @@ class WorkloadLengths:
         )
 
     def response(self, key: TrajectoryKey, version: int) -> int:
-        """`replica.Lengths`."""
+        """Implement `replica.Lengths`."""
         return int(self._drawn(key.prompt, version).responses[key.sample].output_tokens)
 
     def prompt(self, key: PromptKey) -> int:
-        """Tokens of a prompt."""
+        """Return the tokens of a prompt."""
         return min(self._most_prompt, max(1, int(self._drawn(key, 0).input_tokens)))
 
 
 class SimulatedRewards:
-    """`protocols.Rewards`. Scores by the text alone (one of `levels` scores below 1), after `seconds(text)`; fails for
-    the prompts that `fails` names, as often as it says. Runs for longer than `bound` are ended as failures, as the pool
-    does."""
+    """`protocols.Rewards`: scores by the text only (one of `levels` scores below 1) after `seconds(text)`. Fails for
+    the prompts in `fails`, as often as given. Longer runs than `bound` end as failures, as in the pool."""
 
     def __init__(
         self,
@@ -107,13 +105,13 @@ class SimulatedRewards:
         return {}
 
     def restore_anchors(self, anchors: Anchors) -> None:
-        """Nothing is bounded by what was learned."""
+        """Ignore anchors: nothing is bounded by them."""
 
     def forget(self) -> None:
-        """The coordinator's pod is another one: what was in memory is gone."""
+        """Clear the memory: the coordinator's pod was replaced."""
 
     def crash(self) -> None:
-        """Everything that is being scored fails."""
+        """Fail everything that is being scored."""
         self._crashed.fire()
 
     async def score(self, prompt: object, response_text: str) -> float:
@@ -131,7 +129,7 @@ class SimulatedRewards:
         return reward
 
     async def _runs(self, seconds: float) -> bool:
-        """Whether a run of so long came to its end."""
+        """Check whether a run of this duration completes."""
         due = self.pace.now() + seconds
         try:
             async with asyncio.timeout(self._bound if math.isfinite(self._bound) else None):

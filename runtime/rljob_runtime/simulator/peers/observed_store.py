@@ -1,5 +1,6 @@
-"""The coordinator's real store, watched: every row that a transaction writes is told to observers when it is
-committed. So invariants follow the store row by row, and never read it."""
+"""Observed store: the coordinator's real store, which passes every committed row to observers. Invariants follow the
+store row by row and never read it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ _UNLIMITED = 1 << 30
 
 
 class ObservedStore(Store):
-    """`Store` on a disk that is not waited for: what dies here is the coordinator, never the machine under it."""
+    """A `Store` without disk synchronisation: simulated deaths hit the coordinator, never its machine."""
 
     def __init__(self, path: Path, job: str, observe: Observe = unobserved) -> None:
         super().__init__(path, job, Opening(lock_seconds=0.0))
@@ -64,30 +65,30 @@ class ObservedStore(Store):
         self._written.append(Row(table, identity, columns[size:] or None))
 
     def prune(self, keep: int) -> bool:
-        """Observers keep what is pruned: they watch over the whole history."""
+        """Prune without an event: observers follow the complete history."""
         pruned = super().prune(keep)
         self.forget()
         return pruned
 
     def notify(self) -> None:
-        """What was written is committed: let observers know."""
+        """Pass committed rows to observers."""
         written, self._written = self._written, []
         if written:
             self._observe(Committed(tuple(written)))
 
     def forget(self) -> None:
-        """What was written was rolled back."""
+        """Drop rows of a rolled back transaction."""
         self._written.clear()
 
     def fill_disk(self, full: bool) -> None:
-        """With a full disk the file grows no more: SQLite itself says so."""
+        """Prevent the file from growing, or permit it again; SQLite itself reports the full disk."""
         pages = self._db.execute("PRAGMA page_count").fetchone()[0]
         self._db.execute(f"PRAGMA max_page_count = {pages if full else _UNLIMITED}")
 
 
 class InlineStore:
-    """`StoreAccess` without the thread: under virtual time there is only one. `around` hears of the moments "before"
-    and "after" each call. With a `life` the calls take `seconds`, and end with it."""
+    """`StoreAccess` without a thread, which virtual time does not have. `around` is called "before" and "after" each
+    call. With a `life` calls take `seconds`, and end with it."""
 
     def __init__(
         self,
@@ -125,5 +126,5 @@ class InlineStore:
 
 
 def is_full_disk(error: BaseException | None) -> bool:
-    """Whether the coordinator died because its volume is full."""
+    """Check whether the coordinator died of a full volume."""
     return isinstance(error, sqlite3.OperationalError) and "full" in str(error)

@@ -1,4 +1,4 @@
-"""Engines as a profile measured them (`rljob profile`), in place of the roofline's."""
+"""Profiled engines: engines as `rljob profile` measured them, in place of the roofline's."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.perf_model.profile import Profile, ProfileError
 
 ENGINE = "VLLM"
-"""Whose speed the roofline foretells, and so whose profile can take its place."""
+"""The engine whose speed the roofline predicts; only its profiles can replace it."""
 
 
 @dataclass(frozen=True)
 class ProfiledEngine:
-    """Of one layout. `kv_tokens`: capacity of the KV cache."""
+    """Engine of one layout. `kv_tokens`: capacity of the KV cache."""
 
     latency: LatencyModel
     kv_tokens: int
@@ -24,15 +24,14 @@ class ProfiledEngine:
 
 @dataclass(frozen=True)
 class ProfiledEngines:
-    """`sizes`: by tensor parallel size. `source`: what was measured, and on what."""
+    """Engines by TP size. `source`: what was measured, on what hardware."""
 
     source: str
     sizes: Mapping[int, ProfiledEngine]
 
     @classmethod
     def of(cls, profile: Profile, model: ModelShape) -> ProfiledEngines:
-        """All layouts of the profile. Raises `ProfileError` where it is of another model or engine, or too small for a
-        law."""
+        """Fit all layouts of the profile. Raises `ProfileError` for another model or engine, or too few samples."""
         profile.check_engine(model, ENGINE)
         subject = profile.subject
         fits = {size: fit(profile, size) for size in profile.tensor_parallel_sizes}
@@ -42,7 +41,7 @@ class ProfiledEngines:
         )
 
     def at(self, tensor_parallel: int) -> ProfiledEngine:
-        """Of this layout. Raises `ProfileError` where it was not measured."""
+        """Return the engine of this layout. Raises `ProfileError` if it was not measured."""
         if tensor_parallel not in self.sizes:
             known = ", ".join(map(str, sorted(self.sizes))) or "none"
             raise ProfileError(

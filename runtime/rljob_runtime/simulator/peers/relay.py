@@ -1,6 +1,6 @@
-"""Simulated relays and the links between them: weights go down the chain chunk by chunk, so a version is whole at each
-machine one hop after it was at the one before (Laminar §4; T = (p + k − 2)·(M/k·Tb + Ts)). Links are TCP: they
-lose nothing, but they wait."""
+"""Simulated relays: weights pass down the chain chunk by chunk, so each machine has a complete version one hop after
+its predecessor (Laminar §4; T = (p + k − 2)·(M/k·Tb + Ts)). Links are TCP: they lose nothing, but may wait.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rljob_runtime.simulator.core.events import Observe, Received, unobserved
 from rljob_runtime.simulator.core.process_clock import loop_time
 
 RETRY_SECONDS = 0.25
-"""How often a link that is blocked is tried."""
+"""Interval at which a blocked link is tried."""
 PROBE_SECONDS = 0.5
-"""How long a machine has to answer another."""
+"""Time for a machine to answer another one."""
 
 
 @dataclass
 class Weights:
-    """A machine's shared memory: the newest whole version. It outlives the processes of the machine. `full`: by how
-    many faults."""
+    """A machine's shared memory: the newest complete version. It outlives the machine's processes. `full`: number of
+    faults that fill it."""
 
     whole: int | None = None
     content: int = 0
@@ -71,7 +71,7 @@ class SimulatedRelay:
         return False
 
     def receive(self, version: int, content: int, nbytes: int, since: float) -> None:
-        """A whole version came in."""
+        """Receive a complete version."""
         if self.weights.whole is not None and version < self.weights.whole:
             return
         self.weights.whole, self.weights.content = version, content
@@ -80,7 +80,7 @@ class SimulatedRelay:
         self._observe(Received(self.machine, version, since))
 
     def successor(self) -> str | None:
-        """The machine it feeds."""
+        """The machine that it sends to."""
         names = [member.machine for member in self.chain.members] if self.chain else []
         if self.machine not in names or self.machine == names[-1]:
             return None
@@ -88,20 +88,20 @@ class SimulatedRelay:
 
 
 class NetworkLinks(Protocol):
-    """Which ways are open."""
+    """Open links between machines."""
 
     def open(self, sender: str, receiver: str) -> bool:
-        """Whether bytes flow from one machine (or the trainer) to another now."""
+        """Check whether bytes flow from one machine (or the trainer) to another now."""
         ...
 
     def answers(self, sender: str, receiver: str) -> bool:
-        """Whether a machine answers another at all: one does whose relay ended or stands still."""
+        """Check whether a machine answers another one; it does if its relay ended or hangs."""
         ...
 
 
 class Network:
-    """Carries weights from relay to relay. `transfer_seconds`: all bytes over one link; `hop_seconds`: how much later
-    than its predecessor a machine has what flows down the chain."""
+    """Carries weights between relays. `transfer_seconds`: all bytes over one link; `hop_seconds`: delay per hop of the
+    chain."""
 
     def __init__(
         self, hop_seconds: float = 0.2, transfer_seconds: float = 0.0, roads: NetworkLinks | None = None
@@ -113,15 +113,15 @@ class Network:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def ship(self, sender: str, machine: str, version: int, content: int) -> None:
-        """The trainer's weights are on their way to the chain's master, and from there along the chain."""
+        """Send the trainer's weights to the chain's master, and from there along the chain."""
         self._start(sender, machine, version, content, self.transfer_seconds + self.hop_seconds)
 
     def reaches(self, sender: str, receiver: str) -> bool:
-        """Whether a machine answers another."""
+        """Check whether a machine answers another one."""
         return self._roads is None or self._roads.answers(sender, receiver)
 
     def feed_successor(self, relay: SimulatedRelay) -> None:
-        """A relay meets a successor, who may lack what it holds."""
+        """Send a relay's version to its successor, if that lacks it."""
         self._pass_on(relay, self.transfer_seconds + self.hop_seconds)
 
     def _pass_on(self, relay: SimulatedRelay, seconds: float) -> None:

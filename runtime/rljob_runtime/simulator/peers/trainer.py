@@ -1,4 +1,4 @@
-"""A simulated trainer: its weights are the history of what it was trained on."""
+"""Simulated trainer: its weights are the history of what it was trained on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ History = tuple[tuple[str, ...], ...]
 
 @dataclass
 class TrainerDisk:
-    """What outlives the trainer's process: checkpoints by step. `full`: by how many faults."""
+    """What outlives the trainer's process: checkpoints by step. `full`: number of faults that fill it."""
 
     checkpoints: dict[int, History] = field(default_factory=lambda: {0: ()})
     standings: dict[int, str] = field(default_factory=dict)
@@ -51,8 +51,7 @@ class TrainerDisk:
 
 @dataclass
 class TrainerCosts:
-    """Seconds. An update takes `step` and `token` for each token trained on; `publish` is the copy into the host
-    buffer."""
+    """Costs in seconds. An update takes `step`, and `token` per token; `publish` is the copy into the host buffer."""
 
     start: float = 0.0
     step: float = 2.0
@@ -71,7 +70,7 @@ class TrainerCosts:
 
 @dataclass(frozen=True)
 class Early:
-    """Sums that are in before their update: whose, with weights of what content, over which groups."""
+    """Sums that arrived before their update: their worker, weights and groups."""
 
     worker: str
     content: int
@@ -98,12 +97,12 @@ class GradientInboxes:
 
 
 def tokens_of(groups: Sequence[Group]) -> int:
-    """Response tokens in these groups."""
+    """Count response tokens in these groups."""
     return sum(len(scored.response.token_ids) for group in groups for scored in group.responses)
 
 
 class SimulatedTrainer:
-    """`protocols.Trainer`. Does one thing at a time, as the ranks do. A new one starts from the newest checkpoint."""
+    """`protocols.Trainer`, one task at a time, as the ranks do. A new one starts from the newest checkpoint."""
 
     def __init__(
         self,
@@ -128,7 +127,7 @@ class SimulatedTrainer:
         self._published: tuple[int, int] | None = None
         self.inboxes = GradientInboxes()
         self._early: list[Early] = []
-        """Whose gradients of groups of the next step are in."""
+        """Workers whose gradients of the next step's groups arrived."""
 
     async def start(self, term: int) -> TrainerState:
         self._fence.check(term)
