@@ -1,6 +1,6 @@
-"""Reads the history of a job in its state store and proves that nothing was lost and nothing trained on twice.
+"""Audit: reads a job's history in its state store and proves that nothing was lost and nothing trained on twice.
 
-It asks the rows alone: neither the store's constraints nor the code that wrote them are trusted.
+It uses rows only: it trusts neither the store's constraints nor the code that wrote the rows.
 """
 
 from rljob_runtime.audit.findings import AuditResult, Finding, Rule

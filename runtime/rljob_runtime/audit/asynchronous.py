@@ -1,4 +1,4 @@
-"""The history of `mode: Asynchronous`: groups, from each draw of a prompt to its fate, and their responses."""
+"""Asynchronous audit: groups from each draw of a prompt to its outcome, and their responses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Draw:
 
 
 def audit_groups(db: sqlite3.Connection, updates: Updates) -> AuditResult:
-    """The whole of it."""
+    """Audit the complete history."""
     drawn = _drawn(db)
     fresh = (prompt for prompt, draws in drawn.items() if draws[0].version is not None)
     cursor = Cursor(*db.execute("SELECT epoch, position FROM pool").fetchone())
@@ -73,7 +73,7 @@ def _drawn(db: sqlite3.Connection) -> dict[PromptKey, list[Draw]]:
 
 
 def _prompt(prompt: PromptKey, draws: list[Draw], updates: Updates) -> Iterator[Finding]:
-    """One open group at a time, each draw but the last requeued, trained on once, by an update that is done."""
+    """Check a prompt: one open group at a time, all draws but the last requeued, trained on once by a closed update."""
     key = str(prompt)
     if [draw.number for draw in draws] != list(range(len(draws))):
         yield Finding(Rule.GAP, key, f"has draws {', '.join(str(draw.number) for draw in draws)}")
@@ -105,7 +105,7 @@ def _draw(draw: Draw, updates: Updates) -> Iterator[tuple[Rule, str]]:
 
 
 def _places(drawn: dict[PromptKey, list[Draw]]) -> Iterator[Finding]:
-    """An update's groups have places from 0."""
+    """Check that an update's groups have places from 0."""
     places: dict[int, list[int]] = {}
     for draws in drawn.values():
         for draw in draws:
@@ -117,8 +117,9 @@ def _places(drawn: dict[PromptKey, list[Draw]]) -> Iterator[Finding]:
 
 
 def _versions(db: sqlite3.Connection) -> Iterator[Finding]:
-    """Weights exist before they generate, and before the update that trains on it; those of a history that was lost
-    have no place in this one's order."""
+    """Check that versions exist before they generate, and before the update that trains on them.
+
+    Versions of a lost history have no place in this one's order."""
     rows = db.execute(
         "SELECT g.epoch || '.' || g.idx, g.version, g.step, v.step, v.lost FROM groups AS g"
         " LEFT JOIN versions AS v USING (version) WHERE g.version IS NOT NULL AND (v.version IS NULL OR"
@@ -167,7 +168,7 @@ def _samples(db: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def _tokens(db: sqlite3.Connection) -> Iterator[Finding]:
-    """int32 tokens and float32 log-probabilities, until a checkpoint has made them superfluous."""
+    """Check tokens: int32 ids and float32 log-probabilities, until a checkpoint makes them superfluous."""
     sums: dict[tuple[int, int, int, int], int] = {}
     rows = db.execute(
         "SELECT epoch, idx, draw, sample, start, length(tokens) / 4.0, length(logprobs) / 4.0 FROM experience_chunks"

@@ -1,4 +1,4 @@
-"""What an audit finds, and what it counts."""
+"""Findings: violations and counts of an audit."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from typing import Any
 
 
 class Rule(StrEnum):
-    """What is broken."""
+    """The violated rule."""
 
     LOST = "lost"
-    """A prompt or a response that nobody will train on, and nobody decided so."""
+    """A prompt or response that will not be trained on, without a decision."""
     TWICE = "twice"
-    """More than one update was made of it, or could be."""
+    """Used in more than one update, or usable in several."""
     GAP = "gap"
-    """Updates or draws that do not follow each other."""
+    """Updates or draws that are not consecutive."""
     MIXED = "mixed"
-    """A trajectory or group of more than one weight version, or of none that is known."""
+    """A trajectory or group of several weight versions, or of an unknown one."""
     UNEQUAL = "unequal"
-    """Tokens with holes, or without as many log-probabilities."""
+    """Tokens with gaps, or with another number of log-probabilities."""
     UNFOUNDED = "unfounded"
-    """Something has happened to it without what must come before."""
+    """A state without its precondition."""
     DAMAGED = "damaged"
-    """The file itself."""
+    """The file itself is damaged."""
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """`key`: a prompt (epoch.index), a trajectory (epoch.index.sample), `update N` or `version N`."""
+    """A violation. `key`: a prompt (epoch.index), a trajectory (epoch.index.sample), `update N` or `version N`."""
 
     rule: Rule
     key: str
@@ -42,11 +42,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """`began` and `ended`: the first and the last update that the store knows to be done; of those up to `kept` it has
-    sums alone. `prompts`: how many of those
-    drawn are where: trained, filtered, requeued (they wait to be drawn again), open. `trajectories` and `tokens`: those
-    trained on. `versions`: how many weight versions they are of. `draws`: how often prompts were drawn; `skipped`:
-    records that could not be used, which the cursor has passed over."""
+    """Result of an audit. `began` and `ended`: first and last closed update in the store; up to `kept` there are sums
+    only.
+
+    `prompts`: number of drawn prompts by state: trained, filtered, requeued, open. `trajectories` and `tokens`: those
+    trained on. `versions`: number of their weight versions. `draws`: number of draws; `skipped`: unusable records that
+    the cursor has passed."""
 
     mode: str
     began: int
@@ -62,19 +63,19 @@ class AuditResult:
 
     @property
     def lost(self) -> int:
-        """Prompts and responses that are lost."""
+        """Lost prompts and responses."""
         return self._count(Rule.LOST)
 
     @property
     def duplicated(self) -> int:
-        """What was trained on twice, or could be."""
+        """Prompts and responses trained on twice, or usable twice."""
         return self._count(Rule.TWICE)
 
     def _count(self, rule: Rule) -> int:
         return len({finding.key for finding in self.findings if finding.rule is rule})
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return a JSON object."""
         return {
             "mode": self.mode,
             "began": self.began,

@@ -1,4 +1,4 @@
-"""The history of `mode: OnPolicy`: rounds, the prompts that each drew, and their responses."""
+"""On-policy audit: rounds, their drawn prompts, and the prompts' responses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLOSED = "t.step <= (SELECT MAX(step) FROM boundaries)"
 
 
 def audit_rounds(db: sqlite3.Connection, updates: Updates) -> AuditResult:
-    """The whole of it."""
+    """Audit the complete history."""
     drawn = _drawn(db)
     findings = [
         *updates.gaps(step for (step,) in db.execute(f"SELECT step FROM rounds AS t WHERE {_CLOSED}")),
@@ -48,7 +48,7 @@ def audit_rounds(db: sqlite3.Connection, updates: Updates) -> AuditResult:
 
 
 Draws = list[tuple[int, str | None, str | None]]
-"""(step, fate, reason), by step."""
+"""(step, outcome, reason), by step."""
 
 
 def _drawn(db: sqlite3.Connection) -> dict[PromptKey, Draws]:
@@ -60,7 +60,7 @@ def _drawn(db: sqlite3.Connection) -> dict[PromptKey, Draws]:
 
 
 def _cursor(db: sqlite3.Connection, updates: Updates) -> Cursor:
-    """Where the next prompt is drawn: that of the round under way, if there is one."""
+    """Return the position of the next fresh prompt: that of the open round, if any."""
     row = db.execute(
         "SELECT epoch, position FROM rounds WHERE step > ? ORDER BY step DESC LIMIT 1", (updates.ended,)
     ).fetchone()
@@ -77,7 +77,7 @@ def _rounds(db: sqlite3.Connection, updates: Updates) -> Iterator[Finding]:
 
 
 def _prompt(prompt: PromptKey, draws: Draws, updates: Updates) -> Iterator[Finding]:
-    """Each draw but the last was requeued, and the last has come to an end, or waits."""
+    """Check that all draws but the last were requeued, and that the last one ended or waits."""
     for step, fate, reason in draws:
         if fate in ("filtered", "requeued") and not reason:
             yield Finding(Rule.UNFOUNDED, str(prompt), f"is {fate} by update {step} for no reason")
@@ -92,7 +92,7 @@ def _prompt(prompt: PromptKey, draws: Draws, updates: Updates) -> Iterator[Findi
 
 
 def _queue(drawn: dict[PromptKey, Draws], updates: Updates) -> Iterator[Finding]:
-    """Who waits is in the queue, and nobody else."""
+    """Check that the queue contains exactly the waiting prompts."""
     for prompt, draws in drawn.items():
         step, fate, _ = draws[-1]
         waits = prompt in updates.waits
@@ -171,7 +171,7 @@ def _responses(db: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def _tokens(db: sqlite3.Connection) -> Iterator[Finding]:
-    """What is held of responses under way: int32 tokens, float64 log-probabilities."""
+    """Check tokens of responses in progress: int32 ids, float64 log-probabilities."""
     rows = db.execute(
         "SELECT epoch || '.' || idx || '.' || sample, start, length(tokens) / 4.0, length(logprobs) / 8.0,"
         " lag(start + length(tokens) / 4, 1, 0) OVER (PARTITION BY step, epoch, idx, sample ORDER BY start) AS due"

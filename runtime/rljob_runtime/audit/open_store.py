@@ -1,4 +1,4 @@
-"""A job's state store, read from a copy, so that nothing in it can change and nobody is kept waiting."""
+"""Store access: reads a copy of a job's state store, so that the store does not change and its writer does not wait."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from rljob_runtime.audit.findings import AuditResult, Finding, Rule
 from rljob_runtime.audit.updates import Updates
 
 FILE = "state.db"
-"""The store's name in a job's folder."""
+"""Name of the store in a job's folder."""
 
 
 class NoHistory(Exception):
-    """There is no store to read; the message says what was found."""
+    """There is no store to read. The message says what was found."""
 
 
 def audit(path: Path) -> AuditResult:
-    """The history in a store, or in the one of a job's folder. Of a job that is over or stands still: while somebody
-    writes, the copy may be of two moments. Raises `NoHistory`."""
+    """Audit a store file, or the store in a job's folder.
+
+    The job must have ended or stand still: a copy during writes may mix two states. Raises `NoHistory`."""
     file = path / FILE if path.is_dir() else path
     with _copy(file) as db:
         if damage := list(_damage(db)):
@@ -44,7 +45,7 @@ def audit(path: Path) -> AuditResult:
 
 @contextmanager
 def _copy(file: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to a copy of the database and of its journal."""
+    """Open a copy of the database and of its journal."""
     if not file.is_file():
         raise NoHistory(f"{file} is not there")
     with tempfile.TemporaryDirectory(prefix="rljob-check-") as folder:
@@ -64,7 +65,7 @@ def _copy(file: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _damage(db: sqlite3.Connection) -> Iterator[Finding]:
-    """What makes the file unreadable."""
+    """Return why the file is unreadable."""
     try:
         told = [row[0] for row in db.execute("PRAGMA integrity_check(1000)")]
     except sqlite3.DatabaseError as error:
@@ -76,6 +77,6 @@ def _damage(db: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def _orphans(db: sqlite3.Connection) -> Iterator[Finding]:
-    """Rows whose parents are gone."""
+    """Return rows without a parent."""
     for (table, parent), count in Counter((row[0], row[2]) for row in db.execute("PRAGMA foreign_key_check")).items():
         yield Finding(Rule.DAMAGED, "file", f"{count} rows of {table} have no row in {parent}")

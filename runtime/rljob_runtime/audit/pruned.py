@@ -1,4 +1,4 @@
-"""What a store keeps of the rounds that were pruned: sums by round and epoch."""
+"""Pruned rounds: the sums that a store keeps of them, by round and epoch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rljob_runtime.protocols.trajectory import Cursor
 
 @dataclass(frozen=True)
 class Pruned:
-    """`began` and `first`: the step and the cursor at which the history began. `steps`: the rounds that are pruned;
-    `fresh` and `highest`: prompts that the cursor drew in them, and the highest index of all, by epoch."""
+    """Sums of pruned rounds. `began` and `first`: step and cursor at which the history began. `steps`: pruned rounds.
+    `fresh` and `highest`: prompts that the cursor drew in them, and the highest index, by epoch."""
 
     began: int | None = None
     first: Cursor = field(default_factory=Cursor)
@@ -27,13 +27,13 @@ class Pruned:
     trajectories: int = 0
     tokens: int = 0
     untrained: tuple[int, ...] = ()
-    """Rounds in which nothing was trained on."""
+    """Rounds without a trained group."""
     uneven: tuple[int, ...] = ()
     """Rounds whose prompts ended more often than they were drawn."""
 
     @classmethod
     def of(cls, db: sqlite3.Connection) -> Pruned:
-        """Empty for a store that has all of its rounds, and for one of a format that was never pruned."""
+        """Read the sums; empty for a store without pruned rounds, and for formats without pruning."""
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         origin = db.execute("SELECT value FROM meta WHERE key = 'origin'").fetchone() if "pruned" in tables else None
         if origin is None:
@@ -70,7 +70,7 @@ class Pruned:
         )
 
     def findings(self) -> Iterator[Finding]:
-        """Sums that cannot be."""
+        """Return impossible sums."""
         for step in self.untrained:
             yield Finding(Rule.GAP, f"update {step}", "is pruned, and nothing was trained on in it")
         for step in self.uneven:
@@ -78,7 +78,7 @@ class Pruned:
 
 
 def versions(db: sqlite3.Connection, kept: str) -> int:
-    """How many weight versions were trained on; `kept` selects those of the rounds that are kept."""
+    """Count the weight versions trained on; `kept` selects those of the remaining rounds."""
     columns = {row[1] for row in db.execute("PRAGMA table_info(versions)")}
     gone = "SELECT version FROM versions WHERE trained" if "trained" in columns else "SELECT NULL WHERE 0"
     count: int = db.execute(f"SELECT COUNT(*) FROM ({kept} UNION {gone})").fetchone()[0]

@@ -1,4 +1,4 @@
-"""The updates of a history, and what both modes have in common: every prompt that the cursor passed was drawn."""
+"""Updates of a history, and the common check of both modes: every prompt before the cursor was drawn."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 
 @dataclass(frozen=True)
 class Updates:
-    """`steps`: those that have a boundary, and those that are pruned; the history begins at the first, which was made
-    elsewhere or is 0. `first` and `last`: the cursors there. `waited` and `waits`: the long prompts that waited at the
-    first boundary that is kept, and at the last. `skipped`: records that could not be used."""
+    """Updates of a history. `steps`: those with a boundary, and pruned ones. The history begins at the first, which is
+    0 or was made elsewhere.
+
+    `first` and `last`: the cursors there. `waited` and `waits`: queued long prompts at the first remaining and at the
+    last boundary. `skipped`: unusable records."""
 
     pruned: Pruned
     kept: int
-    """The first boundary that is kept: rows tell of all that came after it."""
+    """The first remaining boundary: rows tell everything after it."""
     steps: tuple[int, ...]
     first: Cursor
     last: Cursor
@@ -31,7 +33,7 @@ class Updates:
 
     @classmethod
     def of(cls, db: sqlite3.Connection) -> Updates | None:
-        """None for a store in which nothing was begun."""
+        """Read the updates; None for a store without a history."""
         rows = db.execute("SELECT step, epoch, position, long_queue, totals FROM boundaries ORDER BY step").fetchall()
         if not rows:
             return None
@@ -49,16 +51,16 @@ class Updates:
 
     @property
     def began(self) -> int:
-        """The step that the history begins at."""
+        """Step at which the history begins."""
         return self.steps[0]
 
     @property
     def ended(self) -> int:
-        """The last step that is done."""
+        """Last closed step."""
         return self.steps[-1]
 
     def gaps(self, trained: Iterable[int]) -> Iterator[Finding]:
-        """`trained`: the steps that something was trained on in."""
+        """Return gaps. `trained`: steps with a trained group."""
         done, known = set(self.steps), {*trained, *self.pruned.steps}
         for step in range(self.began + 1, self.ended + 1):
             if step not in done:
@@ -74,9 +76,10 @@ class Updates:
 
 
 def passed_over(drawn: Iterable[PromptKey], updates: Updates, now: Cursor) -> Iterator[Finding]:
-    """Prompts that the cursor passed between the beginning and `now`, and that nobody drew. `drawn`: the fresh ones of
-    the rounds that are kept, each once. How many a whole epoch has is what the highest index of all says; skipped
-    records are none."""
+    """Return prompts that the cursor passed between the beginning and `now` without a draw.
+
+    `drawn`: fresh prompts of the remaining rounds, each once. The highest index of all tells the size of an epoch;
+    skipped records do not count."""
     prompts, first, skipped = set(drawn), updates.first, updates.skipped
     counts = Counter(prompt.epoch for prompt in prompts) + Counter(updates.pruned.fresh)
     size = 1 + max((*(prompt.index for prompt in prompts), *updates.pruned.highest.values()), default=-1)

@@ -1,1 +1,1 @@
-"""How fast an engine generates: latency law, memory, event model. Pure: no I/O, no clock; numpy where it pays."""
+"""Performance model: how fast an engine generates. Latency model, memory, event model; pure: no I/O, no clock."""

@@ -1,10 +1,10 @@
-"""The roofline against the latencies that the papers print.
+"""Calibration: compares the roofline with the latencies that papers print.
 
 How far to trust this table: a family (engine and interconnect, `hardware.Achieved`) has three or four rows, and its
-step overhead, its cost a sequence and its all-reduce latency were fitted to them by hand. So the decode rows show that
-the law can hold what is printed, with one set of shares a family and every other number from a data sheet; only the
-prefill row is a prediction. The papers seldom say what batch and context stood behind a figure: `batch` and `context`
-are then our reading, given beside it.
+step overhead, cost per sequence and all-reduce latency were fitted to them by hand. So the decode rows show that the
+model can reproduce the printed latencies with one set of shares per family and data sheets for everything else. Only
+the prefill row is a prediction. Papers seldom state batch and context: `batch` and `context` are then our reading,
+explained in `reading`.
 """
 
 from __future__ import annotations
@@ -32,39 +32,39 @@ from rljob_runtime.perf_model.model_shape import (
 from rljob_runtime.perf_model.roofline import roofline
 
 TOLERANCE = 0.15
-"""A row is within this unless it says other."""
+"""Default bound on a row's error."""
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """One latency in print, and the load of one replica that we read it as."""
+    """A printed latency, and our reading of the load of one replica."""
 
     source: str
     reading: str
-    """What the source leaves open, and how we took it."""
+    """What the source leaves open, and our interpretation."""
     model: ModelShape
     accelerator: Accelerator
     achieved: Achieved
     tensor_parallel: int
     batch: int
     context: int
-    """Tokens a sequence."""
+    """Tokens per sequence."""
     printed_seconds: float
     prefill: bool = False
-    """Of one prefill pass, not of a decode step."""
+    """Whether it is a prefill pass instead of a decode step."""
     within: float = TOLERANCE
     """Bound on the error."""
 
     @property
     def predicted_seconds(self) -> float:
-        """What the roofline says."""
+        """Seconds predicted by the roofline."""
         latency = roofline(self.model, self.accelerator, self.tensor_parallel, self.achieved)
         tokens = self.batch * self.context
         return latency.prefill(tokens, tokens * self.context) if self.prefill else latency.step(self.batch, tokens)
 
     @property
     def error(self) -> float:
-        """Relative to what is printed; negative where the roofline is too fast."""
+        """Error relative to the printed value; negative if the roofline is too fast."""
         return self.predicted_seconds / self.printed_seconds - 1
 
 
@@ -114,5 +114,5 @@ ANCHORS = (
         QWEN2_5_32B, H800, VLLM_NVLINK, 4, 512, 1172, 828 / 16384,
     ),
 )  # fmt: skip
-"""Every latency of a step or pass that the papers print. Seconds of weight transfer, switching and repair are of other
-parts of the system, and not here."""
+"""All latencies of a step or pass that the papers print. Seconds of weight transfer, switching and repair belong to
+other parts of the system."""

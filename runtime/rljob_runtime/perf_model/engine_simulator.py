@@ -1,19 +1,19 @@
-"""The event model of one replica: continuous batching, exact between events, no step taken one by one.
+"""Engine simulator: the event model of one replica with continuous batching. It is exact between events and simulates
+no single steps.
 
-The engine works in iterations, as vLLM's scheduler does. At each boundary between two of them it
+The engine works in iterations, as vLLM's scheduler does. At each boundary between iterations it
 
-1. takes in what was asked meanwhile (submits, aborts), in the order asked;
-2. preempts the youngest sequence while the KV cache has no room for one token each; the preempted goes to the head of
-   the queue and has its whole context computed again;
-3. if nobody was preempted, admits from the head of the queue while there is room;
-4. does one prefill pass over what was admitted, or one decode step for all.
+1. accepts pending submits and aborts, in order; 2. preempts the youngest sequences until the KV cache has room for one
+token each. A preempted sequence goes to the head of the queue, and its complete context is computed again; 3. admits
+from the head of the queue while there is room, if no sequence was preempted; 4. runs one prefill pass for admitted
+sequences, or one decode step for all.
 
-Between a boundary at which something changes and the next such one, the batch stands, so all decode steps up to there
-are one jump (`LatencyModel.decode`). A request that arrives in the middle of a step waits for its end; looking at the
-engine changes nothing. Counts are integers and times come from the same sums whoever asks when: runs repeat exactly.
+Between two boundaries with changes the batch is constant, so all decode steps between them are one jump
+(`LatencyModel.decode`). A request that arrives during a step waits for its end. Observing the engine changes nothing.
+Counts are integers and times come from the same sums at any observation, so runs repeat exactly.
 
-Left out: prefill is a pass of its own, where vLLM cuts it in chunks that share a step with decoding (the sum of the
-work is the same, the decoders' pause is not); prefixes are shared only where `cached_tokens` says so.
+Not modelled: prefill is a separate pass, while vLLM splits it into chunks that share steps with decoding. The total
+work is equal; the pause of decoding is not. Prefixes are shared only according to `cached_tokens`.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from rljob_runtime.perf_model.latency_model import LatencyModel
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A response to generate, or to go on with: one that moved here brings its tokens, and its context is computed
-    again except for `cached_tokens` whose KV is here already."""
+    """A response to generate or continue. A moved response brings its tokens, and its context is computed again, except
+    for `cached_tokens` whose KV is present."""
 
     id: Hashable
     prompt_tokens: int
     response_tokens: int
-    """At this length it ends."""
+    """Length at which it ends."""
     generated_tokens: int = 0
     cached_tokens: int = 0
 
     @property
     def context_tokens(self) -> int:
-        """Tokens that must be in the KV cache before the next one can be made."""
+        """Tokens required in the KV cache before the next one can be generated."""
         return self.prompt_tokens + self.generated_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """A response is whole."""
+    """The end of a response."""
 
     id: Hashable
     time: float
@@ -55,7 +55,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What an engine shows of itself, as the metrics of a real one do. Counters go on for life."""
+    """Metrics of an engine, as a real one exports them. Counters never reset."""
 
     running: int
     waiting: int
@@ -64,7 +64,7 @@ class EngineLoad:
     generated_tokens: int
     prefill_tokens: int
     recomputed_tokens: int
-    """Of `prefill_tokens`: what had been computed here before a preemption."""
+    """Part of `prefill_tokens` that had been computed before a preemption."""
     preemptions: int
     busy_seconds: float
 
@@ -73,10 +73,10 @@ class EngineLoad:
 class _Sequence:
     request: Request
     generated: int
-    """At its last admission; while it runs, `finishes_at` tells."""
+    """At its last admission; while it runs, `finishes_at` determines its tokens."""
     cached: int
     finishes_at: int = 0
-    """The engine's step count at which it is whole."""
+    """The engine's step count at its end."""
     admission: int = 0
     preempted: bool = False
     aborted: bool = False
@@ -88,7 +88,7 @@ class _Sequence:
 
 @dataclass(slots=True)
 class _Iteration:
-    """What the engine is in the middle of: `steps` decode steps, or with 0 a prefill pass."""
+    """The iteration in progress: `steps` decode steps, or a prefill pass if 0."""
 
     start: float
     end: float
@@ -98,9 +98,8 @@ class _Iteration:
 class EngineSimulator:
     """One replica. Times are seconds on a clock of the caller, which never goes back.
 
-    `kv_tokens`: capacity of the KV cache. `max_sequences`: most that run at a time. `watermark`: share of the cache
-    kept free when a sequence is admitted beside others, so that it is not preempted at once.
-    """
+    `kv_tokens`: capacity of the KV cache. `max_sequences`: maximum that run simultaneously. `watermark`: share of the
+    cache kept free when a sequence is admitted next to others, so that it is not preempted immediately."""
 
     def __init__(
         self,
@@ -124,12 +123,12 @@ class EngineSimulator:
         self._iteration: _Iteration | None = None
         self._live: dict[Hashable, _Sequence] = {}
         self._inbox: list[_Sequence] = []
-        """Submitted or aborted since the last boundary; an aborted one that was submitted here too stands twice."""
+        """Submits and aborts since the last boundary; a request may be in both."""
         self._waiting: OrderedDict[_Sequence, None] = OrderedDict()
         self._running: dict[_Sequence, None] = {}
-        """The oldest first."""
+        """Oldest first."""
         self._ends: list[tuple[int, int, _Sequence]] = []
-        """Heap of (finishes_at, admission, sequence); stale where the admission is not the sequence's last."""
+        """Heap of (finishes_at, admission, sequence); stale if the admission is not the sequence's last."""
         self._finished: list[Finish] = []
         self._steps = 0
         self._context = 0
@@ -140,7 +139,7 @@ class EngineSimulator:
     # --- what is asked of it ---
 
     def submit(self, now: float, requests: Iterable[Request]) -> None:
-        """Queue these. Raises `ValueError`, and queues none, where one cannot be served."""
+        """Queue requests. Raises `ValueError` and queues none if one cannot be served."""
         self._run_to(now)
         requests = list(requests)
         ids = set(self._live)
@@ -154,8 +153,8 @@ class EngineSimulator:
         self._arrive(now, sequences)
 
     def abort(self, now: float, ids: Iterable[Hashable]) -> list[Request]:
-        """Drop these, and return them with the tokens they have, fit to be submitted to another engine. Those that are
-        not here (they finished meanwhile) are passed over."""
+        """Remove requests and return them with their tokens, ready for another engine. Unknown (finished) ones are
+        ignored."""
         self._run_to(now)
         done = self._steps + self._steps_done(now)
         leaving = [self._live.pop(one) for one in ids if one in self._live]
@@ -165,32 +164,32 @@ class EngineSimulator:
         return [replace(one.request, generated_tokens=self._made(one, done), cached_tokens=0) for one in leaving]
 
     def advance(self, now: float) -> list[Finish]:
-        """What became whole up to `now`, and was not told before; in order."""
+        """Return responses that ended up to `now`, in order, each once."""
         self._run_to(now)
         finished, self._finished = self._finished, []
         return finished
 
     def drain(self) -> list[Finish]:
-        """Run until nothing is left to do; the clock stands at the last finish."""
+        """Run until all requests end; the clock stops at the last end."""
         while self._iteration is not None:
             self._run_to(self._iteration.end)
         return self.advance(self._now)
 
     @property
     def next_event(self) -> float:
-        """When `advance` may next bring something: infinity for an idle engine."""
+        """When `advance` may next return something: infinity for an idle engine."""
         return self._iteration.end if self._iteration is not None else math.inf
 
     # --- what it shows ---
 
     def progress(self, now: float) -> dict[Hashable, int]:
-        """Tokens of every response that is here, at `now`."""
+        """Return the tokens of every response at `now`."""
         self._run_to(now)
         done = self._steps + self._steps_done(now)
         return {one: self._made(sequence, done) for one, sequence in self._live.items()}
 
     def load(self, now: float) -> EngineLoad:
-        """Its metrics at `now`."""
+        """Return the metrics at `now`."""
         self._run_to(now)
         steps = self._steps_done(now)
         context = self._context + steps * len(self._running)
@@ -219,7 +218,7 @@ class EngineSimulator:
         self._now = now
 
     def _arrive(self, now: float, sequences: list[_Sequence]) -> None:
-        """Take these in at the end of the step that is running at `now`, or at once where none is."""
+        """Accept pending changes at the end of the step in progress at `now`, or immediately without one."""
         if not sequences:
             return
         self._inbox += sequences
@@ -234,7 +233,7 @@ class EngineSimulator:
                 iteration.end = iteration.start + self.law.decode(len(self._running), self._context, steps)
 
     def _steps_done(self, now: float) -> int:
-        """Whole decode steps of the iteration that have ended."""
+        """Count the complete decode steps of the iteration."""
         iteration = self._iteration
         if iteration is None or not iteration.steps:
             return 0
@@ -255,7 +254,7 @@ class EngineSimulator:
                 self._finished.append(Finish(end.request.id, iteration.end))
 
     def _schedule(self) -> None:
-        """Decide at a boundary what comes next."""
+        """Decide the next iteration at a boundary."""
         self._open_inbox()
         preempted = self._preempt()
         admitted = [] if preempted else self._admit()
@@ -282,7 +281,7 @@ class EngineSimulator:
         self._inbox = []
 
     def _preempt(self) -> bool:
-        """Free KV until every running sequence has room for a token: the youngest first."""
+        """Preempt the youngest sequences until every running one has room for a token."""
         before = self._preemptions
         while self._context + len(self._running) > self.kv_tokens:
             youngest = next(reversed(self._running))
@@ -295,7 +294,7 @@ class EngineSimulator:
         return self._preemptions > before
 
     def _admit(self) -> list[_Sequence]:
-        """Take from the head of the queue what fits with a token to spare for each."""
+        """Admit from the head of the queue what fits with one spare token each."""
         admitted = []
         while self._waiting and len(self._running) < self._max_sequences:
             head = next(iter(self._waiting))
@@ -322,20 +321,20 @@ class EngineSimulator:
         return self.law.prefill(tokens, squares)
 
     def _take_off(self, sequence: _Sequence) -> None:
-        """Off the running batch, with the tokens it has made."""
+        """Remove a sequence from the running batch, with its tokens."""
         sequence.generated = self._made(sequence, self._steps)
         sequence.admission = 0
         del self._running[sequence]
         self._context -= sequence.context
 
     def _next_end(self) -> _Sequence | None:
-        """The running sequence that is whole first."""
+        """Return the running sequence that ends first."""
         while self._ends and self._ends[0][2].admission != self._ends[0][1]:
             heapq.heappop(self._ends)
         return self._ends[0][2] if self._ends else None
 
     def _made(self, sequence: _Sequence, steps: int) -> int:
-        """Tokens of a response when the engine has made `steps` steps."""
+        """Return the tokens of a response after `steps` steps of the engine."""
         if not sequence.admission:
             return sequence.generated
         return sequence.request.response_tokens - (sequence.finishes_at - steps)

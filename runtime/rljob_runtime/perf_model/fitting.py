@@ -1,5 +1,6 @@
-"""From a profile to the latency law: least squares of relative errors, with bounds that keep the law sane. Samples far
-off the law of the others weigh little: a shared machine has pauses that outlast all repeats of a load."""
+"""Fitting: a latency model from a profile, by bounded least squares of relative errors. Outliers have a low weight: a
+shared machine has pauses that outlast all repeats of a load.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from rljob_runtime.perf_model.least_squares import Floats, nonnegative
 from rljob_runtime.perf_model.profile import Profile, ProfiledRound, ProfileError, Sample
 
 DOUBTFUL = 2.0
-"""From so many times the usual error on, a sample counts by its distance and no more by its square (Huber)."""
+"""Multiple of the usual error above which a sample counts linearly instead of quadratically (Huber)."""
 REWEIGHINGS = 5
 CERTAIN = 1e-9
-"""A usual error below this is that of arithmetic: all samples are right."""
+"""A usual error below this is arithmetic: all samples are right."""
 
 
 @dataclass(frozen=True)
 class PredictionError:
-    """How far a law is from what was measured, relative to that."""
+    """Error of a model relative to measurements."""
 
     mean: float
     worst: float
@@ -36,7 +37,7 @@ class PredictionError:
 
 @dataclass(frozen=True)
 class Fit:
-    """The law of one layout, its KV cache, and how well the law fits the samples it came from."""
+    """The model of one layout, its KV cache, and its error on its own samples."""
 
     latency: LatencyModel
     kv_tokens: int
@@ -45,11 +46,10 @@ class Fit:
 
 
 def fit(profile: Profile, tensor_parallel: int) -> Fit:
-    """The law of one layout. A step of 2 ms counts as much as one of 200.
+    """Fit the model of one layout. A step of 2 ms counts as much as one of 200 ms.
 
-    `base` gets a knot at each batch size measured and never falls as the batch grows; every other coefficient is zero
-    or more. Raises `ProfileError` where the samples cannot fix the law.
-    """
+    `base` has a knot at each measured batch size and never falls with the batch; every other coefficient is at least
+    zero. Raises `ProfileError` if the samples do not determine the model."""
     if tensor_parallel not in profile.kv_tokens:
         sizes = " and ".join(str(size) for size in profile.tensor_parallel_sizes) or "nothing"
         raise ProfileError(f"profile.kv_tokens: tensor parallel size {tensor_parallel} was not measured; {sizes} was")
@@ -63,7 +63,7 @@ def fit(profile: Profile, tensor_parallel: int) -> Fit:
 
 
 def predict_round(latency: LatencyModel, kv_tokens: int, profiled: ProfiledRound) -> float:
-    """Seconds of a round by the law and the event model."""
+    """Predict the seconds of a round with the model and the engine simulator."""
     engine = EngineSimulator(latency, kv_tokens, max_sequences=len(profiled.lengths))
     engine.submit(
         0.0, [Request(number, profiled.prompt_tokens, tokens) for number, tokens in enumerate(profiled.lengths)]
@@ -72,23 +72,23 @@ def predict_round(latency: LatencyModel, kv_tokens: int, profiled: ProfiledRound
 
 
 def round_errors(profile: Profile, fitted: Fit, tensor_parallel: int) -> list[float]:
-    """Foretold over measured seconds less one, of each round that the profile has of this layout."""
+    """Return predicted over measured seconds, minus 1, of each measured round of this layout."""
     profiled = [one for one in profile.rounds if one.tensor_parallel == tensor_parallel]
     return [predict_round(fitted.latency, fitted.kv_tokens, one) / one.seconds - 1 for one in profiled]
 
 
 def decode_error(latency: LatencyModel, samples: Sequence[Sample]) -> PredictionError:
-    """Of the law's decode steps; on samples that it was not fitted to, its error of prediction."""
+    """Return the model's error on decode steps; on other samples than its own, this is its prediction error."""
     return _error(samples, lambda one: latency.step(one.batch, one.batch * one.context))
 
 
 def prefill_error(latency: LatencyModel, samples: Sequence[Sample]) -> PredictionError:
-    """Of the law's prefill passes."""
+    """Return the model's error on prefill passes."""
     return _error(samples, lambda one: latency.prefill(one.batch * one.context, one.batch * one.context**2))
 
 
 def _decode(samples: Sequence[Sample]) -> tuple[tuple[tuple[float, float], ...], float]:
-    """Knots and c. The unknowns are the first knot, the rise to each further one, and c."""
+    """Fit knots and c. The unknowns are the first knot, the rise to each further one, and c."""
     batches = sorted({sample.batch for sample in samples})
     rows = [
         [*(float(sample.batch >= batch) for batch in batches), float(sample.batch * sample.context)]
@@ -111,7 +111,7 @@ def _prefill(samples: Sequence[Sample]) -> tuple[float, float, float]:
 
 
 def _solve(rows: Sequence[Sequence[float]], samples: Sequence[Sample]) -> list[float]:
-    """Coefficients of least relative error: every row over its seconds, to give one."""
+    """Minimise the relative error: every row is divided by its seconds."""
     seconds: Floats = np.array([sample.seconds for sample in samples])
     matrix: Floats = np.array(rows) / seconds[:, None]
     weight: Floats = np.ones(len(samples))
@@ -132,7 +132,7 @@ def _error(samples: Sequence[Sample], predict: Callable[[Sample], float]) -> Pre
 
 
 def _samples(name: str, samples: Sequence[Sample], tensor_parallel: int) -> list[Sample]:
-    """Those of the layout, if they span both directions."""
+    """Return the layout's samples. Raises `ProfileError` unless they span both directions."""
     chosen = [sample for sample in samples if sample.tensor_parallel == tensor_parallel]
     for field in ("batch", "context"):
         values = sorted({getattr(sample, field) for sample in chosen})

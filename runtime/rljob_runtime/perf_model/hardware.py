@@ -1,7 +1,7 @@
-"""Accelerators by their data sheets, and the share of it that an engine's kernels get.
+"""Hardware: data sheets of accelerators, and the share that an engine's kernels achieve.
 
-The two are apart because they come from different places: the sheet is the maker's, the shares are fitted to the
-latencies that papers print (`calibration`), each with its own engine and interconnect.
+The two are separate because of their sources: the sheet is the maker's, the shares are fitted to printed latencies
+(`calibration`), per engine and interconnect.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ GIGA = 1e9
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One accelerator. NVIDIA's data sheets: dense bf16 without sparsity; the link is NVLink where there is one, else
-    PCIe, in one direction (sheets of NVLink count both)."""
+    """One accelerator, by NVIDIA's data sheet: dense bf16 without sparsity. The link is NVLink, or PCIe without it, in
+    one direction (NVLink sheets count both)."""
 
     name: str
     memory_bytes: float
     memory_bandwidth: float
-    """Bytes a second."""
+    """Bytes per second."""
     flops: float
-    """Multiply-adds count twice."""
+    """A multiply-add counts twice."""
     link_bandwidth: float
-    """Bytes a second to the other accelerators of the machine."""
+    """Bytes per second to the other accelerators of the machine."""
 
 
 H100 = Accelerator("H100", 80 * GIGA, 3.35 * TERA, 989 * TERA, 450 * GIGA)
@@ -41,34 +41,33 @@ ACCELERATORS = {one.name: one for one in (H100, H800, H200, H20, A100, A800, A40
 
 @dataclass(frozen=True)
 class Achieved:
-    """What an engine makes of an accelerator."""
+    """Shares of an accelerator that an engine achieves."""
 
     memory_share: float
-    """Of the memory bandwidth, while weights and KV are read."""
+    """Of the memory bandwidth, when reading weights and KV."""
     compute_share: float
-    """Of the peak flops, in large matrix products. Assumed: the papers print no latency that would fix it."""
+    """Of the peak flops in large matrix products. Assumed: no printed latency determines it."""
     step_seconds: float
-    """Of every step, whatever its size: scheduling, launches, sampling."""
+    """Per step: scheduling, launches, sampling."""
     sequence_seconds: float
-    """Of every step, for each sequence: sampling, detokenisation, bookkeeping."""
+    """Per step and sequence: sampling, detokenisation, bookkeeping."""
     allreduce_seconds: float
-    """Latency of one all-reduce over two accelerators."""
+    """Latency of an all-reduce over two accelerators."""
     allreduce_growth: float
-    """That latency grows as (TP/2) to this power."""
+    """Exponent of (TP/2) by which that latency grows."""
     link_share: float
     """Of the link's bandwidth, in an all-reduce."""
 
     def allreduce_latency(self, tensor_parallel: int) -> float:
-        """Seconds of an all-reduce of nothing."""
+        """Return the seconds of an empty all-reduce."""
         if tensor_parallel == 1:
             return 0.0
         return self.allreduce_seconds * math.pow(tensor_parallel / 2, self.allreduce_growth)
 
 
 VLLM_NVLINK = Achieved(0.75, 0.5, 4e-3, 15e-6, 18e-6, 0.3, 0.75)
-"""vLLM 0.8 on Hopper with NVLink, from RollPacker's and Laminar's figures; taken for every accelerator without figures
-of its own."""
+"""vLLM 0.8 on Hopper with NVLink, from latencies of RollPacker and Laminar; the default for all accelerators."""
 SGLANG_NVLINK = Achieved(0.85, 0.5, 1.2e-3, 15e-6, 9e-6, 0.55, 0.67)
-"""SGLang 0.4.8 on Hopper with NVLink, from PAT's figures."""
+"""SGLang 0.4.8 on Hopper with NVLink, from PAT's latencies."""
 SGLANG_PCIE = Achieved(0.92, 0.5, 0.6e-3, 50e-6, 35e-6, 0.7, 0.32)
-"""SGLang 0.4.8 on A40 over PCIe, from PAT's figures."""
+"""SGLang 0.4.8 on A40 over PCIe, from PAT's latencies."""

@@ -1,13 +1,13 @@
-"""The latency law: what one step of an engine costs. The roofline predicts it, a profile measures it.
+"""Latency model: seconds of one engine step. The roofline predicts it, a profile measures it.
 
     decode   step(B, T) = base(B) + c·T               a token for each of B sequences, T tokens of context in all
     prefill  p0 + p1·n + p2·Σ(L² − L0²)               n new tokens; each sequence grows from L0 to L in the KV cache
 
-`base` is piecewise linear in B: the roofline's ridge is one kink, a profile has one at each batch size measured (PAT
+`base` is piecewise linear in B: the roofline's ridge is one kink, a profile has one at each measured batch size (PAT
 §4.2 interpolates so, and finds the step linear in T at fixed B, Fig. 6a). The squares are causal attention (PAT eq. 3).
 
-While B stands, T grows by B a step, so n steps cost n·base(B) + c·(n·T + B·n·(n−1)/2). That sum, and its inverse, is
-why the event model need not step.
+While B is constant, T grows by B per step, so n steps cost n·base(B) + c·(n·T + B·n·(n−1)/2). Because of this sum and
+its inverse the engine simulator need not simulate single steps.
 """
 
 from __future__ import annotations
@@ -22,19 +22,18 @@ from itertools import pairwise
 class LatencyModel:
     """Seconds of a step for one model on one layout.
 
-    `knots`: (batch, seconds) of `base`, by rising batch. Below the first it is flat; beyond the last the last slope
-    goes on.
-    """
+    `knots`: (batch, seconds) of `base`, by rising batch. It is constant below the first; beyond the last it continues
+    with the last slope."""
 
     knots: tuple[tuple[float, float], ...]
     context_token_seconds: float
-    """c: reading one token's KV."""
+    """c: reading the KV of one token."""
     prefill_seconds: float
-    """p0: a pass over the weights, launches, latencies."""
+    """p0: reading the weights, launches, latencies."""
     prefill_token_seconds: float
-    """p1: the matrices, for one token."""
+    """p1: matrix products per token."""
     prefill_square_seconds: float
-    """p2: attention, for one token squared."""
+    """p2: attention per squared token."""
 
     def __post_init__(self) -> None:
         batches = [batch for batch, _ in self.knots]
@@ -48,7 +47,7 @@ class LatencyModel:
                 raise ValueError(f"{name}_seconds: {value} must be a number of seconds, 0 or more")
 
     def base(self, batch: int) -> float:
-        """Seconds of a step of `batch` sequences without context."""
+        """Return the seconds of a step of `batch` sequences without context."""
         knots = self.knots
         right = min(bisect_right(knots, (batch, math.inf)), len(knots) - 1)
         if right == 0 or batch <= knots[0][0]:
@@ -57,17 +56,17 @@ class LatencyModel:
         return a0 + (a1 - a0) * (batch - b0) / (b1 - b0)
 
     def step(self, batch: int, context_tokens: float) -> float:
-        """Seconds of one decode step."""
+        """Return the seconds of one decode step."""
         return self.base(batch) + self.context_token_seconds * context_tokens
 
     def decode(self, batch: int, context_tokens: float, steps: float) -> float:
-        """Seconds of `steps` decode steps in a row, the first of them over `context_tokens`."""
+        """Return the seconds of `steps` consecutive decode steps, the first over `context_tokens`."""
         grown = steps * context_tokens + batch * steps * (steps - 1) / 2
         return steps * self.base(batch) + self.context_token_seconds * grown
 
     def steps_within(self, batch: int, context_tokens: float, seconds: float) -> int:
-        """The whole decode steps that end within `seconds`: the inverse of `decode`, where every sequence holds a token
-        or more."""
+        """Return the number of decode steps that end within `seconds`: the inverse of `decode`, for at least one token
+        per sequence."""
         half = self.context_token_seconds * batch / 2
         first = self.step(batch, context_tokens) - half
         # The root of half·n² + first·n = seconds, in the form that does not cancel and knows half = 0.
@@ -79,5 +78,5 @@ class LatencyModel:
         return steps
 
     def prefill(self, tokens: int, squares: int) -> float:
-        """Seconds of one prefill pass. `tokens`: to compute, over all sequences; `squares`: Σ(L² − L0²)."""
+        """Return the seconds of one prefill pass. `tokens`: to compute, over all sequences; `squares`: Σ(L² − L0²)."""
         return self.prefill_seconds + self.prefill_token_seconds * tokens + self.prefill_square_seconds * squares

@@ -1,4 +1,4 @@
-"""Least squares with coefficients that are not negative: a step never gets faster by more work."""
+"""Least squares with non-negative coefficients: a step never gets faster by more work."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ Floats = NDArray[np.float64]
 
 
 def nonnegative(rows: Floats, values: Floats) -> Floats:
-    """The x ≥ 0 that minimises |rows · x − values| (Lawson and Hanson's active set). Columns are scaled to one first,
-    so seconds a token squared and seconds a step can stand side by side."""
+    """Return the x ≥ 0 that minimises |rows · x − values| (active set of Lawson and Hanson).
+
+    Columns are scaled first, so that seconds per squared token and seconds per step are comparable."""
     scale: Floats = np.maximum(np.linalg.norm(rows, axis=0), np.finfo(float).tiny)
     matrix = rows / scale
     free = np.zeros(matrix.shape[1], dtype=bool)
@@ -28,7 +29,7 @@ def nonnegative(rows: Floats, values: Floats) -> Floats:
 
 
 def _bounded(matrix: Floats, values: Floats, x: Floats, free: NDArray[np.bool_]) -> Floats:
-    """The best over the free coefficients; those that would go below zero are bound on the way there."""
+    """Return the optimum over the free coefficients; those that would become negative are bound on the way."""
     while True:
         best = np.zeros_like(x)
         best[free] = np.linalg.lstsq(matrix[:, free], values, rcond=None)[0]

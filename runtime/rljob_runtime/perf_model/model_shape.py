@@ -1,6 +1,6 @@
-"""What of a model decides its speed: the shape of a dense decoder with grouped-query attention.
+"""Model shape: the dimensions of a dense decoder with grouped-query attention that determine its speed.
 
-The named shapes are those of the models' published `config.json`.
+The named shapes come from the models' published `config.json`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Counts of a model; two bytes a parameter and a KV entry unless `dtype_bytes` says other."""
+    """Dimensions of a model, at `dtype_bytes` per parameter and KV entry."""
 
     name: str
     layers: int
@@ -43,23 +43,23 @@ class ModelShape:
 
     @property
     def matrix_parameters(self) -> int:
-        """Parameters that every token is multiplied with: the layers and the output head. Norms and biases (less than
-        0.1 %) are left out."""
+        """Parameters that every token is multiplied with: layers and output head, without norms and biases (less than
+        0.1 %)."""
         attention = self.hidden * self.head_size * 2 * (self.heads + self.kv_heads)
         return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.vocabulary * self.hidden
 
     @property
     def parameters(self) -> int:
-        """All parameters: the input embedding is looked up, not multiplied, and stands apart unless tied."""
+        """All parameters. The input embedding is a lookup, and separate unless tied."""
         return self.matrix_parameters + (0 if self.tied_embeddings else self.vocabulary * self.hidden)
 
     def kv_token_bytes(self, tensor_parallel: int = 1) -> int:
-        """Bytes of KV for one token on each accelerator. With more accelerators than KV heads each keeps a whole one,
-        so KV is replicated."""
+        """Return the bytes of KV per token on each accelerator. With more accelerators than KV heads, heads are
+        replicated."""
         return 2 * self.layers * max(1, self.kv_heads // tensor_parallel) * self.head_size * self.dtype_bytes
 
     def check_layout(self, tensor_parallel: int) -> None:
-        """Raise `ValueError` unless the heads can be split over that many accelerators."""
+        """Raise `ValueError` unless this many accelerators can share the heads."""
         if not self._splits(tensor_parallel):
             fitting = ", ".join(str(size) for size in range(1, self.heads + 1) if self._splits(size))
             raise ValueError(
@@ -74,7 +74,7 @@ class ModelShape:
 
     @classmethod
     def from_config(cls, name: str, config: Mapping[str, Any], dtype_bytes: int = 2) -> ModelShape:
-        """From the content of a Hugging Face `config.json`. Raises `ValueError` that names the missing key."""
+        """Read a Hugging Face `config.json`. Raises `ValueError` that names a missing key."""
         try:
             heads, hidden = config["num_attention_heads"], config["hidden_size"]
             return cls(

@@ -1,8 +1,8 @@
-"""The latency law of engines that nobody profiled, from what they did in the job's own rounds.
+"""Observed speed: fits the latency model of engines without a profile to the job's own rounds.
 
-An engine that is polled tells how many requests run, how many tokens it made and how full its KV cache is. Between two
-polls it did so many decode steps of about one batch and one context: a `SpeedSample`. One that begins with a
-launch has the prompts' prefill in it too.
+A polled engine reports the number of running requests, its tokens, and the use of its KV cache. Between two polls it
+ran some decode steps of about one batch and context: a `SpeedSample`. A sample that starts with a launch includes the
+prefill of the prompts.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.least_squares import Floats, nonnegative
 
 KINKS = (64, 256)
-"""Batches at which a step may begin to rise faster; the ridge of the roofline is near one of them."""
+"""Batch sizes at which the slope may rise; the roofline's ridge is near one of them."""
 LARGEST = 4 * KINKS[-1]
 
 
 @dataclass(frozen=True)
 class SpeedSample:
-    """Decode steps in a row. `batch`: sequences at a time; `context`: tokens in the KV cache, of all of them; both are
-    means over the steps. `seconds`: of all steps, and of the prefill of `prompt_tokens`. `lent`: while other machines
-    of the round were lent to training, and theirs was to be done too."""
+    """Consecutive decode steps. `batch`: running sequences; `context`: tokens in the KV cache, in all; both are means
+    over the steps. `seconds`: of all steps, and of the prefill of `prompt_tokens`. `lent`: whether other machines of
+    the round were on loan, so that the engines had their work too."""
 
     steps: float
     batch: float
@@ -38,7 +38,7 @@ class SpeedSample:
 
     @classmethod
     def joined(cls, samples: Sequence[SpeedSample]) -> SpeedSample:
-        """All of these as one; of one bin. Raises `ZeroDivisionError` for none."""
+        """Merge samples of one bin. Raises `ZeroDivisionError` without a sample."""
         steps = math.fsum(one.steps for one in samples)
         batch = math.fsum(one.steps * one.batch for one in samples) / steps
         context = math.fsum(one.steps * one.context for one in samples) / steps
@@ -47,7 +47,7 @@ class SpeedSample:
 
     @property
     def bin(self) -> tuple[bool, int, int, bool]:
-        """Stretches of about one batch and context, by factors of √2, are alike."""
+        """Bin of samples with similar batch and context, within factors of √2."""
         mean = max(1.0, self.context / self.batch)
         sizes = round(2 * math.log2(max(1.0, self.batch))), round(2 * math.log2(mean))
         return bool(self.prompt_tokens), *sizes, self.lent
@@ -55,7 +55,7 @@ class SpeedSample:
 
 @dataclass(frozen=True)
 class Speed:
-    """What engines did in a round. `kv_tokens` and `max_running`: of one engine, 0 where it could not tell."""
+    """Observed speed of a round's engines. `kv_tokens` and `max_running`: per engine, 0 if unknown."""
 
     replicas: int = 0
     kv_tokens: int = 0
@@ -64,22 +64,22 @@ class Speed:
 
     @property
     def decode(self) -> tuple[SpeedSample, ...]:
-        """Those without prefill."""
+        """Samples without prefill."""
         return tuple(one for one in self.stretches if not one.prompt_tokens)
 
     def to_json(self) -> str:
-        """As `from_json` reads it."""
+        """Serialise for `from_json`."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> Speed:
-        """What `to_json` gave."""
+        """Parse the output of `to_json`."""
         told: dict[str, Any] = json.loads(text)
         return cls(**{**told, "stretches": tuple(SpeedSample(**one) for one in told["stretches"])})
 
 
 def binned(samples: Iterable[SpeedSample]) -> tuple[SpeedSample, ...]:
-    """Those that are alike as one: a round's worth is a few dozen."""
+    """Merge similar samples: a few dozen per round."""
     bins: dict[tuple[bool, int, int, bool], list[SpeedSample]] = {}
     for one in samples:
         bins.setdefault(one.bin, []).append(one)
@@ -87,8 +87,8 @@ def binned(samples: Iterable[SpeedSample]) -> tuple[SpeedSample, ...]:
 
 
 def fit_latency(speeds: Sequence[Speed]) -> LatencyModel | None:
-    """Least squares of relative errors, a stretch weighing as much as it took; no coefficient is below zero. None where
-    nothing was seen."""
+    """Fit by least squares of relative errors, weighted by duration, with non-negative coefficients. None without a
+    sample."""
     seen = [one for speed in speeds for one in speed.stretches]
     if not seen:
         return None
@@ -106,13 +106,15 @@ def fit_latency(speeds: Sequence[Speed]) -> LatencyModel | None:
 
 
 def _step(one: SpeedSample) -> list[float]:
-    """What a step's seconds are linear in."""
+    """Return the terms in which a step's seconds are linear."""
     return [1.0, one.batch, one.context, *(max(0.0, one.batch - kink) for kink in KINKS)]
 
 
 def slowdown(latency: LatencyModel, speeds: Sequence[Speed]) -> float:
-    """How many times longer than by the law these decode steps took; 1 for none. Those beside lent machines are left
-    out: they were of batches that no round without loans has, for which the law is a guess."""
+    """Return the ratio of measured to predicted seconds of these decode steps; 1 without any.
+
+    Samples during loans are excluded: rounds without loans have no such batches, so the prediction is uncertain there.
+    """
     seen = [one for speed in speeds for one in speed.decode if not one.lent]
     expected = math.fsum(one.steps * latency.step(round(one.batch), one.context) for one in seen)
     return math.fsum(one.seconds for one in seen) / expected if expected > 0 else 1.0

@@ -1,7 +1,8 @@
-"""A measured profile of an engine: seconds of decode steps and prefill passes over batch × context × TP, and the size
-of the KV cache at each TP (PAT §4.2, offline profiler).
+"""Profile: measured seconds of decode steps and prefill passes over batch × context × TP, and the KV cache size by TP
+(PAT §4.2, offline profiler).
 
-It knows what it was measured on and is refused for anything else. It goes in and out as text; files are the caller's.
+A profile names what it was measured on, and is refused for anything else. It is read and written as text; files belong
+to the caller.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Size = Annotated[int, Field(ge=1)]
 
 
 class ProfileError(ValueError):
-    """The profile cannot be used; the message names the field, the value and what would be right."""
+    """The profile cannot be used. The message names the field, its value, and what would be right."""
 
 
 class _Data(BaseModel):
@@ -32,47 +33,46 @@ class Sample(_Data):
 
     tensor_parallel: Size
     batch: Size
-    """Sequences at a time."""
+    """Simultaneous sequences."""
     context: Size
-    """Decode: tokens of a sequence in the KV cache, the mean over the steps measured. Prefill: tokens of a prompt."""
+    """Decode: mean tokens of a sequence in the KV cache. Prefill: tokens of a prompt."""
     seconds: Annotated[float, Field(gt=0)]
-    """Decode: of one step. Prefill: of the whole pass over `batch` prompts. Up to the next step's begin, as a replica
-    of ours takes it."""
+    """Decode: of one step. Prefill: of the complete pass over `batch` prompts. Until the next step starts, as in our
+    replica."""
     replica_seconds: Annotated[float, Field(ge=0)] = 0.0
-    """Of these, what passes between two steps: the replica stamps tokens, keeps and sends them."""
+    """The part between two steps: the replica stamps, keeps and sends tokens."""
 
 
 class ProfiledRound(_Data):
-    """Responses that were all launched at once on one engine, and generated to their ends: what a fit has to foretell.
-    No fit is made from it."""
+    """Responses launched together on one engine and generated completely. It validates a fit, and is not part of it."""
 
     tensor_parallel: Size
     prompt_tokens: Size
-    """Of each prompt."""
+    """Per prompt."""
     lengths: Annotated[tuple[Size, ...], Field(min_length=1)]
     """Tokens of each response."""
     seconds: Annotated[float, Field(gt=0)]
 
 
 class SizedRound(_Data):
-    """A job's round on the engines of one tensor parallel size, as the engine model foretells it."""
+    """A job's round, predicted for the engines of one TP size."""
 
     tensor_parallel: Size
     replicas: Size
     seconds: Annotated[float | None, Field(gt=0)] = None
-    """Absent where the longest response does not fit the KV cache."""
+    """Absent if the longest response does not fit the KV cache."""
     preemptions: Annotated[int, Field(ge=0)] = 0
 
 
 class Start(_Data):
-    """Where the parallelism planner of one job had best start. Nothing reads it but people: the job's spec decides."""
+    """Best start of a job's parallelism planner, for people to read; the job's spec decides."""
 
     tensor_parallel: Size | None = None
-    """Of the shortest round; absent where no size holds the longest response."""
+    """Size of the fastest round; absent if no size holds the longest response."""
     machines: Size
     prompts: Size
     responses: Size
-    """To each prompt."""
+    """Per prompt."""
     lengths: str
     """`maxResponseTokens`, or a workload."""
     rounds: tuple[SizedRound, ...]
@@ -85,11 +85,11 @@ class Subject(_Data):
     engine: str
     engine_version: str
     hardware: str
-    """The accelerators of a machine, or its processor."""
+    """Accelerators of a machine, or its processor."""
 
 
 class Profile(_Data):
-    """Measurements of one model by one engine on one kind of machine."""
+    """Measurements of one model, one engine and one kind of machine."""
 
     format: Literal[1] = 1
     """Raised when the meaning of the data changes."""
@@ -100,32 +100,32 @@ class Profile(_Data):
     prefill: tuple[Sample, ...]
     rounds: tuple[ProfiledRound, ...] = ()
     start: Start | None = None
-    """For the job that it was measured for, where several sizes were."""
+    """For the job that it was measured for, if there were several sizes."""
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Profile:
-        """What `to_json` gave. Raises `ProfileError` with the path of the first thing wrong."""
+        """Parse the output of `to_json`. Raises `ProfileError` with the path of the first error."""
         try:
             return cls.model_validate_json(text, strict=True)
         except ValidationError as error:
             raise ProfileError(_explain(error)) from None
 
     def to_json(self) -> str:
-        """As `from_json` reads it."""
+        """Serialise for `from_json`."""
         return self.model_dump_json(indent=1, exclude_none=True)
 
     @property
     def tensor_parallel_sizes(self) -> tuple[int, ...]:
-        """The layouts that were measured."""
+        """The measured layouts."""
         return tuple(sorted(self.kv_tokens))
 
     def is_of(self, model: ModelShape) -> bool:
-        """Whether this model was measured. It is known by its shape, not its name: a checkpoint is as fast as the model
-        it was trained from."""
+        """Check whether this model was measured. Shapes are compared, not names: a checkpoint is as fast as its base
+        model."""
         return replace(self.subject.model, name=model.name) == model
 
     def check_engine(self, model: ModelShape, engine: str) -> None:
-        """Raise `ProfileError` where this is a profile of another model or engine."""
+        """Raise `ProfileError` if the profile is of another model or engine."""
         for one in fields(ModelShape):
             if one.name != "name":
                 measured, asked = getattr(self.subject.model, one.name), getattr(model, one.name)
@@ -138,7 +138,7 @@ class Profile(_Data):
         _expect("engine", self.subject.engine, engine, self.subject.engine == engine)
 
     def check(self, wanted: Subject) -> None:
-        """Raise `ProfileError` where this is a profile of something else than this engine on this machine."""
+        """Raise `ProfileError` if the profile is of another engine or machine."""
         self.check_engine(wanted.model, wanted.engine)
         for name in ("engine_version", "hardware"):
             measured, asked = getattr(self.subject, name), getattr(wanted, name)
@@ -146,7 +146,7 @@ class Profile(_Data):
 
 
 def medians(samples: Iterable[Sample]) -> tuple[Sample, ...]:
-    """The repeats of each load as one sample: their median, which a pause of the machine does not move."""
+    """Merge the repeats of each load into their median, which a pause of the machine does not change."""
     repeats: defaultdict[tuple[int, int, int], list[Sample]] = defaultdict(list)
     for one in samples:
         repeats[one.tensor_parallel, one.batch, one.context].append(one)

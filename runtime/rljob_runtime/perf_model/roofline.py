@@ -1,8 +1,8 @@
-"""Latency and memory of a model on a layout, from shapes and data sheets: what to believe before anything is measured.
+"""Roofline: latency and memory of a model on a layout from shapes and data sheets, used before anything is measured.
 
     base(B) = o + s·B + A·(α + β·B) + max(weights / bandwidth, B · flops of a token / flops)
 
-on each of TP accelerators; A = 2 · layers all-reduces where TP > 1. Decoding is bound by memory up to the ridge, the
+on each of TP accelerators, with A = 2 · layers all-reduces if TP > 1. Decoding is bound by memory up to the ridge, the
 batch where both sides of the maximum are equal.
 """
 
@@ -18,7 +18,8 @@ from rljob_runtime.perf_model.model_shape import ModelShape
 def roofline(
     model: ModelShape, accelerator: Accelerator, tensor_parallel: int = 1, achieved: Achieved = VLLM_NVLINK
 ) -> LatencyModel:
-    """The law of one replica. Raises `ValueError` where the heads do not split over `tensor_parallel`."""
+    """Return the latency model of one replica. Raises `ValueError` if the heads cannot be split over
+    `tensor_parallel`."""
     model.check_layout(tensor_parallel)
     bandwidth = achieved.memory_share * accelerator.memory_bandwidth
     flops = achieved.compute_share * accelerator.flops
@@ -51,9 +52,9 @@ class Memory:
     weights: int
     activations: int
     kv_token: int
-    """Of one token's KV."""
+    """KV of one token."""
     kv_tokens: int
-    """Tokens that the KV cache of the replica holds."""
+    """Tokens in the KV cache of the replica."""
 
 
 def memory(
@@ -64,12 +65,11 @@ def memory(
     prefill_tokens: int = 8192,
     sequences: int = 1024,
 ) -> Memory:
-    """What is left for KV of the share `use` of the memory (vLLM's `gpu_memory_utilization`), after the weights and the
-    activations of a pass over `prefill_tokens` with the logits of `sequences`.
+    """Return what the share `use` of the memory (vLLM's `gpu_memory_utilization`) leaves for KV.
 
-    The activations are an estimate: residual, normed input, queries and keys, gate and up projections, and fp32 logits
-    with the sampler's copy. Raises `ValueError` where no KV is left.
-    """
+    Weights are subtracted, and the activations of a pass over `prefill_tokens` with logits of `sequences`. Activations
+    are an estimate: residual, normed input, queries and keys, gate and up projections, and fp32 logits with the
+    sampler's copy. Raises `ValueError` if nothing is left."""
     model.check_layout(tensor_parallel)
     weights = model.parameters * model.dtype_bytes // tensor_parallel
     row = 2 * model.hidden + (2 * model.intermediate + 2 * model.heads * model.head_size) // tensor_parallel

@@ -1,7 +1,7 @@
-"""Where to measure an engine: few points over batch × context, logarithmically spaced (PAT §4.2, sparse sampling).
+"""Sampling plan: few measurement points over batch × context, logarithmically spaced (PAT §4.2, sparse sampling).
 
-Only loads that the KV cache holds are sampled (PAT's B·L ≤ Tcap). The order matters as much as the choice: the corners
-first, then what halves the widest gaps, so whenever time runs out the points measured so far span the whole region.
+Only loads that the KV cache holds are sampled (PAT's B·L ≤ Tcap). The order matters: the corners first, then points
+that halve the widest gaps, so that at any time the measured points span the complete region.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 
 LEAST_CONTEXT = 16
 SHORT_CONTEXT = 512
-"""Below it contexts are sampled twice as densely: there latency is least linear (PAT §4.2)."""
+"""Below it contexts are sampled twice as densely: latency is least linear there (PAT §4.2)."""
 MOST_SHARE = 0.9
-"""Of the KV cache that a point may fill: what is measured must not be preempted."""
+"""Share of the KV cache that a point may fill: measured sequences must not be preempted."""
 
 
 @dataclass(frozen=True, order=True)
 class Point:
-    """A load: `batch` sequences, each with `context` tokens in the KV cache when its decode steps begin."""
+    """A load: `batch` sequences with `context` tokens each in the KV cache when decoding starts."""
 
     batch: int
     context: int
 
 
 def sampling_plan(most_batch: int, most_context: int, kv_tokens: int, steps: int) -> tuple[Point, ...]:
-    """The points in the order in which to measure them, each followed by `steps` decode steps of its batch.
+    """Return the points in measurement order, each followed by `steps` decode steps of its batch.
 
-    Raises `ValueError` where the engine does not hold two sizes of batch and of context, which is what a law needs.
+    Raises `ValueError` if the engine holds fewer than two sizes of batch or context, which a fit needs.
 
     >>> [(point.batch, point.context) for point in sampling_plan(4, 64, 10_000, 8)]
     [(1, 16), (1, 64), (4, 16), (4, 64), (1, 32), (2, 16), (2, 32), (2, 64), (4, 32)]
@@ -48,7 +48,7 @@ def sampling_plan(most_batch: int, most_context: int, kv_tokens: int, steps: int
 
 
 def _spaced(least: int, most: int, step: Callable[[int], int]) -> list[int]:
-    """From the least by factors up to the most, which is among them."""
+    """Return values from the least to the most, spaced by factors, both included."""
     if most < least:
         return []
     values = [least]
@@ -63,7 +63,7 @@ def _spaced(least: int, most: int, step: Callable[[int], int]) -> list[int]:
 
 
 def _refined(values: list[int]) -> list[tuple[int, int]]:
-    """Each value and the level at which it comes: 0 for the ends, then by halving.
+    """Return each value with its level: 0 for the ends, then by halving.
 
     >>> _refined([1, 2, 4, 8, 16])
     [(1, 0), (16, 0), (4, 1), (2, 2), (8, 2)]

@@ -1,4 +1,4 @@
-"""The generators that ship with the project, and one way to name a workload."""
+"""Catalog: the shipped generators, and one naming scheme for workloads."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _FITTED = resources.files("rljob_runtime.workloads") / "fitted"
 
 
 def names() -> list[str]:
-    """Of all generators."""
+    """Return the names of all generators."""
     fitted = [entry.name.removesuffix(".json") for entry in _FITTED.iterdir() if entry.name.endswith(".json")]
     return sorted([*_ROLLPACKER, *fitted])
 
 
 def parameters(name: str) -> WorkloadParameters:
-    """Of a generator. Raises `TraceError` for a name that is not there."""
+    """Return the parameters of a generator. Raises `TraceError` for an unknown name."""
     if name in _ROLLPACKER:
         return rollpacker_like(*_ROLLPACKER[name])
     if name not in names():
@@ -37,10 +37,9 @@ def parameters(name: str) -> WorkloadParameters:
 
 
 def open_workload(source: str, seed: int, findings: Findings | None = None) -> Workload:
-    """A generator by name, one of your own by its JSON file, or the replay of a trace by its folder.
+    """Open a generator by name, one of your own by its JSON file, or the replay of a trace by its folder.
 
-    A name wins over a folder in the working directory; `./name` is the folder. Raises `TraceError`.
-    """
+    A name has precedence over a folder in the working directory; `./name` is the folder. Raises `TraceError`."""
     if source in names():
         return Generator(parameters(source), seed)
     path = Path(source)

@@ -1,9 +1,10 @@
-"""PolyTrace's `enhanced_task_distribution_parameters.json`: fitted figures of its two 235B workloads.
+"""Distribution: reads PolyTrace's `enhanced_task_distribution_parameters.json`, the fitted parameters of its two 235B
+workloads.
 
-The file's own lognormal of the math outputs is far off (mean 1.1k against 9.6k), so `gmm_parameters` are read. For tool
-use it has means and covariances only, of each number of calls; as Gaussians they would put a good part of the lengths
-below zero, so lognormals with the same means and variances are taken. Nothing in it tells how alike the responses of a
-prompt are, nor how long a tool takes: both are arguments here.
+The file's lognormal of the math outputs is far off (mean 1.1k against 9.6k), so `gmm_parameters` are used. For tool use
+the file has only means and covariances by number of calls. Gaussians would make many lengths negative, so lognormals
+with the same means and variances are used. The file contains neither the similarity within prompts nor tool latencies:
+both are arguments here.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class CallSequence(_Part):
         return self
 
     def lognormal(self, feature: str, weight: float) -> Component:
-        """(weight, mean, standard deviation) of the logarithm, by the feature's mean and variance."""
+        """Return (weight, mean, standard deviation) of the logarithm, from the feature's mean and variance."""
         place = self.feature_names.index(feature)
         mean, variance = self.mean_vector[place], self.covariance_matrix[place][place]
         spread = math.log1p(variance / mean**2)
@@ -107,14 +108,14 @@ class _ToolTask(_Part):
 
 
 class DistributionParameters(_Part):
-    """The part of the file that is used."""
+    """The used part of the file."""
 
     math_task: _MathTask
     tool_calling_task: _ToolTask
 
     @classmethod
     def load(cls, path: Path) -> DistributionParameters:
-        """Raises `TraceError` with file and field."""
+        """Read the file. Raises `TraceError` with file and field."""
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as error:
@@ -123,7 +124,7 @@ class DistributionParameters(_Part):
             raise TraceError(f"{path}: {explain(error)}") from error
 
     def math(self, correlation: float, cap: int) -> WorkloadParameters:
-        """Single-turn math, lengths from 1 to `cap` tokens; `correlation` as in `WorkloadParameters`."""
+        """Return single-turn math with lengths from 1 to `cap` tokens; `correlation` as in `WorkloadParameters`."""
         mixture = self.math_task.gmm_parameters
         return WorkloadParameters(
             task="math-235b",
@@ -135,8 +136,9 @@ class DistributionParameters(_Part):
         )
 
     def tool_use(self, correlation: float, seconds: Law, cap: int) -> WorkloadParameters:
-        """Multi-turn tool use: a session's calls of the model are turns, the input of each but the first is what the
-        tool answered. Lengths of a turn do not depend on each other here, as they slightly do in the file."""
+        """Return multi-turn tool use: model calls are turns, and the input of each but the first is the tool's answer.
+
+        Lengths of turns are independent here; in the file they depend slightly on each other."""
         task = self.tool_calling_task
         counts = task.call_count_distribution
         weights = tuple(counts.get(count, 0.0) for count in range(1, max(counts) + 1))

@@ -1,4 +1,4 @@
-"""What can be wrong with a trace, in words that name file and line."""
+"""Errors: what is wrong with a trace, by file and line."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 
 class TraceError(ValueError):
-    """A trace or a generator's parameters cannot be used. The message names the place and says what would be right."""
+    """A trace or a generator's parameters cannot be used. The message names the place and what would be right."""
 
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be used; lines count from 1."""
+    """An unusable row; lines count from 1."""
 
     path: Path
     line: int
@@ -24,11 +24,10 @@ class BadRow:
 
 @dataclass
 class Findings:
-    """What a reader found: rows that it skipped, and things that a reader of figures should know.
+    """A reader's findings: skipped rows and remarks.
 
-    Without `skip_bad` the first bad row raises `TraceError`: a trace with holes is a different trace, so leaving rows
-    out is asked for, never assumed.
-    """
+    Without `skip_bad` the first unusable row raises `TraceError`: a trace with gaps is a different trace, so skipping
+    is a decision of the caller."""
 
     skip_bad: bool = False
     bad: list[BadRow] = field(default_factory=list)

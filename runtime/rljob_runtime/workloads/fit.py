@@ -1,4 +1,4 @@
-"""Fits a generator's parameters to a trace: laws by quantiles, correlations by matching the trace's own."""
+"""Fit: a generator's parameters from a trace, distributions by quantiles, correlations by matching the trace's own."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from rljob_runtime.workloads.trace import Trace
 from rljob_runtime.workloads.workload import Prompt, Response, batch
 
 _PROMPTS, _RESPONSES, _HALVINGS = 800, 8, 9
-"""Of the samples by which a correlation is found: it is right to about 0.02, less than a trace of this size tells."""
+"""Samples for finding a correlation: accurate to about 0.02, which is below the uncertainty of such a trace."""
 _SHORTEST_SECONDS = 1e-4
-"""A law is of positive numbers, and a call that was refused at once took no time."""
+"""Distributions are of positive numbers, and a call that was refused immediately took no time."""
 
 Measure = Callable[[Sequence[Prompt]], float | None]
 
 
 def fit(trace: Trace, source: str) -> WorkloadParameters:
-    """The parameters of all steps of a trace together. `source` says where the trace is from.
+    """Fit the parameters of all steps of a trace. `source` states the trace's origin.
 
-    Raises ValueError when the trace has fewer than two prompts or no prompt with two responses.
-    """
+    Raises ValueError if the trace has fewer than two prompts, or no prompt with two responses."""
     prompts = trace.pooled().steps[0].prompts
     rewards = [response.reward_seconds for response in trace.responses() if response.reward_seconds is not None]
     kept = [prompt.kept for prompt in prompts if prompt.kept is not None]
@@ -63,7 +62,7 @@ def _seconds_law(seconds: Sequence[float]) -> Law:
 
 
 def _correlate(parameters: WorkloadParameters, prompts: Sequence[Prompt]) -> WorkloadParameters:
-    """Turns first: how alike total lengths are depends on them."""
+    """Fit the correlation of turns first: the similarity of total lengths depends on it."""
     tool_use = parameters.tool_use
     if tool_use is not None:
 
@@ -90,8 +89,9 @@ def _likeness(of: Callable[[Response], float]) -> Measure:
 def _matching(
     make: Callable[[float], WorkloadParameters], measure: Measure, prompts: Sequence[Prompt]
 ) -> WorkloadParameters:
-    """The parameters whose generated prompts measure as the recorded ones, by halving: the measure rises with the
-    correlation, and all tries share their random numbers."""
+    """Return the parameters whose generated prompts have the recorded measure, by bisection.
+
+    The measure rises with the correlation, and all trials share their random numbers."""
     target = measure(prompts)
     if target is None:
         raise ValueError("no two responses of one prompt: how alike they are cannot be fitted")
@@ -104,11 +104,10 @@ def _matching(
 
 
 def _input_correlation(prompts: Sequence[Prompt], correlation: float) -> float:
-    """Of the scores of a prompt's length and its hardness.
+    """Return the correlation of a prompt's length with its hardness, in scores.
 
-    Seen is the correlation with the mean of its responses' scores, which their noise dilutes; where the prompt decides
-    next to nothing, dividing by that dilution would only blow up noise.
-    """
+    The observed correlation is with the mean of its responses' scores, which noise dilutes. If the prompt determines
+    almost nothing, dividing by the dilution would amplify noise only."""
     size = float(np.mean([len(prompt.responses) for prompt in prompts]))
     visible = float(np.sqrt(correlation / (correlation + (1 - correlation) / size))) if correlation else 0.0
     if visible < 0.5:
@@ -124,7 +123,7 @@ def _input_correlation(prompts: Sequence[Prompt], correlation: float) -> float:
 
 
 def _normal_scores(values: Floats) -> Floats:
-    """Normal scores of the ranks; equal values share their mean rank."""
+    """Return normal scores of the ranks; equal values share their mean rank."""
     unique, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = np.cumsum(counts) - counts / 2
     scores = np.array([NormalDist().inv_cdf(float(rank) / len(values)) for rank in ranks])

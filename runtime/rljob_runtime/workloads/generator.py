@@ -1,4 +1,4 @@
-"""Makes prompts from parameters: a Gaussian copula keeps the likeness of the responses of one prompt."""
+"""Generator: draws prompts from parameters; a Gaussian copula keeps the similarity within prompts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from rljob_runtime.workloads.workload import Prompt, Response, ToolCall, Turn, r
 
 @dataclass(frozen=True)
 class Generator:
-    """A `Workload` without a trend: every step has the same laws, and other draws.
+    """A `Workload` without a trend: all steps have the same distributions and different draws.
 
-    A prompt has a hardness, a normal score. Each response's score is √ρ · hardness + √(1−ρ) · its own noise; the law
-    turns scores into lengths, so the lengths have exactly the law, and their scores the correlation ρ.
-    """
+    A prompt has a hardness, a normal score. The score of each response is √ρ · hardness + √(1−ρ) · noise. The
+    distribution maps scores to lengths, so lengths have exactly the distribution, and scores the correlation ρ."""
 
     parameters: WorkloadParameters
     seed: int = 0
@@ -44,7 +43,7 @@ class Generator:
 
     @cached_property
     def _scores(self) -> int:
-        """Normal scores that one response takes: reward, last turn, and for tools the count and three a call."""
+        """Normal scores per response: reward, last turn, and for tools the count and three per call."""
         tool_use = self.parameters.tool_use
         return 2 if tool_use is None else 3 + 3 * (len(tool_use.turns.weights) - 1)
 
@@ -78,7 +77,7 @@ def _calling_turns(tool_use: ToolUse, scores: Floats, noise: Floats) -> list[Tur
 
 
 def _mix(share: float, common: float, own: Floats) -> Floats:
-    """Normal scores with the correlation `share` to the common one."""
+    """Return normal scores with the correlation `share` to the common one."""
     mixed: Floats = share * common + np.sqrt(1 - share * share) * own
     return mixed
 

@@ -1,7 +1,7 @@
-"""A distribution of positive numbers as a few quantiles, and the counts of turns.
+"""Distribution of positive numbers as a few quantiles, and the numbers of turns.
 
-Between two quantiles the logarithm is linear in the normal score, so two quantiles are a lognormal, more bend it, and
-two close together are a jump (responses that run to the cap). A copula needs no more than `at`: it makes normal scores.
+Between two quantiles the logarithm is linear in the normal score: two quantiles are a lognormal, more bend it, and two
+close ones are a jump (responses at the cap). A copula needs only `at`: it generates normal scores.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Floats = npt.NDArray[np.float64]
 STANDARD_NORMAL = NormalDist()
 _JUMP = 1e-6
-"""Probability over which a jump is drawn: a law has one value at each point."""
+"""Probability range of a jump: a distribution has one value at each point."""
 
 
 QUANTILES = (
     *(0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
     *(0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995),
 )
-"""Where a fitted law has its knots, as far as the sample reaches."""
+"""Knots of a fitted distribution, as far as the sample reaches."""
 
 
 class Law(BaseModel):
-    """`values[i]` is the quantile at probability `at[i]`; beyond the first and the last, the law ends there."""
+    """A distribution. `values[i]` is the quantile at probability `at[i]`; it ends at the first and the last."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,13 +49,13 @@ class Law(BaseModel):
 
     @classmethod
     def lognormal(cls, median: float, sigma: float) -> Law:
-        """Cut off at four standard deviations."""
+        """Return a lognormal, cut at four standard deviations."""
         at = (STANDARD_NORMAL.cdf(-4), STANDARD_NORMAL.cdf(4))
         return cls(at=at, values=(median * float(np.exp(-4 * sigma)), median * float(np.exp(4 * sigma))))
 
     @classmethod
     def from_cdf(cls, cdf: Callable[[float], float], low: float, high: float) -> Law:
-        """The law of a distribution function, given that a value is above `low`; what lies above `high` is at it."""
+        """Return the distribution of `cdf`, given a value above `low`; values above `high` become `high`."""
         under = cdf(low)
         jump = (cdf(high) - under) / (1 - under)
         ends_before = jump > 1 - _JUMP
@@ -75,7 +75,7 @@ class Law(BaseModel):
         return logs
 
     def at_score(self, scores: Floats) -> Floats:
-        """The quantile of each normal score (0 is the median)."""
+        """Return the quantile of each normal score (0 is the median)."""
         values: Floats = np.exp(np.interp(scores, self._scores, self._logs))
         return values
 
@@ -84,7 +84,7 @@ class Law(BaseModel):
 
 
 class TurnCounts(BaseModel):
-    """How often a response has 1, 2, 3, … turns: weights that sum to anything."""
+    """How often a response has 1, 2, 3, … turns, as weights of any sum."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -103,15 +103,14 @@ class TurnCounts(BaseModel):
         return np.array([STANDARD_NORMAL.inv_cdf(float(share)) for share in inside])
 
     def at_score(self, scores: Floats) -> npt.NDArray[np.int64]:
-        """The number of turns at each normal score."""
+        """Return the number of turns at each normal score."""
         return np.searchsorted(self._upper_scores, scores, side="right") + 1
 
 
 def fit_law(sample: Floats) -> Law:
-    """The law of a sample of positive numbers: its quantiles, its ends, and a jump where its largest value repeats.
+    """Fit a sample of positive numbers: its quantiles, its ends, and a jump if its largest value repeats.
 
-    A largest value that repeats is a cap that responses run into; interpolation would smear it over the gap below.
-    """
+    A repeated largest value is a cap; interpolation would smear it over the gap below."""
     ordered = np.sort(np.asarray(sample, dtype=np.float64))
     size = len(ordered)
     if not size or ordered[0] <= 0:
@@ -129,7 +128,7 @@ def fit_law(sample: Floats) -> Law:
 
 
 def _root(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Where a rising function of a positive number crosses 0, by halving in the logarithm."""
+    """Find where a rising function of a positive number crosses 0, by bisection of the logarithm."""
     for _ in range(60):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if rising(middle) < 0 else (low, middle)

@@ -1,4 +1,4 @@
-"""What a generator is made from: the laws of a workload and how alike the responses of a prompt are. JSON, no rows."""
+"""Parameters of a generator: a workload's distributions and the similarity within prompts. JSON, without rows."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ Correlation = Annotated[float, Field(ge=0, le=1)]
 
 
 class ToolUse(BaseModel):
-    """Multi-turn responses: every turn but the last ends in one tool call."""
+    """Multi-turn responses: every turn but the last ends with one tool call."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     turns: TurnCounts
     turns_correlation: Correlation
-    """Between the responses of a prompt, of the normal scores behind the number of turns."""
+    """Correlation within prompts of the normal scores of the number of turns."""
     call_tokens: Law
-    """Generated in a turn that ends in a call."""
+    """Generated in a turn that ends with a call."""
     answer_tokens: Law
-    """By which a tool's answer lengthens the context."""
+    """Added to the context by a tool's answer."""
     seconds: Law
-    """Of one tool call."""
+    """Per tool call."""
 
 
 class WorkloadParameters(BaseModel):
-    """All laws of a workload; tokens and seconds."""
+    """All distributions of a workload; tokens and seconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     task: Annotated[str, Field(min_length=1)]
     source: str
-    """Where the figures come from, for whoever quotes a result."""
+    """Origin of the data, for citation."""
     input_tokens: Law
     output_tokens: Law
     """Generated in the last (or only) turn."""
     correlation: Correlation
-    """Between the responses of a prompt, of the normal scores behind the lengths: 0 where they are independent, 1 where
-    the prompt decides."""
+    """Correlation within prompts of the normal scores of lengths: 0 for independent responses, 1 if the prompt
+    determines them."""
     input_correlation: Annotated[float, Field(ge=-1, le=1)] = 0.0
-    """Between the scores of a prompt's own length and of its hardness."""
+    """Correlation of the scores of a prompt's length and its hardness."""
     reward_seconds: Law | None = None
     kept_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Of prompts that dynamic sampling keeps, whatever their lengths."""
+    """Share of prompts that dynamic sampling keeps, whatever their lengths."""
     tool_use: ToolUse | None = None
 
     @model_validator(mode="after")
@@ -63,7 +63,7 @@ class WorkloadParameters(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> WorkloadParameters:
-        """From a JSON file. Raises `TraceError` with file and field."""
+        """Read a JSON file. Raises `TraceError` with file and field."""
         try:
             text = path.read_bytes()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""A workload that changes in the course of a job: other tasks come, responses grow."""
+"""Phases: a workload that changes during a job, as tasks change and responses grow."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from rljob_runtime.workloads.workload import Prompt, Workload
 
 @dataclass(frozen=True)
 class Phases:
-    """A `Workload`: from each of these steps on, the one beside it. The first begins at 0. Raises `ValueError` where
-    steps do not rise from there."""
+    """A `Workload` that uses another one from each given step on. The first starts at 0. Raises `ValueError` unless
+    steps rise from there."""
 
     parts: tuple[tuple[int, Workload], ...]
 

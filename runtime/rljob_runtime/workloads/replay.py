@@ -1,4 +1,4 @@
-"""Draws prompts from a trace: PolyTrace's workload sampler (§5)."""
+"""Replay: draws prompts from a trace (PolyTrace's workload sampler, §5)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from rljob_runtime.workloads.workload import Prompt, Response, random_stream
 
 
 class Replay:
-    """A `Workload` of recorded prompts, each with responses of its own only, so their likeness is the data's.
+    """A `Workload` of recorded prompts, each with its own responses only, so the similarity is the data's.
 
-    Step `n` draws from the n-th recorded step, in a cycle; `Trace.pooled()` draws from all. Prompts and responses are
-    shuffled, and come again (shuffled anew) only when all were drawn: a batch of the recorded size is the recorded
-    step in another order. More responses than were recorded repeat lengths, so they never exceed the longest recorded.
-    """
+    Step `n` draws from the n-th recorded step, cyclically; `Trace.pooled()` draws from all. Prompts and responses are
+    shuffled, and reused in a new order only when all were drawn: a batch of the recorded size is the recorded step in
+    another order. More responses than recorded repeat lengths, so none exceeds the longest recorded."""
 
     def __init__(self, trace: Trace, seed: int = 0):
         self._trace = trace
@@ -49,11 +48,10 @@ class Replay:
 
 
 class RecordedToolLatencies:
-    """PolyTrace's tool-latency sampler (§5): seconds drawn from the recorded calls, so that no tool has to run.
+    """PolyTrace's tool-latency sampler (§5): draws seconds of recorded calls, so that no tool has to run.
 
-    A generator's counterpart is its law, `parameters.tool_use.seconds`; both draw alike. Raises `TraceError` for a
-    trace without tool calls.
-    """
+    A generator's counterpart is `parameters.tool_use.seconds`; both draw alike. Raises `TraceError` for a trace without
+    tool calls."""
 
     def __init__(self, trace: Trace):
         self._seconds = np.array([call.seconds for call in trace.tool_calls()])

@@ -1,9 +1,9 @@
-"""Lengths like those RollPacker was measured on, which are not public.
+"""RollPacker-like lengths: an approximation of RollPacker's workload, which is not public.
 
-Its Fig. 2a shows short responses with a long tail: a median of about 600 tokens and a third quartile of about 950. So:
-a lognormal body, a share of long answers spread over all lengths up to the cap, and a few that run into the cap. The
-ablation of its Fig. 11 (racing prompts gains more than racing responses) needs likeness within prompts of 0.5 or more.
-A figure measured on these lengths shows that a headline can be reached; it does not test it.
+Its Fig. 2a shows short responses with a long tail: a median of about 600 tokens and a third quartile of about 950. The
+model is a lognormal body, a share of long answers spread over all lengths up to the cap, and a few at the cap. The
+ablation of Fig. 11 (racing prompts gains more than racing responses) requires a similarity within prompts of 0.5 or
+more. A result on these lengths shows that a claim is reachable; it does not test the claim.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _INPUT = Law.lognormal(median=150, sigma=0.3)
 
 
 def _body() -> NormalDist:
-    """Of the logarithm: so that median and third quartile of all responses, tail included, are the paper's."""
+    """Parameters of the logarithm, for the paper's median and third quartile of all responses, tail included."""
     median, quartile = (NormalDist().inv_cdf(at / _BODY_SHARE) for at in (0.5, 0.75))
     deviation = math.log(_THIRD_QUARTILE / _MEDIAN) / (quartile - median)
     return NormalDist(math.log(_MEDIAN) - median * deviation, deviation)
 
 
 def rollpacker_like(model: str, cap: int) -> WorkloadParameters:
-    """`cap`: the longest response, in tokens."""
+    """Return the parameters. `cap`: the longest response, in tokens."""
     body = _body()
 
     def cdf(tokens: float) -> float:

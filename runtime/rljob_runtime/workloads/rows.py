@@ -1,7 +1,7 @@
-"""The rows of PolyTrace's files, one model a format, and the reader that streams them.
+"""Rows: the rows of PolyTrace's files, one model per format, and their streaming reader.
 
-Only the fields that something here uses are declared; others are ignored, so that a newer recorder's files can be
-read. Values are taken strictly: `"12"` is no length.
+Only used fields are declared; others are ignored, so that files of newer recorders are readable. Values are strict:
+`"12"` is not a length.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from rljob_runtime.workloads.errors import BadRow, Findings, TraceError
 
 MAX_TOKENS = 10_000_000
-"""A longer sequence is a broken row, not a workload."""
+"""A longer sequence is an invalid row."""
 MAX_SECONDS = 1e6
-"""Eleven days: the same for a duration."""
+"""Eleven days; a longer duration is an invalid row."""
 
 Count = Annotated[int, Field(ge=0)]
 Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS)]
@@ -30,7 +30,7 @@ class Row(BaseModel):
 
 
 class LengthsRow(Row):
-    """`packed_lengths_step_N.jsonl`: one prompt a line, with the lengths of all its responses."""
+    """`packed_lengths_step_N.jsonl`: one prompt per line, with the lengths of all its responses."""
 
     step: Count
     dp_rank: Count = 0
@@ -48,7 +48,7 @@ class LengthsRow(Row):
 
 
 class RewardTimingRow(Row):
-    """`reward_timings_step_N.jsonl`: the wall time of the rewards of one data-parallel rank's responses."""
+    """`reward_timings_step_N.jsonl`: wall time of the rewards of one data-parallel rank's responses."""
 
     step: Count
     dp_rank: Count
@@ -58,10 +58,9 @@ class RewardTimingRow(Row):
 
 
 class FilterRow(Row):
-    """`dapo_filter_indices.jsonl`: which prompts of a step DAPO's dynamic sampling kept (their rewards differ).
+    """`dapo_filter_indices.jsonl`: prompts of a step that DAPO's dynamic sampling kept (their rewards differ).
 
-    Indices count the training rows of the step's lengths file from 0: no blank line, no validation row.
-    """
+    Indices count the training rows of the step's lengths file from 0, without blank lines and validation rows."""
 
     workload_step: Count
     prompt_count: Annotated[int, Field(ge=1)]
@@ -85,7 +84,7 @@ class TurnRow(Row):
 
 
 class ToolCallRow(Row):
-    """`append_len`: tokens by which the tool's answer, in its template, lengthens the context."""
+    """A tool call. `append_len`: tokens that its answer adds to the context, template included."""
 
     turn: Count
     latency_s: Seconds
@@ -93,7 +92,7 @@ class ToolCallRow(Row):
 
 
 class MultiTurnRow(Row):
-    """`multiturn_workload_step_N.jsonl`: one response a line, with its turns and tool calls."""
+    """`multiturn_workload_step_N.jsonl`: one response per line, with its turns and tool calls."""
 
     step: Count
     prompt_group_id: Count
@@ -125,10 +124,9 @@ AnyRow = TypeVar("AnyRow", bound=Row)
 
 
 def read_rows(path: Path, model: type[AnyRow], findings: Findings) -> Iterator[tuple[int, AnyRow]]:
-    """(line, row) of a JSONL file, as they are read; lines count from 1 and blank ones are passed over.
+    """Yield (line, row) of a JSONL file; lines count from 1, blank ones are skipped.
 
-    Bad rows go to `findings`. Raises `TraceError` when the file cannot be read at all.
-    """
+    Invalid rows go to `findings`. Raises `TraceError` if the file cannot be read."""
     empty = True
     try:
         with path.open("rb") as file:
@@ -151,7 +149,7 @@ def read_rows(path: Path, model: type[AnyRow], findings: Findings) -> Iterator[t
 
 
 def explain(error: ValidationError) -> str:
-    """The first thing wrong, as field path, value and what would be right."""
+    """Return the first error as field path, value and what would be right."""
     first = error.errors(include_url=False)[0]
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     place = field_path(first["loc"])
@@ -164,7 +162,7 @@ def explain(error: ValidationError) -> str:
 
 
 def field_path(loc: tuple[int | str, ...]) -> str:
-    """`("turns", 0, "turn")` as `turns[0].turn`."""
+    """Format `("turns", 0, "turn")` as `turns[0].turn`."""
     path = ""
     for part in loc:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part

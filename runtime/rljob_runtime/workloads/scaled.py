@@ -1,4 +1,4 @@
-"""A workload made shorter: for engines that are slower, or caches that are smaller, than those it was recorded on."""
+"""Scaled: a shorter workload, for slower engines or smaller caches than those of the recording."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from rljob_runtime.workloads.workload import Prompt, Response, Turn, Workload
 
 @dataclass(frozen=True)
 class Scaled:
-    """A `Workload` of another's responses, each as one turn, with `most` tokens for its `longest`: the ratios of the
-    lengths stay, but for rounding. Prompts are left as they are."""
+    """A `Workload` with another one's responses, each as one turn, scaled so that `longest` becomes `most` tokens.
+    Ratios of lengths stay, up to rounding. Prompts are unchanged."""
 
     workload: Workload
     longest: int

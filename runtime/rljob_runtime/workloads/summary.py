@@ -1,8 +1,8 @@
-"""What a trace or a generator looks like in figures: the ones that decide which technique pays.
+"""Summary: the statistics of a trace or generator that decide which technique pays.
 
-- mean over longest of a step: how empty engines run at its end; tail batching pays where it is small;
-- within-prompt correlation: whether long responses come from hard prompts (near 1) or run away by chance (near 0);
-- responses at the longest length: a plateau at the cap, where nothing is gained by racing.
+- mean over longest of a step: how empty engines run at its end; tail batching pays if it is small;
+- within-prompt correlation: whether long responses come from hard prompts (near 1) or by chance (near 0);
+- responses at the longest length: a plateau at the cap, where a race gains nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Quantiles:
 
     @classmethod
     def of(cls, sample: Sequence[float] | npt.NDArray[np.float64]) -> Quantiles | None:
-        """None for an empty sample."""
+        """Compute quantiles; None for an empty sample."""
         values = np.asarray(sample, dtype=np.float64)
         if not len(values):
             return None
@@ -46,7 +46,7 @@ class StepStatistics:
 
 @dataclass(frozen=True)
 class TraceStatistics:
-    """Shares and correlations are plain numbers up to 1; what was not recorded is None."""
+    """Statistics of a trace. Shares and correlations are at most 1; None if not recorded."""
 
     task: str
     prompts: int
@@ -54,14 +54,14 @@ class TraceStatistics:
     input_tokens: Quantiles
     output_tokens: Quantiles
     longest_fifth_share: float
-    """Of all generated tokens, in the longest 20 % of the responses."""
+    """Share of all generated tokens in the longest 20 % of responses."""
     at_longest_share: float
-    """Of the responses, as long as the longest."""
+    """Share of responses as long as the longest."""
     mean_over_longest: float
-    """Of a step, averaged over steps."""
+    """Mean over steps."""
     within_prompt_correlation: float | None
     within_prompt_correlation_log: float | None
-    """Of log lengths, which a few runaways do not hide."""
+    """Of log lengths, which a few runaways do not dominate."""
     turns: Quantiles
     tool_calls: int
     tool_call_seconds: Quantiles | None
@@ -72,7 +72,8 @@ class TraceStatistics:
 
 
 def summarise(task: str, steps: Iterable[Step]) -> TraceStatistics:
-    """Reads the steps once and keeps numbers only, so a trace need not fit in memory. Raises ValueError for none."""
+    """Summarise steps in one pass without keeping them, so a trace need not fit in memory. Raises ValueError without a
+    step."""
     inputs: list[int] = []
     groups: list[Floats] = []
     turns: list[int] = []
@@ -130,7 +131,7 @@ def _some(sample: Sequence[float] | Floats) -> Quantiles:
 
 
 def longest_share(lengths: Floats, fraction: float) -> float:
-    """Share of the sum that the longest `fraction` of the values holds; a value on the border counts in part."""
+    """Return the share of the sum in the longest `fraction` of the values; a value on the border counts in part."""
     ordered = np.sort(lengths)[::-1]
     count = fraction * len(ordered)
     whole = int(count)
@@ -139,8 +140,9 @@ def longest_share(lengths: Floats, fraction: float) -> float:
 
 
 def intraclass_correlation(groups: Sequence[Floats]) -> float | None:
-    """ICC(1) of one-way groups, which may differ in size: 1 where the group decides, 0 where it says nothing (below 0
-    by chance). None where it is not defined: one group, or none with two members."""
+    """Return ICC(1) of groups of any sizes: 1 if the group determines the value, 0 if it does not (below 0 by chance).
+
+    None if undefined: for one group, or without a group of two members."""
     sizes = np.array([len(group) for group in groups], dtype=np.float64)
     total = sizes.sum()
     if len(groups) < 2 or total <= len(groups):

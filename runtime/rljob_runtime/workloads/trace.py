@@ -1,8 +1,7 @@
-"""A folder of PolyTrace files as steps of prompts.
+"""Trace: a folder of PolyTrace files as steps of prompts.
 
-Files are known by name: `packed_lengths_step_N.jsonl` (with `reward_timings_step_N.jsonl` and
-`dapo_filter_indices.jsonl` beside it, where recorded) or `multiturn_workload_step_N.jsonl`. Validation rows are left
-out: they are not training.
+Files are identified by name: `packed_lengths_step_N.jsonl` (with optional `reward_timings_step_N.jsonl` and
+`dapo_filter_indices.jsonl`) or `multiturn_workload_step_N.jsonl`. Validation rows are excluded: they are not training.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trace:
-    """All steps of a folder, in memory, by number."""
+    """All steps of a folder in memory, by number."""
 
     task: str
     steps: tuple[Step, ...]
@@ -48,20 +47,21 @@ class Trace:
         return (call for response in self.responses() for turn in response.turns for call in turn.calls)
 
     def pooled(self) -> Trace:
-        """The same prompts as one step: what to draw from when the recorded steps are few and much alike."""
+        """Return all prompts as one step, for drawing from few and similar steps."""
         prompts = tuple(prompt for step in self.steps for prompt in step.prompts)
         return Trace(self.task, (Step(0, prompts),), self.findings)
 
 
 def read_trace(folder: Path, findings: Findings | None = None) -> Trace:
-    """The whole trace in `folder`; its name is the task. Raises `TraceError`."""
+    """Read the complete trace in `folder`; its name is the task. Raises `TraceError`."""
     findings = findings or Findings()
     return Trace(folder.resolve().name, tuple(read_steps(folder, findings)), findings)
 
 
 def read_steps(folder: Path, findings: Findings) -> Iterator[Step]:
-    """The steps in `folder`, one at a time and in order. Raises `TraceError` for a folder without a usable step, and
-    for a bad row unless `findings` skips them."""
+    """Yield the steps in `folder`, in order.
+
+    Raises `TraceError` for a folder without a usable step, and for an invalid row unless `findings` skips it."""
     files = _Files.of(folder)
     kept = _read_filter(files, findings)
     for number in sorted(set(files.rewards) - set(files.lengths)):
@@ -114,13 +114,13 @@ class _Files:
 
 
 def step_file(folder: Path, number: int) -> Path:
-    """Where the lengths of a step are. Raises `TraceError` for a folder that is no trace."""
+    """Return the file with a step's lengths. Raises `TraceError` if the folder is no trace."""
     files = _Files.of(folder)
     return (files.lengths or files.turns)[number]
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """The folders in this one that hold steps, by name."""
+    """Return the subfolders with steps, by name."""
     return sorted({path.parent for path in folder.glob("*/*_step_*.jsonl") if _STEP_FILE.fullmatch(path.name)})
 
 
@@ -139,8 +139,8 @@ class _Filter:
     row: FilterRow
 
     def mark(self, prompts: list[Prompt], rows: int, findings: Findings) -> tuple[Prompt, ...]:
-        """The prompts, each with whether it was kept. `rows`: training rows of the step, bad ones among them, so that
-        no index lies beyond."""
+        """Mark each prompt as kept or not. `rows`: training rows of the step, invalid ones included, which bounds the
+        indices."""
         if rows != self.row.prompt_count:
             reason = (
                 f"field prompt_count is {self.row.prompt_count}: {rows}, as the step has training rows, would be right"
@@ -166,7 +166,7 @@ def _read_filter(files: _Files, findings: Findings) -> dict[int, _Filter]:
 
 
 def _read_rewards(path: Path, number: int, findings: Findings) -> dict[int, float]:
-    """Seconds for each response of a data-parallel rank: its share of the batch's wall time."""
+    """Return seconds per response of a data-parallel rank: its share of the batch's wall time."""
     seconds: dict[int, float] = {}
     for line, row in read_rows(path, RewardTimingRow, findings):
         if row.validation:
@@ -188,7 +188,7 @@ def _read_lengths(
     bad_before = len(findings.bad)
 
     def rows() -> int:
-        """Training rows so far, those that cannot be used among them: what a filter's indices count."""
+        """Training rows so far, unusable ones included, as a filter's indices count them."""
         return len(prompts) + len(findings.bad) - bad_before
 
     for line, row in read_rows(path, LengthsRow, findings):
@@ -245,5 +245,5 @@ def _response(row: MultiTurnRow) -> Response:
 
 
 def _generated(tokens: int) -> int:
-    """An engine that stops at once has still generated the end token; recorders leave it out."""
+    """Return generated tokens. An engine that stops immediately still generates the end token, which recorders omit."""
     return max(1, tokens)

@@ -1,7 +1,7 @@
-"""A workload: what a round's prompts ask of engines, tools and rewards, as lengths and seconds.
+"""Workload: the load of a round's prompts on engines, tools and rewards, as lengths and seconds.
 
-Text, tokens and rewards' values are no part of it. A trace replays one, a generator makes one; simulator, benchmarks
-and the replay on a real engine (exact output lengths, PolyTrace §5) take either.
+Text, tokens and reward values are not part of it. A trace replays one, a generator creates one; simulator, benchmarks
+and replays on a real engine (exact output lengths, PolyTrace §5) use either.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """`tokens`: by how many the tool's answer lengthens the context."""
+    """A tool call. `tokens`: added to the context by its answer."""
 
     seconds: float
     tokens: int
@@ -24,7 +24,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """`tokens` are generated, then the calls run side by side, then their answers join the context."""
+    """A turn: `tokens` are generated, then the calls run simultaneously, then their answers join the context."""
 
     tokens: int
     calls: tuple[ToolCall, ...] = ()
@@ -40,14 +40,14 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """`reward_seconds` is None where nobody recorded it."""
+    """A response. `reward_seconds` is None if not recorded."""
 
     turns: tuple[Turn, ...]
     reward_seconds: float | None = None
 
     @property
     def output_tokens(self) -> int:
-        """Tokens an engine generates, over all turns."""
+        """Generated tokens over all turns."""
         return sum(turn.tokens for turn in self.turns)
 
     @property
@@ -62,7 +62,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`kept`: whether dynamic sampling (DAPO) trains on it; None where no filter was recorded."""
+    """A prompt. `kept`: whether dynamic sampling (DAPO) trains on it; None if not recorded."""
 
     index: int
     input_tokens: int
@@ -93,10 +93,9 @@ class Batch:
 class Workload(Protocol):
     """Draws prompts by number. The same arguments give the same prompt, in any order and on any machine.
 
-    - More responses never change the first ones, so launching more than are kept (tail batching) is compared with
-      plain launching on the same lengths.
-    - `attempt` counts how often the prompt was launched before: it is as hard as it was, its responses are new.
-    """
+    - More responses never change the first ones, so tail batching (which launches more than it keeps) is compared
+      with plain launching on the same lengths.
+    - `attempt` counts earlier launches of the prompt: its hardness stays, its responses are new."""
 
     @property
     def task(self) -> str: ...
@@ -105,7 +104,7 @@ class Workload(Protocol):
 
 
 def batch(workload: Workload, step: int, prompts: int, responses: int) -> Batch:
-    """Step `step` of `prompts` × `responses`; a larger batch begins with the smaller one."""
+    """Return step `step` of `prompts` × `responses`; a larger batch starts with the smaller one."""
     if prompts < 1 or responses < 1:
         raise ValueError(f"a batch of {prompts} prompts x {responses} responses is empty; 1 x 1 or more would be right")
     drawn = tuple(workload.prompt(step, index, responses) for index in range(prompts))
@@ -113,5 +112,5 @@ def batch(workload: Workload, step: int, prompts: int, responses: int) -> Batch:
 
 
 def random_stream(seed: int, task: str, *place: int) -> np.random.Generator:
-    """A generator of its own for each place (step, index, …), so that no draw depends on the draws before it."""
+    """Return a random generator of its own for each place (step, index, …), so that no draw depends on earlier ones."""
     return np.random.default_rng((seed, zlib.crc32(task.encode()), *place))
