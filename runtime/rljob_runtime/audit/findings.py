@@ -42,8 +42,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class AuditResult:
-    """Result of an audit. `began` and `ended`: first and last closed update in the store; up to `kept` there are sums
-    only.
+    """Result of an audit.
+
+    `began` and `ended`: first and last closed update in the store; up to `kept` there are sums only.
 
     `prompts`: number of drawn prompts by state: trained, filtered, requeued, open. `trajectories` and `tokens`: those
     trained on. `versions`: number of their weight versions. `draws`: number of draws; `skipped`: unusable records that

@@ -70,8 +70,8 @@ def _damage(db: sqlite3.Connection) -> Iterator[Finding]:
         told = [row[0] for row in db.execute("PRAGMA integrity_check(1000)")]
     except sqlite3.DatabaseError as error:
         told = [str(error)]
-    # Single rows are looked at elsewhere; and of tables without rowids whose key is not their first columns, SQLite's
-    # check for NULL looks at the wrong column.
+    # Other checks cover single rows. For tables without rowids whose key is not their first columns, SQLite's check for
+    # NULL uses the wrong column.
     rows = ("ok", "NULL value in ", "CHECK constraint failed in ")
     yield from (Finding(Rule.DAMAGED, "file", one) for one in told if not one.startswith(rows))
 

@@ -14,8 +14,10 @@ from rljob_runtime.protocols.trajectory import Cursor
 
 @dataclass(frozen=True)
 class Pruned:
-    """Sums of pruned rounds. `began` and `first`: step and cursor at which the history began. `steps`: pruned rounds.
-    `fresh` and `highest`: prompts that the cursor drew in them, and the highest index, by epoch."""
+    """Sums of pruned rounds.
+
+    `began` and `first`: step and cursor at which the history began. `steps`: pruned rounds. `fresh` and `highest`:
+    prompts that the cursor drew in them, and the highest index, by epoch."""
 
     began: int | None = None
     first: Cursor = field(default_factory=Cursor)

@@ -15,8 +15,9 @@ from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 
 @dataclass(frozen=True)
 class Updates:
-    """Updates of a history. `steps`: those with a boundary, and pruned ones. The history begins at the first, which is
-    0 or was made elsewhere.
+    """Updates of a history.
+
+    `steps`: those with a boundary, and pruned ones. The history begins at the first, which is 0 or was made elsewhere.
 
     `first` and `last`: the cursors there. `waited` and `waits`: queued long prompts at the first remaining and at the
     last boundary. `skipped`: unusable records."""
@@ -45,7 +46,7 @@ class Updates:
         pruned, kept = Pruned.of(db), tuple(row[0] for row in rows)
         if pruned.began is None:
             return cls(pruned, kept[0], kept, first, last, waited, waits, skipped)
-        # The first boundary that is kept is the one after the last round that is pruned.
+        # The first remaining boundary is the one of the last pruned round.
         steps = (pruned.began, *pruned.steps, *(step for step in kept if step not in pruned.steps))
         return cls(pruned, kept[0], steps, pruned.first, last, waited, waits, skipped)
 

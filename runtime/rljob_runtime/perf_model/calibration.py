@@ -100,12 +100,12 @@ ANCHORS = (
     _stage("PAT §5.3: 8B/24k static, 134.3 s, read as TP2", LLAMA3_1_8B, H100, SGLANG_NVLINK, 2, 20000, 134.3, 24576),
     _stage("PAT §5.3: 8B/24k with PAT, 87.9 s, read as TP8", LLAMA3_1_8B, H100, SGLANG_NVLINK, 8, 20000, 87.9, 24576),
     _stage("PAT §5.3: 14B/16k static, 133.9 s, read as TP2", QWEN3_14B, H100, SGLANG_NVLINK, 2, 15000, 133.9, 16384),
-    # All of it read as TP8, though its first part ran at a smaller one.
+    # Read as TP8 throughout, although its first part ran at a smaller size.
     _stage(
         "PAT §5.3: 14B/16k with PAT, 91.1 s, read as TP8", QWEN3_14B, H100, SGLANG_NVLINK, 8, 15000, 91.1, 16384, 0.3
     ),
     _stage("RollPacker Fig. 11: 7B/8k, TP1, 82 s", QWEN2_5_7B, H800, VLLM_NVLINK, 1, 4000, 82, 8192),
-    # Three points of one engine that no line holds: 14B prints 16.9 ms where 7B has 10.0 and 32B 20.5.
+    # Three points of one engine that are not linear: 14B prints 16.9 ms where 7B has 10.0 and 32B 20.5.
     _stage("RollPacker Fig. 11: 14B/16k, TP2, 277 s", QWEN2_5_14B, H800, VLLM_NVLINK, 2, 8000, 277, 16384, 0.35),
     _stage("RollPacker Fig. 11: 32B/32k, TP2, 673 s", QWEN2_5_32B, H800, VLLM_NVLINK, 2, 20000, 673, 32768),
     Anchor(

@@ -1,5 +1,6 @@
-"""Engine simulator: the event model of one replica with continuous batching. It is exact between events and simulates
-no single steps.
+"""Engine simulator: the event model of one replica with continuous batching.
+
+It is exact between events and simulates no single steps.
 
 The engine works in iterations, as vLLM's scheduler does. At each boundary between iterations it
 
@@ -29,8 +30,10 @@ from rljob_runtime.perf_model.latency_model import LatencyModel
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A response to generate or continue. A moved response brings its tokens, and its context is computed again, except
-    for `cached_tokens` whose KV is present."""
+    """A response to generate or continue.
+
+    A moved response brings its tokens, and its context is computed again, except for `cached_tokens` whose KV is
+    present."""
 
     id: Hashable
     prompt_tokens: int
@@ -153,8 +156,9 @@ class EngineSimulator:
         self._arrive(now, sequences)
 
     def abort(self, now: float, ids: Iterable[Hashable]) -> list[Request]:
-        """Remove requests and return them with their tokens, ready for another engine. Unknown (finished) ones are
-        ignored."""
+        """Remove requests and return them with their tokens, ready for another engine.
+
+        Unknown (finished) ones are ignored."""
         self._run_to(now)
         done = self._steps + self._steps_done(now)
         leaving = [self._live.pop(one) for one in ids if one in self._live]

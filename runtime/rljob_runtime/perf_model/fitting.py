@@ -1,5 +1,6 @@
-"""Fitting: a latency model from a profile, by bounded least squares of relative errors. Outliers have a low weight: a
-shared machine has pauses that outlast all repeats of a load.
+"""Fitting: a latency model from a profile, by bounded least squares of relative errors.
+
+Outliers have a low weight: a shared machine has pauses that outlast all repeats of a load.
 """
 
 from __future__ import annotations

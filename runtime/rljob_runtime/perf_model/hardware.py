@@ -15,8 +15,9 @@ GIGA = 1e9
 
 @dataclass(frozen=True)
 class Accelerator:
-    """One accelerator, by NVIDIA's data sheet: dense bf16 without sparsity. The link is NVLink, or PCIe without it, in
-    one direction (NVLink sheets count both)."""
+    """One accelerator, by NVIDIA's data sheet: dense bf16 without sparsity.
+
+    The link is NVLink, or PCIe without it, in one direction (NVLink sheets count both)."""
 
     name: str
     memory_bytes: float

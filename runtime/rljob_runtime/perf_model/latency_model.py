@@ -65,8 +65,9 @@ class LatencyModel:
         return steps * self.base(batch) + self.context_token_seconds * grown
 
     def steps_within(self, batch: int, context_tokens: float, seconds: float) -> int:
-        """Return the number of decode steps that end within `seconds`: the inverse of `decode`, for at least one token
-        per sequence."""
+        """Return the number of decode steps that end within `seconds`: the inverse of `decode`.
+
+        Requires at least one token per sequence."""
         half = self.context_token_seconds * batch / 2
         first = self.step(batch, context_tokens) - half
         # The root of half·n² + first·n = seconds, in the form that does not cancel and knows half = 0.

@@ -43,8 +43,9 @@ class ModelShape:
 
     @property
     def matrix_parameters(self) -> int:
-        """Parameters that every token is multiplied with: layers and output head, without norms and biases (less than
-        0.1 %)."""
+        """Parameters that every token is multiplied with.
+
+        These are the layers and the output head, without norms and biases (less than 0.1 %)."""
         attention = self.hidden * self.head_size * 2 * (self.heads + self.kv_heads)
         return self.layers * (attention + 3 * self.hidden * self.intermediate) + self.vocabulary * self.hidden
 
@@ -54,8 +55,9 @@ class ModelShape:
         return self.matrix_parameters + (0 if self.tied_embeddings else self.vocabulary * self.hidden)
 
     def kv_token_bytes(self, tensor_parallel: int = 1) -> int:
-        """Return the bytes of KV per token on each accelerator. With more accelerators than KV heads, heads are
-        replicated."""
+        """Return the bytes of KV per token on each accelerator.
+
+        With more accelerators than KV heads, heads are replicated."""
         return 2 * self.layers * max(1, self.kv_heads // tensor_parallel) * self.head_size * self.dtype_bytes
 
     def check_layout(self, tensor_parallel: int) -> None:

@@ -25,9 +25,11 @@ LARGEST = 4 * KINKS[-1]
 
 @dataclass(frozen=True)
 class SpeedSample:
-    """Consecutive decode steps. `batch`: running sequences; `context`: tokens in the KV cache, in all; both are means
-    over the steps. `seconds`: of all steps, and of the prefill of `prompt_tokens`. `lent`: whether other machines of
-    the round were on loan, so that the engines had their work too."""
+    """Consecutive decode steps.
+
+    `batch`: running sequences; `context`: tokens in the KV cache, in all; both are means over the steps. `seconds`: of
+    all steps, and of the prefill of `prompt_tokens`. `lent`: whether other machines of the round were on loan, so that
+    the engines had their work too."""
 
     steps: float
     batch: float
@@ -87,8 +89,9 @@ def binned(samples: Iterable[SpeedSample]) -> tuple[SpeedSample, ...]:
 
 
 def fit_latency(speeds: Sequence[Speed]) -> LatencyModel | None:
-    """Fit by least squares of relative errors, weighted by duration, with non-negative coefficients. None without a
-    sample."""
+    """Fit by least squares of relative errors, weighted by duration, with non-negative coefficients.
+
+    None without a sample."""
     seen = [one for speed in speeds for one in speed.stretches]
     if not seen:
         return None

@@ -1,8 +1,7 @@
-"""Profile: measured seconds of decode steps and prefill passes over batch × context × TP, and the KV cache size by TP
-(PAT §4.2, offline profiler).
+"""Profile: measured seconds of an engine's decode steps and prefill passes (PAT §4.2, offline profiler).
 
-A profile names what it was measured on, and is refused for anything else. It is read and written as text; files belong
-to the caller.
+Samples cover batch × context × TP; the KV cache size is recorded by TP. A profile names what it was measured on, and is
+refused for anything else. It is read and written as text; files belong to the caller.
 """
 
 from __future__ import annotations
@@ -120,8 +119,9 @@ class Profile(_Data):
         return tuple(sorted(self.kv_tokens))
 
     def is_of(self, model: ModelShape) -> bool:
-        """Check whether this model was measured. Shapes are compared, not names: a checkpoint is as fast as its base
-        model."""
+        """Check whether this model was measured.
+
+        Shapes are compared, not names: a checkpoint is as fast as its base model."""
         return replace(self.subject.model, name=model.name) == model
 
     def check_engine(self, model: ModelShape, engine: str) -> None:

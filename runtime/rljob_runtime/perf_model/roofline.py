@@ -18,8 +18,9 @@ from rljob_runtime.perf_model.model_shape import ModelShape
 def roofline(
     model: ModelShape, accelerator: Accelerator, tensor_parallel: int = 1, achieved: Achieved = VLLM_NVLINK
 ) -> LatencyModel:
-    """Return the latency model of one replica. Raises `ValueError` if the heads cannot be split over
-    `tensor_parallel`."""
+    """Return the latency model of one replica.
+
+    Raises `ValueError` if the heads cannot be split over `tensor_parallel`."""
     model.check_layout(tensor_parallel)
     bandwidth = achieved.memory_share * accelerator.memory_bandwidth
     flops = achieved.compute_share * accelerator.flops

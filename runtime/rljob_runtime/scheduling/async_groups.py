@@ -133,8 +133,9 @@ class GroupTracker:
     def add(
         self, prompt: PromptKey, version: int, home: str, saved: Mapping[TrajectoryKey, RestoredSample] | None = None
     ) -> None:
-        """Add the group of a prompt that the replica `home` drew with `version`. `saved`: the store's records of its
-        responses."""
+        """Add the group of a prompt that the replica `home` drew with `version`.
+
+        `saved`: the store's records of its responses."""
         keys = tuple(TrajectoryKey(prompt, sample) for sample in range(self._group_size))
         self._groups[prompt] = _Group(version, home, keys)
         for key in keys:

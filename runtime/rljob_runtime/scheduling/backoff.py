@@ -24,6 +24,6 @@ class Backoff:
         `uniform` in [0, 1] is the jitter: the delay lies in the upper half of its step."""
         if self.limit is not None and failures >= self.limit:
             return None
-        # 2**64 times anything is past every maximum; the cap keeps the power from overflowing.
+        # 2**64 exceeds every maximum; the cap prevents an overflow of the power.
         step = min(self.maximum, self.initial * self.factor ** min(failures - 1, 64))
         return step * (0.5 + 0.5 * uniform)

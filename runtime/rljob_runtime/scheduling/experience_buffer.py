@@ -27,8 +27,10 @@ from rljob_runtime.protocols.trajectory import PromptKey
 
 @dataclass(frozen=True)
 class Experience:
-    """A ready group. `ready` rises in the order in which groups became ready. `spread`: standard deviation of its
-    rewards; 0 means no training signal. `staleness`: see the module."""
+    """A ready group.
+
+    `ready` rises in the order in which groups became ready. `spread`: standard deviation of its rewards; 0 means no
+    training signal. `staleness`: see the module."""
 
     prompt: PromptKey
     ready: int

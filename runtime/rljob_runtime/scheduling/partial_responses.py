@@ -33,6 +33,7 @@ class DeltaStatus(StrEnum):
 @dataclass
 class Partial:
     """One response in progress, at 8 bytes per token: int32, and float32 as engines compute log-probabilities.
+
     Thousands of long responses are held simultaneously."""
 
     lease: Lease

@@ -48,6 +48,7 @@ class ReplicaLoad:
 @dataclass(frozen=True)
 class RepackRules:
     """`kv_cache_threshold`: share of its KV cache up to which a replica may be filled, above 0 and at most 1.
+
     `max_batch`: number of trajectories that decode with hardly more latency than few."""
 
     kv_cache_threshold: float
@@ -134,8 +135,9 @@ def is_idle(load: ReplicaLoad, rules: RepackRules) -> bool:
 
 
 def _pack(idle: Iterable[ReplicaLoad], rules: RepackRules, pays: Pays) -> list[Merge]:
-    """Pack by Best-Fit, the source with the lowest load first. It goes where it leaves the least room, which keeps room
-    for larger sources."""
+    """Pack by Best-Fit, the source with the lowest load first.
+
+    It goes where it leaves the least room, which keeps room for larger sources."""
     ascending = sorted(idle, key=lambda load: (load.tokens, load.trajectories, load.name))
     bins = {load.name: _Bin(load, load.trajectories, load.peak, [load.name]) for load in ascending if load.receives}
     merges: list[Merge] = []

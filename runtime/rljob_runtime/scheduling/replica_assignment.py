@@ -23,8 +23,10 @@ MOST_SHARES = 3
 
 @dataclass(frozen=True)
 class ReplicaState:
-    """A replica. `version`: its weights; None while it has none or loads. `newer`: weights that it could load; None if
-    it has the newest available. `load`: its unfinished responses."""
+    """A replica.
+
+    `version`: its weights; None while it has none or loads. `newer`: weights that it could load; None if it has the
+    newest available. `load`: its unfinished responses."""
 
     replica: str
     version: int | None
@@ -34,8 +36,9 @@ class ReplicaState:
 
 @dataclass(frozen=True)
 class ReplicaLimits:
-    """Limits of each replica, in groups of `group_size` responses: `share` is its part of an update, `most` its
-    maximum."""
+    """Limits of each replica, in groups of `group_size` responses.
+
+    `share`: its part of an update. `most`: the most that it may hold."""
 
     group_size: int
     share: int
@@ -43,8 +46,10 @@ class ReplicaLimits:
 
     @classmethod
     def of(cls, group_size: int, prompts_per_round: int, replicas: int, capacity: int) -> ReplicaLimits:
-        """Derive the limits. `most` is its part of what may be open concurrently with the update that is being
-        collected: one to three shares.
+        """Derive the limits.
+
+        `most` is its part of what may be open concurrently with the update that is being collected: one to three
+        shares.
 
         >>> ReplicaLimits.of(16, 128, 16, 256), ReplicaLimits.of(16, 128, 16, 384)
         (ReplicaLimits(group_size=16, share=8, most=8), ReplicaLimits(group_size=16, share=8, most=16))
@@ -118,7 +123,7 @@ def assign(states: Iterable[ReplicaState], limits: ReplicaLimits, wanted: int, a
     draws: list[PromptQuota] = []
     begun: list[int] = []
     for version in sorted(able, reverse=True):
-        # Groups of one version may be in the way of those of another.
+        # Groups of one version may take the room of another version.
         room = min(admit(version, begun), wanted - len(begun))
         shares = split_quota(room, able[version], limits)
         draws += [PromptQuota(replica, version, groups) for replica, groups in shares.items()]

@@ -27,8 +27,9 @@ _QUANTUM = 1000
 
 @dataclass(frozen=True)
 class TimeoutRule:
-    """Parameters of the timeout, in processor seconds. Raises ValueError unless 0 < minimum <= maximum, factor >= 1 and
-    0 <= shadow_share <= 1."""
+    """Parameters of the timeout, in processor seconds.
+
+    Raises ValueError unless 0 < minimum <= maximum, factor >= 1 and 0 <= shadow_share <= 1."""
 
     minimum: float = 2.0
     factor: float = 1.5
@@ -50,8 +51,9 @@ class TimeoutRule:
 
 @dataclass(frozen=True)
 class TimeoutDecision:
-    """Limits of one run. `timeout` is T. The run ends at `cpu_seconds` and `wall_seconds`, which are above T in the
-    shadow sample."""
+    """Limits of one run.
+
+    `timeout` is T. The run ends at `cpu_seconds` and `wall_seconds`, which are above T in the shadow sample."""
 
     test: str
     timeout: float

@@ -63,8 +63,9 @@ RACE_LOST = "RaceLost"
 
 @dataclass(frozen=True)
 class RoundShape:
-    """What a round launches and keeps: `prompts` × `responses` race for `groups` × `group_size` places. Plain and long
-    rounds launch exactly what they keep."""
+    """What a round launches and keeps: `prompts` × `responses` race for `groups` × `group_size` places.
+
+    Plain and long rounds launch exactly what they keep."""
 
     kind: RoundKind
     prompts: int
@@ -79,9 +80,11 @@ class RoundShape:
 
 @dataclass(frozen=True)
 class RoundRules:
-    """When a group is filtered. `max_failures`: how often one response is generated again after a reward failure.
-    `drop_equal`: whether groups of equal rewards are filtered and replaced. `max_prompts`: the most prompts that a
-    round draws, replacements included; 0 for those of its shape."""
+    """When a group is filtered.
+
+    `max_failures`: how often one response is generated again after a reward failure. `drop_equal`: whether groups of
+    equal rewards are filtered and replaced. `max_prompts`: the most prompts that a round draws, replacements included;
+    0 for those of its shape."""
 
     max_failures: int = 2
     drop_equal: bool = False
@@ -150,8 +153,10 @@ class RestoredSample:
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """The end of a round. `groups`: prompts to train on, in draw order; `kept`: their responses. `reasons`: why the
-    other prompts are filtered or requeued."""
+    """The end of a round.
+
+    `groups`: prompts to train on, in draw order; `kept`: their responses. `reasons`: why the other prompts are filtered
+    or requeued."""
 
     groups: tuple[PromptKey, ...]
     outcomes: dict[PromptKey, PromptOutcome] = field(default_factory=dict)
@@ -297,8 +302,9 @@ class Round:
         return tuple(launches)
 
     def requeue(self, keys: Iterable[TrajectoryKey]) -> tuple[TrajectoryKey, ...]:
-        """Take these responses from their replicas (refused, a gap, wrong weights): those that ran wait for a
-        launch."""
+        """Take these responses from their replicas; running ones wait for a launch.
+
+        The caller requeues after a refusal, a gap or wrong weights."""
         taken = tuple(key for key in keys if self._samples[key].state is SampleState.RUNNING)
         for key in taken:
             self._move(key, SampleState.WAITING)
@@ -311,8 +317,9 @@ class Round:
         )
 
     def generated(self, key: TrajectoryKey, lease: Lease) -> bool:
-        """Mark the response complete; it takes a place of its group. Returns False, without effect, unless `lease` is
-        current."""
+        """Mark the response complete; it takes a place of its group.
+
+        Returns False, without effect, unless `lease` is current."""
         if self.lease(key) != lease:
             return False
         self._samples[key].generated = True
@@ -398,8 +405,9 @@ class Round:
     # --- the race ---
 
     def _judge(self, prompt: PromptKey) -> None:
-        """Update the group of a response that took a place or received its reward; `_decide_race` updates the
-        others."""
+        """Update the group of a response that took a place or received its reward.
+
+        `_decide_race` updates the other groups."""
         places, shape = self.places(prompt), self.plan.shape
         if len(places) < shape.group_size:
             return

@@ -14,7 +14,7 @@ from rljob_api.status import RuntimeStatus
 CHANGE_SECONDS = 5.0
 PROGRESS_SECONDS = 30.0
 
-# These move all the time and change nobody's mind.
+# These change continuously, and no decision depends on them.
 PROGRESS_FIELDS = ("progress", "kv_cache_use", "tokens_per_second", "preemptions", "buffer", "in_flight")
 
 
@@ -26,7 +26,7 @@ class Reported:
     at: float = float("-inf")
 
 
-# What stays true when the coordinator is replaced. The rest belongs to the one who observed it.
+# Fields that stay valid when the coordinator is replaced. The others belong to the coordinator that observed them.
 LASTING_FIELDS = frozenset(
     {
         "event",

@@ -35,8 +35,9 @@ class Factors:
 
 @dataclass(frozen=True)
 class Opening:
-    """The next round: its shape, and how many of its prompts come from the head of the queue. The cursor draws the
-    rest."""
+    """The next round: its shape, and how many of its prompts come from the head of the queue.
+
+    The cursor draws the rest."""
 
     shape: RoundShape
     queued: int
@@ -64,7 +65,7 @@ def next_round(
     groups, group_size = prompts_per_round, responses_per_prompt
     if factors is not None and queued < groups:
         launched = ceil_product(factors.prompts, groups)
-        # What may wait after a short round must fit into the rounds that are then left.
+        # The queue after a short round must fit into the remaining rounds.
         if queued + launched - groups <= (rounds_left - 1) * groups:
             responses = ceil_product(factors.responses, group_size)
             return Opening(RoundShape(RoundKind.SHORT, launched, responses, groups, group_size), queued=0)

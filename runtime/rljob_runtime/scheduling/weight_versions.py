@@ -33,8 +33,9 @@ class Versions:
         return max([self.floor, *(entry.version for entry in self.history)]) + 1
 
     def publish(self, version: int, step: int) -> Versions:
-        """Return the history with `version` published for the weights after `step`. Raises `ValueError` if it was used
-        before."""
+        """Return the history with `version` published for the weights after `step`.
+
+        Raises `ValueError` if it was used before."""
         if version < self.next_version():
             raise ValueError(
                 f"weight version {version} must be at least {self.next_version()}: versions are never reused"

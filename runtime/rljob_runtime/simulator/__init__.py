@@ -1,3 +1,4 @@
-"""Simulator: the real coordinator under virtual time, with simulated machines, engines, relays, trainer, rewards,
-operator and faults.
+"""Simulator: the real coordinator under virtual time.
+
+Machines, engines, relays, trainer, rewards, operator and faults are simulated.
 """

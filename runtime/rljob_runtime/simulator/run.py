@@ -193,8 +193,9 @@ class _Run:
         self._invariants.end(self._control.rounds)
 
     async def _coordinators_in_turn(self) -> Finished:
-        """Start coordinators as the operator does: again after each one that ends before the job's end, or lets its
-        Lease expire."""
+        """Start coordinators as the operator does.
+
+        Another one starts after each that ends before the job's end, or lets its Lease expire."""
         try:
             while True:
                 while self._seat.absent:
@@ -212,8 +213,9 @@ class _Run:
             await asyncio.gather(*self._former, return_exceptions=True)
 
     async def _until_replaced(self, number: int) -> Finished | None:
-        """Run a coordinator's pod until it ends or is silent. A silent one may be alive, but cut off from the API
-        server."""
+        """Run a coordinator's pod until it ends or is silent.
+
+        A silent one may be alive, but cut off from the API server."""
         pod = asyncio.create_task(self._one_pod(number))
         silence = asyncio.create_task(self._silence())
         try:
@@ -228,7 +230,7 @@ class _Run:
             silence.cancel()
         condition, api = self._seat.condition, self._seat.api
         if FaultKind.CUT not in condition and FaultKind.CUT not in api:
-            # The kubelet there hears of it.
+            # The kubelet there receives the deletion.
             asyncio.get_running_loop().call_later(KILL_SECONDS, pod.cancel)
         self._former.append(pod)
         self._seat.move()
@@ -242,8 +244,9 @@ class _Run:
             watch.look(self._leases.looks if self._control.answers else None)
 
     async def _one_pod(self, number: int) -> Finished | None:
-        """Run programs in one pod, one after the other: after a lost Lease the program starts over and waits as a
-        standby."""
+        """Run programs in one pod, one after the other.
+
+        After a lost Lease the program starts over and waits as a standby."""
         while True:
             try:
                 return await self._one_life(number)
@@ -259,8 +262,9 @@ class _Run:
         self._observe(StoreLost())
 
     async def _one_life(self, number: int) -> Finished | None:
-        """Run one coordinator. Returns None if it was killed, left, or died of a full disk. Raises `LeaseLost` and
-        `StaleTerm`."""
+        """Run one coordinator.
+
+        Returns None if it was killed, left, or died of a full disk. Raises `LeaseLost` and `StaleTerm`."""
         life, since = self._begin_life(number), loop_time()
         lease, killed = self._leases.of(number), asyncio.create_task(self._seat.crashes.wait())
         taking = asyncio.create_task(self._take_office(life, lease))

@@ -1,5 +1,6 @@
-"""Scenario: a job with its machines, without faults. A seed gives a small one (at most 8 machines and 100 trajectories)
-that differs as much as possible from others.
+"""Scenario: a job with its machines, without faults.
+
+A seed gives a small one (at most 8 machines and 100 trajectories) that differs as much as possible from others.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ MOST_TRAJECTORIES = 100
 
 @dataclass(frozen=True)
 class Experience:
-    """Asynchronous settings: see `spec_training.ExperienceBuffer` and `spec_training.Repack`. `capacity` in groups;
-    `repack_seconds` None for no repack."""
+    """Asynchronous settings: see `spec_training.ExperienceBuffer` and `spec_training.Repack`.
+
+    `capacity` in groups; `repack_seconds` None for no repack."""
 
     sampler: Sampler = Sampler.FIFO
     capacity: int | None = None
@@ -53,8 +55,9 @@ class Experience:
 
 @dataclass(frozen=True)
 class Elastic:
-    """Elastic rollout: the operator chooses `smallest` to `largest` machines. `trainer_accelerators` are idle during
-    generation."""
+    """Elastic rollout: the operator chooses `smallest` to `largest` machines.
+
+    `trainer_accelerators` are idle during generation."""
 
     smallest: int
     largest: int
@@ -166,7 +169,7 @@ class Scenario:
         size, wider = self.site.tensor_parallel, [size for size, _ in self.site.wider]
         if size == 1 and not wider and not self.site.shares_accelerators and self.elastic is None:
             return {}
-        # A machine whose worker needs none has none.
+        # A worker that needs no accelerators has none.
         alone = self.site.lendable and not self.site.shares_accelerators
         machine = "slotsPerMachine" if alone else "acceleratorsPerMachine"
         return {
@@ -256,7 +259,7 @@ def _draw_rounds(seed: int) -> Scenario:
         auto=random_.random() < 0.25,
         first_responses=4,
     )
-    # What came to the generator later draws by itself, so that a seed's job stays what it was.
+    # Later additions draw from separate streams, so that a seed's job does not change.
     for topic, with_more in _LATER.items():
         scenario = with_more(scenario, random.Random(f"{seed}/{topic}"))
     return scenario

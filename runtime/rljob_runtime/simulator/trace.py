@@ -1,5 +1,6 @@
-"""Trace: a run as a timeline for Perfetto (ui.perfetto.dev) and chrome://tracing, in Chrome's trace-event JSON. It
-shows generation, waiting, training, weight transfers and faults.
+"""Trace: a run as a timeline for Perfetto (ui.perfetto.dev) and chrome://tracing, in Chrome's trace-event JSON.
+
+It shows generation, waiting, training, weight transfers and faults.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ MICROSECONDS = 1e6
 
 
 class Timeline:
-    """Observer that records a trace. A machine is a process of the trace, its processes are threads; responses overlap,
-    so they are asynchronous spans."""
+    """Observer that records a trace.
+
+    A machine is a process of the trace, its processes are threads; responses overlap, so they are asynchronous spans.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

@@ -1,10 +1,9 @@
-"""Distribution: reads PolyTrace's `enhanced_task_distribution_parameters.json`, the fitted parameters of its two 235B
-workloads.
+"""Distribution: reads PolyTrace's `enhanced_task_distribution_parameters.json`.
 
-The file's lognormal of the math outputs is far off (mean 1.1k against 9.6k), so `gmm_parameters` are used. For tool use
-the file has only means and covariances by number of calls. Gaussians would make many lengths negative, so lognormals
-with the same means and variances are used. The file contains neither the similarity within prompts nor tool latencies:
-both are arguments here.
+The file has the fitted parameters of its two 235B workloads. Its own lognormal of the math outputs is far off (mean
+1.1k against 9.6k), so `gmm_parameters` are used. For tool use the file has only means and covariances by number of
+calls. Gaussians would make many lengths negative, so lognormals with the same means and variances are used. The file
+contains neither the similarity within prompts nor tool latencies: both are arguments here.
 """
 
 from __future__ import annotations

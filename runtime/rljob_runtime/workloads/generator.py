@@ -33,7 +33,7 @@ class Generator:
         kept = None if parameters.kept_share is None else bool(of_prompt.random() < parameters.kept_share)
         length_score = _mix(parameters.input_correlation, hardness, own)
         (length,) = _tokens(parameters.input_tokens, np.array([length_score]))
-        # One row of noise a response: more responses leave the first rows as they are.
+        # One row of noise per response: more responses do not change the first rows.
         of_responses = random_stream(self.seed, self.task, step, index, 1 + attempt)
         noise = of_responses.standard_normal((responses, self._scores))
         seconds = self._reward_seconds(noise[:, 0])

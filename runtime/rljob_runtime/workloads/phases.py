@@ -10,8 +10,9 @@ from rljob_runtime.workloads.workload import Prompt, Workload
 
 @dataclass(frozen=True)
 class Phases:
-    """A `Workload` that uses another one from each given step on. The first starts at 0. Raises `ValueError` unless
-    steps rise from there."""
+    """A `Workload` that uses another one from each given step on.
+
+    The first starts at 0. Raises `ValueError` unless steps rise from there."""
 
     parts: tuple[tuple[int, Workload], ...]
 

@@ -10,6 +10,7 @@ from rljob_runtime.workloads.workload import Prompt, Response, Turn, Workload
 @dataclass(frozen=True)
 class Scaled:
     """A `Workload` with another one's responses, each as one turn, scaled so that `longest` becomes `most` tokens.
+
     Ratios of lengths stay, up to rounding. Prompts are unchanged."""
 
     workload: Workload

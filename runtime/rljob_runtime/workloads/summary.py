@@ -72,8 +72,9 @@ class TraceStatistics:
 
 
 def summarise(task: str, steps: Iterable[Step]) -> TraceStatistics:
-    """Summarise steps in one pass without keeping them, so a trace need not fit in memory. Raises ValueError without a
-    step."""
+    """Summarise steps in one pass without keeping them, so a trace need not fit in memory.
+
+    Raises ValueError without a step."""
     inputs: list[int] = []
     groups: list[Floats] = []
     turns: list[int] = []

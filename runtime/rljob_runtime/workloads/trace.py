@@ -139,8 +139,9 @@ class _Filter:
     row: FilterRow
 
     def mark(self, prompts: list[Prompt], rows: int, findings: Findings) -> tuple[Prompt, ...]:
-        """Mark each prompt as kept or not. `rows`: training rows of the step, invalid ones included, which bounds the
-        indices."""
+        """Mark each prompt as kept or not.
+
+        `rows`: training rows of the step, invalid ones included, which bounds the indices."""
         if rows != self.row.prompt_count:
             reason = (
                 f"field prompt_count is {self.row.prompt_count}: {rows}, as the step has training rows, would be right"

@@ -1,5 +1,6 @@
-"""Dispatcher: sends responses of `mode: Asynchronous` to replicas, by a launch or by a move. The store records them
-first.
+"""Dispatcher: sends responses of `mode: Asynchronous` to replicas, by a launch or by a move.
+
+The store records them first.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Dispatcher:
         moved = self._flight.begin_move(merge.source, merge.destination)
         log.info("%d responses move from %s to %s", len(moved), merge.source, merge.destination)
         self._tally.repacks += 1
-        # The attempts are used from now on, whoever comes back from the store.
+        # The attempts count as used from now on, also after a restart from the store.
         reserved = [(launch.key, Lease(merge.source, launch.lease.attempt)) for launch in moved]
         await self._store.do(lambda s: s.experience.launched(reserved))
         await self._herd.submit({merge.destination: [self._request(launch) for launch in moved]})
@@ -89,7 +90,7 @@ class Dispatcher:
             sampling=Sampling(
                 max_tokens=settings.max_response_tokens,
                 temperature=settings.temperature,
-                # The attempt is in it: a prompt that is drawn again must not draw the same numbers.
+                # The seed contains the attempt: a prompt that is drawn again must sample other tokens.
                 seed=sample_seed(settings.seed, launch.lease.attempt, key, self._flight.failures(key), len(prefix)),
                 stop_token_ids=self._prompts.stop_token_ids,
             ),

@@ -24,8 +24,9 @@ MAX_VERSIONS = 4096
 
 @dataclass(frozen=True)
 class ReadyGroup:
-    """A ready group. `ready` rises in the order in which groups became ready. `spread`: standard deviation of its
-    rewards."""
+    """A ready group.
+
+    `ready` rises in the order in which groups became ready. `spread`: standard deviation of its rewards."""
 
     prompt: PromptKey
     version: int
@@ -34,8 +35,9 @@ class ReadyGroup:
 
 
 class ExperienceBuffer:
-    """The ready groups of a job. `limits`: of the number of open groups. `count`: groups of an update. `bound`: on
-    staleness, None for none."""
+    """The ready groups of a job.
+
+    `limits`: of the number of open groups. `count`: groups of an update. `bound`: on staleness, None for none."""
 
     def __init__(self, kind: Sampler, limits: BufferLimits, count: int, bound: int | None, seed: int) -> None:
         self._kind = kind
@@ -72,8 +74,9 @@ class ExperienceBuffer:
         return version in self._steps
 
     def published(self, version: int, step: int) -> None:
-        """Record that the weights after `step` are this version. The oldest versions are forgotten: no replica holds
-        them."""
+        """Record that the weights after `step` are this version.
+
+        The oldest versions are forgotten: no replica holds them."""
         self._steps[version] = step
         while len(self._steps) > MAX_VERSIONS:
             del self._steps[min(self._steps)]

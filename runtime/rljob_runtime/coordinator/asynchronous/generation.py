@@ -340,7 +340,7 @@ class AsyncGeneration:
                 self.groups.requeue([delta.key])
                 strays[delta.key] = Launch(delta.key, lease)
             elif status is DeltaStatus.STALE:
-                # Nobody asks for it any more: a former coordinator did.
+                # A former coordinator requested it.
                 strays[delta.key] = Launch(delta.key, lease)
         if strays:
             await self._pool.abort(strays.values())

@@ -67,7 +67,7 @@ class AsyncLoop:
             self.generation.on_change = self._changed.set
             self._started.set()
         else:
-            # Rollouts went on while the trainer was started anew: what it had consumed since its checkpoint is back.
+            # Generation continued while the trainer restarted: groups consumed since its checkpoint are ready again.
             self._buffer.set_versions(versions, boundary.step)
             await self.generation.reload()
         self._clock.start()
@@ -92,7 +92,7 @@ class AsyncLoop:
         step, publication = boundary.step + 1, self._parts.publication
         await self._obey()
         if self._orders.step is not None:
-            # Else the trainer is an update ahead, of which a former coordinator never heard: it can publish that alone.
+            # Otherwise the trainer is ahead by an update that no coordinator recorded: it publishes that first.
             version = await publication.start_publishing(boundary.step)
             self._buffer.published(version, boundary.step)
         groups, stale = await self._groups(boundary)
@@ -117,7 +117,7 @@ class AsyncLoop:
         step, store = boundary.step + 1, self._parts.store
         assigned = await store.do(lambda s: s.experience.assigned(step))
         if assigned:
-            # A former coordinator has chosen them, or the trainer was lost over them.
+            # A former coordinator selected them, or the trainer was lost while training on them.
             kept = await store.do(lambda s: s.experience.groups(assigned))
             stale = {group.prompt: self._buffer.staleness(group.version) for group in kept}
             self._buffer.taken = step
@@ -143,7 +143,7 @@ class AsyncLoop:
         while True:
             self._changed.clear()
             self._request_groups(step)
-            # The user may have asked for fewer meanwhile.
+            # The user may have reduced the number of rounds.
             enough = self._parts.following.rounds <= step
             if enough or self._orders.interrupted or not self._parts.trainer.available:
                 raise Interrupted

@@ -79,7 +79,7 @@ class RepackMonitor:
             name=name,
             version=held.version,
             trajectories=len(running),
-            # Of one that has said nothing yet, nothing is known to be admitted.
+            # A replica without statistics may not have admitted any request.
             waiting=stats.waiting if stats is not None else len(running),
             tokens=sum(one.prompt_tokens + one.generated for one in its),
             expected_tokens=round(peak_kv_tokens(its, expected)),

@@ -1,5 +1,6 @@
-"""Replica weights: tracks each replica's version and lets idle replicas load newer ones from their machine's relay
-(Laminar §4).
+"""Replica weights: tracks each replica's version and lets idle replicas load newer ones (Laminar §4).
+
+Weights come from the relay of the replica's machine.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ class _ReplicaState:
 
 
 class ReplicaWeights:
-    """Weights of all replicas. `post` receives the end of each load. `known`: whether a version belongs to this
-    history: versions of a lost store are ignored."""
+    """Weights of all replicas.
+
+    `post` receives the end of each load. `known`: whether a version belongs to this history: versions of a lost store
+    are ignored."""
 
     def __init__(
         self, fleet: Fleet, term: int, post: Callable[[WeightsLoaded | Broken], None], known: Callable[[int], bool]
@@ -90,8 +93,7 @@ class ReplicaWeights:
             state.version, state.known = version if version is not None and self._known(version) else None, True
 
     def next_version(self, name: str) -> int | None:
-        """Return the version that an idle replica should load: its machine's newest; None if it holds that or a newer
-        one."""
+        """Return the version that an idle replica should load; None if it has its machine's newest one."""
         state, machine = self._replicas.get(name), self._fleet.joined.get(machine_of(name))
         whole = machine.complete_version if machine is not None else None
         if state is None or not state.known or state.load is not None or whole is None or not self._known(whole):
@@ -99,8 +101,9 @@ class ReplicaWeights:
         return next_version(state.version, whole)
 
     def load(self, name: str, version: int) -> None:
-        """Let a replica load this version, or a newer one that its relay has by then. It generates nothing
-        meanwhile."""
+        """Let a replica load this version, or a newer one that its relay has by then.
+
+        It generates nothing meanwhile."""
         state = self._replicas[name]
         state.version = None
         pause = load_delay(state.refusals)

@@ -95,7 +95,7 @@ class Generation:
         self._rewards_before = rewards.figures()
 
     def wake(self) -> None:
-        """The fleet changed: look again."""
+        """Check the fleet again: it changed."""
         self._fleet_changed = True
         self._inbox.put_nowait(None)
 
@@ -105,12 +105,13 @@ class Generation:
         self.wake()
 
     async def run(self) -> None:
-        """Run until the round is complete. Raises `Interrupted`, or `StaleTerm` if another coordinator has taken
-        over."""
+        """Run until the round is complete.
+
+        Raises `Interrupted`, or `StaleTerm` if another coordinator has taken over."""
         self._restore()
         flushed = asyncio.get_running_loop().time()
         try:
-            # Also when nothing is left to do: a former coordinator may have died before it aborted the losers.
+            # Also without work: a former coordinator may have died before it aborted the losers.
             await self._track_replicas()
             while await self._goes_on():
                 if self._interrupted or self._fleet.weights.no_source:
@@ -159,7 +160,7 @@ class Generation:
             self._on_groups([self._group(prompt) for prompt in self.round.drain_complete()])
 
     def reward_figures(self) -> RewardStats:
-        """What the rewards did in this stage."""
+        """Return the reward statistics of this stage."""
         return self._rewards.figures().since(self._rewards_before)
 
     def lengths(self) -> list[LengthObservation]:
@@ -243,7 +244,7 @@ class Generation:
     # --- loans ---
 
     async def _lend(self) -> None:
-        """What a machine generates that is lent now goes on elsewhere, from the tokens that came."""
+        """Requeue what loaned machines generate; other machines continue from the received tokens."""
         shape = self.round.plan.shape
         lent = self._loans.check(len(self.responses), shape.groups * shape.group_size, self._outlook)
         if lent:

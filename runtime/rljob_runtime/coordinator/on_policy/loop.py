@@ -30,8 +30,9 @@ from rljob_runtime.scheduling.trainability import untrainable_end
 
 
 class OnPolicyLoop:
-    """The `context.TrainingLoop` of `mode: OnPolicy`. `before`: kind of the round that a former coordinator
-    reported."""
+    """The `context.TrainingLoop` of `mode: OnPolicy`.
+
+    `before`: kind of the round that a former coordinator reported."""
 
     def __init__(self, parts: CoordinatorContext, orders: BoundaryCommands, before: RoundKind | None) -> None:
         self._parts = parts
@@ -51,7 +52,7 @@ class OnPolicyLoop:
         return self._before or (RoundKind.PLAIN if reference.factors is None else RoundKind.SHORT)
 
     async def run(self) -> None:
-        # All that generates is inside a round.
+        # Generation happens inside a round only.
         await asyncio.Event().wait()
 
     def wake(self) -> None:
@@ -69,7 +70,7 @@ class OnPolicyLoop:
         return await self._parts.store.do(Store.round_is_open)
 
     async def hand_over(self) -> None:
-        # Between rounds nothing generates.
+        # No replica generates between rounds.
         pass
 
     async def finish(self) -> None:
@@ -112,8 +113,9 @@ class OnPolicyLoop:
     async def _generate(
         self, opened: OpenRound, draws: PromptSelector, clock: RoundTimer
     ) -> tuple[Generation, tuple[Group, ...]]:
-        """Run the stage until there are groups to train on. Raises `JobEnded` if no prompt of the round's maximum is
-        trainable."""
+        """Run the stage until there are groups to train on.
+
+        Raises `JobEnded` if no prompt of the round's maximum is trainable."""
         assert self._prompts is not None
         plan, measured = opened.plan, self._measured
         if (broadcast := self._parts.fleet.weights.broadcast_seconds) is not None:
@@ -158,12 +160,12 @@ class OnPolicyLoop:
         return generation, groups
 
     def _progress(self, share: float, tally: GenerationStats) -> None:
-        # The stage again: a trainer that was lost meanwhile has set it to Starting, and generation goes on.
+        # Set the stage again: a lost trainer has set it to Starting, while generation continues.
         self._parts.reporter.update(stage="Generating", progress=round(share, 3), kv_cache_use=round(tally.kv_use, 3))
 
     async def _train(self, opened: OpenRound, groups: tuple[Group, ...]) -> TrainReport:
         step = opened.plan.step
-        # Who sits down from now on waits for the new weights; the old ones will be gone when the trainer can answer.
+        # Machines that join now wait for the new weights: the old ones are released before the trainer can answer.
         self._parts.fleet.weights.forget()
         if not opened.assigned:
             keys = [scored.response.key for group in groups for scored in group.responses]

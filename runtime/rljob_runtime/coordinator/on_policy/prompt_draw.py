@@ -1,5 +1,6 @@
-"""Prompt selector: draws a round's prompts from the long-prompt queue and by the cursor. The store records them before
-their launch.
+"""Prompt selector: draws a round's prompts from the long-prompt queue and by the cursor.
+
+The store records them before their launch.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Asynchronous rewind: starts a history or undoes updates, inside transactions of `Store.start_at` and
-`Store.rewind`."""
+"""Asynchronous rewind: starts a history or undoes updates.
+
+Its functions run inside transactions of `Store.start_at` and `Store.rewind`.
+"""
 
 from __future__ import annotations
 

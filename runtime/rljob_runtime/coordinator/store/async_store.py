@@ -52,8 +52,10 @@ class KeptSample:
 
 @dataclass(frozen=True)
 class KeptGroup:
-    """A stored group. `replica`: where it was launched. `ready`: its place in the order of ready groups, None before.
-    `step`: the update that it is assigned to."""
+    """A stored group.
+
+    `replica`: where it was launched. `ready`: its place in the order of ready groups, None before. `step`: the update
+    that it is assigned to."""
 
     prompt: PromptKey
     draw: int

@@ -15,7 +15,7 @@ from rljob_runtime.coordinator.store.schema import FORMAT
 
 log = logging.getLogger(__name__)
 
-# On these a shared-memory index does not work across hosts, and fcntl locks are what there is.
+# Shared-memory indexes do not work across hosts on these file systems; fcntl locks do.
 NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "glusterfs", "lustre", "fuse.glusterfs"})
 
 CACHE_KIB = 131_072
@@ -154,7 +154,7 @@ def _prepare(db: sqlite3.Connection, path: Path, job: str, opening: Opening) -> 
     if 0 < version < FORMAT:
         with transaction(db):
             migrate(db, version, _statements(_TRIGGERS), opening.tell)
-    # Not before: it would hold while tables are replaced.
+    # Only now: it must not apply while tables are replaced.
     db.execute("PRAGMA foreign_keys = ON")
 
 
@@ -178,7 +178,7 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # A full disk may have rolled it back already, and is what whoever asked must hear of.
+        # A full disk may have rolled it back already; the caller must receive that error.
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise

@@ -44,8 +44,10 @@ def _replace(db: sqlite3.Connection, table: str, columns: str, options: str, sel
 
 
 def _from_1(db: sqlite3.Connection) -> None:
-    """Add shape and rules to rounds. Before, there were plain rounds only: all prompts, all responses, two retries of a
-    failed reward, and three draws if no group was left.
+    """Add shape and rules to rounds.
+
+    Before, there were plain rounds only: all prompts, all responses, two retries of a failed reward, and three draws if
+    no group was left.
 
     A round with several draws kept the former prompts, already settled. They are deleted from the open round, whose
     cursor is past them."""

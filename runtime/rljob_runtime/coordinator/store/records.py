@@ -17,8 +17,10 @@ from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN, SelectedP
 
 @dataclass(frozen=True)
 class Boundary:
-    """State after `step` updates. `queue`: long prompts that wait for a round, oldest first; empty in `mode:
-    Asynchronous`, where the pool has its own rows."""
+    """State after `step` updates.
+
+    `queue`: long prompts that wait for a round, oldest first; empty in `mode: Asynchronous`, where the pool has its own
+    rows."""
 
     step: int
     cursor: Cursor

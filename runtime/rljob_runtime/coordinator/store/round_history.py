@@ -119,7 +119,7 @@ def _round(db: sqlite3.Connection, step: int, max_response_tokens: int) -> Remem
     if row is None:
         return None
     responses: dict[PromptKey, list[LengthObservation]] = {}
-    # What came to its end at a limit that was raised since would go on now.
+    # A response that ended at a lower limit would continue under the present one.
     for epoch, index, tokens, ended in db.execute(
         "SELECT epoch, idx, tokens, finish IS NOT NULL AND (finish != ? OR tokens >= ?) FROM trajectories"
         " WHERE step = ? ORDER BY epoch, idx, sample",

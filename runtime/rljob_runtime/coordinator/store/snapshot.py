@@ -1,5 +1,4 @@
-"""Coordinator snapshot: a small JSON document in each trainer checkpoint, which restores the coordinator if its store
-is lost.
+"""Coordinator snapshot: a small JSON document in each trainer checkpoint. It restores a lost store.
 
 It holds what later rounds depend on: drawn and waiting prompts, learned timeouts, and used version numbers. Attempts
 are left out: a new history generates under new version numbers, which no replica has attempts for. Data for predictions
@@ -28,8 +27,10 @@ class SnapshotError(ValueError):
 
 @dataclass(frozen=True)
 class CoordinatorSnapshot:
-    """State after `step` updates. `queue`: long prompts that wait for a round, oldest first. `anchors`: see
-    `rewards.Anchors`. `version`: the highest weight version used."""
+    """State after `step` updates.
+
+    `queue`: long prompts that wait for a round, oldest first. `anchors`: see `rewards.Anchors`. `version`: the highest
+    weight version used."""
 
     step: int
     cursor: Cursor

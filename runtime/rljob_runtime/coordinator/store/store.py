@@ -156,8 +156,9 @@ class Store:
         return True
 
     def tokens_after(self, step: int) -> int:
-        """Return the tokens generated in on-policy rounds after `step`: from totals of closed rounds, and from the open
-        one."""
+        """Return the tokens generated in on-policy rounds after `step`.
+
+        They come from the totals of closed rounds, and from the tokens of the open one."""
         return self._db.execute(
             "SELECT (SELECT ifnull(SUM(tokens), 0) FROM trajectories WHERE step > ?1)"
             " + (SELECT ifnull(SUM(length(tokens) / 4), 0) FROM chunks WHERE step > ?1)",
@@ -165,8 +166,9 @@ class Store:
         ).fetchone()[0]
 
     def prune(self, keep: int) -> bool:
-        """Prune the oldest round if there are more than `keep`, as `pruning` describes. Returns False if there is none
-        to prune."""
+        """Prune the oldest round if there are more than `keep`, as `pruning` describes.
+
+        Returns False if there is none to prune."""
         with self._transaction():
             return prune(self._db, keep)
 
@@ -178,7 +180,7 @@ class Store:
     def versions(self) -> Versions:
         """Return the versions of all rounds and groups in the store; the floor is above all others."""
         first = self._db.execute(
-            # By steps: by versions, those of all pruned rounds would come first.
+            # Ordered by step: by version, those of all pruned rounds would come first.
             "SELECT MIN(version) FROM versions INDEXED BY versions_by_step"
             " WHERE step >= (SELECT MIN(step) FROM boundaries)"
         ).fetchone()[0]

@@ -44,7 +44,7 @@ class StoreThread:
             return cls(thread, await asyncio.wrap_future(opened))
         except BaseException:
             opening.give_up()
-            # It may be open by now: whoever opens it next must find it closed.
+            # It may be open by now; the next opener must find it closed.
             opened.add_done_callback(_close)
             thread.shutdown(wait=False)
             raise
@@ -72,9 +72,9 @@ class StoreThread:
         try:
             self._store.tidy()
         except sqlite3.Error as error:
-            # The journal has it all. Who cannot write to that either is told by the next call.
+            # The journal is complete. If it cannot be written either, the next call fails.
             log.warning("the store's journal stays as long as it is: %s", error)
-        except Exception as error:  # nobody hears of it here: the next call does
+        except Exception as error:  # no caller waits here: the next call raises it
             self._failed = error
 
 

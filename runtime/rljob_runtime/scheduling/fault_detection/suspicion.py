@@ -56,8 +56,9 @@ class Heartbeats:
 
 @dataclass(frozen=True)
 class Suspicion:
-    """The coordinator's suspicion of a machine. `unreachable_from`, `reachable_from`: neighbours by their last
-    report."""
+    """The coordinator's suspicion of a machine.
+
+    `unreachable_from`, `reachable_from`: neighbours by their last report."""
 
     reason: str
     unreachable_from: frozenset[str] = frozenset()

@@ -37,8 +37,10 @@ Arrival = tuple[float, int]
 
 @dataclass(frozen=True)
 class EngineSpeed:
-    """Latency of an engine. The model holds between the smallest and the largest observed batch; outside, tokens per
-    second are those of the nearest one."""
+    """Latency of an engine.
+
+    The model holds between the smallest and the largest observed batch; outside, tokens per second are those of the
+    nearest one."""
 
     latency: LatencyModel
     least: int
@@ -54,8 +56,9 @@ class EngineSpeed:
 
     @property
     def prompt_token(self) -> float:
-        """Seconds to compute one context token again. Without a measured prefill it is the decode time per token of the
-        largest batch, which is longer."""
+        """Seconds to compute one context token again.
+
+        Without a measured prefill it is the decode time per token of the largest batch, which is longer."""
         return self.latency.prefill_token_seconds or self.decode(self.most, 0, 1) / self.most
 
 
@@ -78,8 +81,9 @@ class Rate:
 
 
 class LoanMeasurements:
-    """Measurements of this run. `workers_per_trainer`: loaned machines that equal the trainer's speed, assumed until a
-    worker was measured."""
+    """Measurements of this run.
+
+    `workers_per_trainer`: loaned machines that equal the trainer's speed, assumed until a worker was measured."""
 
     def __init__(self, workers_per_trainer: float = 1.0) -> None:
         self.training = Rate()
@@ -142,9 +146,10 @@ class OpenGroup:
 
 @dataclass(frozen=True)
 class RoundSnapshot:
-    """A round in progress. `Unfinished.group` is an index into `groups`; the round keeps the first `wanted` complete
-    ones. `backlog`: loss tokens of complete groups without gradients. `speed`: None before the engines were observed.
-    """
+    """A round in progress.
+
+    `Unfinished.group` is an index into `groups`; the round keeps the first `wanted` complete ones. `backlog`: loss
+    tokens of complete groups without gradients. `speed`: None before the engines were observed."""
 
     machines: Sequence[LoanableMachine]
     waiting: Sequence[Unfinished]
@@ -183,7 +188,7 @@ def predicted_gain(snapshot: RoundSnapshot, loan: Sequence[str], measured: LoanM
     if trainer is None or beside is None or lent is None or bring is None or speed is None:
         return float("nan")
     if not measured.lengths and not snapshot.ends_early:
-        return float("nan")  # it waits for its longest response, of which nobody has seen the like
+        return float("nan")  # the round waits for its longest response, and no length was observed yet
 
     def end(machines: Sequence[LoanableMachine], homeless: Sequence[Unfinished], token: float) -> float:
         made = [EngineTimeline(load, snapshot.lengths, speed) for load in loads(machines, homeless)]
@@ -240,8 +245,9 @@ def loads(machines: Iterable[LoanableMachine], homeless: Sequence[Unfinished]) -
 
 @dataclass(frozen=True, order=True)
 class _Run:
-    """A response's run. `steps`: of its engine, from now to its end. `tokens`: its final length. `context`: in the KV
-    cache now."""
+    """A response's run.
+
+    `steps`: of its engine, from now to its end. `tokens`: its final length. `context`: in the KV cache now."""
 
     steps: float
     group: int
@@ -250,8 +256,9 @@ class _Run:
 
 
 class EngineTimeline:
-    """Timeline of an engine: responses gain a token per step together, up to their drawn lengths. Times are seconds
-    from now."""
+    """Timeline of an engine: responses gain a token per step together, up to their drawn lengths.
+
+    Times are seconds from now."""
 
     def __init__(self, load: Load, lengths: ExpectedLengths, speed: EngineSpeed) -> None:
         held, come = load

@@ -1,5 +1,4 @@
-"""Loan policy: decides whether rollout machines are loaned to training during generation, and which (RollPacker §4.4,
-Algorithm 1).
+"""Loan policy: decides when rollout machines are loaned to training, and which (RollPacker §4.4, Algorithm 1).
 
 Machines are loaned completely: tensor parallelism never crosses machines, so a loan splits no TP group. The paper
 requires that the remaining requests fit the KV cache of the remaining machines. That is necessary, but not sufficient:
@@ -17,8 +16,9 @@ from rljob_runtime.scheduling.round_planner.survival import Survival
 
 @dataclass(frozen=True)
 class LoanRules:
-    """A loan may start while between `min_completed` and `max_completed` of the responses are done. It is considered
-    whenever another `look_every` of them are."""
+    """A loan may start while between `min_completed` and `max_completed` of the responses are done.
+
+    It is considered whenever another `look_every` of them are."""
 
     min_completed: float = 0.2
     max_completed: float = 0.5
@@ -38,8 +38,10 @@ class LoanRules:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A response that is not complete: tokens of its prompt and of itself so far. `group`: index of its group, in the
-    caller's numbering. `share`: its quantile, in [0, 1), among the responses that become longer than it is now."""
+    """A response that is not complete: tokens of its prompt and of itself so far.
+
+    `group`: index of its group, in the caller's numbering. `share`: its quantile, in [0, 1), among the responses that
+    become longer than it is now."""
 
     prompt_tokens: int
     generated: int = 0
@@ -49,8 +51,9 @@ class Unfinished:
 
 @dataclass(frozen=True)
 class LoanableMachine:
-    """A rollout machine: capacity of all its `engines` in tokens of KV cache, and the responses that it generates
-    now."""
+    """A rollout machine that may be loaned.
+
+    `kv_tokens`: KV cache of all its `engines`, in tokens. `unfinished`: the responses that it generates now."""
 
     name: str
     kv_tokens: int
@@ -143,8 +146,9 @@ class LoanPolicy:
 
 
 def half_of(machines: Sequence[LoanableMachine]) -> tuple[str, ...]:
-    """Return the names of half of the machines, rounded down: those with the fewest tokens to compute again
-    elsewhere."""
+    """Return the names of half of the machines, rounded down.
+
+    They are those with the fewest tokens to compute again elsewhere."""
     cheapest = sorted(machines, key=lambda machine: (machine.tokens_to_move, machine.name))
     return tuple(sorted(machine.name for machine in cheapest[: len(machines) // 2]))
 
@@ -200,7 +204,7 @@ def peak_kv_tokens(unfinished: Sequence[Unfinished], lengths: ExpectedLengths) -
         for response in unfinished
     )
     held, peak = sum(tokens for _, tokens in left), 0.0
-    # The most is held just before one of them ends.
+    # The peak is immediately before a response ends.
     for ended, (steps, tokens) in enumerate(left):
         peak = max(peak, held + steps * (len(left) - ended))
         held -= tokens

@@ -29,9 +29,10 @@ class PromptLengths:
 
 
 class LengthModel:
-    """Distribution of lengths after these prompts, which must be as the cursor drew them: complete rounds, winners and
-    losers. No response is longer than `limit` tokens, even if one was observed: an edit may have lowered the limit.
-    Raises `ValueError` without a prompt."""
+    """Distribution of lengths after these prompts.
+
+    The prompts must be as the cursor drew them: complete rounds, winners and losers. No response is longer than `limit`
+    tokens, even if one was observed: an edit may have lowered the limit. Raises `ValueError` without a prompt."""
 
     def __init__(self, prompts: Sequence[PromptLengths], limit: int) -> None:
         if not prompts:
@@ -53,8 +54,9 @@ class LengthModel:
         return sum(not one.ended for one in self._all)
 
     def draw(self, random: Random, prompts: int, responses: int) -> tuple[PromptDemand, ...]:
-        """Draw prompts as the cursor may draw them next. Their first responses do not depend on how many are drawn
-        after them."""
+        """Draw prompts as the cursor may draw them next.
+
+        Their first responses do not depend on how many are drawn after them."""
         return tuple(self._draw(random, random.choice(self._prompts), responses) for _ in range(prompts))
 
     def redraw(self, random: Random, demand: PromptDemand, responses: int) -> PromptDemand:

@@ -101,10 +101,10 @@ class Costs:
 
 
 def update_costs(updates: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Fit the fixed and the per-token seconds of an update to (tokens, seconds) of past ones, by least squares, neither
-    below 0.
+    """Fit the fixed and the per-token seconds of an update to (tokens, seconds) of past ones.
 
-    If all updates have about the same size, the two cannot be separated: all time is per token.
+    Least squares, neither below 0. If all updates have about the same size, the two cannot be separated: all time is
+    per token.
 
     >>> update_costs([(100, 14.0), (200, 24.0)]), update_costs([(100, 14.0), (100, 16.0)])
     ((4.0, 0.1), (0.0, 0.15))
@@ -145,9 +145,11 @@ class PlanningHorizon:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted seconds of a plan's rounds: plain, short and long (0 if it has none), and the mean over those to come,
-    which compares plans. Every round trains on the same number of prompts. `longest`: of all simulated rounds, plain
-    ones included."""
+    """Predicted seconds of a plan's rounds.
+
+    `plain`, `short`, `long`: of each kind, 0 if the plan has none. `seconds`: the mean over the rounds to come, which
+    compares plans. Every round trains on the same number of prompts. `longest`: of all simulated rounds, plain ones
+    included."""
 
     plan: Plan
     plain: float
@@ -161,8 +163,9 @@ class Prediction:
         return self.short if kind is RoundKind.SHORT else self.long if queued and self.long else self.plain
 
     def explained(self, kind: RoundKind, queued: int) -> float:
-        """Return the seconds up to which such a round is no surprise. A round no slower than plain rounds did no
-        harm."""
+        """Return the seconds up to which such a round is no surprise.
+
+        A round no slower than plain rounds did no harm."""
         return max(SURPRISE * self.of(kind, queued), self.longest)
 
 
@@ -205,8 +208,7 @@ class RoundPlanner:
         return min(MOST_DRAWS, max(1, int(DRAWN_RESPONSES / launched)))
 
     def in_turn(self, in_force: Plan) -> list[Plan]:
-        """Return the order in which plans are considered: the reference, the plan in force, then the others shuffled by
-        seed.
+        """Return the order in which plans are considered: the reference, `in_force`, the others shuffled by seed.
 
         Late plans are not considered if rounds cost many events, so the others take turns."""
         reference, *others = self.candidates.plans

@@ -18,8 +18,9 @@ STANDARD = Factors()
 
 @dataclass(frozen=True)
 class Plan:
-    """How rounds run: `factors` of over-sampling, None without; `stream`: whether complete groups are trained on
-    immediately.
+    """How rounds run.
+
+    `factors`: of over-sampling, None without. `stream`: whether complete groups are trained on immediately.
 
     >>> str(Plan()), str(Plan(Factors(1.25, 1), stream=True))
     ('plain', 'race 1.25 x 1, stream')

@@ -34,8 +34,9 @@ class EngineFleet:
 
 @dataclass(frozen=True)
 class PromptDemand:
-    """A prompt: its tokens, and the length of every launched response. `filtered`: its rewards will be equal, so
-    another prompt replaces it."""
+    """A prompt: its tokens, and the length of every launched response.
+
+    `filtered`: its rewards will be equal, so another prompt replaces it."""
 
     prompt_tokens: int
     lengths: tuple[int, ...]
@@ -48,8 +49,9 @@ class PromptDemand:
 
 @dataclass(frozen=True)
 class CompletedGroup:
-    """A group that won. `prompt`: its index. `time`: arrival of its last reward. `tokens`: those of its responses, each
-    with its prompt."""
+    """A group that won.
+
+    `prompt`: its index. `time`: arrival of its last reward. `tokens`: those of its responses, each with its prompt."""
 
     prompt: int
     time: float
@@ -58,9 +60,10 @@ class CompletedGroup:
 
 @dataclass(frozen=True)
 class SimulatedRound:
-    """Result of a simulated round. `groups`: the trained groups in order of completion. `lost`: requeued prompts.
-    `stopped`: tokens of aborted responses by (prompt, sample). `events`: simulated engine events, the cost of the
-    simulation."""
+    """Result of a simulated round.
+
+    `groups`: the trained groups in order of completion. `lost`: requeued prompts. `stopped`: tokens of aborted
+    responses by (prompt, sample). `events`: simulated engine events, the cost of the simulation."""
 
     groups: tuple[CompletedGroup, ...]
     lost: tuple[int, ...]
@@ -165,8 +168,9 @@ class _RoundSimulation:
         return CompletedGroup(prompt, time, sum(kept) + one.prompt_tokens * len(kept))
 
     def _launch(self, count: int, time: float) -> set[int]:
-        """Launch prompts on the engines with the lowest load, as `spread` does. Returns the engines that received
-        some."""
+        """Launch prompts on the engines with the lowest load, as `spread` does.
+
+        Returns the engines that received some."""
         requests: dict[int, list[Request]] = {}
         emptiest = [(load, engine) for engine, load in enumerate(self._load)]
         heapq.heapify(emptiest)

@@ -79,8 +79,9 @@ class Survival:
         return self._areas[place - 1] + (most - self.lengths[place - 1]) * (1 - self._ended[place - 1])
 
     def observed_beyond(self, reached: int, share: float) -> int | None:
-        """Return the quantile `share` (0 to 1) among the responses longer than `reached`; None if it exceeds all
-        complete ones."""
+        """Return the quantile `share` (0 to 1) among the responses longer than `reached`.
+
+        None if it exceeds all complete ones."""
         place = bisect_right(self._ended, 1 - self.longer_than(reached) * (1 - share))
         return self.lengths[place] if place < len(self.lengths) else None
 

@@ -1,5 +1,7 @@
-"""Events: everything that happens in a simulated run. Invariants, timelines and the digest observe events only. Times
-are seconds of the loop's clock; `since` is the start of what the event ends.
+"""Events: everything that happens in a simulated run.
+
+Invariants, timelines and the digest observe events only. Times are seconds of the loop's clock; `since` is the start of
+what the event ends.
 """
 
 from __future__ import annotations
@@ -201,8 +203,9 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A written row of the store: `table`, identity, and the values that invariants use. `values` is None for a deleted
-    row."""
+    """A written row of the store: `table`, identity, and the values that invariants use.
+
+    `values` is None for a deleted row."""
 
     table: str
     identity: tuple[int, ...]

@@ -89,7 +89,7 @@ class CoordinatorIncarnation:
 
     def __init__(self, condition: FaultState | None = None, api: FaultState | None = None) -> None:
         self.alive = True
-        # Not `or`: one without a trouble is empty, and troubles come later.
+        # Not `or`: a state without a fault is empty, and faults come later.
         self.condition = FaultState() if condition is None else condition
         self.api = FaultState() if api is None else api
         """Faults of the link to the API server only."""
@@ -207,7 +207,7 @@ class SimulatedWire:
 
     async def call(self, timeout: float, method: str, *arguments: Any) -> Any:
         if not self._life.alive:
-            # A process that was killed takes leave of nobody: whatever it does on its way out ends here.
+            # A killed process sends nothing: calls during its clean-up end here.
             raise asyncio.CancelledError(f"{method}: the coordinator is no more")
         loop, process = asyncio.get_running_loop(), self._process
         caller: asyncio.Future[Any] = loop.create_future()

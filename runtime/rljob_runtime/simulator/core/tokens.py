@@ -1,5 +1,6 @@
-"""Tokens: contents of simulated responses, a function of (response, weight version, position). Sums are the same on any
-replica, and a trainer can tell which weights generated them.
+"""Tokens: contents of simulated responses, a function of (response, weight version, position).
+
+Sums are the same on any replica, and a trainer can tell which weights generated them.
 """
 
 from __future__ import annotations

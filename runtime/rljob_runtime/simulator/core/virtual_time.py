@@ -1,5 +1,6 @@
-"""Virtual time: an event loop whose clock jumps to the next timer when no task can run. Hours take milliseconds, and a
-program takes the same steps every time.
+"""Virtual time: an event loop whose clock jumps to the next timer when no task can run.
+
+Hours take milliseconds, and a program takes the same steps every time.
 """
 
 from __future__ import annotations

@@ -138,8 +138,9 @@ class Injector:
         return undo
 
     def _trainer_leaves(self) -> Undo:
-        """Delete the trainer's pod gracefully: it waits as `entrypoints.pre_stop` does, until it is drained, no
-        coordinator is alive, or its time is over."""
+        """Delete the trainer's pod gracefully.
+
+        It waits as `entrypoints.pre_stop` does: until it is drained, no coordinator is alive, or its time is over."""
         leaving = self._control.incarnation("trainer-0")
         self._control.ask_to_go("trainer-0")
 
@@ -178,7 +179,7 @@ class Injector:
         if fault.kind is not FaultType.CRASH:
             return _trouble(self._reward_condition, fault.kind, self._pace_rewards)
         self._rewards.crash()
-        # The pool starts its workers anew; until then nothing is scored.
+        # The pool restarts its workers; until then nothing is scored.
         return _trouble(self._reward_condition, FaultType.HANG, self._pace_rewards)
 
     def _pace_rewards(self) -> None:
@@ -218,7 +219,7 @@ class Injector:
             case FaultType.CLOCK:
                 return self._fast_coordinator()
             case _:
-                # Another coordinator may sit there at the end.
+                # Another coordinator may run there at the end.
                 return _trouble(seat.condition, fault.kind, lambda: seat.changed())
 
     def _fast_coordinator(self) -> Undo:

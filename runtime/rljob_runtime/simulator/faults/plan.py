@@ -77,10 +77,9 @@ messages, and only a replica's polls depend on a clock of its own."""
 
 
 def role_of(target: str) -> Role:
-    """Return the role of a target: `rollout-0/replica-1`, `rollout-0/relay`, `rollout-0`, `trainer-0` (its pod), or a
-    role's own name.
+    """Return the role of a target. Raises `ValueError`.
 
-    Raises `ValueError`."""
+    Targets are `rollout-0/replica-1`, `rollout-0/relay`, `rollout-0`, `trainer-0` (its pod), or a role's own name."""
     patterns = (
         (r"rollout-\d+/(replica-\d+|worker)", Role.REPLICA),
         (r"rollout-\d+/relay", Role.RELAY),
@@ -99,8 +98,9 @@ def role_of(target: str) -> Role:
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """A fault, in seconds from the start of the run, rounded to milliseconds. Raises `ValueError` for an impossible
-    one."""
+    """A fault, in seconds from the start of the run, rounded to milliseconds.
+
+    Raises `ValueError` for an impossible one."""
 
     time: float
     kind: FaultType
@@ -152,8 +152,9 @@ class FaultPlan:
 
     @classmethod
     def parse(cls, text: str) -> FaultPlan:
-        """Parse the output of `str`: `TIME KIND TARGET DURATION`, separated by `;` or lines. Raises `ValueError` that
-        names the fault."""
+        """Parse the output of `str`: `TIME KIND TARGET DURATION`, separated by `;` or lines.
+
+        Raises `ValueError` that names the fault."""
         faults = []
         for part in filter(None, (part.strip() for part in re.split(r"[;\n]", text))):
             words = part.split()
@@ -218,7 +219,7 @@ def draw_plan(
             time = faults[-1].time + drawn.uniform(0, BURST_SECONDS)
         duration = 0.1 * (longest / 0.1) ** drawn.random()
         faults.append(Fault(round(time, 3), kind, drawn.choice(targets[role]), round(duration, 3)))
-    # Drawn by themselves: the other faults of a seed stay what they were.
+    # Drawn from a separate stream: the other faults of a seed do not change.
     leaves = random.Random(f"{seed}/leaves")
     if len(faults) < most and leaves.random() < LEAVE_SHARE:
         seconds = leaves.choice([1.0, GRACE_SECONDS])
@@ -231,8 +232,9 @@ def draw_plan(
 
 
 def draw_leaves(seed: int, horizon: float) -> FaultPlan:
-    """Draw one to four graceful deletions before `horizon` seconds. Half of them coincide with another one, as when
-    both pods' node is drained."""
+    """Draw one to four graceful deletions before `horizon` seconds.
+
+    Half of them coincide with another one, as when both pods' node is drained."""
     drawn = random.Random(f"{seed}/planned")
     faults: list[Fault] = []
     for _ in range(drawn.randint(1, 4)):
@@ -265,10 +267,10 @@ def possible_targets(machines: int, replicas: int, workers: bool = False) -> dic
 
 
 def shrink(plan: FaultPlan, fails: Callable[[FaultPlan], bool]) -> FaultPlan:
-    """Return a smallest failing part of a failing plan: no single fault of it can be left out (delta debugging, Zeller
-    and Hildebrandt 2002).
+    """Return a smallest failing part of a failing plan.
 
-    `fails` is called at most once per plan."""
+    No single fault of it can be left out (delta debugging, Zeller and Hildebrandt 2002). `fails` is called at most once
+    per plan."""
     known: dict[FaultPlan, bool] = {}
 
     def still_fails(smaller: FaultPlan) -> bool:

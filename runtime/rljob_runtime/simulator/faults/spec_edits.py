@@ -1,5 +1,6 @@
-"""Spec edits: changes by a user during the run, and the operator's reaction. Pods are deleted when the operator's own
-policy permits it.
+"""Spec edits: changes by a user during the run, and the operator's reaction.
+
+Pods are deleted when the operator's own policy permits it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Edit:
-    """One edit, `time` seconds after the start: the number of rounds, of rollout machines, or a suspension that ends
-    `suspended` seconds later."""
+    """One edit, `time` seconds after the start.
+
+    It changes the number of rounds or of rollout machines, or suspends the job for `suspended` seconds."""
 
     time: float
     rounds: int | None = None
@@ -86,8 +88,9 @@ class SpecEditSchedule:
             asyncio.get_running_loop().call_later(LOOK_SECONDS, self._let_go)
 
     def _stop(self, until: float) -> None:
-        """Delete all pods after the coordinator has saved everything. A suspension completes even if it is
-        withdrawn."""
+        """Delete all pods after the coordinator has saved everything.
+
+        A suspension completes even if it is withdrawn."""
         if not self._control.may_suspend():
             asyncio.get_running_loop().call_later(LOOK_SECONDS, self._stop, until)
             return

@@ -1,5 +1,6 @@
-"""Common invariants: hold in every run, under every fault; checked after every event. Invariants of store rows are in
-`on_policy` and `asynchronous`.
+"""Common invariants: hold in every run, under every fault; checked after every event.
+
+Invariants of store rows are in `on_policy` and `asynchronous`.
 
 - trained once: no response is in the weights' history twice;
 - one version: all tokens of a response come from the weights that its version names;
@@ -92,16 +93,16 @@ class Invariants(ABC):
         self._contents = [digest(())]
         self._trained: set[str] = set()
         self._checkpoint = 0
-        # What was handed out.
+        # Leases given out.
         self._versions: dict[int, int] = {}
         self._leases: dict[tuple[TrajectoryKey, int, int], str] = {}
         self._last_report = (0, 0)
         self._tellable = 0
         """Rounds that a report in transit may name: it may have been correct when it was sent."""
-        # What rewards learned: in the store by step, and in hand at the last closing of a round.
+        # Anchors: in the store by step, and held by the rewards when a round last closed.
         self._anchors: defaultdict[int, dict[str, int]] = defaultdict(dict)
         self._learned: dict[str, int] | None = None
-        # What was asked for.
+        # Requested rounds.
         self._most_rounds = 0
         self._exported = self._asked_late = False
 
@@ -139,7 +140,7 @@ class Invariants(ABC):
             case Reported(status, number):
                 report = (status.term or 0, number)
                 self._expect(report >= self._last_report, "one history", f"{report} after {self._last_report}")
-                # Who takes over tells at first what its predecessor knew.
+                # A new coordinator first reports its predecessor's state.
                 tellable = max(self._tellable, len(self._history))
                 self._expect(
                     (status.round or 0) <= tellable or status.stage == "Starting",

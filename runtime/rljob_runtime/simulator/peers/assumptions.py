@@ -115,8 +115,10 @@ STANDARD = Assumptions()
 
 @dataclass(frozen=True)
 class Setting:
-    """A job on a number of accelerators, as benchmarks arrange it. Colocated: all generate, then all train.
-    Disaggregated: `trainer_accelerators` only train, the rest only generate."""
+    """A job on a number of accelerators, as benchmarks arrange it.
+
+    Colocated: all generate, then all train. Disaggregated: `trainer_accelerators` only train, the rest only generate.
+    """
 
     name: str
     model: ModelShape
@@ -174,11 +176,11 @@ SETTINGS = tuple(
 
 @dataclass(frozen=True)
 class LaminarModel:
-    """A model of Laminar's throughput experiments: numbers of H800, and how many train (its Table 2), by kind of
-    system.
+    """A model of Laminar's throughput experiments, by kind of system.
 
-    Batch-wise systems are one-step staleness and stream generation; the synchronous one is colocated.
-    `batch_tensor_parallel`: of these three; `tensor_parallel`: of partial rollout and of Laminar (its A.3)."""
+    Fields give numbers of H800, and how many train (its Table 2). Batch-wise systems are one-step staleness and stream
+    generation; the synchronous one is colocated. `batch_tensor_parallel`: of these three; `tensor_parallel`: of partial
+    rollout and of Laminar (its A.3)."""
 
     name: str
     model: ModelShape
@@ -226,8 +228,10 @@ LAMINAR_JOB = LaminarJob()
 
 @dataclass(frozen=True)
 class LaminarLengths:
-    """Response lengths: a generator's, scaled so that `longest` becomes the job's limit; with `generator` None,
-    lognormal ones. `correlation`: within a prompt, of lognormal ones."""
+    """Response lengths of Laminar's job.
+
+    They are a generator's, scaled so that `longest` becomes the job's limit; with `generator` None, lognormal ones.
+    `correlation`: within a prompt, of lognormal ones."""
 
     name: str
     source: str

@@ -1,5 +1,6 @@
-"""Code rewards: simulated rewards that run programs. A program's duration is drawn; its timeout is decided by the real
-policy (`scheduling.reward_timeout`).
+"""Code rewards: simulated rewards that run programs.
+
+A program's duration is drawn; its timeout is decided by the real policy (`scheduling.reward_timeout`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ RULE = "programs"
 
 @dataclass(frozen=True)
 class Programs:
-    """Programs of responses: each ends after about `seconds`, or never. One test case per prompt; all programs run
-    simultaneously."""
+    """Programs of responses: each ends after about `seconds`, or never.
+
+    One test case per prompt; all programs run simultaneously."""
 
     seconds: float
     right_share: float
@@ -37,8 +39,9 @@ class Programs:
 
 
 class ProgramRewards(SimulatedRewards):
-    """`protocols.Rewards`: 1 for a correct program in time, else 0. A program is a function of the seed, its prompt and
-    its text."""
+    """`protocols.Rewards`: 1 for a correct program in time, else 0.
+
+    A program is a function of the seed, its prompt and its text."""
 
     def __init__(self, programs: Programs, seed: int, observe: Observe = unobserved) -> None:
         super().__init__(bound=math.inf, observe=observe)

@@ -1,5 +1,7 @@
-"""Control plane: the RLJob at the API server, with a simple operator. The real operator's policies choose TP sizes and
-numbers of machines, which machines join and leave, and when their pods may be deleted.
+"""Control plane: the RLJob at the API server, with a simple operator.
+
+The real operator's policies choose TP sizes and numbers of machines, which machines join and leave, and when their pods
+may be deleted.
 """
 
 from __future__ import annotations

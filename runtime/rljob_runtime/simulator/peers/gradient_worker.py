@@ -77,7 +77,7 @@ class SimulatedWorker:
             inboxes = self._inboxes()
             sharing = inboxes.count if inboxes is not None else 1
             await self._pace.sleep(self._costs.bring * sharing)
-            inboxes = self._inboxes()  # the trainer may have been lost on the way
+            inboxes = self._inboxes()  # the trainer may have been lost meanwhile
             if inboxes is None:
                 raise Refused(f"contribution {number} did not reach {inbox.host}")
             inboxes.put(number, self._content)

@@ -59,8 +59,10 @@ class SimulatedPrompts:
 
 
 class WorkloadLengths:
-    """Lengths of a workload: its step is the epoch, its attempt the weight version. The first `responses` of a prompt
-    are drawn together and have the workload's similarity. Prompts are cut at `most_prompt` tokens."""
+    """Lengths of a workload: its step is the epoch, its attempt the weight version.
+
+    The first `responses` of a prompt are drawn together and have the workload's similarity. Prompts are cut at
+    `most_prompt` tokens."""
 
     def __init__(self, workload: Workload, responses: int, most_prompt: int) -> None:
         self._most_prompt = most_prompt
@@ -78,8 +80,9 @@ class WorkloadLengths:
 
 
 class SimulatedRewards:
-    """`protocols.Rewards`: scores by the text only (one of `levels` scores below 1) after `seconds(text)`. Fails for
-    the prompts in `fails`, as often as given. Longer runs than `bound` end as failures, as in the pool."""
+    """`protocols.Rewards`: scores by the text only (one of `levels` scores below 1) after `seconds(text)`.
+
+    Fails for the prompts in `fails`, as often as given. Longer runs than `bound` end as failures, as in the pool."""
 
     def __init__(
         self,

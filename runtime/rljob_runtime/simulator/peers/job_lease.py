@@ -1,5 +1,7 @@
-"""The job's Lease at the simulated API server, which the production's `TermLease` takes and renews; and the operator's
-look at it."""
+"""Job Lease: the Lease at the simulated API server, and the operator's watch of it.
+
+The product's `TermLease` takes and renews it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ LOOK_SECONDS = 5.0
 
 
 class SimulatedLeases:
-    """`lease.Leases`. Calls travel as others to the API server do."""
+    """`lease.Leases`. Calls take the time of other API calls."""
 
     def __init__(self, control: SimulatedControlPlane) -> None:
         self._control = control
@@ -25,13 +27,13 @@ class SimulatedLeases:
         self._spec: dict[str, Any] = {"leaseDurationSeconds": DURATION}
 
     def of(self, pod: int) -> TermLease:
-        """The Lease as this coordinator's pod takes it."""
+        """Return the Lease as this coordinator's pod sees it."""
         name = f"{self._control.name}-coordinator-0-{pod}"
         return TermLease(self, "simulated", self._control.name, name, lambda: datetime.fromtimestamp(loop_time(), UTC))
 
     @property
     def looks(self) -> tuple[int, str]:
-        """Its version, which each renewal raises, and its holder."""
+        """Return the Lease's version, which each renewal raises, and its holder."""
         return self._version, self._spec.get("holderIdentity") or ""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
@@ -51,15 +53,15 @@ class SimulatedLeases:
 
 
 class Watch:
-    """What the operator knows of a Lease: for how long it has seen it unchanged. It counts no time in which it could
-    not look."""
+    """The operator's observation of a Lease: how long it is unchanged. Time without access to the API server does not
+    count."""
 
     def __init__(self) -> None:
         self._seen: tuple[int, str] | None = None
         self._unchanged = 0.0
 
     def look(self, lease: tuple[int, str] | None) -> None:
-        """At one look, `LOOK_SECONDS` after the one before; None: the API server did not answer."""
+        """Record one observation, `LOOK_SECONDS` after the one before; None if the API server did not answer."""
         if lease is None:
             return
         self._unchanged = self._unchanged + LOOK_SECONDS if lease == self._seen else 0.0
@@ -67,5 +69,5 @@ class Watch:
 
     @property
     def silent(self) -> bool:
-        """Whether its holder has not renewed it for its duration."""
+        """Whether its holder did not renew it for its duration."""
         return self._seen is not None and bool(self._seen[1]) and self._unchanged > DURATION

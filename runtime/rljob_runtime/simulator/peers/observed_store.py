@@ -1,5 +1,6 @@
-"""Observed store: the coordinator's real store, which passes every committed row to observers. Invariants follow the
-store row by row and never read it.
+"""Observed store: the coordinator's real store, which passes every committed row to observers.
+
+Invariants follow the store row by row and never read it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from rljob_runtime.simulator.core.network import SLOW_MESSAGE_SECONDS, Coordinat
 
 T = TypeVar("T")
 
-# Of each table: what identifies a row, and what is told of it.
+# By table: the columns that identify a row, and those that observers receive.
 WATCHED = {
     "boundaries": (("step",), ("epoch", "position", "long_queue")),
     "rounds": (("step",), ("version", "responses")),
@@ -87,8 +88,9 @@ class ObservedStore(Store):
 
 
 class InlineStore:
-    """`StoreAccess` without a thread, which virtual time does not have. `around` is called "before" and "after" each
-    call. With a `life` calls take `seconds`, and end with it."""
+    """`StoreAccess` without a thread, which virtual time does not have.
+
+    `around` is called "before" and "after" each call. With a `life` calls take `seconds`, and end with it."""
 
     def __init__(
         self,

@@ -1,5 +1,7 @@
-"""Simulated relays: weights pass down the chain chunk by chunk, so each machine has a complete version one hop after
-its predecessor (Laminar §4; T = (p + k − 2)·(M/k·Tb + Ts)). Links are TCP: they lose nothing, but may wait.
+"""Simulated relays: weights pass down the chain chunk by chunk.
+
+Each machine has a complete version one hop after its predecessor (Laminar §4; T = (p + k − 2)·(M/k·Tb + Ts)). Links are
+TCP: they lose nothing, but may wait.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ PROBE_SECONDS = 0.5
 
 @dataclass
 class Weights:
-    """A machine's shared memory: the newest complete version. It outlives the machine's processes. `full`: number of
-    faults that fill it."""
+    """A machine's shared memory: the newest complete version.
+
+    It outlives the machine's processes. `full`: number of faults that fill it."""
 
     whole: int | None = None
     content: int = 0
@@ -59,7 +62,7 @@ class SimulatedRelay:
         if self.chain is not None and (chain.epoch, chain.revision) < (self.chain.epoch, self.chain.revision):
             raise Refused(f"chain ({chain.epoch}, {chain.revision}) is older than the one in force")
         self.chain = chain
-        # A predecessor that holds something whole feeds its successor when it meets it.
+        # A predecessor with a complete version sends it when it is connected to a successor.
         if self._network is not None and self.weights.whole is not None:
             self._network.feed_successor(self)
 
@@ -80,7 +83,7 @@ class SimulatedRelay:
         self._observe(Received(self.machine, version, since))
 
     def successor(self) -> str | None:
-        """The machine that it sends to."""
+        """Return the machine that it sends to."""
         names = [member.machine for member in self.chain.members] if self.chain else []
         if self.machine not in names or self.machine == names[-1]:
             return None
@@ -100,8 +103,9 @@ class NetworkLinks(Protocol):
 
 
 class Network:
-    """Carries weights between relays. `transfer_seconds`: all bytes over one link; `hop_seconds`: delay per hop of the
-    chain."""
+    """Carries weights between relays.
+
+    `transfer_seconds`: all bytes over one link; `hop_seconds`: delay per hop of the chain."""
 
     def __init__(
         self, hop_seconds: float = 0.2, transfer_seconds: float = 0.0, roads: NetworkLinks | None = None

@@ -1,5 +1,7 @@
-"""Simulated replica on the performance model: the exact protocol (terms, leases, cursors, refusals) with exact token
-counts, and no work between two events.
+"""Simulated replica on the performance model.
+
+It implements the exact protocol (terms, leases, cursors, refusals) with exact token counts, and does no work between
+two events.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ Lengths = Callable[[TrajectoryKey, int], int]
 
 @dataclass(frozen=True)
 class EngineKind:
-    """The replicas' engine. `stream_seconds`: interval at which tokens of unfinished responses appear; infinity for
-    complete responses only."""
+    """The replicas' engine.
+
+    `stream_seconds`: interval at which tokens of unfinished responses appear; infinity for complete responses only."""
 
     law: LatencyModel
     kv_tokens: int
@@ -74,8 +77,10 @@ class _Held:
 
 
 class SimulatedReplica:
-    """`protocols.Replica`. A new object is a new process: it holds nothing. With `layouts` (engines by TP size) it
-    sleeps until it gets a layout, for which its accelerators must be `free`."""
+    """`protocols.Replica`.
+
+    A new object is a new process: it holds nothing. With `layouts` (engines by TP size) it sleeps until it gets a
+    layout, for which its accelerators must be `free`."""
 
     def __init__(
         self,
@@ -125,7 +130,7 @@ class SimulatedReplica:
 
     @property
     def rests(self) -> bool:
-        """Whether it holds nothing of its accelerators."""
+        """Whether it holds no accelerator memory."""
         return self._layout is None
 
     async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
@@ -240,7 +245,7 @@ class SimulatedReplica:
         self._observe(Submitted(self.name, key, request.attempt, version, prefix))
         self._prompt_tokens += len(request.prompt_token_ids)
         if prefix >= length:
-            # A prefix that is whole already ends at once, with an empty last delta.
+            # A complete prefix ends immediately, with an empty last delta.
             self._end(held)
             return []
         if len(self.held) == 1:

@@ -45,7 +45,7 @@ class TrainerDisk:
 
     checkpoints: dict[int, History] = field(default_factory=lambda: {0: ()})
     standings: dict[int, str] = field(default_factory=dict)
-    """The coordinator's document in each."""
+    """The coordinator's snapshot in each checkpoint."""
     full: int = 0
 
 
@@ -58,11 +58,11 @@ class TrainerCosts:
     token: float = 0.0
     publish: float = 0.0
     lend: float = 0.0
-    """Until a lent machine computes: its engines give up their memory, and it takes the weights."""
+    """Until a loaned machine computes: its engines release their memory, and it loads the weights."""
     lent_token: float = 0.0
-    """Of a lent machine, for each token that it sums."""
+    """Of a loaned machine, per token that it sums."""
     bring: float = 0.0
-    """One lent machine's sums, from it to the trainer, whose link all of them share."""
+    """To transfer one loaned machine's sums to the trainer, whose link all of them share."""
     checkpoint: float = 0.0
     mismatch: float = 0.0
     """No cost: the KL of the sampler to the trainer that an update reports."""
@@ -78,19 +78,20 @@ class Early:
 
 
 class GradientInboxes:
-    """Where lent machines bring their sums: what lies there by number, as the content of the weights that it was
-    computed with. `count`: inboxes that are open."""
+    """Inboxes for the sums of loaned machines.
+
+    An entry is the content of the weights that its sums were computed with, by number. `count`: open inboxes."""
 
     def __init__(self) -> None:
         self.lying: dict[int, int] = {}
         self.count = 0
 
     def open(self, count: int) -> None:
-        """For so many contributions; nothing lies there."""
+        """Open inboxes for this many contributions, all empty."""
         self.lying, self.count = {}, count
 
     def put(self, number: int, content: int) -> None:
-        """A contribution came in. Raises `Refused` where there is no such inbox."""
+        """Accept a contribution. Raises `Refused` without such an inbox."""
         if not 1 <= number <= self.count:
             raise Refused(f"contribution {number} did not reach the trainer: {self.count} inboxes are open")
         self.lying[number] = content
