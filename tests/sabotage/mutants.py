@@ -3184,8 +3184,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a killed coordinator is heard on its way out",
         f"{RUNTIME}/simulator/core/network.py",
-        "if not self._life.alive:\n            # A process",
-        "if False:\n            # A process",
+        "if not self._life.alive:\n            # A killed process",
+        "if False:\n            # A killed process",
         ("tests/simulation/test_simulation_runs.py::test_a_coordinator_that_was_killed_takes_leave_of_nobody",),
     ),
     Mutant(
@@ -3762,8 +3762,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "weights are asked for that a trainer ahead of the store no longer has",
         f"{RUNTIME}/coordinator/asynchronous/loop.py",
-        "        if self._orders.step is not None:\n            # Else the trainer",
-        "        if True:\n            # Else the trainer",
+        "        if self._orders.step is not None:\n            # Otherwise the trainer",
+        "        if True:\n            # Otherwise the trainer",
         ("tests/simulation/test_simulation_runs.py::test_an_update_that_nobody_heard_of_is_kept",),
     ),
     Mutant(
