@@ -1,8 +1,8 @@
 """Reward curve: the rewards of a disturbed job and of undisturbed ones.
 
-    python -m hack.chaos --json build/chaos.json
-    python -m hack.chaos --faults 0 --rounds N --json build/calm-1.json        # N: the rounds of the first; and again
-    python -m hack.chaos.curve build/chaos.json build/calm-1.json build/calm-2.json
+python -m hack.chaos --json build/chaos.json
+python -m hack.chaos --faults 0 --rounds N --json build/calm-1.json        # N: the rounds of the first; and again
+python -m hack.chaos.curve build/chaos.json build/calm-1.json build/calm-2.json
 """
 
 from __future__ import annotations
