@@ -1593,6 +1593,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/coordinator/test_coordinator_kubernetes.py",),
     ),
     Mutant(
+        "each request runs the plug-in",
+        f"{KUBE}/credentials.py",
+        "return self._valid() or await self._renew()",
+        "return await self._renew()",
+        ("tests/unit/kube/test_credentials.py::test_many_requests_run_a_plug_in_once",),
+    ),
+    Mutant(
+        "a refused identity is sent again",
+        f"{KUBE}/credentials.py",
+        "after = before or await self._renew()",
+        "after = before or refused",
+        ("tests/unit/kube/test_credentials.py::test_a_refused_identity_is_renewed_once",),
+    ),
+    Mutant(
+        "a client certificate is never replaced",
+        f"{KUBE}/credentials.py",
+        "if self._tls is None or self._tls[0] != key:",
+        "if self._tls is None:",
+        ("tests/integration/kube/test_api_server.py",),
+    ),
+    Mutant(
         "an event that is too long ends the coordinator",
         f"{KUBE}/client.py",
         "HttpProcessingError, TimeoutError, OSError, ValueError, LookupError) as error:",
@@ -3657,8 +3678,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the end of one stream of the server is the end of the watch",
         f"{BENCH_ROOT}/lib/operator_observers.py",
-        "            while True:\n                try:\n                    await self._stream",
-        "            for _ in range(1):\n                try:\n                    await self._stream",
+        "        while True:\n            try:\n                await self._stream",
+        "        for _ in range(1):\n            try:\n                await self._stream",
         (f"{BENCH}::test_the_watch_goes_on_where_the_server_ends_its_stream",),
     ),
     Mutant(
@@ -4078,8 +4099,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a list is read whole",
         f"{KUBE}/client.py",
-        'params: dict[str, str] = {"limit": str(resource.page)}',
-        "params: dict[str, str] = {}",
+        'params = {"limit": str(resource.page), **_selectors(labels, fields)}',
+        "params = _selectors(labels, fields)",
         ("tests/operator/test_operator_client.py::test_memory_does_not_grow_with_the_length_of_a_list",),
     ),
     Mutant(
