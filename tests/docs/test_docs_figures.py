@@ -31,7 +31,6 @@ from rljob_runtime.coordinator import coordinator
 from rljob_runtime.coordinator.control_plane import lease
 from rljob_runtime.coordinator.core import settings
 from rljob_runtime.coordinator.store import connection, opening, store
-from rljob_runtime.coordinator.stream_training import stream
 from rljob_runtime.data import prompt_cache
 from rljob_runtime.entrypoints import ray_node
 from rljob_runtime.protocols.remote import CallTimeouts
@@ -40,7 +39,7 @@ from rljob_runtime.rewards import code_scorer, function_scorer, remote_client
 from rljob_runtime.sandbox import confine_child, confine_self, supervisor
 from rljob_runtime.scheduling import experience_buffer, logprob_agreement, reward_timeout, status_cadence, write_latency
 from rljob_runtime.scheduling.fault_detection import suspicion
-from rljob_runtime.scheduling.lending import policy
+from rljob_runtime.scheduling.lending import contributions, policy
 from rljob_runtime.scheduling.round_planner import planner, round_history
 from rljob_runtime.simulator import scenario
 
@@ -181,11 +180,11 @@ FIGURES = [
     ("store.md", f"once {store.TIDY_ROWS:,} rows were written or it had {store.TIDY_TURNS} turns"),
     ("store.md", f"`store.keepRounds`, {Store().keep_rounds:,}"),
     ("store.md", f"longer than {WORDS[int(opening.LONG_SECONDS)]} seconds is told"),
-    ("stream-training.md", f"{settings.STREAM_TOKENS:,}, or what takes {stream.CALL_SECONDS:g} s"),
+    ("stream-training.md", f"{settings.STREAM_TOKENS:,}, or what takes {contributions.CALL_SECONDS:g} s"),
     ("stream-training.md", f"looked at every {_percent(policy.LoanRules().look_every)}"),
     ("engine-layouts.md", f"have {_written('rollout', 'GRACE_SECONDS'):g} s to answer"),
     ("ray-head.md", f"({ray_node.HEAD_ABSENCE_SECONDS} s; the default ends raylets"),
-    ("relay-chain.md", f"after max({RELAY.silence_seconds:g} s, 4 beats)"),
+    ("relay-chain.md", f"after max({RELAY.silence_seconds:g} s, 4 heartbeats)"),
     (
         "bench-repack.md",
         f"every {Repack().interval_seconds:g} s, threshold {Repack().kv_cache_threshold}, at most {Repack().max_batch}",
