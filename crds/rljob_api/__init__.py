@@ -1,4 +1,4 @@
-"""The RLJob API: models of spec and status, defaults, validation. `python -m rljob_api` prints the CRD."""
+"""RLJob API: models of spec and status, defaults and validation. `python -m rljob_api` prints the CRD."""
 
 from rljob_api.errors import FieldError, InvalidSpec
 from rljob_api.loading import load

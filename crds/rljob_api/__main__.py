@@ -13,7 +13,7 @@ HEADER = "# Made by `python -m rljob_api` from the models in crds/rljob_api; do 
 
 
 def render() -> str:
-    """The CRD as it is checked in."""
+    """Render the CRD as it is checked in."""
     return HEADER + yaml.safe_dump(crd(), sort_keys=False, width=120, allow_unicode=True)
 
 

@@ -1,4 +1,4 @@
-"""Names that cross rooms: the API group, labels, environment variables, paths, ports and field managers."""
+"""Constants that packages share: the API group, labels, environment variables, paths, ports and field managers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ LIST_KIND: Final = "RLJobList"
 SHORT_NAME: Final = "rlj"
 CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
-# Raised by one with every change of the fields. The chart's policy lets no installed CRD go back to a lower one: the
-# server would drop the fields that it does not know from each object that is written.
+# Raised by one with every change of the fields. The chart's policy refuses a downgrade of an installed CRD: the server
+# would drop unknown fields from each object that is written.
 SCHEMA_REVISION: Final = 5
 SCHEMA_REVISION_ANNOTATION: Final = f"{GROUP}/schema-revision"
 
-# Who reconciles the job when `spec.managedBy` says nothing else.
+# Controller of a job without `spec.managedBy`.
 MANAGED_BY_OPERATOR: Final = f"{GROUP}/operator"
 
-# Server-side apply: one manager per part of the object; neither touches the other's.
+# Server-side apply: one manager for each part of the object.
 OPERATOR_FIELD_MANAGER: Final = "rljob-operator"
 COORDINATOR_FIELD_MANAGER: Final = "rljob-coordinator"
 
@@ -41,16 +41,16 @@ ROLE_TRAINER: Final = "trainer"
 ROLE_ROLLOUT: Final = "rollout"
 
 MAIN_CONTAINER: Final = "main"
-# Beside it in the coordinator's pod where rewards run code that is not ours: no token, no Ray.
+# Container of the coordinator's pod that runs foreign reward code: no token, no Ray.
 REWARDS_CONTAINER: Final = "rewards"
 REWARDS_DIR: Final = "/run/rljob"
 REWARDS_SOCKET: Final = f"{REWARDS_DIR}/rewards.sock"
-# Beside it in every coordinator's pod: Ray's head, without the token of the API server.
+# Container of every coordinator's pod: Ray's head, without the token of the API server.
 HEAD_CONTAINER: Final = "ray-head"
 RAY_DIR: Final = "/tmp/ray"
 RAY_TABLES: Final = "ray"  # a folder of the coordinator's state
 
-# Warnings of the coordinator with which the job does not go on: in `runtime.warnings`, and the reason of Stalled.
+# Warnings in `runtime.warnings` that block the job: each is also the reason of Stalled.
 SANDBOX_UNAVAILABLE: Final = "SandboxUnavailable"
 REWARDS_UNAVAILABLE: Final = "RewardsUnavailable"
 EXPORT_FAILED: Final = "ExportFailed"
@@ -58,7 +58,7 @@ ENGINE_MISMATCH: Final = "EngineMismatch"
 STORE_HELD: Final = "StoreHeld"
 HALTING: Final = (SANDBOX_UNAVAILABLE, REWARDS_UNAVAILABLE, EXPORT_FAILED, ENGINE_MISMATCH, STORE_HELD)
 
-# A suspect of this reason needs no second witness: the coordinator judges the machine's work and not its life.
+# A suspect of this reason needs no second witness: the coordinator has observed failures of the machine's work.
 KEEPS_FAILING: Final = "KeepsFailing"
 
 ENV_PREFIX: Final = "RLJOB_"
@@ -90,38 +90,41 @@ HEALTH_PORT: Final = 8080
 RAY_PORT: Final = 6379
 PRE_STOP_POLL_SECONDS: Final = 0.5
 PRE_STOP_PATIENCE: Final = 4
-"""Looks in a row without a coordinator after which nobody is waited for."""
+"""Checks in a row without a coordinator after which a pod no longer waits for one."""
 
 # The longest generated name is `<job>-coordinator-0-<incarnation>`. It is a label value and a host name, so at most 63
 # characters; incarnations get five digits.
 MAX_JOB_NAME_LENGTH: Final = 63 - len("-coordinator-0-99999")
 JOB_NAME_PATTERN: Final = r"^[a-z]([-a-z0-9]*[a-z0-9])?$"
-# The status keeps a copy of the accepted spec, and etcd takes objects of 1.5 MB.
+# The status holds a copy of the accepted spec, and etcd accepts objects of 1.5 MB.
 MAX_SPEC_LENGTH: Final = 1 << 18
 
 
 def machine_name(role: str, index: int) -> str:
-    """`rollout-0`: a place in the job that pods fill, one incarnation after the other."""
+    """Name a machine, e.g. `rollout-0`: pods fill it, one incarnation after the other."""
     return f"{role}-{index}"
 
 
 def pod_name(job: str, machine: str, incarnation: int) -> str:
-    """`demo-rollout-0-1`: a name is never used twice, so a pod stuck on a dead node blocks nothing."""
+    """Name a pod, e.g. `demo-rollout-0-1`.
+
+    A name is never used twice, so a pod stuck on a dead node blocks nothing.
+    """
     return f"{job}-{machine}-{incarnation}"
 
 
 def coordinator_service(job: str) -> str:
-    """The headless Service through which workers find the coordinator."""
+    """Name the headless Service through which workers find the coordinator."""
     return f"{job}-coordinator"
 
 
 def auth_secret(job: str) -> str:
-    """The Secret mounted at `AUTH_DIR`."""
+    """Name the Secret that is mounted at `AUTH_DIR`."""
     return f"{job}-auth"
 
 
 def claim_path(source: str) -> tuple[str, str] | None:
-    """(claim, path in the pod) of a `pvc://claim/sub/path`, or None for any other source."""
+    """Return claim and path in the pod of a `pvc://claim/sub/path`; None for any other source."""
     match = re.fullmatch(r"pvc://([^/]+)(?:/(.*))?", source)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""How a bad spec is told: every mistake at once, each with the field's path, the value and what would be right."""
+"""Errors of a spec: every mistake is reported together, with the field's path, its value and what would be right."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 MOST_ERRORS = 32
-"""Mistakes that are told at once: more are hardly read, and a bad spec may hold as many as it has characters."""
+"""Mistakes that are reported together. A bad spec may hold as many as it has characters."""
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,22 @@ class FieldError:
 
 
 class InvalidSpec(ValueError):
-    """The object cannot be an RLJob. `errors` holds the mistakes, in the order of the file where possible: all of them,
-    or the first `MOST_ERRORS` and a word that there are more."""
+    """An object that is no valid RLJob.
+
+    `errors` holds the mistakes, in the order of the file where possible: all of them, or the first `MOST_ERRORS` and a
+    note that there are more.
+    """
 
     def __init__(self, errors: Iterable[FieldError]) -> None:
         first = list(islice(errors, MOST_ERRORS + 1))
         if len(first) > MOST_ERRORS:
-            first[-1] = FieldError("(file)", f"more than {MOST_ERRORS} mistakes", "are there; mend these first")
+            first[-1] = FieldError("(file)", f"more than {MOST_ERRORS} mistakes", "were found; correct these first")
         self.errors: list[FieldError] = first
         super().__init__("; ".join(str(error) for error in first))
 
 
 class _Absent:
-    """The value of a field that is not there."""
+    """The value of an absent field."""
 
     def __repr__(self) -> str:
         return "(absent)"
@@ -45,7 +48,7 @@ ABSENT = _Absent()
 
 
 def show(value: object, limit: int = 80) -> str:
-    """The value as a person would write it, short enough for one line."""
+    """Format a value as a person would write it, short enough for one line."""
     if value is None:
         text = "null"
     elif isinstance(value, bool):

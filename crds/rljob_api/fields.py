@@ -1,6 +1,6 @@
-"""The building blocks of the models: the strict base class and the field types with a spelling of their own.
+"""Fields: the strict base class of the models, and field types with a pattern.
 
-Every pattern carries advice in plain words: a user is told what to write, not which regular expression failed.
+Every pattern carries advice: a user reads what to write, not which regular expression failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from pydantic_core import PydanticCustomError
 
 
 class Model(BaseModel):
-    """Frozen, strict, camelCase on the wire, snake_case in Python; docstrings under fields are their descriptions."""
+    """Base class: frozen, strict, camelCase on the wire, snake_case in Python.
+
+    Docstrings under fields are their descriptions.
+    """
 
     model_config = ConfigDict(
         alias_generator=to_camel,
@@ -41,7 +44,7 @@ class Model(BaseModel):
     )
 
     def to_dict(self) -> dict[str, Any]:
-        """As it goes over the wire: camelCase, plain JSON values, absent instead of null."""
+        """Return the wire format: camelCase, plain JSON values, absent instead of null."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
@@ -49,8 +52,11 @@ _EMPTY: tuple[object, ...] = ("", (), [], {})
 
 
 class StatusModel(Model):
-    """Absent instead of empty. An empty list would be owned by who applied it, and conflict with the other writer. What
-    is required stays: without it the other writer could not read the object."""
+    """Base class of the status: absent instead of empty.
+
+    An applied empty list would have an owner, and conflict with the other writer. Required fields stay: without them
+    the other writer could not read the object.
+    """
 
     @model_serializer(mode="wrap")
     def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -60,18 +66,18 @@ class StatusModel(Model):
     @classmethod
     @cache
     def _required(cls) -> frozenset[str]:
-        """Names of required fields, in Python and on the wire."""
+        """Name the required fields, in Python and on the wire."""
         fields = ((name, field) for name, field in cls.model_fields.items() if field.is_required())
         return frozenset(one for name, field in fields for one in (name, field.alias or name))
 
 
 def map_by(*keys: str) -> dict[str, Any]:
-    """Schema of a list whose entries are told apart by `keys`: server-side apply then merges it entry by entry."""
+    """Return the schema of a list with keys. Server-side apply merges such a list entry by entry."""
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
 def spelled(pattern: str, advice: str) -> AfterValidator:
-    """A check that a string has a spelling; `advice` ends the message ("must be …")."""
+    """Make a check of a string's spelling. `advice` ends the message ("must be …")."""
     compiled = re.compile(pattern)
 
     def check(value: str) -> str:
@@ -83,7 +89,7 @@ def spelled(pattern: str, advice: str) -> AfterValidator:
 
 
 def text_type(pattern: str, advice: str, max_length: int) -> Any:
-    """An annotated `str` with a pattern that the CRD carries too."""
+    """Make an annotated `str` with a pattern that the CRD carries too."""
     return Annotated[
         str,
         Field(max_length=max_length),
@@ -99,7 +105,7 @@ _BYTES_PATTERN = r"[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?"
 
 
 def parse_bytes(value: object, info: ValidationInfo) -> object:
-    """`"32Mi"` → 33554432. On the wire always a string; in Python an `int` will do."""
+    """Parse `"32Mi"` as 33554432. On the wire it is always a string; in Python an `int` is valid too."""
     if isinstance(value, int) and info.mode == "python":
         return value
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?", value) if isinstance(value, str) else None
@@ -111,13 +117,13 @@ def parse_bytes(value: object, info: ValidationInfo) -> object:
 
 
 def format_bytes(value: int) -> str:
-    """33554432 → `"32Mi"`: the shortest exact spelling with a binary suffix."""
+    """Format 33554432 as `"32Mi"`: the shortest exact spelling with a binary suffix."""
     suffix = next((s for s in ("Ti", "Gi", "Mi", "Ki") if value and value % _SUFFIXES[s] == 0), "")
     return f"{value // _SUFFIXES[suffix]}{suffix}"
 
 
 def _utc_second(value: datetime) -> datetime:
-    """Status times are whole seconds in UTC, so that what is written reads back equal."""
+    """Round a time to whole seconds in UTC, so that it reads back equal."""
     if value.tzinfo is None:
         raise PydanticCustomError(
             "spelling", "{advice}", {"advice": "must carry a time zone, e.g. 2026-01-31T12:00:00Z"}
@@ -135,8 +141,10 @@ Bytes = Annotated[
     PlainSerializer(format_bytes, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "pattern": f"^{_BYTES_PATTERN}$", "maxLength": 32}),
 ]
-"""A quantity of bytes: an `int` in Python, a string such as `32Mi` on the wire. Not int-or-string: a number would lose
-its unit in every diff."""
+"""A quantity of bytes: an `int` in Python, a string such as `32Mi` on the wire.
+
+It is not int-or-string: a number would lose its unit in every diff.
+"""
 
 Timestamp = Annotated[
     datetime,
@@ -148,7 +156,7 @@ Timestamp = Annotated[
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 DNS_NAME = rf"{_LABEL}(\.{_LABEL})*"
-"""The pattern of most objects' names, which have at most 253 characters."""
+"""Pattern of most objects' names, which have at most 253 characters."""
 DnsLabel = text_type(
     _LABEL, "must be lower-case letters, digits and '-', beginning and ending with one of the first", 63
 )
@@ -199,4 +207,4 @@ Sentence = Annotated[str, Field(max_length=2048)]
 Count = Annotated[int, Field(ge=0)]
 
 FreeForm = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})]
-"""A JSON object that somebody else's library understands."""
+"""A JSON object that another library defines."""

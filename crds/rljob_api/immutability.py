@@ -1,8 +1,8 @@
-"""What may change in a job that is there already.
+"""Immutability: what may change in an existing job.
 
-Some fields are the run's identity and never change: with another model or other prompts it would be another run. Others
-shape the pods, and change only while the job is suspended. The rest (machines, rounds, the rollout template, deadlines,
-failure policy) follows at the next boundary.
+Some fields identify the run and never change: with another model or other prompts it would be another run. Others shape
+the pods, and change only while the job is suspended. The rest (machines, rounds, the rollout template, deadlines,
+failure policy) takes effect at the next boundary.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rljob_api.errors import ABSENT, FieldError, InvalidSpec, show
 from rljob_api.spec import RLJob
 
 IDENTITY = ("mode", "model", "data.prompts", "data.seed")
-"""Fields of the spec that say which run it is, wherever it runs."""
+"""Fields of the spec that identify the run, on every cluster."""
 
 NEVER = ("managedBy", *IDENTITY, "checkpoint.volumeClaimName", "checkpoint.emptyDir")
 """Immutable fields of the spec."""
@@ -48,14 +48,17 @@ WHILE_SUSPENDED = (
 
 
 def validate_update(old: RLJob, new: RLJob) -> None:
-    """Raises `InvalidSpec` with every change that is not allowed: the innermost field, what it is and what it was."""
+    """Check an update.
+
+    Raises `InvalidSpec` with every change that is not allowed: the innermost field, its value and the former one.
+    """
     errors = list(_changes(old, new))
     if errors:
         raise InvalidSpec(errors)
 
 
 def differences(old: RLJob, new: RLJob, paths: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
-    """(path, old value, new value) of the innermost fields below these paths of the spec that differ."""
+    """Yield path, old value and new value of the innermost fields below these paths of the spec that differ."""
     before, after = old.spec.to_dict(), new.spec.to_dict()
     for path in paths:
         yield from _differences(f"spec.{path}", _at(before, path), _at(after, path))
@@ -72,7 +75,7 @@ def _changes(old: RLJob, new: RLJob) -> Iterator[FieldError]:
 
 
 def _differences(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
-    """(path, old value, new value) of the innermost fields that differ."""
+    """Yield path, old value and new value of the innermost fields that differ."""
     if before == after:
         return
     if isinstance(before, dict) and isinstance(after, dict):
@@ -86,7 +89,7 @@ def _differences(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any,
 
 
 def _at(spec: dict[str, Any], path: str) -> Any:
-    """The value at a dotted path, or `ABSENT`."""
+    """Return the value at a dotted path, or `ABSENT`."""
     node: Any = spec
     for step in path.split("."):
         if not isinstance(node, dict) or step not in node:

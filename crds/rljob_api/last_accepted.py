@@ -1,7 +1,7 @@
-"""The accepted spec: what a job runs on while its present spec is refused.
+"""Accepted spec: what a job runs on while its present spec is refused.
 
-The operator keeps the last good spec in `status.accepted`. Whoever acts on a job takes it from there, so that an edit
-which is refused reaches neither the pods nor the training, whichever part is started anew meanwhile.
+The operator keeps the last valid spec in `status.accepted`. Operator and coordinator read it there. So a refused edit
+reaches neither the pods nor the training, even if one of them restarts.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from rljob_api.status import Accepted
 
 
 def accept(job: RLJob) -> Accepted:
-    """The memory of this job's spec."""
+    """Return the record of this job's spec."""
     return Accepted(uid=job.metadata.uid, spec=job.spec.to_json())
 
 
 def was_accepted(document: Mapping[str, Any]) -> bool:
-    """Whether the operator has ever accepted a spec of this very object."""
+    """Tell whether an operator has ever accepted a spec of exactly this object."""
     memory = _memory(document)
     return bool(memory.get("spec")) and memory.get("uid") == (document.get("metadata") or {}).get("uid")
 
 
 def accepted_job(document: Mapping[str, Any]) -> RLJob | None:
-    """Return the object with the spec that was accepted last. None when none was, or when this version would not accept
-    it any more: then the present spec has to stand for itself.
+    """Return the object with the last accepted spec.
 
-    An earlier version wrote the memory with the field names of its time.
+    None without one, or when this version would not accept it: then only the present spec counts. An earlier version
+    wrote the record with the field names of its time.
     """
     if not was_accepted(document):
         return None

@@ -1,4 +1,4 @@
-"""From YAML or JSON to an RLJob, or to every mistake in it at once."""
+"""Loading: from YAML or JSON to an RLJob, or to all of its mistakes."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from rljob_api.status import RLJobStatus
 
 
 def load(source: str | Mapping[str, Any]) -> RLJob:
-    """An RLJob from YAML/JSON text or a parsed object; defaults filled in. Raises `InvalidSpec` with every mistake, of
-    a spec that is too long with that one.
+    """Load an RLJob from YAML or JSON text, or from a parsed object, with defaults.
 
-    A text may hold other objects too (a claim, a ConfigMap), which are left alone.
-
-    Unknown fields are refused in the spec and ignored in the status, which a newer version may have written.
+    Raises `InvalidSpec` with every mistake; a spec that is too long has that one only. A text may hold other objects
+    too (a claim, a ConfigMap), which are ignored. Unknown fields are refused in the spec. In the status, which a newer
+    version may have written, they are ignored.
     """
     document = _parse(source) if isinstance(source, str) else dict(source)
     _expect_kind(document)
     document["status"] = _known_status(document.get("status") or {})
     text, spec = _to_json(document), document.get("spec")
-    # Its length first: what follows costs more than that.
+    # The length comes first: the other checks cost more.
     _refuse(check_length(json.dumps(spec, separators=(",", ":"), ensure_ascii=False)))
     _refuse(renamed.refused(spec))
     if (present := renamed.without(spec)) is not spec:
@@ -75,7 +74,7 @@ def _expect_kind(document: Mapping[str, Any]) -> None:
 
 
 def _to_json(document: Mapping[str, Any]) -> str:
-    """JSON, so that strict validation takes strings for enums and times but not for numbers."""
+    """Convert to JSON, so that strict validation accepts strings for enums and times but not for numbers."""
 
     def refuse(value: object) -> Any:
         message = "must be a plain JSON value; put a date or other YAML special in quotes"
@@ -93,7 +92,7 @@ def _to_json(document: Mapping[str, Any]) -> str:
 
 
 def _find(node: object, wanted: object, path: str = "") -> str:
-    """The path of an object in a document, by identity."""
+    """Return the path of an object in a document, by identity."""
     return next((found for found, value in _walk(node, path) if value is wanted), "(file)")
 
 
@@ -108,8 +107,10 @@ def _walk(node: object, path: str) -> Iterator[tuple[str, object]]:
 
 
 def load_status(status: Mapping[str, Any]) -> RLJobStatus:
-    """A status as a server holds it, whatever its spec is worth; fields that this version does not know are left out.
-    Raises `InvalidSpec`."""
+    """Load a status as a server holds it, even if its spec is invalid.
+
+    Unknown fields are left out. Raises `InvalidSpec`.
+    """
     try:
         known = json.dumps(_known_status(status))
         return RLJobStatus.model_validate_json(known, strict=True, by_alias=True, by_name=False)
@@ -118,7 +119,7 @@ def load_status(status: Mapping[str, Any]) -> RLJobStatus:
 
 
 def _known_status(status: Mapping[str, Any]) -> dict[str, Any]:
-    """The status without fields that this version does not know."""
+    """Drop the fields that this version does not know."""
     known: dict[str, Any] = json.loads(_to_json(status))
     try:
         RLJobStatus.model_validate_json(json.dumps(known), by_alias=True, by_name=False)
@@ -135,7 +136,7 @@ def _remove(node: Any, location: Sequence[int | str]) -> None:
     del node[location[-1]]
 
 
-# pydantic's error types, in the words of this API. What is not here keeps pydantic's own message.
+# Messages for pydantic's error types. Other types keep pydantic's message.
 _MESSAGES = {
     "missing": "is required",
     "greater_than_equal": "must be at least {ge}",
@@ -165,7 +166,7 @@ _MESSAGES = {
 
 
 def _causes(error: ValidationError) -> Iterator[ErrorDetails]:
-    """Without what merely follows: a list counts as too short when its entries were refused."""
+    """Drop consequences of other mistakes: a list counts as too short when its entries were refused."""
     errors = error.errors(include_url=False)
     above = {details["loc"][:depth] for details in errors for depth in range(len(details["loc"]))}
     for details in errors:
@@ -196,7 +197,7 @@ def _path(location: Iterable[int | str]) -> str:
 
 
 def _unknown_field(location: Sequence[int | str]) -> str:
-    """Names the field that was probably meant: the most similar of the same object, or one of that name elsewhere."""
+    """Name the field that was probably meant: the most similar one of the same object."""
     name = str(location[-1])
     model = _model_at(location[:-1])
     if model is None:
@@ -211,7 +212,7 @@ def _unknown_field(location: Sequence[int | str]) -> str:
 
 
 def _describe(location: Sequence[int | str]) -> str:
-    """The first sentence of a field's description."""
+    """Return the first sentence of a field's description."""
     model = _model_at(location[:-1])
     fields = {field.alias or key: field for key, field in model.model_fields.items()} if model else {}
     field = fields.get(str(location[-1]))
@@ -220,7 +221,7 @@ def _describe(location: Sequence[int | str]) -> str:
 
 
 def _model_at(location: Sequence[int | str]) -> type[BaseModel] | None:
-    """The model of the object at a location, or None below free-form parts."""
+    """Return the model of the object at a location; None below free-form parts."""
     model: type[BaseModel] | None = RLJob
     for step in location:
         if isinstance(step, int):
@@ -233,7 +234,7 @@ def _model_at(location: Sequence[int | str]) -> type[BaseModel] | None:
 
 
 def _model_in(annotation: object) -> type[BaseModel] | None:
-    """The model class inside an annotation such as `X`, `X | None` or `tuple[X, ...]`."""
+    """Return the model class inside an annotation such as `X`, `X | None` or `tuple[X, ...]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for found in map(_model_in, get_args(annotation)) if found is not None), None)

@@ -1,6 +1,7 @@
-"""Rules across fields, in Python. Those that a server can check too are in `cel`; a test compares the verdicts.
+"""Rules across fields, in Python.
 
-Each rule is a generator of `FieldError`s and reads as one thought. `check` runs all of them.
+A server checks as many of them as `schema.cel` can express; a test compares the results. Each rule is a generator of
+`FieldError`s. `check` runs all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ WORKER_BYTES = 128 << 20
 
 
 def check(job: RLJob) -> Errors:
-    """Every mistake that the types alone cannot show."""
+    """Yield every mistake that types cannot express."""
     yield from _name(job)
     spec = job.spec
     for rule in (
@@ -84,7 +85,7 @@ def _size(spec: RLJobSpec) -> Errors:
 
 
 def check_length(text: str) -> Errors:
-    """Whether a spec, as JSON, is too long."""
+    """Yield a mistake for a spec that is too long as JSON."""
     length = len(text)
     if length > c.MAX_SPEC_LENGTH:
         advice = f"must have at most {c.MAX_SPEC_LENGTH} characters as JSON: mount large texts from a ConfigMap"
@@ -97,7 +98,7 @@ TECHNIQUES = {
 
 
 def not_available(what: str, instead: object = False) -> str:
-    """The end of the message about something that is asked for before it exists; `instead` is what there is."""
+    """End the message about a feature that does not exist yet. `instead`: the value that does."""
     return f"is not available in this version ({what}); leave it out or set it to {show(instead)}"
 
 
@@ -132,14 +133,15 @@ def _prompts(spec: RLJobSpec) -> Errors:
 
 
 def _rewards_container(spec: RLJobSpec) -> Errors:
-    """What the programs may take must fit: a container that is out of memory ends as a whole, and the pod with it."""
+    """Check that the programs fit into the container.
+
+    A container that is out of memory ends, and its pod with it.
+    """
     template, path = spec.coordinator.template, "spec.coordinator.template.spec"
     if not spec.rewards_apart:
         return
     if template.spec.get("shareProcessNamespace") is True:
-        advice = (
-            "must be left out with rewards of kind Code or Python: they could look into the coordinator's processes"
-        )
+        advice = "must be left out with rewards of kind Code or Python: they could read the coordinator's processes"
         yield FieldError(f"{path}.shareProcessNamespace", True, advice)
     limit = memory_limit(template.container(c.REWARDS_CONTAINER))
     codes = [reward.code or CodeReward() for reward in spec.rewards if reward.kind is RewardKind.CODE]
@@ -149,8 +151,8 @@ def _rewards_container(spec: RLJobSpec) -> Errors:
     if limit is not None and limit < needed:
         advice = (
             f"must be at least {needed}: parallelism x memoryBytes of the rewards of kind Code, "
-            f"{REWARDS_OWN_BYTES >> 20}Mi for what runs them, and {WORKER_BYTES >> 20}Mi for each worker of a function "
-            f"past {DEFAULT_PARALLELISM}"
+            f"{REWARDS_OWN_BYTES >> 20}Mi for the processes that run them, and {WORKER_BYTES >> 20}Mi for each worker "
+            f"of a function past {DEFAULT_PARALLELISM}"
         )
         names = [container.get("name") for container in template.spec["containers"]]
         where = f"{path}.containers[{names.index(c.REWARDS_CONTAINER)}]"
@@ -200,7 +202,7 @@ def _rewards(spec: RLJobSpec) -> Errors:
                 f"must be at most maxSeconds ({reward.timeout.max_seconds:g})",
             )
     if all(reward.weight == 0 for reward in spec.rewards):
-        yield FieldError("spec.rewards", 0, "must hold at least one weight other than 0: nothing could be learned")
+        yield FieldError("spec.rewards", 0, "must hold at least one weight other than 0: there would be no gradient")
 
 
 def _algorithm(spec: RLJobSpec) -> Errors:
@@ -238,13 +240,13 @@ def _asynchronous(spec: RLJobSpec) -> Errors:
         yield FieldError(
             "spec.experience.maxPrompts",
             capacity,
-            f"must be at least algorithm.promptsPerRound ({wanted}): an update takes so many",
+            f"must be at least algorithm.promptsPerRound ({wanted}): an update takes that many",
         )
     if spec.mode is not Mode.ASYNCHRONOUS:
         return
     for field, enabled, why in (
-        ("tailBatching", spec.tail_batching.enabled, "nobody waits for the long ones there"),
-        ("streamTraining", spec.stream_training.enabled, "training goes on beside generation anyway"),
+        ("tailBatching", spec.tail_batching.enabled, "no update waits for long responses there"),
+        ("streamTraining", spec.stream_training.enabled, "training runs during generation anyway"),
     ):
         if enabled is not False:
             yield FieldError(f"spec.{field}.enabled", enabled, f"must be false in mode Asynchronous: {why}")
@@ -252,7 +254,7 @@ def _asynchronous(spec: RLJobSpec) -> Errors:
 
 def _techniques(spec: RLJobSpec) -> Errors:
     algorithm, tail, stream = spec.algorithm, spec.tail_batching, spec.stream_training
-    # Of an Auto factor the job takes none that is too large.
+    # With Auto, the job never chooses a factor that is too large.
     prompts, responses = (
         ceil((1 if factor == AUTO else factor) * count)
         for factor, count in (
@@ -323,17 +325,16 @@ def _layouts(spec: RLJobSpec) -> Errors:
         return
     if rollout.tensor_parallel_size not in sizes:
         start = rollout.tensor_parallel_size
-        yield FieldError(path, list(sizes), f"must hold tensorParallelSize ({start}): the choice begins there")
+        yield FieldError(path, list(sizes), f"must hold tensorParallelSize ({start}): the choice starts with it")
     for index, size in enumerate(sizes):
         if size in sizes[:index]:
-            yield FieldError(f"{path}[{index}]", size, "must be there once only")
+            yield FieldError(f"{path}[{index}]", size, "must be listed once")
         elif rollout.slots % size:
             told = f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine})"
             yield FieldError(f"{path}[{index}]", size, f"{told}: tensor parallelism stays inside a machine")
         elif size % min(sizes):
-            advice = (
-                f"must be a multiple of the smallest of them ({min(sizes)}): a replica takes the place of whole ones"
-            )
+            smallest = f"must be a multiple of the smallest of them ({min(sizes)})"
+            advice = f"{smallest}: a larger replica replaces complete smaller ones"
             yield FieldError(f"{path}[{index}]", size, advice)
 
 
@@ -359,7 +360,7 @@ def _accelerators(spec: RLJobSpec) -> Errors:
         if not any(counts.values()):
             advice = f"is for pods with accelerators: set {' or '.join(counts)}, or leave it out"
             yield FieldError(path, accelerator.to_dict(), advice)
-    # Earlier versions filled the default in, so beside spec.accelerator it says nothing.
+    # Earlier versions filled in the default, so beside spec.accelerator it has no meaning.
     if spec.accelerator is not None and old not in (DEFAULT_RESOURCE, spec.accelerator.resource):
         yield FieldError(
             "spec.scheduling.acceleratorResource", old, "must be left out: spec.accelerator takes its place"

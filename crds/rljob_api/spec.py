@@ -1,4 +1,4 @@
-"""The spec: what a user asks for. The parts are in `spec_training` and `spec_resources`; both are re-exported here."""
+"""Spec: what a user requests. The parts are in `spec_training` and `spec_resources`; both are re-exported here."""
 
 from __future__ import annotations
 
@@ -103,15 +103,15 @@ __all__ = [
 
 
 class RLJobSpec(Model):
-    """Desired state: the model, what it learns from, and the machines it learns on."""
+    """Desired state: the model, its training, and the machines."""
 
     mode: Mode = Field(default=Mode.ON_POLICY)
-    """OnPolicy: generate, train, publish, again. Asynchronous: rollouts and training go on beside each other, every
-    replica at its own pace (Laminar)."""
+    """OnPolicy: generate, train and publish in turn. Asynchronous: rollouts and training run concurrently, each replica
+    at its own speed (Laminar)."""
     suspend: bool = False
-    """Stop the job and give its machines back; the state is kept, and false goes on where it stopped."""
+    """Stop the job, delete its pods and keep its state. False resumes it."""
     managed_by: QualifiedName = MANAGED_BY_OPERATOR
-    """Who reconciles the job. Another value makes this operator leave it alone. Immutable."""
+    """Controller of the job. With another value this operator ignores it. Immutable."""
     rounds: int = Field(ge=1, le=1_000_000)
     """Updates after which the job is complete."""
     run_policy: RunPolicy = RunPolicy()
@@ -125,13 +125,13 @@ class RLJobSpec(Model):
     stream_training: StreamTraining = StreamTraining()
     """RollPacker's stream trainer. OnPolicy only."""
     experience: ExperienceBuffer = ExperienceBuffer()
-    """What lies between rollouts and training. Asynchronous only."""
+    """The experience buffer between rollouts and training. Asynchronous only."""
     repack: Repack = Repack()
     """Laminar's repack. Asynchronous only."""
     adaptive_tensor_parallel: AdaptiveTensorParallel = AdaptiveTensorParallel()
-    """PAT's change of tensor parallel size inside a generation stage."""
+    """PAT: change of the tensor parallel size inside a generation stage."""
     accelerator: Accelerator | None = None
-    """How pods get their accelerators; trainer.accelerator and rollout.accelerator go before it. Absent: they ask for
+    """How pods get their accelerators; trainer.accelerator and rollout.accelerator override it. Absent:
     nvidia.com/gpu."""
     trainer: Trainer = Trainer()
     rollout: Rollout
@@ -143,18 +143,18 @@ class RLJobSpec(Model):
     scheduling: Scheduling = Scheduling()
 
     def claims(self) -> tuple[str, ...]:
-        """Names of the PersistentVolumeClaims that `pvc://` sources name, sorted; mounted at `CLAIMS_DIR`."""
+        """Name the PersistentVolumeClaims of `pvc://` sources, sorted. They are mounted at `CLAIMS_DIR`."""
         prompts = self.data.prompts
         paths = [self.model.source] + [source.path for source in (prompts.file, prompts.dataset) if source is not None]
         return tuple(sorted({found[0] for found in map(claim_path, paths) if found is not None}))
 
     def accelerator_of(self, role: str) -> Accelerator:
-        """How a role's pods get their accelerators."""
+        """Return how a role's pods get their accelerators."""
         own = {ROLE_TRAINER: self.trainer.accelerator, ROLE_ROLLOUT: self.rollout.accelerator}.get(role)
         return own or self.accelerator or Accelerator(resource=self.scheduling.accelerator_resource)
 
     def accelerators_of(self, role: str) -> int:
-        """How many accelerators each of a role's pods has."""
+        """Count the accelerators of each pod of a role."""
         counts = {
             ROLE_TRAINER: self.trainer.accelerators_per_replica,
             ROLE_ROLLOUT: self.rollout.accelerators_per_machine,
@@ -163,22 +163,24 @@ class RLJobSpec(Model):
 
     @property
     def rewards_apart(self) -> bool:
-        """Whether rewards run code that is not ours: then the coordinator's pod has a container `rewards`."""
+        """Tell whether rewards run foreign code: then the coordinator's pod has a container `rewards`."""
         return any(reward.apart for reward in self.rewards)
 
     @property
     def head_apart(self) -> bool:
-        """Whether the coordinator's pod has a container `ray-head`: with a program of the user's own in place of the
-        coordinator it has none."""
+        """Tell whether the coordinator's pod has a container `ray-head`.
+
+        With the user's own program in place of the coordinator it has none.
+        """
         return "command" not in self.coordinator.template.container()
 
     def to_json(self) -> str:
-        """The whole spec, defaults included, as one text: equal specs have equal texts."""
+        """Render the complete spec, defaults included. Equal specs have equal texts."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 class Metadata(Model):
-    """The part of the object's metadata that matters here; the rest is ignored."""
+    """The used part of the object's metadata."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -194,8 +196,11 @@ class Metadata(Model):
 
 
 class RLJob(Model):
-    """One elastic RL post-training run of a language model: a trainer, rollout machines that may grow, shrink and fail,
-    a chain of relays that carries new weights to them, and a coordinator that plays the rounds."""
+    """One elastic RL post-training run of a language model.
+
+    It has a trainer, rollout machines that may scale and fail, a chain of relays that carries new weights to them, and
+    a coordinator that runs the rounds.
+    """
 
     api_version: str = API_VERSION
     kind: str = KIND
@@ -203,7 +208,7 @@ class RLJob(Model):
     spec: RLJobSpec
     """Desired state."""
     status: RLJobStatus = RLJobStatus()
-    """Observed state: the operator writes it all but `runtime`, which is the coordinator's."""
+    """Observed state. The coordinator writes `runtime`, and the operator everything else."""
 
     @property
     def name(self) -> str:
@@ -214,7 +219,7 @@ class RLJob(Model):
         return self.metadata.namespace
 
     def manifest(self) -> dict[str, Any]:
-        """The object to apply: without status and without what the server fills in."""
+        """Return the object to apply, without status and without the server's fields."""
         metadata = self.metadata.model_dump(
             mode="json", by_alias=True, exclude_defaults=True, include={"name", "namespace", "labels", "annotations"}
         )

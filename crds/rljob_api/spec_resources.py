@@ -1,4 +1,4 @@
-"""Where the job runs: trainer, rollout machines, coordinator, relay, checkpoints, failures, scheduling."""
+"""Resources of a job: trainer, rollout machines, coordinator, relay, checkpoints, failures and scheduling."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Annotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field
 
 
 class TemplateMetadata(Model):
-    """Labels and annotations to put on the pods besides ours."""
+    """Labels and annotations of the pods besides the operator's."""
 
     labels: Labels = Field(default_factory=dict)
     """Labels. Those under rljob.dev/ are the operator's."""
@@ -69,26 +69,31 @@ class TemplateMetadata(Model):
 
 
 class PodTemplate(Model):
-    """What to change or add in the pods of a role, written as a pod template. The operator fills in the rest, so an
-    empty template is whole."""
+    """Changes and additions to the pods of a role, written as a pod template.
+
+    The operator fills in the rest, so an empty template is complete.
+    """
 
     metadata: TemplateMetadata = TemplateMetadata()
     """Labels and annotations."""
     spec: PodSpec = Field(default_factory=dict)
     """A partial PodSpec: containers, volumes, nodeSelector, tolerations, affinity, imagePullSecrets and so on.
     Containers are merged by name: `main` overrides image, command, args, env, resources, volumeMounts, probes and
-    securityContext of ours; every other one is a sidecar. In the coordinator's pod `ray-head` is ours too, and
-    `rewards`, where a reward is of kind Code, or of kind Python with a function that is not the runtime's own."""
+    securityContext of the operator's; every other one is a sidecar. In the coordinator's pod, `ray-head` belongs to the
+    operator too, and so does `rewards`, if a reward is of kind Code, or of kind Python with a function that is not
+    built in."""
 
     def container(self, name: str = MAIN_CONTAINER) -> dict[str, Any]:
-        """The container of that name as the user wrote it, or an empty one. Also of a template whose form is
-        not checked yet."""
+        """Return the container of that name as the user wrote it, or an empty one.
+
+        The template may be unchecked.
+        """
         containers = self.spec.get("containers")
         found = containers if isinstance(containers, list) else []
         return next((one for one in found if isinstance(one, dict) and one.get("name") == name), {})
 
     def sidecars(self, ours: Collection[str] = (MAIN_CONTAINER,)) -> list[dict[str, Any]]:
-        """The containers that are not ours."""
+        """Return the containers that are not the operator's."""
         return [container for container in self.spec.get("containers", []) if container.get("name") not in ours]
 
 
@@ -96,22 +101,22 @@ class Trainer(Model):
     """The trainer pods: one rank per accelerator, or one per pod without accelerators."""
 
     replicas: int = Field(default=1, ge=1, le=256)
-    """Trainer pods. They live and fail as one group."""
+    """Trainer pods. They run and fail as one group."""
     accelerators_per_replica: int = Field(default=0, ge=0, le=64)
     """Accelerators of each pod. 0: train on CPUs."""
     accelerator: Accelerator | None = None
-    """How trainer pods get them, where it differs from spec.accelerator."""
+    """How trainer pods get them, if it differs from spec.accelerator."""
     template: PodTemplate = PodTemplate()
     """Changes to the trainer's pods."""
 
     @property
     def ranks(self) -> int:
-        """Processes that train together."""
+        """Count the processes that train together."""
         return self.replicas * max(1, self.accelerators_per_replica)
 
 
 class Engine(StrEnum):
-    """What generates."""
+    """The rollout engine."""
 
     VLLM = "VLLM"
     REFERENCE = "Reference"
@@ -121,7 +126,7 @@ class EngineOptions(Model):
     """Settings of the rollout engine."""
 
     max_concurrent_requests: int = Field(default=256, ge=1, le=65_536)
-    """Most responses that one replica generates at once."""
+    """Most responses that one replica generates concurrently."""
     kv_cache_bytes: Annotated[Bytes, Field(ge=1 << 16, le=1 << 45)] | None = None
     """KV cache on each accelerator of a replica (on CPUs: of each slot), e.g. 512Mi. Absent: what
     acceleratorMemoryFraction leaves; on CPUs 256Mi."""
@@ -130,32 +135,34 @@ class EngineOptions(Model):
 
 
 class Rollout(Model):
-    """The rollout machines. A machine is one pod with its accelerators, one relay and accelerators / tensorParallelSize
-    replicas (on CPUs slotsPerMachine / tensorParallelSize)."""
+    """The rollout machines.
+
+    A machine is one pod with its accelerators, one relay and accelerators / tensorParallelSize replicas (on CPUs
+    slotsPerMachine / tensorParallelSize).
+    """
 
     machines: int = Field(ge=1, le=1024)
-    """How many machines; what `kubectl scale` writes."""
+    """Number of machines; what `kubectl scale` writes."""
     min_machines: Annotated[int | None, Field(ge=1, le=1024)] = None
-    """Fewest machines with which the job counts as Ready and goes on when others fail too often. Absent: `machines`.
-    Below maxMachines, the operator chooses between the two, beginning with `machines`."""
+    """Fewest machines with which the job is Ready, and continues when others fail too often. Absent: `machines`. Below
+    maxMachines, the operator chooses between the two, starting with `machines`."""
     max_machines: Annotated[int | None, Field(ge=1, le=1024)] = None
-    """Most that `machines` may be set to, by `kubectl scale` too, and the most that the operator chooses. Absent:
-    `machines`, and no bound for who sets that."""
+    """Largest value of `machines`, by `kubectl scale` too, and the operator's largest choice. Absent: `machines`, and
+    no bound for its value."""
     accelerators_per_machine: int = Field(default=0, ge=0, le=64)
     """Accelerators of each machine. 0: generate on CPUs."""
     accelerator: Accelerator | None = None
-    """How rollout pods get them, where it differs from spec.accelerator."""
+    """How rollout pods get them, if it differs from spec.accelerator."""
     slots_per_machine: Annotated[int | None, Field(ge=1, le=64)] = None
-    """For machines without accelerators: how many engines, or ranks of an engine, each runs side by side, a thread for
-    each. Absent: 1."""
+    """For machines without accelerators: number of engines, or ranks of an engine, each with one thread. Absent: 1."""
     tensor_parallel_size: int = Field(default=1, ge=1, le=64)
-    """Accelerators of one replica; with a choice, in the first rounds."""
+    """Accelerators of one replica; with a choice of sizes, in the first rounds."""
     allowed_tensor_parallel_sizes: Annotated[
         tuple[Annotated[int, Field(ge=1, le=64)], ...] | None, Field(min_length=1, max_length=8)
     ] = None
-    """Sizes to choose from, for short and long rounds apart: more preemptions than the round before choose the next
-    larger one, none in four rounds the next smaller one. Each divides acceleratorsPerMachine and the model's heads, and
-    is a multiple of the smallest. Absent: tensorParallelSize alone, always."""
+    """Sizes to choose from, separately for short and long rounds. More preemptions than the round before choose the
+    next larger size, none in four rounds the next smaller one. Each divides acceleratorsPerMachine and the model's
+    heads, and is a multiple of the smallest. Absent: always tensorParallelSize."""
     engine: Engine = Field(default=Engine.VLLM)
     """VLLM, or Reference: a small engine in plain PyTorch for tests and for machines without vLLM."""
     engine_options: EngineOptions = EngineOptions()
@@ -165,22 +172,22 @@ class Rollout(Model):
 
     @property
     def smallest(self) -> int:
-        """Fewest machines allowed."""
+        """Return the fewest machines allowed."""
         return self.machines if self.min_machines is None else self.min_machines
 
     @property
     def largest(self) -> int:
-        """Most machines allowed."""
+        """Return the most machines allowed."""
         return self.machines if self.max_machines is None else self.max_machines
 
     @property
     def tensor_parallel_sizes(self) -> tuple[int, ...]:
-        """All sizes that may be chosen, the smallest first."""
+        """Return all sizes that may be chosen, the smallest first."""
         return tuple(sorted({self.tensor_parallel_size, *(self.allowed_tensor_parallel_sizes or ())}))
 
     @property
     def slots(self) -> int:
-        """Accelerators of a machine as far as layouts are concerned: on CPUs what stands in for them."""
+        """Count the engine slots of a machine: its accelerators, or what replaces them on CPUs."""
         return self.accelerators_per_machine or self.slots_per_machine or 1
 
 
@@ -195,63 +202,66 @@ class Relay(Model):
     """The chain of relays over which new weights reach the rollout machines."""
 
     chunk_bytes: Annotated[Bytes, Field(ge=1 << 16, le=1 << 30)] = 32 << 20
-    """Size of the pieces in which weights travel: a relay passes a piece on as soon as it has it."""
+    """Size of the chunks of weights. A relay forwards a chunk as soon as it has received it."""
     heartbeat_seconds: float = Field(default=0.5, gt=0, le=60)
-    """How often neighbours tell each other that they live; two beats missed close the chain over a gap."""
+    """Seconds between heartbeats of neighbours. After two missed heartbeats the chain is repaired without the
+    machine."""
     rebuild_timeout_seconds: float = Field(default=10.0, gt=0, le=3600)
-    """How long a rebuild of the chain may take before it is reported as failed."""
+    """Longest rebuild of the chain before it is reported as failed."""
     topology_keys: Annotated[tuple[LabelKey, ...], Field(max_length=4)] = ("topology.kubernetes.io/zone",)
-    """Labels of nodes that say where they are, the widest first, e.g. zone, then rack: weights enter a place once, and
-    leave it once. Within them machines of one node stand side by side."""
+    """Labels of nodes with their location, the widest first, e.g. zone, then rack. Weights enter a location once, and
+    leave it once. Machines of one node are always neighbours."""
 
 
 class EmptyDirCheckpoint(Model):
-    """State on the node's disk. It dies with the pod: no recovery across pods."""
+    """State on the node's disk. It is lost with the pod: no recovery across pods."""
 
     size_limit: Annotated[Bytes, Field(ge=1 << 20, le=1 << 50)] | None = None
     """Most bytes it may hold, e.g. 20Gi."""
 
 
 class Checkpoint(Model):
-    """Where the job keeps its state: checkpoints, the coordinator's store, the final model. A scratch folder when no
-    claim is named."""
+    """Storage of the job's state: checkpoints, the coordinator's store and the final model.
+
+    A scratch folder when no claim is named.
+    """
 
     volume_claim_name: DnsName | None = None
-    """An existing PersistentVolumeClaim, ReadWriteMany when trainer and coordinator may sit on different nodes."""
+    """An existing PersistentVolumeClaim, ReadWriteMany when trainer and coordinator may run on different nodes."""
     empty_dir: EmptyDirCheckpoint | None = None
     """A scratch folder instead. The default when no claim is named."""
     every_rounds: int = Field(default=10, ge=1, le=1_000_000)
     """Rounds between checkpoints. One is also written at suspension and at the end."""
     keep: int = Field(default=2, ge=1, le=1000)
-    """How many checkpoints to keep."""
+    """Number of checkpoints to keep."""
 
     @property
     def survives_pods(self) -> bool:
-        """Whether a new pod can go on where an old one stopped."""
+        """Tell whether a new pod can resume from an old one's state."""
         return self.volume_claim_name is not None
 
 
 class Store(Model):
-    """The coordinator's memory of prompts and responses, on the checkpoint volume."""
+    """The coordinator's store of prompts and responses, on the checkpoint volume."""
 
     keep_rounds: int = Field(default=1000, ge=1, le=1_000_000)
-    """Rounds (OnPolicy) or updates (Asynchronous) of which every response is kept: of older ones only sums. A response
-    takes some 100 bytes. At least what checkpoints need is kept, and what predictions look at."""
+    """Rounds (OnPolicy) or updates (Asynchronous) of which every response is kept; of older ones only sums. A response
+    takes about 100 bytes. What checkpoints and predictions need is always kept."""
 
 
 class ReplacementBackOff(Model):
-    """How long to wait before a machine that fails again and again is filled once more. Doubles with each failure."""
+    """Pause before a machine that fails repeatedly is replaced. It doubles with each failure."""
 
     initial_seconds: float = Field(default=5.0, gt=0, le=3600)
-    """Wait after the second failure in a row; the first is repaired at once."""
+    """Pause after the second failure in a row; after the first there is none."""
     max_seconds: float = Field(default=300.0, gt=0, le=86_400)
-    """Longest wait."""
+    """Longest pause."""
     reset_after_seconds: float = Field(default=600.0, gt=0, le=604_800)
-    """A machine without failure for so long starts again at zero."""
+    """Seconds without a failure after which a machine starts again without a pause."""
 
 
 class ForceDelete(StrEnum):
-    """Whether pods on a lost node are deleted from the API without the node's word."""
+    """Whether pods on a lost node are deleted by force."""
 
     NEVER = "Never"
     WHEN_FENCED = "WhenFenced"
@@ -259,39 +269,41 @@ class ForceDelete(StrEnum):
 
 
 class NodeFailure(Model):
-    """What to do about a node that is gone. Its machines are replaced when two witnesses report them (one of them may
-    be the node's kubelet, by its silence), when graceSeconds are over, or when Kubernetes deletes their pods, whatever
-    comes first. An operator that serves single namespaces sees no nodes: there the first and the last count, and
-    nothing is deleted by force."""
+    """Handling of lost nodes.
+
+    Machines of a lost node are replaced when two witnesses report them (the node's silent kubelet may be one), when
+    graceSeconds are over, or when Kubernetes deletes their pods, whichever comes first. An operator that serves single
+    namespaces sees no nodes: there the first and the last apply, and nothing is deleted by force.
+    """
 
     grace_seconds: float = Field(default=15.0, ge=0, le=3600)
-    """How long a node may be NotReady before its machines are replaced without other witnesses."""
+    """Seconds for which a node may be NotReady before its machines are replaced without other witnesses."""
     force_delete: ForceDelete = Field(default=ForceDelete.WHEN_FENCED)
-    """Whether pods that a dead node's kubelet will never report gone are deleted by force. Never; WhenFenced: when the
-    Node is deleted or tainted node.kubernetes.io/out-of-service; Always: graceSeconds after they should have gone,
-    though they may still run there. They block no replacement."""
+    """Whether pods whose end no kubelet will report are deleted by force. Never. WhenFenced: when the Node is deleted
+    or tainted node.kubernetes.io/out-of-service. Always: graceSeconds after their grace period, though they may still
+    run there. They block no replacement."""
     avoid_failed_nodes_seconds: float = Field(default=3600.0, ge=0, le=604_800)
-    """How long no pod of the job is placed on a node that failed it. Less long when a pod finds no other node."""
+    """Seconds for which no pod of the job is placed on a failed node. Shorter when a pod finds no other node."""
 
 
 class FailurePolicy(Model):
-    """What to do about failures."""
+    """Handling of failures."""
 
     max_replacements_per_machine: int = Field(default=5, ge=0, le=1000)
-    """Failures in a row after which a rollout machine is given up and the job goes on without it."""
+    """Failures in a row after which a rollout machine stays empty, and the job continues without it."""
     restart_window_seconds: float = Field(default=600.0, ge=0, le=604_800)
-    """What fails on a rollout machine is first restarted there. A second failure within so long gives the machine up:
-    it gets a new pod, on another node. 0: it is restarted there for ever."""
+    """A failed process of a rollout machine is first restarted in place. After a second failure within this window, the
+    machine gets a new pod on another node. 0: it is always restarted in place."""
     max_rounds_without_group: int = Field(default=3, ge=1, le=1000)
     """Rounds in a row without a single group to train on (rewards keep failing), after which the job fails."""
     backoff: ReplacementBackOff = ReplacementBackOff()
-    """Waiting between replacements."""
+    """Pauses between replacements."""
     node_failure: NodeFailure = NodeFailure()
-    """Lost nodes."""
+    """Handling of lost nodes."""
 
 
 class CleanPodPolicy(StrEnum):
-    """Which pods go when the job has ended."""
+    """Which pods are deleted when the job has ended."""
 
     ALL = "All"
     RUNNING = "Running"
@@ -299,24 +311,24 @@ class CleanPodPolicy(StrEnum):
 
 
 class RunPolicy(Model):
-    """Bounds of the run, named as in Job and JobSet."""
+    """Limits of the run, named as in Job and JobSet."""
 
     backoff_limit: int = Field(default=5, ge=0, le=1000)
     """Failures in a row of the coordinator or the trainer group that are repaired; one more fails the job."""
     startup_deadline_seconds: Annotated[int | None, Field(ge=1, le=604_800)] = None
-    """The job fails when its pods are not all ready so long after start or resumption."""
+    """The job fails if its pods are not all ready within this time after start or resumption."""
     active_deadline_seconds: Annotated[int | None, Field(ge=1, le=315_360_000)] = None
-    """The job fails when it has not completed so long after start or resumption."""
+    """The job fails if it has not completed within this time after start or resumption."""
     ttl_seconds_after_finished: Annotated[int | None, Field(ge=0, le=315_360_000)] = None
-    """The job is deleted so long after it has ended. Absent: it stays."""
+    """The job is deleted this time after its end. Absent: it stays."""
     clean_pod_policy: CleanPodPolicy = Field(default=CleanPodPolicy.RUNNING)
     """At the end delete All pods, those still Running, or None."""
     drain_seconds: int = Field(default=60, ge=0, le=86_400)
-    """How long a machine that leaves, or a job that is suspended, may take to hand over its work."""
+    """Longest time in which a leaving machine, or a suspending job, may hand over its state."""
 
 
 class Gang(StrEnum):
-    """Whether the pods without which the job cannot begin are scheduled all or none, and whose PodGroup says so."""
+    """Gang scheduling of the pods without which the job cannot start, and whose PodGroup defines the gang."""
 
     NONE = "None"
     NATIVE = "Native"
@@ -329,12 +341,12 @@ class Scheduling(Model):
     """How pods find nodes; more in the templates."""
 
     scheduler_name: DnsName | None = None
-    """The scheduler of all pods. A template's schedulerName goes before it. Absent: the cluster's default."""
+    """Scheduler of all pods. A template's schedulerName overrides it. Absent: the cluster's default."""
     gang: Gang = Field(default=Gang.NONE)
     """Whether coordinator, trainer and minMachines rollout machines are placed together or not at all. None; Native: by
     Kubernetes itself (1.37, feature gate GenericWorkload); Coscheduling, Volcano, KAI: by that scheduler, which
     schedulerName may name."""
     priority_class_name: DnsName | None = None
-    """Priority class of all pods. A template's priorityClassName goes before it."""
+    """Priority class of all pods. A template's priorityClassName overrides it."""
     accelerator_resource: QualifiedName = DEFAULT_RESOURCE
-    """Deprecated: use spec.accelerator, which takes the place of this. Counts only where that is absent."""
+    """Deprecated: use spec.accelerator, which overrides it."""

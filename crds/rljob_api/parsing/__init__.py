@@ -1,2 +1,1 @@
-"""Parsing of what users write, before there are models: YAML as kubectl reads it, its depth, and the types of pod
-fields."""
+"""Parsing of a user's text before validation: YAML as kubectl reads it, its depth, and the types of pod fields."""

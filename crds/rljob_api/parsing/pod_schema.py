@@ -1,7 +1,7 @@
-"""Pod schema: whether what a user writes has the types of a pod's fields, at any depth.
+"""Pod schema: checks the types of a template's pod fields, at any depth.
 
-The types come from the OpenAPI document of Kubernetes (`pod_schema.json`, made by `hack/pod_schema.py`). Names that
-are not in it pass, because a newer Kubernetes may know them; one that resembles a known name is a slip of the pen.
+The types come from the OpenAPI document of Kubernetes (`pod_schema.json`, made by `hack/pod_schema.py`). Unknown names
+pass, because a newer Kubernetes may know them. A name that resembles a known one is a typing mistake.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rljob_api.errors import ABSENT, FieldError
 Errors = Iterator[FieldError]
 
 MOST_UNKNOWN = 64
-"""Unknown fields of one template. Each is compared with every known one, which costs up to a millisecond."""
+"""Unknown fields of one template. Each is compared with every known one, which takes up to a millisecond."""
 LONGEST_COMPARED = 64
-"""Characters of a name that may be a slip of the pen; the longest known one has 47."""
+"""Characters of a name that may be a typing mistake; the longest known one has 47."""
 
 _LIST, _MAP = "[]", "map[]"
 _QUANTITY = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?")
@@ -31,7 +31,7 @@ _BITS = {"int32": 32, "int64": 64}
 
 @dataclass(frozen=True)
 class _Type:
-    """An object of the API."""
+    """An object type of the API."""
 
     fields: Mapping[str, str]
     required: frozenset[str]
@@ -44,18 +44,21 @@ def _types() -> Mapping[str, _Type]:
 
 
 def fields(kind: str) -> frozenset[str]:
-    """The names of a type's fields, e.g. of `PodSpec`."""
+    """Return the names of a type's fields, e.g. of `PodSpec`."""
     return frozenset(_types()[kind].fields)
 
 
 def mistakes(path: str, kind: str, value: Mapping[str, Any]) -> Errors:
-    """Where a partial object of type `kind` is none: values of another type, entries that lack a field, slips of the
-    pen. Of the object itself any field may be absent."""
+    """Find mistakes in a partial object of type `kind`.
+
+    They are values of another type, entries that lack a field, and typing mistakes. Any field of the object itself may
+    be absent.
+    """
     yield from _Walk().fields(path, kind, value, frozenset())
 
 
 def without_nulls(value: object) -> object:
-    """The value without fields that are null: to Kubernetes these are absent."""
+    """Drop fields that are null: to Kubernetes these are absent."""
     if isinstance(value, Mapping):
         return {key: without_nulls(one) for key, one in value.items() if one is not None}
     if isinstance(value, list | tuple):
@@ -64,13 +67,13 @@ def without_nulls(value: object) -> object:
 
 
 class _Walk:
-    """One walk through an object and its type."""
+    """A walk through an object and its type."""
 
     def __init__(self) -> None:
         self._unknown = 0
 
     def value(self, path: str, kind: str, value: object) -> Errors:
-        """Mistakes in a value of type `kind`."""
+        """Find mistakes in a value of type `kind`."""
         if kind.startswith(_LIST):
             if not isinstance(value, list | tuple):
                 yield FieldError(path, value, "must be a list")
@@ -91,7 +94,7 @@ class _Walk:
                 yield FieldError(path, value, advice)
 
     def fields(self, path: str, kind: str, value: object, required: frozenset[str]) -> Errors:
-        """Mistakes in an object of type `kind`."""
+        """Find mistakes in an object of type `kind`."""
         if not isinstance(value, Mapping):
             yield FieldError(path, value, "must be an object")
             return
@@ -120,7 +123,7 @@ class _Walk:
 
 
 def _scalar(kind: str, value: object) -> str | None:
-    """What a value would have to be, None where it is."""
+    """Return what a value must be; None where it is right."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     match kind:
         case "string":

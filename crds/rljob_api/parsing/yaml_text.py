@@ -1,6 +1,6 @@
 """YAML text: read as kubectl reads it, so that a file means the same on a laptop and in a cluster.
 
-PyYAML alone takes the last of two equal keys, `1.0e3` for a text and `2:30` for 150. Every refusal has a line.
+PyYAML alone takes the last of two equal keys, reads `1.0e3` as a text and `2:30` as 150. Every refusal names a line.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _NUMBER = re.compile(
     r"([-+]?(\.[0-9]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"
 )
 _EXACT = 1e21
-"""Below it, kubectl's JSON has a whole number without point or exponent."""
+"""Below it, kubectl's JSON writes a whole number without point or exponent."""
 _LEVELS = 100
-"""Of nesting, far more than an RLJob has. The interpreter's own limit differs from process to process."""
+"""Levels of nesting, far more than an RLJob has. The interpreter's own limit differs from process to process."""
 
 
 def documents(text: str) -> list[Any]:
-    """The documents of a text. Raises `InvalidSpec` that names the line."""
+    """Parse the documents of a text. Raises `InvalidSpec` that names the line."""
     try:
         return list(yaml.load_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
@@ -40,19 +40,19 @@ def documents(text: str) -> list[Any]:
 
 
 def _mistake(error: yaml.YAMLError, text: str) -> FieldError:
-    """Where `text` is no YAML: the line, what stands there, and what was expected."""
+    """Describe where `text` is no YAML: the line, what it holds, and what was expected."""
     problem, line = str(error), 1
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         problem, line = error.problem or problem, error.problem_mark.line + 1
     elif isinstance(error, ReaderError):
         problem, line = error.reason, text.count("\n", 0, error.position) + 1
-    # A text that ends too soon is at fault in the line after its last.
+    # A text that ends too early has its mistake in the line after its last.
     content = "\n".join(text.split("\n")[line - 1 : line]).strip()
     return FieldError(f"line {line}", content or ABSENT, f"must be YAML or JSON: {problem}")
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML with the scalars of kubectl's reader, without doubled keys, and with a bound on nesting."""
+    """PyYAML with the scalars of kubectl's reader, without duplicate keys, and with a bound on nesting."""
 
     _level = 0
 

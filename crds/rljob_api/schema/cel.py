@@ -1,8 +1,8 @@
-"""Validation rules that the API server runs (CEL), by the path of the object they sit on.
+"""CEL: validation rules of the API server, by the path of their object.
 
-They say what `rules` and `immutability` say in Python, as far as a server can; a test compares the verdicts case by
-case. A rule is checked against the default of its object too. Transition rules name `oldSelf`. A field whose name is a
-word of CEL is written with underscores around it (`__function__`), as servers do.
+They repeat `rules` and `immutability` as far as a server can; a test compares the results case by case. A server checks
+a rule against the default of its object too. Transition rules name `oldSelf`. A field whose name is a word of CEL is
+written with underscores (`__function__`), as servers do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rljob_api.rules import (
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule: `expression` must be true; `message` is what the user reads when it is not."""
+    """One rule: `expression` must be true; the user reads `message` when it is not."""
 
     expression: str
     message: str
@@ -59,7 +59,7 @@ RULES: dict[str, list[Rule]] = {
     "spec": [
         Rule(
             "!has(self.experience.maxPrompts) || self.experience.maxPrompts >= self.algorithm.promptsPerRound",
-            "experience.maxPrompts must be at least algorithm.promptsPerRound: an update takes so many",
+            "experience.maxPrompts must be at least algorithm.promptsPerRound: an update takes that many",
         ),
         Rule(
             "has(self.data.prompts.reasoningGym) || !self.rewards.exists(r, r.kind == 'ReasoningGym')",
@@ -163,12 +163,12 @@ RULES: dict[str, list[Rule]] = {
         ),
         Rule(
             "!has(self.allowedTensorParallelSizes) || self.tensorParallelSize in self.allowedTensorParallelSizes",
-            "allowedTensorParallelSizes must hold tensorParallelSize: the choice begins there",
+            "allowedTensorParallelSizes must hold tensorParallelSize: the choice starts with it",
         ),
         Rule(
             "!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.all(size, "
             "self.allowedTensorParallelSizes.exists_one(same, same == size))",
-            "allowedTensorParallelSizes must be there once only",
+            "allowedTensorParallelSizes must be listed once",
         ),
         Rule(
             f"!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.all(size, {_SLOTS} % size == 0)",
@@ -177,7 +177,8 @@ RULES: dict[str, list[Rule]] = {
         Rule(
             "!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.exists(least, "
             "self.allowedTensorParallelSizes.all(size, size % least == 0))",
-            "allowedTensorParallelSizes must be multiples of the smallest: a replica takes the place of whole ones",
+            "allowedTensorParallelSizes must be multiples of the smallest: a larger replica replaces complete smaller "
+            "ones",
         ),
         Rule(
             "!has(self.slotsPerMachine) || self.acceleratorsPerMachine == 0",
@@ -230,7 +231,7 @@ for _field, _what in TECHNIQUES.items():
 
 
 def _same(path: str) -> str:
-    """CEL for: the optional field at `path` (of at most two steps below the spec) is what it was."""
+    """Render CEL for: the optional field at `path` (at most two steps below the spec) is unchanged."""
     parent, _, _ = path.rpartition(".")
     now, was = f"self.{path}", f"oldSelf.{path}"
     present = f"has({now}) == has({was})"
@@ -242,7 +243,7 @@ def _same(path: str) -> str:
 
 
 def transition_rules() -> list[Rule]:
-    """Rules on `spec` about what may change."""
+    """Return the rules on `spec` about changes."""
     never = [Rule(_same(path), f"{path} is immutable; make a new RLJob") for path in NEVER]
     suspended = [
         Rule(

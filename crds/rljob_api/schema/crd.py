@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition, made from the models: structural schema, columns, subresources, CEL rules."""
+"""CRD: the CustomResourceDefinition of the models: structural schema, columns, subresources and CEL rules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ COLUMNS: tuple[tuple[str, str, str, int, str], ...] = (
 
 
 def crd() -> Schema:
-    """The CRD as a plain object."""
+    """Make the CRD as a plain object."""
     version = {
         "name": c.VERSION,
         "served": True,
@@ -107,7 +107,7 @@ def _rule(rule: Rule) -> Schema:
 
 
 def _at(schema: Schema, path: str) -> Schema:
-    """The schema of `spec.rewards[].timeout`."""
+    """Return the schema at a path such as `spec.rewards[].timeout`."""
     for step in path.split(".") if path else []:
         schema = schema["properties"][step.removesuffix("[]")]
         if step.endswith("[]"):
@@ -122,8 +122,10 @@ _KEPT = {
 
 
 def _structural(node: Schema, definitions: dict[str, Schema]) -> Schema:
-    """A JSON schema of pydantic's as a structural one: references laid in place, null alternatives gone, lists typed,
-    and only keywords that Kubernetes takes."""
+    """Convert a JSON schema of pydantic to a structural one.
+
+    References are inlined, null alternatives are dropped, lists are typed, and only Kubernetes' keywords stay.
+    """
     node = _merged(node, definitions)
     result: Schema = {}
     for key, value in node.items():
@@ -148,7 +150,7 @@ def _structural(node: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def _merged(node: Schema, definitions: dict[str, Schema]) -> Schema:
-    """The node with its `$ref` and its `X | None` resolved; what the field says wins over what the type says."""
+    """Resolve a node's `$ref` and its `X | None`. The field's values override the type's."""
     if "$ref" in node:
         target = definitions[node["$ref"].rpartition("/")[2]]
         return _merged({**target, **{key: value for key, value in node.items() if key != "$ref"}}, definitions)
@@ -162,8 +164,11 @@ def _merged(node: Schema, definitions: dict[str, Schema]) -> Schema:
 
 
 def _default(value: Any, schema: Schema) -> Any:
-    """What the server fills in, written out: it checks CEL rules against a default as it stands, before it fills in the
-    fields inside. Null and empty ones stay absent."""
+    """Write a server's default out.
+
+    The server checks CEL rules against a default as written, before it fills in the fields inside. Null and empty ones
+    stay absent.
+    """
     if isinstance(value, dict) and "properties" in schema:
         inner = {name: _default(value.get(name), child) for name, child in schema["properties"].items()}
         value = {name: default for name, default in inner.items() if default is not None}
@@ -173,7 +178,7 @@ def _default(value: Any, schema: Schema) -> Any:
 
 
 def _tell_defaults(schema: Schema) -> None:
-    """Put the defaults of fields into their descriptions: `kubectl explain` shows nothing else of them."""
+    """Add the defaults of fields to their descriptions: `kubectl explain` shows none of them."""
     for child in _children(schema):
         default = child.get("default")
         if default is not None and not isinstance(default, dict):
@@ -194,17 +199,19 @@ def _keep_renamed(spec: Schema) -> None:
 
 
 def _drop_defaults(schema: Schema) -> None:
-    """Nothing in the status is defaulted: a default has no owner, and both writers would fight over it."""
+    """Remove all defaults of the status: a default has no owner, and both writers would conflict over it."""
     for child in _children(schema):
         child.pop("default", None)
         _drop_defaults(child)
 
 
 def _own_as_a_whole(schema: Schema) -> None:
-    """An object that may be left out, and in which nothing has a default, belongs as a whole to whoever applied it.
+    """Mark an optional object without defaults inside as atomic.
+
     Merged key by key, an apply that empties it would leave null, which is refused
-    (kubernetes-sigs/structured-merge-diff, issue 305). With defaults inside it never is empty; and owned as a whole it
-    would differ from what each further apply brings, which then is a write."""
+    (kubernetes-sigs/structured-merge-diff, issue 305). With defaults inside it is never empty. Atomic it would then
+    differ from each further apply, which would be a write.
+    """
     for name, child in schema.get("properties", {}).items():
         if child.get("type") == "object" and name not in schema.get("required", ()) and not _has_defaults(child):
             child["x-kubernetes-map-type"] = "atomic"
