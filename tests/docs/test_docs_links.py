@@ -55,6 +55,11 @@ def test_every_page_is_in_the_index() -> None:
     assert sorted(str(path.relative_to(DOCS)) for path in pages - linked) == []
 
 
+@pytest.mark.parametrize(("page", "most"), [("README.md", 120), ("ARCHITECTURE.md", 250), ("CONTRIBUTING.md", 200)])
+def test_a_first_page_stays_short(page: str, most: int) -> None:
+    assert len((ROOT / page).read_text(encoding="utf-8").splitlines()) <= most
+
+
 def test_no_two_pages_have_one_name() -> None:
     names = Counter(path.name for path in PAGES if path.name != "README.md")
     assert [name for name, count in names.items() if count > 1] == []
