@@ -40,6 +40,10 @@ def _texts() -> Iterator[str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.keyword) and node.arg == "reason" and isinstance(node.value, ast.Constant):
                 yield str(node.value.value)
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).split(",")[0].strip("( ") == "reason":
+                first = node.value.elts[0] if isinstance(node.value, ast.Tuple) else node.value
+                if isinstance(first, ast.Constant):
+                    yield str(first.value)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CALLS:
                 for given in node.args[CALLS[node.func.attr] :][:1]:
                     if isinstance(given, ast.Constant):
@@ -60,7 +64,7 @@ def test_a_reason_of_the_runtime_is_told(reason: str) -> None:
 
 def test_the_parser_finds_problems_ends_and_suspicions() -> None:
     assert {"StoreSlow", "CheckpointFailed", "NothingToLearn", "TrainerKeepsFailing", "HeartbeatLost"} <= _reasons()
-    assert {"CommandFailed", "RewardFailed", "VersionGone"} <= _reasons()
+    assert {"CommandFailed", "RewardFailed", "VersionGone", "RewardsKeepFailing"} <= _reasons()
 
 
 @pytest.mark.parametrize("failure", list(Failure))
