@@ -275,8 +275,8 @@ class Experience(RuleBasedStateMachine):
     @rule()
     def lose_the_store(self) -> None:
         """A new history begins with what a checkpoint of now keeps."""
-        standing = snapshot_at(self.store, self.step)
-        self.store.start_at(Boundary(self.step, standing.cursor), pool=Pool(standing.cursor, standing.queue))
+        snapshot = snapshot_at(self.store, self.step)
+        self.store.start_at(Boundary(self.step, snapshot.cursor), pool=Pool(snapshot.cursor, snapshot.queue))
         self.queue = list(self.unsettled())
         self.draws = [Draw(prompt, 0, None, None, [], fate=PromptOutcome.REQUEUED) for prompt in self.queue]
         self.updates, self.ready, self.began = {}, 0, self.step

@@ -501,8 +501,8 @@ def test_groups_of_lost_versions_stay(store):
 # --- with the trainer ---
 
 
-def found(step: int, standing: str | None = None) -> TrainerState:
-    return TrainerState(step, None, 1, {}, step, standing)
+def found(step: int, snapshot: str | None = None) -> TrainerState:
+    return TrainerState(step, None, 1, {}, step, snapshot)
 
 
 def test_an_update_whose_answer_was_lost_is_trained_again(store):
@@ -519,13 +519,13 @@ def test_a_new_history_draws_again_what_a_checkpoint_had_under_way(store, tmp_pa
     ready(store, C)
     requeue(store, B)
     step = train(store, A)
-    standing = snapshot_at(store, step)
-    assert (standing.cursor, standing.queue) == (Cursor(0, 4), (B, C))
+    snapshot = snapshot_at(store, step)
+    assert (snapshot.cursor, snapshot.queue) == (Cursor(0, 4), (B, C))
     new = Store(tmp_path / "new.db", "uid-1")
-    begun = reconcile_store_and_trainer(new, found(step, standing.to_json()), SimulatedPrompts(), 4, Mode.ASYNCHRONOUS)
+    begun = reconcile_store_and_trainer(new, found(step, snapshot.to_json()), SimulatedPrompts(), 4, Mode.ASYNCHRONOUS)
     assert (begun.step, begun.queue) == (1, ())
     assert (new.experience.cursor(), new.experience.requeued()) == (Cursor(0, 4), (B, C))
-    assert snapshot_at(new, step) == standing
+    assert snapshot_at(new, step) == snapshot
     new.publish(new.versions().next_version(), 1)
     assert new.experience.draw([C], Cursor(0, 4), new.versions().history[-1].version, "rollout-0", 2) == {}
     assert new.experience.requeued() == (B,)

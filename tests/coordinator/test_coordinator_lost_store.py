@@ -196,22 +196,22 @@ def test_a_round_of_prompts_that_waited_tells_nothing_of_the_others(tmp_path):
         version=st.integers(0, 99),
     )
 )
-def test_what_a_checkpoint_keeps_is_what_a_new_history_begins_with(standing):
+def test_what_a_checkpoint_keeps_is_what_a_new_history_begins_with(snapshot):
     """From an empty store to the document, and from there to an empty store."""
-    document = standing.to_json()
-    assert CoordinatorSnapshot.from_json(document, standing.step) == standing
+    document = snapshot.to_json()
+    assert CoordinatorSnapshot.from_json(document, snapshot.step) == snapshot
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "state.db", "uid-1")
-        begun = reconcile_store_and_trainer(store, found(standing.step, document), SimulatedPrompts(), 4)
+        begun = reconcile_store_and_trainer(store, found(snapshot.step, document), SimulatedPrompts(), 4)
         assert begun == store.boundary()
-        assert snapshot_at(store, standing.step) == standing
-        assert snapshot_at(store, standing.step + 1) is None
-        assert store.versions().next_version() == standing.version + 1
+        assert snapshot_at(store, snapshot.step) == snapshot
+        assert snapshot_at(store, snapshot.step + 1) is None
+        assert store.versions().next_version() == snapshot.version + 1
         store.close()
 
 
-def found(step: int, standing: str | None, kept: int | None = None) -> TrainerState:
-    return TrainerState(step, None, 1, {}, step if kept is None else kept, standing)
+def found(step: int, snapshot: str | None, kept: int | None = None) -> TrainerState:
+    return TrainerState(step, None, 1, {}, step if kept is None else kept, snapshot)
 
 
 WHOLE = {

@@ -22,7 +22,7 @@ from rljob_runtime.relay.network.tcp import TCP, TcpConnection
 from rljob_runtime.relay.network.wire import Caller, Channel, Identity, RefusedByPeer, WireError, introduce
 from rljob_runtime.relay.segment import SegmentWriter
 
-standings = st.builds(FencingToken, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
+tokens = st.builds(FencingToken, st.integers(0, 3), st.integers(0, 3), st.integers(0, 3))
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def pair():
         channel.close()
 
 
-@given(held=standings, offered=standings)
+@given(held=tokens, offered=tokens)
 def test_exactly_the_lower_is_refused_and_the_higher_adopted(held, offered):
     refusal = held.refusal(offered)
     assert (refusal is None) == (offered.term >= held.term and offered.chain >= held.chain)

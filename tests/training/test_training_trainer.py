@@ -81,14 +81,14 @@ def test_a_step_that_is_done_answers_its_report_again(settings) -> None:
 def test_what_the_coordinator_gave_comes_back_with_its_step(settings) -> None:
     rank = LoneRank(settings, FakePublisher)
     fresh = rank.start(1)
-    assert (fresh.step, fresh.kept, fresh.standing) == (0, 0, None)
+    assert (fresh.step, fresh.kept, fresh.coordinator_snapshot) == (0, 0, None)
     rank.train(1, 1, make_groups(1, 2))
     rank.checkpoint(1, 1, '{"step": 1}')
     rank.train(1, 2, make_groups(2, 2))
     state = rank.start(1)
-    assert (state.step, state.kept, state.standing) == (2, 1, '{"step": 1}')
+    assert (state.step, state.kept, state.coordinator_snapshot) == (2, 1, '{"step": 1}')
     restarted = LoneRank(settings, FakePublisher).start(1)
-    assert (restarted.step, restarted.kept, restarted.standing) == (1, 1, '{"step": 1}')
+    assert (restarted.step, restarted.kept, restarted.coordinator_snapshot) == (1, 1, '{"step": 1}')
 
 
 @pytest.mark.parametrize("step", [0, 3, 7])

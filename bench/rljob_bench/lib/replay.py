@@ -139,7 +139,7 @@ class StillTrainer:
         await asyncio.to_thread(self._publisher.ship, term, chain)
         return report
 
-    async def checkpoint(self, term: int, step: int, standing: str) -> str:
+    async def checkpoint(self, term: int, step: int, coordinator_snapshot: str) -> str:
         # Nothing is written: it lives as long as the run that it belongs to.
         if step != self._step:
             raise Refused(f"step {step} is not at hand: {self._step} is")

@@ -168,8 +168,8 @@ class RemoteTrainer:
         report: PublishReport = await self._ranks.call(self._timeouts.train, "publish", term, version, step, chain)
         return report
 
-    async def checkpoint(self, term: int, step: int, standing: str) -> str:
-        name: str = await self._ranks.call(self._timeouts.train, "checkpoint", term, step, standing)
+    async def checkpoint(self, term: int, step: int, coordinator_snapshot: str) -> str:
+        name: str = await self._ranks.call(self._timeouts.train, "checkpoint", term, step, coordinator_snapshot)
         return name
 
     async def export(self, term: int) -> str:

@@ -22,7 +22,7 @@ class TrainerState:
     """Files that a replica needs besides weights, by name: config.json, tokenizer files, generation_config.json."""
     kept: int
     """The step of the newest complete checkpoint, at which a new trainer starts; 0 without one."""
-    standing: str | None = None
+    coordinator_snapshot: str | None = None
     """The coordinator's snapshot in the checkpoint of `kept`; None if it has none."""
 
 
@@ -118,7 +118,7 @@ class Trainer(Protocol):
         """
         ...
 
-    async def checkpoint(self, term: int, step: int, standing: str) -> str:
+    async def checkpoint(self, term: int, step: int, coordinator_snapshot: str) -> str:
         """Write a checkpoint of this step atomically; return its folder name.
 
         It contains the coordinator's snapshot, which `TrainerState` returns. Raises `Refused` (disk full, another

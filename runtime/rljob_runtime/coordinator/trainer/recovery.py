@@ -76,10 +76,10 @@ def snapshot_at(store: Store, step: int) -> CoordinatorSnapshot | None:
 
 def _snapshot_of(trainer: TrainerState) -> CoordinatorSnapshot | None:
     """Return the snapshot in the trainer's newest checkpoint; None if it has none, or one that is unusable."""
-    if trainer.standing is None:
+    if trainer.coordinator_snapshot is None:
         return None
     try:
-        return CoordinatorSnapshot.from_json(trainer.standing, trainer.kept)
+        return CoordinatorSnapshot.from_json(trainer.coordinator_snapshot, trainer.kept)
     except SnapshotError as error:
         log.error("coordinator.json in the checkpoint of step %d is not used: %s", trainer.kept, error)
         return None

@@ -44,7 +44,7 @@ class TrainerDisk:
     """What outlives the trainer's process: checkpoints by step. `full`: number of faults that fill it."""
 
     checkpoints: dict[int, History] = field(default_factory=lambda: {0: ()})
-    standings: dict[int, str] = field(default_factory=dict)
+    snapshots: dict[int, str] = field(default_factory=dict)
     """The coordinator's snapshot in each checkpoint."""
     full: int = 0
 
@@ -138,8 +138,8 @@ class SimulatedTrainer:
                 self._started = True
                 self._observe(Restored(self._step, digest(self.history)))
             kept = max(self._disk.checkpoints)
-            standing = self._disk.standings.get(kept)
-            return TrainerState(self._step, self._restored, 1, {"config.json": b"{}"}, kept, standing)
+            coordinator_snapshot = self._disk.snapshots.get(kept)
+            return TrainerState(self._step, self._restored, 1, {"config.json": b"{}"}, kept, coordinator_snapshot)
 
     async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
         self._fence.check(term)
@@ -230,7 +230,7 @@ class SimulatedTrainer:
                 self._network.ship("trainer", chain.members[0].machine, version, content)
             return PublishReport(version, 1, loop_time() - since)
 
-    async def checkpoint(self, term: int, step: int, standing: str) -> str:
+    async def checkpoint(self, term: int, step: int, coordinator_snapshot: str) -> str:
         self._fence.check(term)
         async with self._busy:
             if step != self._step:
@@ -239,7 +239,7 @@ class SimulatedTrainer:
                 raise Refused("no space left on the checkpoint volume")
             since = loop_time()
             await self._pace.sleep(self._costs.checkpoint)
-            self._disk.checkpoints[step], self._disk.standings[step] = self.history, standing
+            self._disk.checkpoints[step], self._disk.snapshots[step] = self.history, coordinator_snapshot
             self._observe(Checkpointed(step, since))
             return f"step-{step}"
 

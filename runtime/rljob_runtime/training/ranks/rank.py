@@ -162,7 +162,7 @@ class TrainerRank:
             parameters=sum(parameter.numel() for parameter in session.optimizer.compute.values()),
             model_files=session.model_files,
             kept=kept,
-            standing=coordinator_snapshot,
+            coordinator_snapshot=coordinator_snapshot,
         )
 
     def progress(self, term: int) -> Progress:
