@@ -1,7 +1,7 @@
 """Recovery: a state machine over observations, from a fault to a healthy job.
 
 The job has recovered at the first update after which every machine is ready, the chain is complete and no machine is
-suspected, if that holds for some more updates. Only then do new tokens flow, and not only those in progress.
+suspected. This must hold for some more updates. Only then do new tokens flow, and not only those in progress.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ async def run(identity: Identity) -> int:
         if reward_server is not None:
             needed.append(reward_server.watch())
 
-        async def while_leading() -> int:
+        async def lead() -> int:
             # Take the Lease after this: a connecting driver may hold the interpreter for longer than a Lease lasts.
             await _connect(identity, head)
             term = await lease.take()
@@ -101,7 +101,7 @@ async def run(identity: Identity) -> int:
             return code
 
         with _disconnect_from_ray():
-            return await alongside(while_leading(), *needed)
+            return await alongside(lead(), *needed)
 
 
 @contextlib.contextmanager

@@ -1,9 +1,9 @@
 """Sender: a thread that feeds one successor with the versions of this process.
 
-It connects, authenticates, offers the version in transfer (or the complete one), receives which chunks are wanted, and
-sends each as soon as it is verified here. While chunk i arrives from the predecessor, chunk i - 1 leaves. After a
-broken connection it reconnects and sends the chunks that the successor lacks. A newer version interrupts an older one
-between two chunks.
+It connects, authenticates and offers the version in transfer, or the complete one. The successor answers which chunks
+it wants. Each is sent as soon as it is verified here: while chunk i arrives from the predecessor, chunk i - 1 leaves.
+After a broken connection it reconnects and sends the chunks that the successor lacks. A newer version interrupts an
+older one between two chunks.
 
 Attempts are bounded: after `rebuild_timeout_seconds` without success the successor counts as lost, until a new chain or
 a new version is a reason to try again.

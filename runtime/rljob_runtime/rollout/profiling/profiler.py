@@ -114,7 +114,7 @@ class _Layout:
         self._results = results
         self._limits = limits
         self._plan = sampling_plan(limits.batch, limits.context, kv_tokens, STEPS + tolerance(kv_tokens))
-        self._played = 0
+        self._rounds_run = 0
         self._began: float | None = None
 
     async def measure(self, seconds: float) -> None:
@@ -122,7 +122,7 @@ class _Layout:
         began, points = await self.warm_up(), list(self._plan)
         for number in range(PASSES):
             points = await self._visit(points, number, began + seconds * (number + SAMPLED) / PASSES)
-            await self.rounds(began + seconds * (number + 1) / PASSES, self._played + len(points))
+            await self.rounds(began + seconds * (number + 1) / PASSES, self._rounds_run + len(points))
 
     async def warm_up(self) -> float:
         """Run loads that are not recorded, because an engine's first steps are slow; return the time at the end."""
@@ -157,14 +157,14 @@ class _Layout:
     async def rounds(self, end: float, most: int) -> None:
         """Run rounds while there is time, at least one."""
         first = True
-        while (first or self._observer.clock() < end) and self._played < most and not self._observer.stopped():
-            prompt, lengths = _uneven(self._played, self._limits, self._plan)
+        while (first or self._observer.clock() < end) and self._rounds_run < most and not self._observer.stopped():
+            prompt, lengths = _uneven(self._rounds_run, self._limits, self._plan)
             self._report(f"a round of {len(lengths)} responses")
             seconds = await self._harness.run_round(prompt, lengths)
             self._results.rounds.append(
                 ProfiledRound(tensor_parallel=self._size, prompt_tokens=prompt, lengths=tuple(lengths), seconds=seconds)
             )
-            self._played, first = self._played + 1, False
+            self._rounds_run, first = self._rounds_run + 1, False
 
     def _sample(self, timing: Timing) -> Sample:
         return Sample(
