@@ -5,10 +5,12 @@ first column says what to write. codespell looks for the words in code, document
 commits that `main` does not have. It looks inside names too: `lentMachines` and `is_lent` contain *lent*.
 
 `hack/words-allowed.txt` has places where a word stays: a column of a database, a name on the wire, a page that quotes.
+The list only shrinks: a test fails for a needless row, and `--prune` removes it.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -113,19 +115,41 @@ def in_subjects(lines: Iterable[str], words: dict[str, str]) -> Iterator[Found]:
                 yield Found(f"commit {line!r}", 1, match[0], words[word])
 
 
+def needless(allowed: Sequence[Allowance], found: Sequence[Found]) -> list[Allowance]:
+    """List the allowances without a word that needs them. Words of a file that may have any need no other allowance."""
+    free = [one for one in allowed if one.word == "*"]
+    bound = [place for place in found if not any(one.covers(place) for one in free)]
+    return [one for one in allowed if one not in free and not any(one.covers(place) for place in bound)]
+
+
+def pruned(text: str, unused: Sequence[Allowance]) -> str:
+    """Remove allowances from the list. A line without a word left goes too."""
+    lines = []
+    for line in text.splitlines():
+        place, *words = line.partition("#")[0].split() or [""]
+        kept = [word for word in words if Allowance(place, word) not in unused]
+        if kept == words:
+            lines.append(line)
+        elif kept:
+            lines.append(" ".join((place, *kept)))
+    return "\n".join(lines) + "\n"
+
+
 def main() -> int:
-    """Print each refused word that is not allowed, and each allowance that is not needed any more."""
+    """Print each refused word that is not allowed. `--prune` removes the allowances that no word needs."""
+    parser = argparse.ArgumentParser(prog="python -m hack.words", description=__doc__)
+    parser.add_argument("paths", nargs="*", help="files and folders; none: all files that git tracks, and new commits")
+    parser.add_argument("--prune", action="store_true", help="remove needless allowances")
+    asked = parser.parse_args()
     words = refused(GLOSSARY.read_text(encoding="utf-8"))
-    allowed = allowances(ALLOWED.read_text(encoding="utf-8"))
-    named = sys.argv[1:]
-    found = [*search(named or tracked(), words), *in_subjects([] if named else subjects(), words)]
+    text = ALLOWED.read_text(encoding="utf-8")
+    allowed = allowances(text)
+    found = [*search(asked.paths or tracked(), words), *in_subjects([] if asked.paths else subjects(), words)]
+    if asked.prune and not asked.paths:
+        ALLOWED.write_text(pruned(text, needless(allowed, found)), encoding="utf-8")
     wrong = [one for one in found if not any(allowance.covers(one) for allowance in allowed)]
-    for one in wrong:
-        print(one)
-    unused = [] if named else [one for one in allowed if not any(one.covers(found_one) for found_one in found)]
-    for allowance in unused:
-        print(f"hack/words-allowed.txt: {allowance.word!r} is not in {allowance.place} any more: take it off the list")
-    return 1 if wrong or unused else 0
+    print(*wrong, sep="\n", end="\n" if wrong else "")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

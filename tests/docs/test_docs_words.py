@@ -89,31 +89,54 @@ def test_a_failure_of_codespell_is_no_clean_tree(tmp_path: Path) -> None:
         list(search(["--no-such-option"], WORDS, tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("text", "allowed", "printed"),
-    [
-        ("a herd", "", "write replica pool"),
-        ("a herd", "a.txt herd", ""),
-        ("a pool", "a.txt herd", "is not in a.txt any more"),
-    ],
-    ids=["refused", "allowed", "allowance without need"],
-)
-def test_main_fails_for_a_word_and_for_a_needless_allowance(
-    text: str,
-    allowed: str,
-    printed: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree with one refused word, *herd*, and no file yet."""
     (tmp_path / "glossary.md").write_text("| replica pool | b | c | `herd` |")
-    (tmp_path / "allowed.txt").write_text(allowed)
-    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "allowed.txt").write_text("")
     monkeypatch.setattr(words, "GLOSSARY", tmp_path / "glossary.md")
     monkeypatch.setattr(words, "ALLOWED", tmp_path / "allowed.txt")
     monkeypatch.setattr(words, "tracked", lambda: ["a.txt"])
     monkeypatch.setattr(words, "subjects", lambda: [])
     monkeypatch.setattr(words, "search", lambda paths, known: search(paths, known, tmp_path))
     monkeypatch.setattr("sys.argv", ["words"])
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed", "printed"),
+    [
+        ("a herd", "", "a.txt:1: 'herd': write replica pool\n"),
+        ("a herd", "a.txt herd", ""),
+        ("a pool", "", ""),
+    ],
+    ids=["refused", "allowed", "clean"],
+)
+def test_main_fails_for_a_refused_word(
+    text: str, allowed: str, printed: str, tree: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tree / "a.txt").write_text(text)
+    (tree / "allowed.txt").write_text(allowed)
     assert words.main() == (1 if printed else 0)
-    assert printed in capsys.readouterr().out
+    assert capsys.readouterr().out == printed
+
+
+def test_main_fails_for_a_subject_of_a_commit(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "a.txt").write_text("")
+    monkeypatch.setattr(words, "subjects", lambda: ["docs: grow the herd"])
+    assert words.main() == 1
+
+
+def test_prune_removes_needless_allowances(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "a.txt").write_text("a herd")
+    (tree / "allowed.txt").write_text("# Names.\na.txt herd lent\nb.txt lent\n")
+    monkeypatch.setattr("sys.argv", ["words", "--prune"])
+    assert words.main() == 0
+    assert (tree / "allowed.txt").read_text() == "# Names.\na.txt herd\n"
+
+
+def test_no_allowance_is_needless() -> None:
+    """The list only shrinks."""
+    found = list(search(words.tracked(), refused(GLOSSARY.read_text(encoding="utf-8"))))
+    allowed = allowances(words.ALLOWED.read_text(encoding="utf-8"))
+    assert words.needless(allowed, found) == [], "run: python -m hack.words --prune"
