@@ -26,7 +26,6 @@ if str(ROOT) not in sys.path:
 
 from hack import demo_faults, demo_plan  # noqa: E402
 from hack.local_cluster import recipe, settings  # noqa: E402
-
 from rljob_api import RLJob, load  # noqa: E402
 
 EXAMPLES = ROOT / "examples"

@@ -16,7 +16,6 @@ from hack.chaos.observation import Observation
 from hack.chaos.rows import machines_on, spare_nodes
 from hack.chaos.timeline import Starts, Timeline
 from hack.local_cluster import lifecycle, settings
-
 from rljob_kube import kubeconfig
 from rljob_kube.client import Items, KubeClient
 from rljob_kube.connection import Connection

@@ -28,6 +28,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from hack.local_cluster import apiserver as private
+from hack.local_cluster import build, kube, kwok, lifecycle, recipe, settings
+from hack.local_cluster import kueue as queues
+from hack.loop.order import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Several processes compute at a time. Threads of torch that wait for each other would spin on the processors of
     # the others' threads: two processes with two threads each take three times as long as with one.
@@ -39,14 +44,11 @@ hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("here", deadline=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
+# What assertions of helpers compare is shown as that of tests.
+pytest.register_assert_rewrite("tests.support")
+pytest_plugins = ["tests.support.minors"]
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.append(str(ROOT))
-
-from hack.local_cluster import apiserver as private  # noqa: E402
-from hack.local_cluster import build, kube, kwok, lifecycle, recipe, settings  # noqa: E402
-from hack.local_cluster import kueue as queues  # noqa: E402
-from hack.loop.order import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: E402, F401
-
 _PROGRAMS = {
     "kubeconfig": recipe.CLUSTER,
     "real_nodes": recipe.CLUSTER,

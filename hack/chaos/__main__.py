@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from hack import demo
 from hack.local_cluster import settings
-
 from rljob_kube import kubeconfig
 
 from .campaign import Campaign, NotSteady

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
 from hack.local_cluster import build, recipe
 
 from . import product

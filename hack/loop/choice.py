@@ -14,32 +14,39 @@ UNKNOWN_SECONDS = 2.0
 """Seconds of a test file that was never measured."""
 
 FOLDERS = (
-    ("crds/", ("tests.api", "tests.chart")),
-    ("bench/", ("tests.simulation", "tests.local")),
-    ("runtime/rljob_runtime/perf_model/", ("tests.enginemodel",)),
-    ("runtime/rljob_runtime/simulator/", ("tests.simulation",)),
-    ("charts/", ("tests.chart",)),
-    ("examples/", ("tests.chart", "tests.api")),
-    ("docs/", ("tests.docs",)),
-    ("README.md", ("tests.docs",)),
-    ("ARCHITECTURE.md", ("tests.docs",)),
-    ("CONTRIBUTING.md", ("tests.docs",)),
-    ("CHANGELOG.md", ("tests.docs",)),
-    ("SECURITY.md", ("tests.docs",)),
-    ("mkdocs.yml", ("tests.docs",)),
-    ("hack/site/", ("tests.docs",)),
-    ("hack/words-allowed.txt", ("tests.docs",)),
-    ("Dockerfile", ("tests.chart",)),
-    ("hack/build-image", ("tests.chart",)),
-    ("hack/chaos", ("tests.chaos",)),
-    ("hack/demo", ("tests.chaos",)),
-    ("hack/local_cluster/", ("tests.cluster",)),
-    ("hack/kind/", ("tests.cluster",)),
-    ("hack/loop/", ("tests.loop",)),
-    ("tests/sabotage/", ("tests.loop", "tests.docs")),
-    ("tests/conftest.py", ("tests",)),
+    ("crds/", ("api", "charts")),
+    ("runtime/rljob_runtime/simulator/", ("simulation",)),
+    ("charts/", ("charts",)),
+    ("examples/", ("charts", "api")),
+    ("docs/", ("docs",)),
+    ("README.md", ("docs",)),
+    ("ARCHITECTURE.md", ("docs",)),
+    ("CONTRIBUTING.md", ("docs",)),
+    ("CHANGELOG.md", ("docs",)),
+    ("SECURITY.md", ("docs",)),
+    ("mkdocs.yml", ("docs",)),
+    ("hack/site/", ("docs",)),
+    ("hack/words-allowed.txt", ("docs",)),
+    ("Dockerfile", ("charts",)),
+    ("hack/build-image", ("charts",)),
+    ("hack/local_cluster/", ("hack.local_cluster",)),
+    ("hack/kind/", ("hack.local_cluster",)),
+    ("hack/loop/", ("hack.loop",)),
+    ("tests/sabotage/", ("hack.mutants", "docs")),
+    ("tests/conftest.py", ("",)),
 )
-"""What no import shows: a path's beginning, and the folders of tests that read such files."""
+"""A path's beginning, and the folders of the tests that read such files, which no import shows. They are folders of
+`tests/`, or of one of its kinds; the empty name is all of them."""
+
+MIRRORS = {
+    "rljob_api": ("api",),
+    "rljob_bench": ("bench",),
+    "rljob_kube": ("kube",),
+    "rljob_operator": ("operator",),
+    "rljob_runtime": (),
+    "hack": ("hack",),
+}
+"""The folders, below a kind of tests, that mirror a root."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class Tree:
     importers: Mapping[str, frozenset[str]]
     """The modules that import a module directly, by its name; test files and their helpers are modules too."""
     tests: frozenset[str]
-    """The test files, as modules: ``tests.relay.test_relay_wire``."""
+    """The test files, as modules: ``tests.unit.relay.network.test_wire``."""
     units: frozenset[str]
     """Those of them that have unit tests."""
 
@@ -72,11 +79,10 @@ def choose(changed: Iterable[str], tree: Tree, seconds: Mapping[str, float], bud
     paths = sorted(changed)
     touched = {name for path in paths if (name := module_of(path)) is not None}
     distances = _distances(touched, tree.importers)
-    folders = {f"tests.{package_of(name).rpartition('.')[2]}" for name in touched if not name.startswith("tests.")}
-    folders |= {folder for path in paths for prefix, tests in FOLDERS if path.startswith(prefix) for folder in tests}
+    folders = {folder for path in paths for prefix, tests in FOLDERS if path.startswith(prefix) for folder in tests}
 
     def rank(test: str) -> tuple[int, float, float, str]:
-        own = test in touched or any(test.startswith(f"{folder}.") for folder in folders)
+        own = test in touched or any(_mirrors(test, name) for name in touched) or any(_is_in(test, f) for f in folders)
         return (0 if own else 1, distances.get(test, inf), seconds.get(test, UNKNOWN_SECONDS), test)
 
     needed = sorted(rank(test) for test in tree.units)
@@ -100,18 +106,32 @@ def module_of(path: str) -> str | None:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def package_of(module: str) -> str:
-    """Return the first two parts of a module's name: ``rljob_runtime.relay``, ``hack.chaos``."""
-    return ".".join(module.split(".")[:2])
-
-
 def about(package: str, tree: Tree) -> tuple[str, ...]:
-    """Return the test files of a package: its folder's, or, without a folder, those that import one of its modules."""
-    inside = sorted(test for test in tree.tests if test.startswith(f"tests.{package}."))
+    """Return the test files of a package: its folders', or, without a folder, those that import one of its modules."""
+    inside = sorted(test for test in tree.tests if package in test.split(".")[1:-1])
     if inside:
         return tuple(inside)
     modules = [module for module in tree.importers if module.startswith("rljob_") and package in module.split(".")[:3]]
     return tuple(sorted({test for module in modules for test in tree.importers[module]} & tree.tests))
+
+
+def _mirrors(test: str, module: str) -> bool:
+    """Say whether a test file stands in the folder that mirrors a module's package, or below it.
+
+    A module that stands directly in its root has the tests that stand directly in that root's folder.
+    """
+    root, *inner = module.split(".")
+    if root not in MIRRORS:
+        return False
+    folder, mirror = tuple(test.split(".")[2:-1]), MIRRORS[root]
+    package = (*mirror, *inner[:1])
+    return folder[: len(package)] == package or (len(inner) == 1 and folder == mirror != ())
+
+
+def _is_in(test: str, folder: str) -> bool:
+    """Say whether a test file stands in a folder of `tests/` or of one of its kinds, or below it."""
+    parts, wanted = test.split(".")[1:-1], folder.split(".") if folder else []
+    return wanted in (parts[: len(wanted)], parts[1 : 1 + len(wanted)])
 
 
 def _distances(touched: Iterable[str], importers: Mapping[str, frozenset[str]]) -> dict[str, float]:

@@ -60,14 +60,12 @@ def path_of(test: str) -> str:
 def _imported(name: str, file: Path, known: set[str]) -> Iterator[str]:
     """Yield the modules that a file of hack/ or tests/ imports anywhere."""
     folder = name if file.name == "__init__.py" else name.rpartition(".")[0]
-    if folder.startswith("tests.") and file.name != "conftest.py":
-        yield f"{folder}.conftest"
+    if name.startswith("tests.") and file.name != "conftest.py":
+        # Not the one of all tests: what it imports would seem to concern every test.
+        parts = folder.split(".")
+        yield from {".".join([*parts[:end], "conftest"]) for end in range(2, len(parts) + 1)} & known
     for node in ast.walk(ast.parse(file.read_bytes())):
-        for wanted in _names(node, folder):
-            # A helper in a test's folder is imported by its bare name.
-            for candidate in (wanted, f"{folder}.{wanted}", f"tests.{wanted}"):
-                if candidate in known:
-                    yield candidate
+        yield from (wanted for wanted in _names(node, folder) if wanted in known)
 
 
 def _names(node: ast.AST, folder: str) -> Iterator[str]:

@@ -80,5 +80,5 @@ def longest_first(modules: list[str], groups: Mapping[str, str], seconds: Mappin
 
 
 def module(node: str) -> str:
-    """Name a test's file as pytest's results do: ``tests.relay.test_relay_wire``."""
+    """Name a test's file as pytest's results do: ``tests.unit.relay.network.test_wire``."""
     return node.partition("::")[0].removesuffix(".py").replace("/", ".")

@@ -64,7 +64,7 @@ def sums(file: Path) -> dict[str, float]:
 
 
 def _module(classname: str) -> str:
-    """Return the module of a test that may be in a class: ``tests.operator.test_operator_plan.TestPlan``."""
+    """Return the module of a test that may be in a class: ``tests.unit.operator.policies.test_plan.TestPlan``."""
     parent, _, last = classname.rpartition(".")
     return parent if last[:1].isupper() else classname
 

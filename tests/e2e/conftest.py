@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,16 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
-from e2e_kubectl import SYSTEM_NAMESPACE, Kubectl
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "hack"))
+from tests.support.e2e.kubectl import SYSTEM_NAMESPACE, Kubectl
+from tests.support.paths import ROOT
 
 
 @pytest.fixture(scope="package")
 def installed(kubeconfig: Path) -> Iterator[None]:
     """The operator, installed once for these tests, and the shell's variables that point to its cluster."""
-    import demo
+    from hack import demo
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBECONFIG", str(kubeconfig))

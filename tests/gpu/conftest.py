@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-TESTS = Path(__file__).parents[1]
-sys.path += [str(TESTS / "training"), str(TESTS / "rollout")]
-
-from training_toys import save_tiny_model, save_tokenizer  # noqa: E402
+from tests.support.training.toys import save_tiny_model, save_tokenizer
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -23,136 +23,135 @@ RUNTIME = "runtime/rljob_runtime"
 BENCH_ROOT = "bench/rljob_bench"
 
 GRADIENT = (
-    "tests/training/test_training_exactness.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
+    "tests/unit/training/step/test_gradients.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
     "[3-no std, tight clip-float64]",
 )
-CHAOS = "tests/chaos/test_chaos_recovery.py"
-AUDIT = "tests/coordinator/test_coordinator_audit.py"
-IMPORTANCE = "tests/training/test_training_importance.py"
+CHAOS = "tests/unit/hack/chaos/test_recovery.py"
+AUDIT = "tests/unit/audit/test_histories.py"
+IMPORTANCE = "tests/unit/training/algorithm/test_loss.py"
 WEIGHED = (
-    "tests/training/test_training_exactness.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
+    "tests/unit/training/step/test_gradients.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
     "[3-weighed-float64]"
 )
-EARLY = ("tests/training/test_training_early.py",)
-LENT = "tests/training/test_training_lent.py"
-LOAN = "tests/training/test_training_loan.py"
-TOKEN_LOGPROBS = "tests/training/test_training_token_logprobs.py"
-FAMILIES = "tests/training/test_training_families.py"
-SHARDING = "tests/training/test_training_sharding.py"
-CONTRACT = "tests/rollout/test_rollout_contract.py"
-LOANS = "tests/coordinator/test_coordinator_loans.py"
-LANE = "tests/coordinator/test_coordinator_lane.py"
-LOAN_GAIN = "tests/coordinator/test_coordinator_loan_gain.py"
-LOST_STORE = "tests/coordinator/test_coordinator_lost_store.py"
+EARLY = ("tests/unit/training/step/test_early_gradients.py",)
+LENT = "tests/unit/training/loans/test_worker.py"
+LOAN = "tests/unit/training/loans/test_whole_loan.py"
+TOKEN_LOGPROBS = "tests/unit/training/model/test_token_logprobs.py"
+FAMILIES = "tests/unit/training/model/test_families.py"
+SHARDING = "tests/unit/training/model/test_sharding.py"
+CONTRACT = "tests/unit/rollout/engines/test_contract.py"
+LOANS = "tests/unit/coordinator/stream_training/test_loans.py"
+LANE = "tests/unit/coordinator/stream_training/test_loaned_worker.py"
+LOAN_GAIN = "tests/unit/scheduling/lending/test_gain.py"
+LOST_STORE = "tests/unit/coordinator/trainer/test_recovery.py"
 CHECKPOINTS = (
-    "tests/training/test_training_checkpoint.py::test_an_unfinished_one_does_not_count",
-    "tests/training/test_training_checkpoint.py::test_an_unfinished_one_alone_is_no_reason_to_stop",
-    "tests/training/test_training_checkpoint.py::test_a_damaged_one_is_passed_over_and_can_be_written_again",
+    "tests/unit/training/checkpoint/test_store.py::test_an_unfinished_one_does_not_count",
+    "tests/unit/training/checkpoint/test_store.py::test_an_unfinished_one_alone_is_no_reason_to_stop",
+    "tests/unit/training/checkpoint/test_store.py::test_a_damaged_one_is_passed_over_and_can_be_written_again",
 )
-WORKLOADS = "tests/workloads/test_workloads_generators.py"
-LAYOUTS = "tests/coordinator/test_coordinator_layouts.py"
-SEAT = "tests/rollout/test_rollout_layouts.py"
-ESCAPES = "tests/rewards/test_rewards_escapes.py"
-TRAINER_SEAT = "tests/coordinator/test_coordinator_trainer_seat.py"
-COMINGS = "tests/coordinator/test_coordinator_comings_and_goings.py"
-LEAVING = "tests/coordinator/test_coordinator_leaving.py"
-SEEDS = "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant"
-BENCH = "tests/operator/test_operator_bench.py"
-COST = "tests/operator/test_operator_cost.py"
-QUOTA = "tests/operator/test_operator_kueue.py"
-DEVICES = "tests/operator/test_operator_devices.py"
-BENCHMARKS = "tests/simulation/test_simulation_benchmarks.py"
-LEASE = "tests/coordinator/test_coordinator_lease.py"
-OPENING = "tests/coordinator/test_coordinator_opening.py"
-UNHEARD = "tests/coordinator/test_coordinator_unheard.py"
-PRUNING = "tests/coordinator/test_coordinator_pruning.py"
-LAMINAR = "tests/simulation/test_simulation_laminar.py"
-PROFILE = "tests/rollout/test_rollout_profile.py"
-UPDATES = "tests/coordinator/test_coordinator_updates.py"
-CONTINUOUS = "tests/coordinator/test_coordinator_continuous.py"
-OCCUPATION = "tests/coordinator/test_coordinator_occupation.py"
-KUBELETS = "tests/operator/test_operator_kubelets.py"
-LIVENESS = "tests/coordinator/test_coordinator_liveness.py"
-REPLAY = "tests/coordinator/test_coordinator_replay.py"
-SCHEDULING = ("tests/coordinator/test_coordinator_scheduling.py",)
+WORKLOADS = "tests/unit/workloads/test_generator.py"
+LAYOUTS = "tests/unit/coordinator/fleet/test_layouts.py"
+SEAT = "tests/unit/rollout/test_engine_cache.py"
+ESCAPES = "tests/unit/sandbox/test_escapes.py"
+TRAINER_SEAT = "tests/unit/coordinator/trainer/test_trainer_client.py"
+COMINGS = "tests/unit/coordinator/fleet/test_membership.py"
+LEAVING = "tests/unit/coordinator/test_planned_leaves.py"
+SEEDS = "tests/simulation/test_runs.py::test_seeds_hold_every_invariant"
+BENCH = "tests/unit/bench/test_operator.py"
+COST = "tests/unit/operator/test_cost.py"
+QUOTA = "tests/unit/operator/policies/kueue/test_quota.py"
+DEVICES = "tests/unit/operator/policies/pods/test_devices.py"
+BENCHMARKS = "tests/unit/bench/simulated/test_benchmarks.py"
+LEASE = "tests/unit/coordinator/control_plane/test_lease.py"
+OPENING = "tests/unit/coordinator/store/test_opening.py"
+UNHEARD = "tests/unit/coordinator/core/test_task_failures.py"
+PRUNING = "tests/unit/coordinator/store/test_pruning.py"
+LAMINAR = "tests/unit/bench/async_systems/test_systems.py"
+PROFILE = "tests/unit/rollout/profiling/test_profiler.py"
+UPDATES = "tests/unit/coordinator/asynchronous/test_loop.py"
+CONTINUOUS = "tests/unit/scheduling/test_async_groups.py"
+OCCUPATION = "tests/unit/scheduling/test_replica_assignment.py"
+KUBELETS = "tests/unit/operator/test_kubelet_leases.py"
+LIVENESS = "tests/unit/scheduling/fault_detection/test_stall_detection.py"
+REPLAY = "tests/unit/bench/test_rollpacker_real.py"
+SCHEDULING = ("tests/unit/scheduling/test_decisions.py",)
 ROUNDS = (
-    "tests/coordinator/test_coordinator_rounds.py::test_a_job_runs_to_its_end",
-    "tests/coordinator/test_coordinator_rounds.py::test_a_failed_reward_is_no_zero_and_is_tried_again",
+    "tests/unit/coordinator/on_policy/test_loop.py::test_a_job_runs_to_its_end",
+    "tests/unit/coordinator/on_policy/test_loop.py::test_a_failed_reward_is_no_zero_and_is_tried_again",
 )
-STORE = ("tests/coordinator/test_coordinator_store.py",)
-EXPERIENCE_STORE = "tests/coordinator/test_coordinator_experience_store.py"
-MIGRATIONS = "tests/coordinator/test_coordinator_store_migrations.py"
-RACE = ("tests/coordinator/test_coordinator_race.py",)
-TAIL = "tests/coordinator/test_coordinator_tail_batching.py"
-EXPERIENCE = ("tests/coordinator/test_coordinator_experience.py",)
-REPACK = ("tests/coordinator/test_coordinator_repack.py",)
-REPACK_GAIN = ("tests/coordinator/test_coordinator_repack_gain.py",)
-REPACK_JOB = "tests/local/test_local_repack.py"
-MOVES = "tests/local/test_local_moves.py"
-WHAT_IF = "tests/coordinator/test_coordinator_what_if.py"
-FORECAST = "tests/coordinator/test_coordinator_forecast.py"
+STORE = ("tests/unit/coordinator/store/test_on_policy_store.py",)
+EXPERIENCE_STORE = "tests/unit/coordinator/store/test_async_store.py"
+MIGRATIONS = "tests/unit/coordinator/store/test_migrations.py"
+RACE = ("tests/unit/scheduling/test_round.py",)
+TAIL = "tests/unit/scheduling/test_tail_batching.py"
+EXPERIENCE = ("tests/unit/scheduling/test_experience_buffer.py",)
+REPACK = ("tests/unit/scheduling/test_repack.py",)
+REPACK_GAIN = ("tests/unit/scheduling/test_repack_gain.py",)
+REPACK_JOB = "tests/integration/coordinator/test_repack.py"
+MOVES = "tests/unit/bench/test_repack_real.py"
+WHAT_IF = "tests/unit/scheduling/round_planner/test_planner.py"
+FORECAST = "tests/unit/coordinator/on_policy/test_plan_next_round.py"
 NEXT_ROUND = (
     f"{TAIL}::test_the_next_round",
     f"{TAIL}::test_a_job_trains_on_the_prompts_that_plain_rounds_would_take_each_once",
 )
-INLET = "tests/relay/test_relay_inlet.py"
-HEAD_POD = "tests/operator/test_operator_ray_head.py"
-HEAD_LOCKS = "tests/coordinator/test_coordinator_ray_head.py"
-SEALS = "tests/operator/test_operator_seals.py"
-ENGINE_THREAD = "tests/rollout/test_rollout_engine_thread.py"
-PULSE = "tests/coordinator/test_coordinator_pulse.py"
-SUSPICION = "tests/coordinator/test_coordinator_suspicion.py"
-REPAIR = "tests/relay/test_relay_repair.py"
-CHAIN = "tests/relay/test_relay_chain.py"
-WIRE = "tests/relay/test_relay_wire.py"
-FENCES = ("tests/relay/test_relay_wire.py::test_exactly_the_lower_is_refused_and_the_higher_adopted",)
+INLET = "tests/unit/relay/test_receiver.py"
+HEAD_POD = "tests/unit/operator/policies/pods/test_ray_head.py"
+HEAD_LOCKS = "tests/unit/entrypoints/test_ray_head.py"
+SEALS = "tests/unit/operator/test_seals.py"
+ENGINE_THREAD = "tests/unit/rollout/test_engine_thread.py"
+PULSE = "tests/unit/coordinator/fleet/test_failure_detector.py"
+SUSPICION = "tests/unit/scheduling/fault_detection/test_suspicion.py"
+REPAIR = "tests/unit/relay/test_repair.py"
+CHAIN = "tests/unit/relay/test_chain.py"
+WIRE = "tests/unit/relay/network/test_wire.py"
+FENCES = ("tests/unit/relay/network/test_wire.py::test_exactly_the_lower_is_refused_and_the_higher_adopted",)
 SEGMENT = (
-    "tests/relay/test_relay_segment.py::test_a_draft_is_not_committed_before_every_chunk_is_verified",
-    "tests/relay/test_relay_segment.py::test_a_chunk_with_another_checksum_is_not_accepted",
-    "tests/relay/test_relay_segment.py::test_versions_only_rise",
+    "tests/unit/relay/test_segment.py::test_a_draft_is_not_committed_before_every_chunk_is_verified",
+    "tests/unit/relay/test_segment.py::test_a_chunk_with_another_checksum_is_not_accepted",
+    "tests/unit/relay/test_segment.py::test_versions_only_rise",
 )
 REPLICA = (
-    "tests/rollout/test_rollout_replica.py::test_an_older_term_is_refused_by_every_command",
-    "tests/rollout/test_rollout_replica.py::test_repeated_and_late_attempts_generate_nothing",
-    "tests/rollout/test_rollout_replica.py::test_a_load_that_the_relay_cannot_serve_keeps_the_old_version",
+    "tests/unit/rollout/test_replica.py::test_an_older_term_is_refused_by_every_command",
+    "tests/unit/rollout/test_replica.py::test_repeated_and_late_attempts_generate_nothing",
+    "tests/unit/rollout/test_replica.py::test_a_load_that_the_relay_cannot_serve_keeps_the_old_version",
 )
 VLLM = (
-    "tests/rollout/test_rollout_contract.py::test_loaded_weights_are_the_trainers[VLLM]",
-    "tests/rollout/test_rollout_contract.py::test_logprobs_are_the_trainers_at_the_same_temperature[VLLM-0.7]",
+    "tests/unit/rollout/engines/test_contract.py::test_loaded_weights_are_the_trainers[VLLM]",
+    "tests/unit/rollout/engines/test_contract.py::test_logprobs_are_the_trainers_at_the_same_temperature[VLLM-0.7]",
 )
 ENGINE_MODEL = (
-    "tests/enginemodel/test_enginemodel_engine.py::test_the_event_model_is_the_stepwise_engine",
-    "tests/enginemodel/test_enginemodel_engine.py::"
+    "tests/unit/perf_model/test_engine_simulator.py::test_the_event_model_is_the_stepwise_engine",
+    "tests/unit/perf_model/test_engine_simulator.py::"
     "test_the_youngest_is_preempted_goes_first_in_the_queue_and_is_computed_anew",
 )
-POLICIES = ("tests/operator/test_operator_policies.py",)
-NODES = ("tests/operator/test_operator_nodes.py",)
-ELASTICITY = ("tests/operator/test_operator_elasticity.py",)
-DEPARTING = ("tests/operator/test_operator_departing.py",)
-PARALLELISM = ("tests/operator/test_operator_parallelism.py",)
+POLICIES = ("tests/unit/operator/policies/test_tables.py",)
+NODES = ("tests/unit/operator/policies/failure/test_nodes.py",)
+ELASTICITY = ("tests/unit/operator/policies/scaling/test_autoscaler.py",)
+DEPARTING = ("tests/unit/operator/policies/lifecycle/test_drain.py",)
+PARALLELISM = ("tests/unit/operator/policies/scaling/test_parallelism_planner.py",)
 PLAN = (
-    "tests/operator/test_operator_plan.py::test_a_status_is_written_when_it_differs",
-    "tests/operator/test_operator_plan.py::test_a_lost_pods_name_is_not_used_again",
-    "tests/operator/test_operator_plan.py::test_a_fresh_operator_keeps_the_pause_after_failures",
-    "tests/operator/test_operator_plan.py::test_what_is_complete_stays_complete",
+    "tests/unit/operator/policies/test_plan.py::test_a_status_is_written_when_it_differs",
+    "tests/unit/operator/policies/test_plan.py::test_a_lost_pods_name_is_not_used_again",
+    "tests/unit/operator/policies/test_plan.py::test_a_fresh_operator_keeps_the_pause_after_failures",
+    "tests/unit/operator/policies/test_plan.py::test_what_is_complete_stays_complete",
 )
-GANG = ("tests/operator/test_operator_gang.py",)
-REFUSALS = ("tests/operator/test_operator_refusal.py",)
+GANG = ("tests/unit/operator/policies/gang/test_pod_groups.py",)
+REFUSALS = ("tests/unit/operator/policies/test_refusal.py",)
 EDITS = (
-    "tests/operator/test_operator_admission.py",
-    "tests/operator/test_operator_plan.py::test_a_refused_edit_is_told_and_nothing_else_changes",
-    "tests/operator/test_operator_plan.py::test_a_pod_lost_during_a_refused_edit_is_replaced",
-    "tests/api/test_api_accepted.py",
+    "tests/unit/operator/policies/lifecycle/test_admission.py",
+    "tests/unit/operator/policies/test_plan.py::test_a_refused_edit_is_told_and_nothing_else_changes",
+    "tests/unit/operator/policies/test_plan.py::test_a_pod_lost_during_a_refused_edit_is_replaced",
+    "tests/unit/api/test_last_accepted.py",
 )
 FOLLOWING = (
-    "tests/coordinator/test_coordinator_kubernetes.py::test_a_spec_is_followed_once_the_operator_has_accepted_it",
+    "tests/unit/coordinator/control_plane/test_kubernetes.py::test_a_spec_is_followed_once_the_operator_has_accepted_it",
 )
 DELETIONS = (
-    "tests/operator/test_operator_parts.py::"
-    "test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was_judged",
+    "tests/unit/operator/test_parts.py::test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was_judged",
 )
-CEL = ("tests/api/test_api_cel.py::test_the_server_refuses_what_it_can_see",)
-INVALID = ("tests/api/test_api_invalid.py",)
+CEL = ("tests/integration/api/test_cel.py::test_the_server_refuses_what_it_can_see",)
+INVALID = ("tests/unit/api/test_invalid_specs.py",)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -189,7 +188,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if kl <= LARGEST_MISMATCH:",
         "    if not kl > 1e9:",
         (
-            "tests/coordinator/test_coordinator_agreement.py::test_a_job_whose_engine_computes_something_else_stops_at_its_first_round",
+            "tests/unit/scheduling/test_logprob_agreement.py::test_a_job_whose_engine_computes_something_else_stops_at_its_first_round",
         ),
     ),
     Mutant(
@@ -346,14 +345,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/training/ranks/group.py",
         "own = await asyncio.gather(*(rank.put(rows) for rank, rows in zip(self._ranks, shares, strict=False)))",
         "own = await asyncio.gather(*(rank.put(shares[0]) for rank, rows in zip(self._ranks, shares, strict=False)))",
-        ("tests/training/test_training_group.py::test_every_rank_gets_its_own_rows_and_one_packs_what_is_for_all",),
+        ("tests/unit/training/ranks/test_group.py::test_every_rank_gets_its_own_rows_and_one_packs_what_is_for_all",),
     ),
     Mutant(
         "groups with other log-probabilities are the same",
         f"{RUNTIME}/training/batch/delivery.py",
         "digest.update(np.ascontiguousarray(sample.logprobs).data)",
         'digest.update(b"")',
-        ("tests/training/test_training_delivery.py::test_what_is_held_counts_as_a_whole_or_not_at_all",),
+        ("tests/unit/training/batch/test_delivery.py::test_what_is_held_counts_as_a_whole_or_not_at_all",),
     ),
     Mutant(
         "only the groups that came late are in the divisor",
@@ -388,7 +387,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/applier.py",
         "self._observe_pods([await self._kube.create(POD, creation.manifest)])",
         "await self._kube.create(POD, creation.manifest)",
-        ("tests/operator/test_operator_parts.py::test_no_look_at_pods_is_older_than_those_it_made_itself",),
+        ("tests/unit/operator/test_parts.py::test_no_look_at_pods_is_older_than_those_it_made_itself",),
     ),
     Mutant(
         "sums that nobody has brought yet cost nothing",
@@ -409,7 +408,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/fleet/broadcast.py",
         "clock() if is_new else None",
         "clock()",
-        ("tests/coordinator/test_coordinator_broadcast.py::test_a_version_that_is_shipped_again_takes_no_time",),
+        ("tests/unit/coordinator/fleet/test_broadcast.py::test_a_version_that_is_shipped_again_takes_no_time",),
     ),
     Mutant(
         "there is always somebody for the chain",
@@ -417,7 +416,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not chained or not self._all_members(chained):",
         "if not self._all_members(chained):",
         (
-            "tests/coordinator/test_coordinator_broadcast.py"
+            "tests/unit/coordinator/fleet/test_broadcast.py"
             "::test_all_machines_are_out_of_reach_while_the_chain_is_being_closed_over_the_first",
         ),
     ),
@@ -433,7 +432,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/lending/policy.py",
         "self._curve.predicted_beyond(generated, share) or",
         "self._curve.seen_beyond(generated, share) or",
-        ("tests/coordinator/test_coordinator_lending.py::test_what_was_stopped_or_still_runs_is_longer_than_it_is",),
+        ("tests/unit/scheduling/lending/test_policy.py::test_what_was_stopped_or_still_runs_is_longer_than_it_is",),
     ),
     Mutant(
         "sums are brought as if each had a link for itself",
@@ -482,7 +481,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/round_planner/survival.py",
         "return cls((one.tokens for one in seen if one.ended), (one.tokens for one in seen if not one.ended))",
         "return cls(one.tokens for one in seen if one.ended)",
-        ("tests/coordinator/test_coordinator_lending.py::test_what_was_stopped_or_still_runs_is_longer_than_it_is",),
+        ("tests/unit/scheduling/lending/test_policy.py::test_what_was_stopped_or_still_runs_is_longer_than_it_is",),
     ),
     Mutant(
         "the trainer alone is believed as slow as beside lent machines",
@@ -531,21 +530,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/ray_backend/actors.py",
         'for thread in map(int, os.listdir("/proc/self/task")):',
         "for thread in [os.getpid()]:",
-        ("tests/coordinator/test_coordinator_actors.py",),
+        ("tests/unit/ray_backend/test_actors.py",),
     ),
     Mutant(
         "good records far apart are taken for none",
         f"{RUNTIME}/data/prompts.py",
         "most = 2 * (len(self._source) - 1)",
         "most = len(self._source)",
-        ("tests/training/test_training_data.py::test_one_good_record_is_enough_wherever_an_epoch_has_it",),
+        ("tests/unit/data/test_prompts.py::test_one_good_record_is_enough_wherever_an_epoch_has_it",),
     ),
     Mutant(
         "the coordinator's Service is headless",
         f"{OPERATOR}/policies/pods/owned_objects.py",
         '"publishNotReadyAddresses": True,',
         '"clusterIP": "None", "publishNotReadyAddresses": True,',
-        ("tests/operator/test_operator_parts.py::test_the_coordinators_address_outlives_its_pods",),
+        ("tests/unit/operator/test_parts.py::test_the_coordinators_address_outlives_its_pods",),
     ),
     Mutant(
         "pods are made though nobody has the template of their claims",
@@ -573,7 +572,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/plan.py",
         'updates["relay"] = dissolved(before.relay)',
         "pass",
-        ("tests/operator/test_operator_plan.py::test_nobody_is_in_the_chain_of_a_job_that_has_ended",),
+        ("tests/unit/operator/policies/test_plan.py::test_nobody_is_in_the_chain_of_a_job_that_has_ended",),
     ),
     Mutant(
         "sums of other weights are taken",
@@ -731,7 +730,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return max(1, sum(total <= limit for total in sums))",
         "return len(sums)",
         (
-            "tests/coordinator/test_coordinator_streaming.py::test_calls_are_bounded_and_one_at_a_time",
+            "tests/unit/coordinator/stream_training/test_stream.py::test_calls_are_bounded_and_one_at_a_time",
             f"{LANE}::test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take",
         ),
     ),
@@ -1088,7 +1087,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/on_policy/generation.py",
         "before it aborted the losers.\n            await self._track_replicas()\n",
         "before it aborted the losers.\n",
-        ("tests/coordinator/test_coordinator_crashes.py::test_killed_before_and_after_every_store_call_of_a_race[3]",),
+        ("tests/unit/coordinator/test_crashes.py::test_killed_before_and_after_every_store_call_of_a_race[3]",),
     ),
     Mutant(
         "a long round takes what it likes",
@@ -1326,14 +1325,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/fleet/fleet.py",
         "        await self._end_former(member)\n",
         "",
-        ("tests/coordinator/test_coordinator_absences.py",),
+        ("tests/unit/coordinator/fleet/test_absent_machines.py",),
     ),
     Mutant(
         "a second run goes on with other data",
         f"{RUNTIME}/local/run_folder.py",
         'if path.exists() and has_history(folder / "state.db"):',
         "if False:",
-        ("tests/local/test_local_folder.py",),
+        ("tests/unit/local/test_run_folder.py",),
     ),
     Mutant(
         "a replica takes part in a second plan while it is filled",
@@ -1510,7 +1509,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "found[machine] = lost.node or machine",
         "found[machine] = machine",
         (
-            "tests/operator/test_operator_nodes.py"
+            "tests/unit/operator/policies/failure/test_nodes.py"
             "::test_machines_of_one_node_are_one_failure_though_they_fall_one_after_the_other",
         ),
     ),
@@ -1519,28 +1518,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "hack/chaos/timeline.py",
         "if set(self.machines) <= set(now.generating):",
         "if True:",
-        ("tests/chaos/test_demo_faults.py",),
+        ("tests/unit/hack/test_demo_faults.py",),
     ),
     Mutant(
         "who is well before the lost machine generates looks away",
         "hack/chaos/campaign.py",
         "self._follow(loss)",
         "pass",
-        ("tests/chaos/test_chaos_campaign.py::test_a_lost_machine_is_followed_until_it_generates",),
+        ("tests/unit/hack/chaos/test_campaign.py::test_a_lost_machine_is_followed_until_it_generates",),
     ),
     Mutant(
         "a lost machine's start begins when it was lost",
         "hack/chaos/timeline.py",
         'return moments["joined"] - moments["created"]',
         'return moments["joined"]',
-        ("tests/chaos/test_demo_faults.py",),
+        ("tests/unit/hack/test_demo_faults.py",),
     ),
     Mutant(
         "a replica that newer weights overtook takes none",
         f"{RUNTIME}/rollout/replica.py",
         "version = error.held",
         "raise",
-        ("tests/rollout/test_rollout_replica.py::test_a_load_takes_the_newer_version_that_is_there_by_now",),
+        ("tests/unit/rollout/test_replica.py::test_a_load_takes_the_newer_version_that_is_there_by_now",),
     ),
     Mutant(
         "a machine that goes as it loads weights is waited for",
@@ -1555,42 +1554,42 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/relay/network/wire.py",
         "        except (ValueError, RecursionError) as error:",
         "        except ValueError as error:",
-        ("tests/relay/test_relay_strangers.py",),
+        ("tests/unit/relay/test_strangers.py",),
     ),
     Mutant(
         "half a character is compared",
         f"{RUNTIME}/relay/network/wire.py",
         "isinstance(given, str) and given.isascii() and hmac",
         "isinstance(given, str) and hmac",
-        ("tests/relay/test_relay_strangers.py",),
+        ("tests/unit/relay/test_strangers.py",),
     ),
     Mutant(
         "a caller may speak for ever",
         f"{RUNTIME}/relay/receiver.py",
         "        with wire.deadline(channel, self._settings.handshake_seconds):",
         "        with wire.deadline(channel, 1e6):",
-        ("tests/relay/test_relay_strangers.py",),
+        ("tests/unit/relay/test_strangers.py",),
     ),
     Mutant(
         "a successor may speak for ever",
         f"{RUNTIME}/relay/sender.py",
         "            with wire.deadline(channel, self._settings.handshake_seconds):",
         "            with wire.deadline(channel, 1e6):",
-        ("tests/relay/test_relay_strangers.py",),
+        ("tests/unit/relay/test_strangers.py",),
     ),
     Mutant(
         "one host takes every seat",
         f"{RUNTIME}/relay/receiver.py",
         "MAX_CALLERS, MAX_CALLERS_OF_A_HOST = 16, 4",
         "MAX_CALLERS, MAX_CALLERS_OF_A_HOST = 16, 16",
-        ("tests/relay/test_relay_strangers.py",),
+        ("tests/unit/relay/test_strangers.py",),
     ),
     Mutant(
         "a long event is no event",
         f"{KUBE}/transport.py",
         "read_bufsize=LONGEST_EVENT_BYTES // 2",
         "read_bufsize=1 << 16",
-        ("tests/coordinator/test_coordinator_kubernetes.py",),
+        ("tests/unit/coordinator/control_plane/test_kubernetes.py",),
     ),
     Mutant(
         "each request runs the plug-in",
@@ -1618,21 +1617,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{KUBE}/client.py",
         "HttpProcessingError, TimeoutError, OSError, ValueError, LookupError) as error:",
         "TimeoutError, OSError, ValueError, LookupError) as error:",
-        ("tests/coordinator/test_coordinator_kubernetes.py",),
+        ("tests/unit/coordinator/control_plane/test_kubernetes.py",),
     ),
     Mutant(
         "each report keeps a status out",
         f"{OPERATOR}/applier.py",
         "                if not tries_left or not only_reported(job, live):",
         "                if True:",
-        ("tests/operator/test_operator_meanwhile.py",),
+        ("tests/unit/operator/policies/status/test_write_conflict.py",),
     ),
     Mutant(
         "a status is written over that of another operator",
         f"{OPERATOR}/policies/status/write_conflict.py",
         "unversioned == before.metadata and status",
         "unversioned == before.metadata or status",
-        ("tests/operator/test_operator_meanwhile.py",),
+        ("tests/unit/operator/policies/status/test_write_conflict.py",),
     ),
     Mutant(
         "a relay accepts an older chain",
@@ -1725,7 +1724,7 @@ MUTANTS: tuple[Mutant, ...] = (
         'settings["RAY_gcs_storage"] = "rocksdb"',
         'settings["RAY_gcs_storage"] = "memory"',
         (
-            "tests/coordinator/test_coordinator_kubernetes.py::"
+            "tests/unit/coordinator/control_plane/test_kubernetes.py::"
             "test_the_token_is_named_by_its_file_and_only_the_head_has_tables",
         ),
     ),
@@ -1734,17 +1733,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/ray_backend/backend.py",
         "get_if_exists=True,",
         "get_if_exists=False,",
-        ("tests/coordinator/test_coordinator_contract.py::test_the_next_coordinator_finds_the_same_processes",),
+        ("tests/contract/test_backends.py::test_the_next_coordinator_finds_the_same_processes",),
     ),
     Mutant(
         "a name that no process will ever have is waited for",
         f"{RUNTIME}/ray_backend/backend.py",
         "            return handle, is_abandoned(handle)",
         "            return handle, False",
-        (
-            "tests/coordinator/test_coordinator_contract.py::"
-            "test_an_actor_that_a_former_coordinator_only_registered_is_made_anew",
-        ),
+        ("tests/contract/test_backends.py::test_an_actor_that_a_former_coordinator_only_registered_is_made_anew",),
     ),
     Mutant(
         "the numbers of a lost store are used again",
@@ -1752,7 +1748,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return self if self.history else self.with_observed(version + UNREPORTED)",
         "return self",
         (
-            "tests/coordinator/test_coordinator_lost_store.py::"
+            "tests/unit/coordinator/trainer/test_recovery.py::"
             "test_a_history_that_was_lost_begins_above_what_was_reported",
         ),
     ),
@@ -1783,7 +1779,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "last_round=boundary.report or self._reporter.draft.last_round,",
         "last_round=boundary.report,",
         (
-            "tests/coordinator/test_coordinator_lost_store.py::"
+            "tests/unit/coordinator/trainer/test_recovery.py::"
             "test_a_lost_store_costs_no_more_than_the_checkpoint_says[3-machines at once]",
         ),
     ),
@@ -1794,7 +1790,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._stats, self._weight_version = stats, weight_version",
         "self._stats, self._weight_version = self._stats if deltas else stats, weight_version",
         (
-            "tests/rollout/test_rollout_replica.py::"
+            "tests/unit/rollout/test_replica.py::"
             "test_a_report_holds_the_tokens_of_a_step_and_its_figures_or_neither[Reference]",
         ),
     ),
@@ -1959,28 +1955,28 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/health.py",
         "    watch: float = 120.0",
         "    watch: float = 60.0",
-        ("tests/docs/test_docs_figures.py",),
+        ("tests/unit/docs/test_figures.py",),
     ),
     Mutant(
         "a flag has another variable than the page says",
         f"{OPERATOR}/__main__.py",
         'add("--lease-name", "RLJOB_LEASE_NAME"',
         'add("--lease-name", "RLJOB_LEADER_NAME"',
-        ("tests/docs/test_docs_operator.py::test_every_flag_is_in_the_table_with_its_variable_and_default",),
+        ("tests/unit/docs/test_operator.py::test_every_flag_is_in_the_table_with_its_variable_and_default",),
     ),
     Mutant(
         "a printed number that no float holds is an error",
         f"{RUNTIME}/rewards/code_test_cases.py",
         "    except OverflowError:\n        return False",
         "    except ZeroDivisionError:\n        return False",
-        ("tests/rewards/test_rewards_fuzz.py::test_what_a_program_prints_is_right_or_wrong",),
+        ("tests/unit/rewards/test_fuzz.py::test_what_a_program_prints_is_right_or_wrong",),
     ),
     Mutant(
         "brackets in a message are taken for a style",
         f"{RUNTIME}/cli/screen.py",
         "Console(markup=False, emoji=False, highlight=False)",
         "Console(highlight=False)",
-        ("tests/cli/test_cli_run.py::test_a_message_is_shown_as_it_is_written_and_in_one_line",),
+        ("tests/unit/cli/test_run.py::test_a_message_is_shown_as_it_is_written_and_in_one_line",),
     ),
     Mutant(
         "an equal status is written again",
@@ -2008,7 +2004,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/plan.py",
         "locations(observed, spec.relay.topology_keys)",
         "locations(observed, ())",
-        ("tests/operator/test_operator_nodes.py::test_the_chain_goes_through_one_rack_after_the_other",),
+        ("tests/unit/operator/policies/failure/test_nodes.py::test_the_chain_goes_through_one_rack_after_the_other",),
     ),
     Mutant(
         "a new chain keeps the old epoch",
@@ -2036,14 +2032,16 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/failure/losses.py",
         "if pod is live[0] or pod.incarnation == member:",
         "if pod is live[0]:",
-        ("tests/operator/test_operator_plan.py::test_a_loss_is_counted_though_the_operator_dies_before_it_says_so",),
+        (
+            "tests/unit/operator/policies/test_plan.py::test_a_loss_is_counted_though_the_operator_dies_before_it_says_so",
+        ),
     ),
     Mutant(
         "a loss is counted again when its successor is refused",
         f"{OPERATOR}/policies/refusal.py",
         "c.new.incarnation - 1 for c in before.creations",
         "job.status.incarnations.get(c.new.machine, 0) for c in before.creations",
-        ("tests/operator/test_operator_plan.py::test_a_loss_is_counted_once_though_its_successor_is_refused",),
+        ("tests/unit/operator/policies/test_plan.py::test_a_loss_is_counted_once_though_its_successor_is_refused",),
     ),
     Mutant(
         "a loss that has its successor waits in a pause",
@@ -2148,21 +2146,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/store/latency_monitor.py",
         "for since in self._waiting[:1]:",
         "for since in self._waiting[:0]:",
-        ("tests/coordinator/test_coordinator_paced_store.py",),
+        ("tests/unit/coordinator/store/test_latency_monitor.py",),
     ),
     Mutant(
         "a target is in force since the round before",
         f"{RUNTIME}/coordinator/control_plane/target_follower.py",
         "if draft.applied == target.revision else draft.round",
         "if draft.applied == target.revision else draft.round - 1",
-        ("tests/coordinator/test_coordinator_rounds.py::test_what_is_told_of_a_target_that_was_applied",),
+        ("tests/unit/coordinator/on_policy/test_loop.py::test_what_is_told_of_a_target_that_was_applied",),
     ),
     Mutant(
         "a store that begins anew gives the attempts of the one that was lost",
         f"{RUNTIME}/coordinator/store/connection.py",
         "str((term - 1) * ATTEMPTS_A_TERM)",
         "str(0)",
-        ("tests/coordinator/test_coordinator_lost_store.py::test_no_attempt_of_a_store_that_was_lost_is_given_again",),
+        ("tests/unit/coordinator/trainer/test_recovery.py::test_no_attempt_of_a_store_that_was_lost_is_given_again",),
     ),
     Mutant(
         "an address moves with new coordinators alone",
@@ -2170,7 +2168,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if coordinator is not None and coordinator.incarnation != observed.addressed:",
         "if coordinator is not None and new is not None:",
         (
-            "tests/operator/test_operator_plan.py"
+            "tests/unit/operator/policies/test_plan.py"
             "::test_a_coordinator_that_was_to_be_replaced_and_lives_gets_its_address_back",
         ),
     ),
@@ -2186,21 +2184,23 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/scaling/marginal_gain.py",
         "(fewer / now - 1) * (machines - 1 + trainer)",
         "(fewer / now - 1) * (machines + trainer)",
-        ("tests/operator/test_operator_elasticity.py::test_what_machines_bring",),
+        ("tests/unit/operator/policies/scaling/test_autoscaler.py::test_what_machines_bring",),
     ),
     Mutant(
         "a trainer that stands still costs nothing",
         f"{OPERATOR}/policies/scaling/marginal_gain.py",
         "(now / more - 1) * (machines + trainer)",
         "(now / more - 1) * machines",
-        ("tests/operator/test_operator_elasticity.py::test_what_machines_bring",),
+        ("tests/unit/operator/policies/scaling/test_autoscaler.py::test_what_machines_bring",),
     ),
     Mutant(
         "one machine more is wanted whatever it brings",
         f"{OPERATOR}/policies/scaling/marginal_gain.py",
         "if another >= WORTH:",
         "if another > 0:",
-        ("tests/operator/test_operator_elasticity.py::test_a_machine_is_worth_what_it_brings_of_its_share",),
+        (
+            "tests/unit/operator/policies/scaling/test_autoscaler.py::test_a_machine_is_worth_what_it_brings_of_its_share",
+        ),
     ),
     Mutant(
         "engines are counted for machines",
@@ -2208,7 +2208,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "present = fleet.replicas * layout // settings.slots",
         "present = fleet.replicas",
         (
-            "tests/coordinator/test_coordinator_forecast.py"
+            "tests/unit/coordinator/on_policy/test_plan_next_round.py"
             "::test_at_a_bound_no_machine_beyond_it_is_foretold_and_machines_are_not_engines",
         ),
     ),
@@ -2238,21 +2238,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/pods/owned_objects.py",
         "budget = () if len(told) == len(machines) else (",
         "budget = () if True else (",
-        ("tests/operator/test_operator_plan.py::test_one_rollout_machine_at_a_time_may_be_drained",),
+        ("tests/unit/operator/policies/test_plan.py::test_one_rollout_machine_at_a_time_may_be_drained",),
     ),
     Mutant(
         "another job's pods reach this one's",
         f"{OPERATOR}/policies/pods/owned_objects.py",
         '{"from": [{"podSelector": {"matchLabels": {c.LABEL_JOB: job.name}}}]}',
         '{"from": [{"podSelector": {}}]}',
-        ("tests/operator/test_operator_network_policy.py",),
+        ("tests/unit/operator/policies/pods/test_network_policy.py",),
     ),
     Mutant(
         "a drain may take every machine",
         f"{OPERATOR}/policies/pods/owned_objects.py",
         "max(0, machines - 1)",
         "0",
-        ("tests/operator/test_operator_plan.py::test_one_rollout_machine_at_a_time_may_be_drained",),
+        ("tests/unit/operator/policies/test_plan.py::test_one_rollout_machine_at_a_time_may_be_drained",),
     ),
     Mutant(
         "a machine on its way out is no member any more",
@@ -2358,7 +2358,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/lifecycle/drain.py",
         " and not (_coming(observed) and _unsaved(observed, status)):",
         ":",
-        ("tests/operator/test_operator_policies.py::test_when_a_suspended_jobs_pods_may_go",),
+        ("tests/unit/operator/policies/test_tables.py::test_when_a_suspended_jobs_pods_may_go",),
     ),
     Mutant(
         "a trainer is started on a pod that goes",
@@ -2375,7 +2375,7 @@ MUTANTS: tuple[Mutant, ...] = (
         """if True:
                 spec""",
         (
-            "tests/coordinator/test_coordinator_kubernetes.py::"
+            "tests/unit/coordinator/control_plane/test_kubernetes.py::"
             "test_who_leaves_gives_the_lease_back_and_the_term_rises_all_the_same",
         ),
     ),
@@ -2384,21 +2384,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/entrypoints/pre_stop.py",
         "if silent >= PRE_STOP_PATIENCE:",
         "if False:",
-        ("tests/coordinator/test_coordinator_pod_drain.py",),
+        ("tests/unit/entrypoints/test_pre_stop.py",),
     ),
     Mutant(
         "an agent of Ray's is waited for as if it held work",
         f"{RUNTIME}/entrypoints/pre_stop.py",
         'if title.partition(".")[0].rstrip() == ACTOR:',
         'if title.startswith("ray::"):',
-        ("tests/coordinator/test_coordinator_pod_drain.py",),
+        ("tests/unit/entrypoints/test_pre_stop.py",),
     ),
     Mutant(
         "a chain keeps who died during a suspension",
         f"{OPERATOR}/policies/plan.py",
         "without_lost(before.relay, before.members, members, observed.highest_epoch)",
         "before.relay",
-        ("tests/operator/test_operator_plan.py::test_a_machine_lost_while_the_job_is_suspended_leaves_the_chain",),
+        ("tests/unit/operator/policies/test_plan.py::test_a_machine_lost_while_the_job_is_suspended_leaves_the_chain",),
     ),
     Mutant(
         "changes of a spec are not looked at",
@@ -2419,7 +2419,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/status/conditions.py",
         "before.conditions, generation, now)",
         "status.conditions, generation, now)",
-        ("tests/operator/test_operator_plan.py::test_the_same_refusal_at_the_next_try_writes_nothing",),
+        ("tests/unit/operator/policies/test_plan.py::test_the_same_refusal_at_the_next_try_writes_nothing",),
     ),
     Mutant(
         "a refused edit counts as Ready",
@@ -2447,7 +2447,9 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/plan.py",
         "REMOVED_SECONDS if decided.removals else None)",
         "None)",
-        ("tests/operator/test_operator_plan.py::test_what_was_removed_is_looked_at_again_though_no_event_may_tell",),
+        (
+            "tests/unit/operator/policies/test_plan.py::test_what_was_removed_is_looked_at_again_though_no_event_may_tell",
+        ),
     ),
     Mutant(
         "whatever pod has the name is deleted",
@@ -2483,14 +2485,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/rollout/attempts.py",
         "if self._attempts.get(key, 0) <= attempt:",
         "if attempt:",
-        ("tests/rollout/test_rollout_policies.py::test_an_attempt_starts_at_most_once_and_only_upwards",),
+        ("tests/unit/rollout/test_bookkeeping.py::test_an_attempt_starts_at_most_once_and_only_upwards",),
     ),
     Mutant(
         "weights are published whatever step they are of",
         f"{RUNTIME}/training/ranks/rank.py",
         'if step != session.position.step:\n            raise Refused(\n                f"version',
         'if step is None:\n            raise Refused(\n                f"version',
-        ("tests/training/test_training_trainer.py::test_weights_are_published_for_the_step_that_they_are_of",),
+        ("tests/unit/training/ranks/test_rank.py::test_weights_are_published_for_the_step_that_they_are_of",),
     ),
     Mutant(
         "nobody starts the trainer for starving machines",
@@ -2518,7 +2520,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/app.py",
         '_logger.warning("%s; standing by", error)',
         "raise error",
-        ("tests/operator/test_operator_parts.py::test_who_loses_the_lease_is_followed_by_one_that_knows_nothing",),
+        ("tests/unit/operator/test_parts.py::test_who_loses_the_lease_is_followed_by_one_that_knows_nothing",),
     ),
     Mutant(
         "a trainer that never comes up is waited for though its pod was replaced",
@@ -2532,7 +2534,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/training/ranks/group.py",
         "return await asyncio.shield(self._command)",
         "return await self._command",
-        ("tests/training/test_training_group.py::test_the_next_command_waits_for_one_whose_caller_gave_up",),
+        ("tests/unit/training/ranks/test_group.py::test_the_next_command_waits_for_one_whose_caller_gave_up",),
     ),
     Mutant(
         "a final model that cannot be written ends the coordinator",
@@ -2540,7 +2542,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "path = await self._checkpoints.export()",
         "path = await self._trainer.call(lambda trainer: trainer.export(self._term))",
         (
-            "tests/coordinator/test_coordinator_rounds.py::test_a_final_model_that_cannot_be_written_is_waited_with_and_not_lost",
+            "tests/unit/coordinator/on_policy/test_loop.py::test_a_final_model_that_cannot_be_written_is_waited_with_and_not_lost",
         ),
     ),
     Mutant(
@@ -2577,7 +2579,7 @@ MUTANTS: tuple[Mutant, ...] = (
         " or await self.course.under_way():",
         ":",
         (
-            "tests/coordinator/test_coordinator_rounds.py"
+            "tests/unit/coordinator/on_policy/test_loop.py"
             "::test_a_round_under_way_is_played_to_its_end_though_fewer_are_asked_for_and_the_trainer_is_lost[trainer]",
         ),
     ),
@@ -2587,7 +2589,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "            if boundary.step >= self._following.rounds:\n",
         "            if True:\n",
         (
-            "tests/coordinator/test_coordinator_rounds.py"
+            "tests/unit/coordinator/on_policy/test_loop.py"
             "::test_rounds_that_are_asked_for_while_the_final_model_waits_for_space_are_played",
         ),
     ),
@@ -2596,7 +2598,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/simulator/faults/injector.py",
         "call_later(fault.duration, end)",
         "call_later(1e6, end)",
-        ("tests/simulation/test_simulation_runs.py::test_each_fault_begins_and_ends_and_the_job_goes_on",),
+        ("tests/simulation/test_runs.py::test_each_fault_begins_and_ends_and_the_job_goes_on",),
     ),
     Mutant(
         "the simulator does not look at tokens",
@@ -2604,7 +2606,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "(tuple(response.token_ids), tuple(response.logprobs)) == made,",
         "made is not None,",
         (
-            "tests/simulation/test_simulation_invariants.py"
+            "tests/unit/simulator/invariants/test_on_policy.py"
             "::test_tokens_of_other_weights_are_seen_whatever_their_version_says",
         ),
     ),
@@ -2613,7 +2615,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/simulator/core/event_digest.py",
         'f"{seconds!r} {tag} {values!r}\\n"',
         'f"{tag} {values!r}\\n"',
-        ("tests/simulation/test_simulation_event_digest.py::test_another_time_or_order_gives_another_digest",),
+        ("tests/unit/simulator/core/test_event_digest.py::test_another_time_or_order_gives_another_digest",),
     ),
     Mutant(
         "a digest covers names of classes",
@@ -2621,7 +2623,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if kind in _PLAIN:",
         "        if isinstance(value, object):",
         (
-            "tests/simulation/test_simulation_event_digest.py::test_other_names_of_classes_and_fields_give_the_same_digest",
+            "tests/unit/simulator/core/test_event_digest.py::test_other_names_of_classes_and_fields_give_the_same_digest",
         ),
     ),
     # --- the engine model ---
@@ -2687,7 +2689,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/workloads/errors.py",
         "if not self.skip_bad:",
         "if self.skip_bad is None:",
-        ("tests/workloads/test_workloads_readers.py::test_bad_lengths",),
+        ("tests/unit/workloads/test_readers.py::test_bad_lengths",),
     ),
     # --- the API ---
     Mutant(
@@ -2710,84 +2712,84 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/reward_timeout.py",
         "if right and kept >",
         "if kept >",
-        ("tests/rewards/test_rewards_timeout.py::test_only_right_runs_move_the_anchor_and_only_up",),
+        ("tests/unit/scheduling/test_reward_timeout.py::test_only_right_runs_move_the_anchor_and_only_up",),
     ),
     Mutant(
         "the size to start at is that of the longest round",
         f"{RUNTIME}/scheduling/round_planner/initial_tp.py",
         "    return min(whole)[1] if whole else None",
         "    return max(whole)[1] if whole else None",
-        ("tests/coordinator/test_coordinator_starting_size.py",),
+        ("tests/unit/scheduling/round_planner/test_initial_tp.py",),
     ),
     Mutant(
         "a round is foretold as if each size had as many replicas",
         f"{RUNTIME}/cli/profile_start.py",
         "rollout.machines * (rollout.slots // size)",
         "rollout.machines * rollout.slots",
-        ("tests/rollout/test_rollout_profile.py::test_the_size_to_start_at_is_told_and_written",),
+        ("tests/unit/rollout/profiling/test_profiler.py::test_the_size_to_start_at_is_told_and_written",),
     ),
     Mutant(
         "a close integer will do",
         f"{RUNTIME}/rewards/code_test_cases.py",
         "    if isinstance(expected, float):",
         "    if isinstance(expected, float) or isinstance(got, float):",
-        ("tests/rewards/test_rewards_code.py",),
+        ("tests/unit/rewards/test_code_scorer.py",),
     ),
     Mutant(
         "a block that never ends is a program",
         f"{RUNTIME}/rewards/code_scorer.py",
         "    return program\n",
         "    return program if begin < 0 else response[begin:]\n",
-        ("tests/rewards/test_rewards_code.py::test_one_pass_finds_what_the_pattern_finds",),
+        ("tests/unit/rewards/test_code_scorer.py::test_one_pass_finds_what_the_pattern_finds",),
     ),
     Mutant(
         "a value in a list is wanted as it stands",
         f"{RUNTIME}/rewards/code_test_cases.py",
         "        expected = (self.returns, self.returns[0]) if self.wrapped else (self.returns,)",
         "        expected = (self.returns,)",
-        ("tests/rewards/test_rewards_code.py::test_a_column_may_have_what_is_returned_in_a_list",),
+        ("tests/unit/rewards/test_code_scorer.py::test_a_column_may_have_what_is_returned_in_a_list",),
     ),
     Mutant(
         "a judge's words are cut before the key is taken out",
         f"{RUNTIME}/rewards/judge_scorer.py",
         'return (text.replace(self._key, "***") if self._key else text)[:SHOWN]',
         'return text[:SHOWN].replace(self._key, "***") if self._key else text[:SHOWN]',
-        ("tests/rewards/test_rewards_judge.py::test_no_part_of_the_key_is_shown_wherever_it_is_repeated",),
+        ("tests/unit/rewards/test_judge_scorer.py::test_no_part_of_the_key_is_shown_wherever_it_is_repeated",),
     ),
     Mutant(
         "a parser's message about what a judge sent is shown",
         f"{RUNTIME}/rewards/judge_scorer.py",
         "ours = isinstance(error, OSError | aiohttp.InvalidURL)",
         "ours = True",
-        ("tests/rewards/test_rewards_judge.py::test_no_part_of_the_key_is_shown_wherever_it_is_repeated",),
+        ("tests/unit/rewards/test_judge_scorer.py::test_no_part_of_the_key_is_shown_wherever_it_is_repeated",),
     ),
     Mutant(
         "what runs rewards has the coordinator's token",
         f"{OPERATOR}/policies/pods/manifests.py",
         '"rewards", _LOCKED, env, mounts)',
         '"rewards", _LOCKED, env, [*main["volumeMounts"], *mounts])',
-        ("tests/operator/test_operator_rewards_container.py",),
+        ("tests/unit/operator/policies/pods/test_rewards_container.py",),
     ),
     Mutant(
         "programs run in the coordinator's container",
         f"{RUNTIME}/rewards/pool.py",
         "Sandbox(processes) if reward_server is None else RemoteSandbox(reward_server, processes)",
         "Sandbox(processes)",
-        ("tests/rewards/test_rewards_elsewhere.py::test_functions_and_programs_run_there_and_not_here",),
+        ("tests/unit/rewards/test_remote.py::test_functions_and_programs_run_there_and_not_here",),
     ),
     Mutant(
         "a program outlives the call that was cancelled",
         f"{RUNTIME}/rewards/remote_server.py",
         "await asyncio.wait({work, following}, return_when=asyncio.FIRST_COMPLETED)",
         "await asyncio.wait({work})",
-        ("tests/rewards/test_rewards_elsewhere.py::test_a_cancelled_call_ends_its_program",),
+        ("tests/unit/rewards/test_remote.py::test_a_cancelled_call_ends_its_program",),
     ),
     Mutant(
         "anchors are not stored",
         f"{RUNTIME}/coordinator/on_policy/loop.py",
         "risen, speed = self._parts.rewards.take_anchors(), generation.watch.speed()",
         "risen, speed = {}, generation.watch.speed()",
-        ("tests/coordinator/test_coordinator_rewards.py::test_a_coordinator_that_comes_back_has_its_anchors",),
+        ("tests/unit/coordinator/generation/test_scoring.py::test_a_coordinator_that_comes_back_has_its_anchors",),
     ),
     Mutant(
         "anchors outlive the round that is rewound",
@@ -2795,8 +2797,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._rewards.restore_anchors(await self._store.do(Store.anchors))",
         "await self._store.do(Store.anchors)",
         (
-            "tests/coordinator/test_coordinator_rewards.py::test_a_rewound_round_taught_nothing",
-            "tests/simulation/test_simulation_runs.py::test_anchors_outlive_the_coordinator_and_a_rewind",
+            "tests/unit/coordinator/generation/test_scoring.py::test_a_rewound_round_taught_nothing",
+            "tests/simulation/test_runs.py::test_anchors_outlive_the_coordinator_and_a_rewind",
         ),
     ),
     Mutant(
@@ -2853,105 +2855,105 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/status/conditions.py",
         "self.stall or self.halted",
         "self.stall",
-        ("tests/operator/test_operator_policies.py::test_a_missing_sandbox_stalls_the_job_and_nothing_else_does",),
+        ("tests/unit/operator/policies/test_tables.py::test_a_missing_sandbox_stalls_the_job_and_nothing_else_does",),
     ),
     Mutant(
         "a process goes on with the call that was cancelled",
         f"{RUNTIME}/sandbox/process_pool.py",
         "            except asyncio.CancelledError:",
         "            except ZeroDivisionError:",
-        ("tests/rewards/test_rewards_functions.py::test_a_cancelled_call_does_not_mix_up_the_next_answers",),
+        ("tests/unit/rewards/test_function_scorer.py::test_a_cancelled_call_does_not_mix_up_the_next_answers",),
     ),
     Mutant(
         "a shadow run delays its round",
         f"{RUNTIME}/rewards/code_scorer.py",
         "            task.add_done_callback(self._shadow_ended)",
         "            await task",
-        ("tests/rewards/test_rewards_code.py::test_a_shadow_run_delays_nobody_and_is_counted_when_it_ends",),
+        ("tests/unit/rewards/test_code_scorer.py::test_a_shadow_run_delays_nobody_and_is_counted_when_it_ends",),
     ),
     Mutant(
         "a process is killed before it could reap what runs under it",
         f"{RUNTIME}/sandbox/process_pool.py",
         "        self.stdin.close()\n        try:",
         "        try:",
-        ("tests/rewards/test_rewards_elsewhere.py::test_a_supervisor_that_is_let_go_reaps_its_program",),
+        ("tests/unit/rewards/test_remote.py::test_a_supervisor_that_is_let_go_reaps_its_program",),
     ),
     Mutant(
         "what is left to the rewards' container is not reaped",
         f"{RUNTIME}/entrypoints/init_process.py",
         "pid, status = os.wait()",
         "pid, status = os.waitpid(child, 0)",
-        ("tests/rewards/test_rewards_elsewhere.py::test_nothing_stays_as_a_zombie",),
+        ("tests/unit/rewards/test_remote.py::test_nothing_stays_as_a_zombie",),
     ),
     Mutant(
         "a rewards' container that failed is waited for",
         f"{OPERATOR}/policies/base/observation.py",
         'return "Failed" if role is Role.COORDINATOR and codes.get(REWARDS_CONTAINER, 0) != 0 else None',
         "return None",
-        ("tests/operator/test_operator_rewards_container.py",),
+        ("tests/unit/operator/policies/pods/test_rewards_container.py",),
     ),
     Mutant(
         "the opening of the rewards hears nobody",
         f"{RUNTIME}/coordinator/coordinator.py",
         "await self._following.unless_suspended(self._prompts_from(state.model_files))",
         "await self._prompts_from(state.model_files)",
-        ("tests/coordinator/test_coordinator_rewards.py::test_a_job_whose_rewards_are_slow_to_open_can_be",),
+        ("tests/unit/coordinator/generation/test_scoring.py::test_a_job_whose_rewards_are_slow_to_open_can_be",),
     ),
     Mutant(
         "programs cannot import what the image holds",
         f"{RUNTIME}/sandbox/sandbox.py",
         "json.dumps(installed_packages())",
         "json.dumps([])",
-        ("tests/rewards/test_rewards_sandbox.py::test_a_program_may_import_what_lies_only_in_our_venv",),
+        ("tests/unit/sandbox/test_supervisor.py::test_a_program_may_import_what_lies_only_in_our_venv",),
     ),
     Mutant(
         "any length of a message is believed",
         f"{RUNTIME}/sandbox/framing.py",
         "if length > LONGEST_BYTES:",
         "if length > 1 << 64:",
-        ("tests/rewards/test_rewards_sandbox.py::test_what_is_no_message_ends_the_talk",),
+        ("tests/unit/sandbox/test_supervisor.py::test_what_is_no_message_ends_the_talk",),
     ),
     Mutant(
         "a worker of ours keeps the coordinator's rights",
         f"{RUNTIME}/rewards/function_worker.py",
         "    if confined(rules):",
         "    if not rules:",
-        ("tests/rewards/test_rewards_confined.py::test_a_text_that_is_evaluated_can_do_nothing",),
+        ("tests/unit/rewards/test_confined_workers.py::test_a_text_that_is_evaluated_can_do_nothing",),
     ),
     Mutant(
         "a text is evaluated where later ones will be",
         f"{RUNTIME}/rewards/function_worker.py",
         "        return evaluate(work, self._readable, self._requests, self._began)",
         '        return {"value": work()}',
-        ("tests/rewards/test_rewards_confined.py::test_a_text_changes_the_value_of_no_other",),
+        ("tests/unit/rewards/test_confined_workers.py::test_a_text_changes_the_value_of_no_other",),
     ),
     Mutant(
         "an evaluation holds the pipes of its worker",
         f"{RUNTIME}/rewards/evaluation.py",
         "        os.closerange(3, writing)",
         "        pass",
-        ("tests/rewards/test_rewards_confined.py::test_a_text_changes_the_value_of_no_other",),
+        ("tests/unit/rewards/test_confined_workers.py::test_a_text_changes_the_value_of_no_other",),
     ),
     Mutant(
         "a worker of ours has the coordinator's environment",
         f"{RUNTIME}/rewards/function_scorer.py",
         'return {**kept, "LANG"',
         'return {**os.environ, "LANG"',
-        ("tests/rewards/test_rewards_confined.py::test_a_text_that_is_evaluated_can_do_nothing",),
+        ("tests/unit/rewards/test_confined_workers.py::test_a_text_that_is_evaluated_can_do_nothing",),
     ),
     Mutant(
         "a busy machine makes a rule late",
         f"{RUNTIME}/rewards/function_scorer.py",
         "(left := seconds - (clock() - began) + self._waited_for_call(waited)) > 0",
         "(left := seconds - (clock() - began)) > 0",
-        ("tests/rewards/test_rewards_functions.py::test_a_busy_machine_makes_no_rule_late",),
+        ("tests/unit/rewards/test_function_scorer.py::test_a_busy_machine_makes_no_rule_late",),
     ),
     Mutant(
         "a sandbox that fails is worth zero",
         f"{RUNTIME}/rewards/code_scorer.py",
         "raise ScoreFailed(Failure.SANDBOX_FAILED, self._rule.name, str(error)) from error",
         "return False",
-        ("tests/rewards/test_rewards_code.py::test_a_failure_of_ours_is_no_zero",),
+        ("tests/unit/rewards/test_code_scorer.py::test_a_failure_of_ours_is_no_zero",),
     ),
     Mutant(
         "programs may start processes",
@@ -2972,49 +2974,51 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/sandbox/seccomp.py",
         "READ_ONLY = Opening(os.O_ACCMODE | os.O_TRUNC | os.O_CREAT, (os.O_RDONLY,))",
         "READ_ONLY = Opening(0, (os.O_RDONLY,))",
-        ("tests/rewards/test_rewards_filter.py::test_no_kernel_with_landlock_lets_a_file_be_emptied[1-worker]",),
+        ("tests/unit/sandbox/test_seccomp.py::test_no_kernel_with_landlock_lets_a_file_be_emptied[1-worker]",),
     ),
     Mutant(
         "programs may empty what they may read",
         f"{RUNTIME}/sandbox/seccomp.py",
         "OWN_FILES = Opening(os.O_ACCMODE | os.O_TRUNC,",
         "OWN_FILES = Opening(0,",
-        ("tests/rewards/test_rewards_filter.py::test_no_kernel_with_landlock_lets_a_file_be_emptied[1-program]",),
+        ("tests/unit/sandbox/test_seccomp.py::test_no_kernel_with_landlock_lets_a_file_be_emptied[1-program]",),
     ),
     Mutant(
         "a worker without memory is worth zero",
         f"{RUNTIME}/rewards/function_scorer.py",
         'if answer.get("memory", 0.0) > FULL:',
         "if False:",
-        ("tests/rewards/test_rewards_confined.py::test_a_lack_of_memory_is_no_zero",),
+        ("tests/unit/rewards/test_confined_workers.py::test_a_lack_of_memory_is_no_zero",),
     ),
     Mutant(
         "a shadow run goes before calls that wait",
         f"{RUNTIME}/rewards/code_scorer.py",
         "while self._waiting:",
         "while self._waiting < 0:",
-        ("tests/rewards/test_rewards_code.py::test_a_shadow_run_begins_when_no_call_waits",),
+        ("tests/unit/rewards/test_code_scorer.py::test_a_shadow_run_begins_when_no_call_waits",),
     ),
     Mutant(
         "programs read the package that runs them",
         f"{RUNTIME}/sandbox/confine_child.py",
         "        return cls(executable, packages, readable, _own_packages())",
         "        return cls(executable, packages, readable, ())",
-        ("tests/rewards/test_rewards_sandbox.py::test_a_program_reads_nothing_of_the_package_that_runs_it",),
+        ("tests/unit/sandbox/test_supervisor.py::test_a_program_reads_nothing_of_the_package_that_runs_it",),
     ),
     Mutant(
         "drawing prompts holds the event loop",
         f"{RUNTIME}/coordinator/inputs.py",
         "            if clock() - began > LONGEST_DRAW_SECONDS:",
         "            if not keys:",
-        ("tests/rewards/test_rewards_loop.py::test_drawing_prompts_that_take_long_to_make_gives_others_their_turns",),
+        (
+            "tests/unit/rewards/test_event_loop.py::test_drawing_prompts_that_take_long_to_make_gives_others_their_turns",
+        ),
     ),
     Mutant(
         "a value beyond its range is taken",
         f"{RUNTIME}/rewards/function_scorer.py",
         "        if not rule.least <= value <= rule.most:",
         "        if False:",
-        ("tests/rewards/test_rewards_functions.py::test_a_value_of_the_range_is_taken_whatever_the_weight",),
+        ("tests/unit/rewards/test_function_scorer.py::test_a_value_of_the_range_is_taken_whatever_the_weight",),
     ),
     Mutant(
         "what is trained on is chosen by what can be scored",
@@ -3022,7 +3026,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "sample.failures += self.plan.rules.max_failures + 1 if by_response else 1",
         "sample.failures += 1",
         (
-            "tests/coordinator/test_coordinator_rewards.py"
+            "tests/unit/coordinator/generation/test_scoring.py"
             "::test_a_group_of_which_a_response_cannot_be_scored_is_given_up_at_once[OnPolicy]",
         ),
     ),
@@ -3031,7 +3035,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/rewards/answers/final.py",
         "        depth += {",
         "        depth = {",
-        ("tests/rewards/test_rewards_answers.py::test_answers",),
+        ("tests/unit/rewards/test_answers.py::test_answers",),
     ),
     Mutant(
         "programs may read every file",
@@ -3073,14 +3077,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/sandbox/scratch.py",
         '            os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)  #',
         "            return None  #",
-        ("tests/rewards/test_rewards_folders.py::test_no_mode_hides_anything_from_an_ordinary_user",),
+        ("tests/unit/sandbox/test_scratch.py::test_no_mode_hides_anything_from_an_ordinary_user",),
     ),
     Mutant(
         "a folder that stays shut is empty",
         f"{RUNTIME}/sandbox/scratch.py",
         "        found = enough + 1\n",
         "        pass\n",
-        ("tests/rewards/test_rewards_folders.py::test_what_stays_shut_counts_as_more_than_enough",),
+        ("tests/unit/sandbox/test_scratch.py::test_what_stays_shut_counts_as_more_than_enough",),
     ),
     Mutant(
         "one kind of round teaches the other",
@@ -3109,7 +3113,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if job.spec.suspend or held is not None or _stopping(job, observed):",
         "    if job.spec.suspend or held is not None:",
         (
-            "tests/operator/test_operator_plan.py::"
+            "tests/unit/operator/policies/test_plan.py::"
             "test_what_is_edited_under_a_suspension_reaches_new_pods_also_when_the_resume_overtakes_the_drain",
         ),
     ),
@@ -3118,7 +3122,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/plan.py",
         "not pod.deleting and pod.incarnation <= known.get(pod.machine, 0) for pod in observed.pods",
         "not pod.deleting for pod in observed.pods",
-        ("tests/operator/test_operator_plan.py::test_a_resumption_cut_short_before_its_status_keeps_its_pods",),
+        ("tests/unit/operator/policies/test_plan.py::test_a_resumption_cut_short_before_its_status_keeps_its_pods",),
     ),
     Mutant(
         "a size that engines refuse stays the target",
@@ -3126,7 +3130,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    elif heard is not None and last.round > heard:",
         "    elif heard is not None and last.round < heard:",
         (
-            "tests/operator/test_operator_parallelism.py::test_a_size_that_engines_refuse_is_left_and_not_tried_again_for_a_while",
+            "tests/unit/operator/policies/scaling/test_parallelism_planner.py::test_a_size_that_engines_refuse_is_left_and_not_tried_again_for_a_while",
         ),
     ),
     Mutant(
@@ -3135,7 +3139,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return last.round < (history.ceiling_round or 0) + REFUSED_ROUNDS",
         "return last.round < (history.ceiling_round or 0)",
         (
-            "tests/operator/test_operator_parallelism.py::test_a_size_that_engines_refuse_is_left_and_not_tried_again_for_a_while",
+            "tests/unit/operator/policies/scaling/test_parallelism_planner.py::test_a_size_that_engines_refuse_is_left_and_not_tried_again_for_a_while",
         ),
         # --- benchmarks on the simulator ---
     ),
@@ -3158,7 +3162,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/workloads/trace.py",
         "prompts.append(Prompt(rows(), row.input, responses))",
         "prompts.append(Prompt(line - 1, row.input, responses))",
-        ("tests/workloads/test_workloads_readers.py::test_filter_counts_neither_blank_lines_nor_validation_rows",),
+        ("tests/unit/workloads/test_readers.py::test_filter_counts_neither_blank_lines_nor_validation_rows",),
     ),
     Mutant(
         "a job is not charged for its long rounds",
@@ -3193,21 +3197,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/lending/gain.py",
         "return 0.0 if 0 < gain < CLEAR_GAIN * alone else gain",
         "return gain",
-        ("tests/coordinator/test_coordinator_loan_gain.py::test_the_gain",),
+        ("tests/unit/scheduling/lending/test_gain.py::test_the_gain",),
     ),
     Mutant(
         "a full disk's own roll-back hides it",
         f"{RUNTIME}/coordinator/store/connection.py",
         "if db.in_transaction:",
         "if True:",
-        ("tests/coordinator/test_coordinator_full_disk.py",),
+        ("tests/unit/coordinator/store/test_full_disk.py",),
     ),
     Mutant(
         "a killed coordinator is heard on its way out",
         f"{RUNTIME}/simulator/core/network.py",
         "if not self._life.alive:\n            # A killed process",
         "if False:\n            # A killed process",
-        ("tests/simulation/test_simulation_runs.py::test_a_coordinator_that_was_killed_takes_leave_of_nobody",),
+        ("tests/simulation/test_runs.py::test_a_coordinator_that_was_killed_takes_leave_of_nobody",),
     ),
     Mutant(
         "programs never meet their timeout",
@@ -3235,7 +3239,9 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/on_policy/plan_next_round.py",
         "latency, replicas, seen = fit_latency(speeds), fleet.replicas * layout // size, speeds[-1]",
         "latency, replicas, seen = fleet.latency, fleet.replicas, speeds[-1]",
-        ("tests/coordinator/test_coordinator_forecast.py::test_a_round_is_foretold_in_every_layout_that_was_seen",),
+        (
+            "tests/unit/coordinator/on_policy/test_plan_next_round.py::test_a_round_is_foretold_in_every_layout_that_was_seen",
+        ),
     ),
     Mutant(
         "what a replica takes between two steps is not profiled",
@@ -3249,7 +3255,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/perf_model/profile.py",
         "seconds=median(one.seconds for one in its),",
         "seconds=max(one.seconds for one in its),",
-        ("tests/enginemodel/test_enginemodel_profile.py::test_repeats_of_a_load_are_their_median",),
+        ("tests/unit/perf_model/test_profile.py::test_repeats_of_a_load_are_their_median",),
     ),
     Mutant(
         "a prompt that is launched again has the lengths that it had",
@@ -3369,7 +3375,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        before = {} if outage else self._observed",
         "        before = self._observed",
         (
-            "tests/operator/test_operator_parts.py"
+            "tests/unit/operator/test_parts.py"
             "::test_after_an_outage_a_coordinator_has_its_leases_duration_to_come_back[15]",
         ),
     ),
@@ -3378,7 +3384,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "operator/rljob_operator/observer.py",
         "        lease = read if known.unread else _merged(known, read, 0.0)",
         "        lease = _merged(known, read, 0.0)",
-        ("tests/operator/test_operator_parts.py::test_who_cannot_be_asked_for_is_not_silent",),
+        ("tests/unit/operator/test_parts.py::test_who_cannot_be_asked_for_is_not_silent",),
     ),
     Mutant(
         "a stopped operator makes kubelets silent",
@@ -3500,7 +3506,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        await self._store.do(lambda s: s.experience.launched(reserved))\n",
         "        assert reserved\n",
         (
-            "tests/simulation/test_simulation_runs.py::test_seeds_hold_every_invariant",
+            "tests/simulation/test_runs.py::test_seeds_hold_every_invariant",
             f"{UPDATES}::test_the_last_long_responses_move_together_and_the_freed_replicas_go_on",
         ),
     ),
@@ -3516,14 +3522,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/fault_detection/stall_detection.py",
         "        return now - self._since >= self._seconds",
         "        return False",
-        ("tests/coordinator/test_coordinator_liveness.py",),
+        ("tests/unit/scheduling/fault_detection/test_stall_detection.py",),
     ),
     Mutant(
         "a machine may fail again and again",
         f"{RUNTIME}/scheduling/fault_detection/stall_detection.py",
         "        return before is not None and now - before <= self._seconds",
         "        return False",
-        ("tests/coordinator/test_coordinator_liveness.py",),
+        ("tests/unit/scheduling/fault_detection/test_stall_detection.py",),
     ),
     Mutant(
         "the trainer's line waits for the broadcast",
@@ -3589,28 +3595,28 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{API}/schema/crd.py",
         "value = {name: default for name, default in inner.items() if default is not None}",
         "value = {} if any(inner.values()) else None",
-        ("tests/api/test_api_crd.py::test_the_default_of_an_object_is_written_out",),
+        ("tests/unit/api/schema/test_crd.py::test_the_default_of_an_object_is_written_out",),
     ),
     Mutant(
         "an object with defaults inside is owned as a whole",
         f"{API}/schema/crd.py",
         'name not in schema.get("required", ()) and not _has_defaults(child):',
         'name not in schema.get("required", ()) and "default" not in child:',
-        ("tests/api/test_api_crd.py::test_an_object_that_may_be_left_out_is_filled_in_or_owned_as_a_whole",),
+        ("tests/unit/api/schema/test_crd.py::test_an_object_that_may_be_left_out_is_filled_in_or_owned_as_a_whole",),
     ),
     Mutant(
         "an object of the status is merged key by key",
         f"{API}/schema/crd.py",
         '            child["x-kubernetes-map-type"] = "atomic"\n',
         "            pass\n",
-        ("tests/api/test_api_crd.py::test_an_object_that_may_be_left_out_is_filled_in_or_owned_as_a_whole",),
+        ("tests/unit/api/schema/test_crd.py::test_an_object_that_may_be_left_out_is_filled_in_or_owned_as_a_whole",),
     ),
     Mutant(
         "a fault that finds nobody to hit is waited for",
         "hack/chaos/schedule.py",
         "return next((name for name in due if ROWS[name].victims(seen, Random(0))), due[0])",
         "return due[0]",
-        ("tests/chaos/test_chaos_plan.py::test_a_row_that_finds_nobody_to_hit_waits_for_its_turn",),
+        ("tests/unit/hack/chaos/test_schedule.py::test_a_row_that_finds_nobody_to_hit_waits_for_its_turn",),
     ),
     Mutant(
         "a machine that Kueue evicts stays in the target",
@@ -3652,7 +3658,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/pods/capacity.py",
         "if asked > sum(",
         "if False and asked > sum(",
-        ("tests/operator/test_operator_capacity.py",),
+        ("tests/unit/operator/policies/pods/test_capacity.py",),
     ),
     Mutant(
         "quota goes back before the pods that it stands for",
@@ -3687,7 +3693,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{KUBE}/client.py",
         'params = kept | {"continue": token}',
         'params = {"continue": token} | kept',
-        ("tests/operator/test_operator_client.py::test_a_list_whose_version_is_dropped_begins_anew",),
+        ("tests/unit/kube/test_client.py::test_a_list_whose_version_is_dropped_begins_anew",),
     ),
     Mutant(
         "a plan is made in the event loop",
@@ -3701,49 +3707,49 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/pods/devices.py",
         'resources = dict(container.get("resources", {}))',
         'resources = container.get("resources", {})',
-        ("tests/operator/test_operator_template_fuzz.py::test_a_template_is_refused_or_makes_pods",),
+        ("tests/unit/operator/policies/pods/test_template_fuzz.py::test_a_template_is_refused_or_makes_pods",),
     ),
     Mutant(
         "an error in a plan is nobody's to know",
         f"{OPERATOR}/workqueue.py",
         "            await self._tell(key, error)\n",
         "",
-        ("tests/operator/test_operator_failed.py::test_an_error_in_a_plan_is_told_and_taken_back",),
+        ("tests/unit/operator/test_reconciler.py::test_an_error_in_a_plan_is_told_and_taken_back",),
     ),
     Mutant(
         "a Lease that a cache shows unchanged is silence",
         f"{OPERATOR}/observer.py",
         "await asyncio.gather(*(self._confirm(key, gate) for key in expired))",
         "self._watched |= {key: replace(self._watched[key], confirmed=True) for key in expired}",
-        ("tests/operator/test_operator_parts.py::test_a_cache_that_stands_still_makes_nobody_silent",),
+        ("tests/unit/operator/test_parts.py::test_a_cache_that_stands_still_makes_nobody_silent",),
     ),
     Mutant(
         "what a cache shows is newer than what the store said",
         f"{OPERATOR}/observer.py",
         "if read.version < known.version or (known.renewed, known.holder) == (read.renewed, read.holder):",
         "if (known.renewed, known.holder) == (read.renewed, read.holder):",
-        ("tests/operator/test_operator_parts.py::test_a_cache_that_stands_still_makes_nobody_silent",),
+        ("tests/unit/operator/test_parts.py::test_a_cache_that_stands_still_makes_nobody_silent",),
     ),
     Mutant(
         "of a pod template only the names are looked at",
         f"{API}/parsing/pod_schema.py",
         "            advice = _scalar(kind, value)\n",
         "            advice = None\n",
-        ("tests/api/test_api_podschema.py::test_a_field_of_the_wrong_type_is_refused_with_its_path",),
+        ("tests/unit/api/parsing/test_pod_schema.py::test_a_field_of_the_wrong_type_is_refused_with_its_path",),
     ),
     Mutant(
         "each unknown name is compared with all known ones",
         f"{API}/parsing/pod_schema.py",
         "        if self._unknown > MOST_UNKNOWN:\n",
         "        if False:\n",
-        ("tests/api/test_api_podschema.py::test_a_spec_full_of_mistakes_costs_less_than_a_second",),
+        ("tests/unit/api/parsing/test_pod_schema.py::test_a_spec_full_of_mistakes_costs_less_than_a_second",),
     ),
     Mutant(
         "the last of two equal keys counts",
         f"{API}/parsing/yaml_text.py",
         "            if name in lines:\n",
         "            if False:\n",
-        ("tests/api/test_api_yaml.py::test_a_key_that_stands_twice_is_refused",),
+        ("tests/unit/api/parsing/test_yaml_text.py::test_a_key_that_stands_twice_is_refused",),
     ),
     Mutant(
         "who cannot renew the Lease stays in office",
@@ -3757,7 +3763,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/control_plane/confirmed_term.py",
         "        await self._confirm()",
         "        pass",
-        ("tests/simulation/test_simulation_fencing.py::test_a_coordinator_that_is_cut_off_ends_nobody",),
+        ("tests/simulation/test_fencing.py::test_a_coordinator_that_is_cut_off_ends_nobody",),
     ),
     Mutant(
         "a renewal under way confirms the office",
@@ -3771,21 +3777,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/pods/relay_membership.py",
         "    return len(order.chain) if told is None else len(set(order.chain) & set(told.chain))",
         "    return len(order.chain)",
-        ("tests/operator/test_operator_plan.py::test_the_chain_that_counts_is_the_coordinators",),
+        ("tests/unit/operator/policies/test_plan.py::test_the_chain_that_counts_is_the_coordinators",),
     ),
     Mutant(
         "what models wrote is pickled in the event loop",
         f"{RUNTIME}/ray_backend/backend.py",
         "        if method in BULKY:",
         "        if False:",
-        ("tests/coordinator/test_coordinator_ray_wire.py",),
+        ("tests/unit/ray_backend/test_backend.py",),
     ),
     Mutant(
         "weights are asked for that a trainer ahead of the store no longer has",
         f"{RUNTIME}/coordinator/asynchronous/loop.py",
         "        if self._orders.step is not None:\n            # Otherwise the trainer",
         "        if True:\n            # Otherwise the trainer",
-        ("tests/simulation/test_simulation_runs.py::test_an_update_that_nobody_heard_of_is_kept",),
+        ("tests/simulation/test_runs.py::test_an_update_that_nobody_heard_of_is_kept",),
     ),
     Mutant(
         "a trainer is made before the one before has ended",
@@ -3814,7 +3820,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "            await asyncio.wait(self._sending)",
         "            pass",
         (
-            "tests/coordinator/test_coordinator_ray_wire.py::"
+            "tests/unit/ray_backend/test_backend.py::"
             "test_nothing_overtakes_what_is_on_its_way_though_its_caller_gave_it_up",
         ),
     ),
@@ -3858,21 +3864,25 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/reporting/round_log.py",
         "            if target.writer is None:",
         "            if target.writer is None and not target.lost:",
-        ("tests/coordinator/test_coordinator_roundlog.py::test_a_full_disk_costs_lines_and_they_come_back_with_room",),
+        (
+            "tests/unit/coordinator/reporting/test_round_log.py::test_a_full_disk_costs_lines_and_they_come_back_with_room",
+        ),
     ),
     Mutant(
         "a silent coordinator counts though its node was lost",
         f"{OPERATOR}/policies/failure/losses.py",
         "        if node is not None and not node.ready:",
         "        if False:",
-        ("tests/operator/test_operator_silent.py::test_a_coordinator_whose_node_was_lost_too_costs_no_budget",),
+        (
+            "tests/unit/operator/policies/failure/test_silent_coordinators.py::test_a_coordinator_whose_node_was_lost_too_costs_no_budget",
+        ),
     ),
     Mutant(
         "all prompts that were tokenised are kept",
         f"{RUNTIME}/data/prompt_cache.py",
         "        while self.bytes > self._most and len(self._kept) > 1:",
         "        while False:",
-        ("tests/training/test_training_data.py::test_prompts_in_memory_have_a_bound_in_bytes",),
+        ("tests/unit/data/test_prompts.py::test_prompts_in_memory_have_a_bound_in_bytes",),
     ),
     Mutant(
         "fresh draws of pruned rounds are not counted",
@@ -3937,7 +3947,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/pods/capacity.py",
         "            sidecars = _sum(sidecars, _asked(container))",
         "            pass",
-        ("tests/operator/test_operator_capacity.py::test_what_a_pod_asks_for",),
+        ("tests/unit/operator/policies/pods/test_capacity.py::test_what_a_pod_asks_for",),
     ),
     Mutant(
         "a coordinator takes any head for its own",
@@ -3979,21 +3989,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/entrypoints/coordinator.py",
         "        in_time = False",
         "        in_time = True",
-        ("tests/coordinator/test_coordinator_pod_connect.py::test_whoever_lost_its_lease_has_no_time_for_a_goodbye",),
+        ("tests/unit/entrypoints/test_coordinator.py::test_whoever_lost_its_lease_has_no_time_for_a_goodbye",),
     ),
     Mutant(
         "connections outlive the program that they belong to",
         f"{RUNTIME}/entrypoints/__main__.py",
         "                os.set_inheritable(int(name), False)",
         "                pass",
-        ("tests/coordinator/test_coordinator_pod_standby.py::test_a_lost_lease_starts_the_program_over_in_its_pod",),
+        ("tests/unit/entrypoints/test_ray_node.py::test_a_lost_lease_starts_the_program_over_in_its_pod",),
     ),
     Mutant(
         "a driver looks for its raylet among its own processes",
         f"{RUNTIME}/entrypoints/coordinator.py",
         "    services.find_node_ids = lambda: {node_id}",
         "    pass",
-        ("tests/coordinator/test_coordinator_ray_head_real.py",),
+        ("tests/integration/entrypoints/test_ray_head.py",),
     ),
     # --- the seal ---
     Mutant(
@@ -4058,21 +4068,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/relay/network/service_thread.py",
         "            self._failure = error",
         "            pass",
-        ("tests/relay/test_relay_fuzz.py::test_the_end_of_a_service_is_said_at_the_next_call",),
+        ("tests/unit/relay/test_fuzz.py::test_the_end_of_a_service_is_said_at_the_next_call",),
     ),
     Mutant(
         "a relay that accepts nobody is alive",
         f"{RUNTIME}/relay/relay.py",
         "        self._receiver.check()",
         "        pass",
-        ("tests/relay/test_relay_fuzz.py::test_a_relay_that_serves_no_more_counts_as_lost",),
+        ("tests/unit/relay/test_fuzz.py::test_a_relay_that_serves_no_more_counts_as_lost",),
     ),
     Mutant(
         "a publisher that sends no more ships",
         f"{RUNTIME}/relay/publisher.py",
         "        self._sender.check()",
         "        pass",
-        ("tests/relay/test_relay_fuzz.py::test_a_publisher_that_sends_no_more_ships_nothing",),
+        ("tests/unit/relay/test_fuzz.py::test_a_publisher_that_sends_no_more_ships_nothing",),
     ),
     Mutant(
         "who waits for an engine that failed hears nothing",
@@ -4101,7 +4111,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{KUBE}/client.py",
         'params = {"limit": str(resource.page), **_selectors(labels, fields)}',
         "params = _selectors(labels, fields)",
-        ("tests/operator/test_operator_client.py::test_memory_does_not_grow_with_the_length_of_a_list",),
+        ("tests/unit/kube/test_client.py::test_memory_does_not_grow_with_the_length_of_a_list",),
     ),
     Mutant(
         "a page stays in memory while the next one comes",
@@ -4109,13 +4119,13 @@ MUTANTS: tuple[Mutant, ...] = (
         '            found += map(keep, answer.get("items") or [])',
         '            found += map(keep, answer.get("items") or [])\n'
         '            self.__dict__.setdefault("pages", []).append(answer)',
-        ("tests/operator/test_operator_client.py::test_memory_does_not_grow_with_the_length_of_a_list",),
+        ("tests/unit/kube/test_client.py::test_memory_does_not_grow_with_the_length_of_a_list",),
     ),
     Mutant(
         "the versions of all pruned rounds are looked through",
         f"{RUNTIME}/coordinator/store/store.py",
         '"SELECT MIN(version) FROM versions INDEXED BY versions_by_step"',
         '"SELECT MIN(version) FROM versions"',
-        ("tests/coordinator/test_coordinator_long_job.py",),
+        ("tests/unit/coordinator/store/test_long_job.py",),
     ),
 )

@@ -1,7 +1,7 @@
 """vLLM compatibility: everything that depends on internals of vLLM 0.32 and not on its documented interface.
 
-A new vLLM release is checked against this file and the contract suite in tests/rollout only. Each entry says what is
-wrong or missing upstream and how it was observed.
+A new vLLM release is checked against this file and the contract suite in tests/unit/rollout/engines only. Each entry
+says what is wrong or missing upstream and how it was observed.
 """
 
 from __future__ import annotations

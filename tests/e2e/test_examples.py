@@ -1,0 +1,88 @@
+"""The examples that fit a machine without accelerators, run to their end: the smallest one as it is, and the demo's cut
+down to two small rounds, which is the real language model on the real vLLM.
+
+That the API server takes every example is tested in tests/integration/charts/test_examples.py.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support.e2e.kubectl import Kubectl, is_true, runtime
+from tests.support.paths import ROOT
+
+pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
+
+EXAMPLES = ROOT / "examples"
+
+ENGINES = """
+import json, pathlib
+def maps(process):
+    try:
+        return (process / "maps").read_text()
+    except OSError:  # it has ended meanwhile
+        return ""
+print(json.dumps([p.name for p in pathlib.Path("/proc").glob("[0-9]*") if "/vllm/" in maps(p)]))
+"""
+"""Processes that have vLLM's compiled kernels mapped."""
+
+MODEL = """
+import json, pathlib, sys
+import safetensors
+folder = pathlib.Path(sys.argv[1])
+with safetensors.safe_open(folder / "model.safetensors", "numpy") as file:
+    print(json.dumps({"files": sorted(f.name for f in folder.iterdir()), "tensors": len(list(file.keys()))}))
+"""
+
+
+@pytest.mark.slow  # a whole life, with its end and what describe tells, is in tests/e2e/test_real_nodes.py
+def test_minimal_completes_and_describe_tells_it(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", str(EXAMPLES / "minimal.yaml"))
+    kubectl.wait("minimal completes", lambda: is_true(kubectl.job("minimal"), "Complete"))
+
+    report = runtime(kubectl.job("minimal"))
+    assert (report["round"], report["weightVersion"]) == (8, 9), "the first weights are version 1, then one a round"
+    assert report["totals"]["trainedTrajectories"] == 8 * 8 * 8
+    assert report["rewardLast"] > report["rewardFirst"]
+    kubectl.wait("the end is told", lambda: "Completed" in kubectl("describe", "rljob", "minimal"))  # after the status
+    story = kubectl("describe", "rljob", "minimal")
+    assert f"8 rounds are done; the model is at {report['modelPath']}" in story
+    events = story.partition("Events:")[2].splitlines()
+    reasons = [line.split()[1] for line in events if "rljob-operator" in line]
+    for earlier, later in (("Created", "Running"), ("Running", "Completed")):
+        assert reasons.index(earlier) < reasons.index(later)
+
+
+def test_a_real_model_trains_with_vllm(kubectl: Kubectl) -> None:
+    kubectl.apply(*_two_rounds_of_the_demo())
+    name = "addition-smollm2"
+    kubectl.wait("its first round", lambda: kubectl.rounds(name) >= 1)
+    (rollout,) = kubectl.pods(name, "rollout")
+    assert json.loads(kubectl("exec", rollout["metadata"]["name"], "--", "python", "-c", ENGINES))
+    kubectl.wait("it completes", lambda: is_true(kubectl.job(name), "Complete"))
+
+    report = runtime(kubectl.job(name))
+    assert (report["round"], report["weightVersion"]) == (2, 3)
+    assert report["totals"]["trainedTrajectories"] == 2 * 2 * 4
+    assert 0 <= report["reward"] <= 1.1, "a right number gives 1, any number 0.1 more"
+    (trainer,) = kubectl.pods(name, "trainer")
+    shown = kubectl("exec", trainer["metadata"]["name"], "--", "python", "-c", MODEL, report["modelPath"])
+    exported = json.loads(shown)
+    assert {"config.json", "tokenizer.json"} <= set(exported["files"])
+    assert exported["tensors"] == 272, "of SmolLM2-135M; its head is tied to the embedding"
+
+
+def _two_rounds_of_the_demo() -> list[dict[str, Any]]:
+    text = (EXAMPLES / "addition-smollm2.yaml").read_text(encoding="utf-8")
+    documents = [document for document in yaml.safe_load_all(text) if document]
+    spec = next(document["spec"] for document in documents if document["kind"] == "RLJob")
+    spec["rounds"] = 2
+    spec["algorithm"] |= {"promptsPerRound": 2, "responsesPerPrompt": 4}
+    spec["rollout"] |= {"machines": 1, "engineOptions": {"maxConcurrentRequests": 8, "kvCacheBytes": "64Mi"}}
+    # The trainer's pod stays, so that one can look at the model.
+    spec["runPolicy"] |= {"cleanPodPolicy": "None"}
+    return documents

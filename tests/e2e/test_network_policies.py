@@ -1,0 +1,113 @@
+"""A namespace in which every connection is denied: a job trains there by the policies of the guide and its own."""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import yaml
+
+from rljob_api.constants import HEALTH_PORT, RAY_PORT
+from tests.support.e2e.kubectl import Kubectl
+from tests.support.e2e.life import Clock, begin, ends_with_every_response_trained_on_once
+from tests.support.paths import ROOT
+
+pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
+
+JOB = "denied"
+GUIDE = ROOT / "docs/guides/platform.md"
+PORT = 8080
+CALL = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 4).close(); print('open')"
+
+
+@pytest.fixture
+def enforced(real_nodes: Any) -> Iterator[None]:
+    """The nodes enforce NetworkPolicies, which their CNI plug-ins do not."""
+    real_nodes.run("network-policies", "enforce", timeout=600)
+    try:
+        yield
+    finally:
+        real_nodes.run("network-policies", "ignore")
+
+
+def test_a_job_trains_where_every_connection_is_denied(
+    kubectl: Kubectl, minimal: dict[str, Any], real_nodes: Any, enforced: None
+) -> None:
+    deny, allow = _policies(urllib.parse.urlsplit(real_nodes.api.server).port)
+    kubectl.apply(_pod("web", "python", "-m", "http.server", str(PORT)), _pod("caller", "sleep", "3600"))
+    web = _address(kubectl, "web")
+    _address(kubectl, "caller")
+    kubectl.wait("an answer", lambda: _open(kubectl, web, PORT), 60)
+    kubectl.apply(deny)
+    kubectl.wait("the same connection is refused", lambda: not _open(kubectl, web, PORT), 60)
+
+    kubectl.apply(allow)
+    clock = Clock()
+    begin(kubectl, minimal, JOB, rollout={**minimal["spec"]["rollout"], "machines": 2})
+    trained = clock.seconds
+    (coordinator,) = kubectl.pods(JOB, "coordinator")
+    address = coordinator["status"]["podIP"]
+    with _elsewhere() as stranger:
+        kubectl.wait("anybody reads health", lambda: _open(stranger, address, HEALTH_PORT), 60)
+        assert not _open(stranger, address, RAY_PORT), "none but the job's own pods reach its Ray"
+    assert not _open(kubectl, web, PORT)
+    ends_with_every_response_trained_on_once(kubectl, JOB)
+    print(f"three rounds after {trained:.0f} s")
+
+
+def _policies(port: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The guide's two policies, with this API server's port."""
+    (text,) = [block for block in re.findall(r"```yaml\n(.*?)```", GUIDE.read_text("utf-8"), re.S) if "deny" in block]
+    deny, allow = yaml.safe_load_all(text.replace("6443", str(port)))
+    return deny, allow
+
+
+def _pod(name: str, *command: str) -> dict[str, Any]:
+    confined = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    container = {
+        "name": "main",
+        "image": "rljob.local/runtime:dev",
+        "command": list(command),
+        "securityContext": confined,
+    }
+    spec = {"containers": [container], "terminationGracePeriodSeconds": 0}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def _address(kubectl: Kubectl, pod: str) -> str:
+    def address() -> str:
+        status = kubectl.get("pod", pod)["status"]
+        return str(status["podIP"]) if status["phase"] == "Running" else ""
+
+    return str(kubectl.wait(f"{pod} runs", address, 60))
+
+
+def _open(kubectl: Kubectl, address: str, port: int) -> bool:
+    """Whether the pod `caller` gets a connection."""
+    said = kubectl("exec", "caller", "--", "python", "-c", CALL, address, str(port), check=False)
+    assert said.startswith("open") or "timed out" in said or "Connection refused" in said, said
+    return said.startswith("open")
+
+
+@contextmanager
+def _elsewhere() -> Iterator[Kubectl]:
+    """A caller in a namespace without any policy."""
+    kubectl = Kubectl(f"e2e-{uuid.uuid4().hex[:8]}")
+    kubectl("create", "namespace", kubectl.namespace)
+    try:
+        kubectl.apply(_pod("caller", "sleep", "3600"))
+        _address(kubectl, "caller")
+        yield kubectl
+    finally:
+        kubectl("delete", "namespace", kubectl.namespace, "--wait=false")

@@ -1,0 +1,293 @@
+"""A server refuses by schema and CEL rules what the Python validation refuses, as far as a server can see it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljob_api import InvalidSpec, load
+from rljob_api.immutability import NEVER, WHILE_SUSPENDED, validate_update
+from tests.support.api.invalid_specs import CASES, UNKNOWN, Case
+from tests.support.api.jobs import REMOVE, job
+from tests.support.api.kubectl import Kube
+
+pytestmark = pytest.mark.cluster
+
+
+def python_refuses(document: dict[str, Any]) -> bool:
+    try:
+        load(document)
+    except InvalidSpec:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_the_server_refuses_what_it_can_see(server: Kube, case: Case) -> None:
+    refused = server.refusals(job(case.edits))
+    assert bool(refused) is case.server, refused
+
+
+@pytest.mark.parametrize("case", UNKNOWN, ids=lambda case: case.id)
+def test_kubectl_has_unknown_fields_refused(server: Kube, case: Case) -> None:
+    (refused,) = server.refusals(job(case.edits), strict=True)
+    assert f'unknown field "{case.path}"' in refused
+
+
+GOOD: list[dict[str, Any]] = [
+    {},
+    {"metadata.name": "a"},
+    {"metadata.name": "a" * 43},
+    {"spec.rollout.minMachines": 1, "spec.rollout.maxMachines": 8},
+    {"spec.rollout.acceleratorsPerMachine": 8, "spec.rollout.tensorParallelSize": 4},
+    {"spec.rollout.slotsPerMachine": 2, "spec.rollout.tensorParallelSize": 2},
+    {
+        "spec.rollout.acceleratorsPerMachine": 8,
+        "spec.rollout.tensorParallelSize": 4,
+        "spec.rollout.allowedTensorParallelSizes": [4],
+    },
+    {
+        "spec.rollout.acceleratorsPerMachine": 8,
+        "spec.rollout.tensorParallelSize": 4,
+        "spec.rollout.allowedTensorParallelSizes": [8, 2, 4],
+    },
+    {"spec.rollout.machines": 1024, "spec.rollout.acceleratorsPerMachine": 16},
+    {"spec.algorithm.promptsPerRound": 1, "spec.algorithm.minibatches": 1},
+    {"spec.algorithm.learningRate": 1, "spec.algorithm.clipHigh": 0, "spec.algorithm.betas": [0, 0]},
+    {"spec.data.prompts": {"file": {"path": "pvc://claim/a.jsonl"}}, "spec.rewards": [{"name": "m", "kind": "Math"}]},
+    {"spec.data.prompts": {"dataset": {"path": "/d"}}, "spec.rewards": [{"name": "m", "kind": "Math", "weight": -1}]},
+    {"spec.rewards[1]": {"name": "own", "kind": "Python", "function": "my.rewards:length", "weight": 0}},
+    {"spec.rewards[0].timeout": {"minSeconds": 3, "maxSeconds": 3}},
+    {"spec.rewards[1]": {"name": "c", "kind": "Code"}},
+    {"spec.rewards[1]": {"name": "c", "kind": "Code", "code": {"score": "ShareOfTests", "memoryBytes": "512Mi"}}},
+    {
+        "spec.rewards[1]": {
+            "name": "j",
+            "kind": "Judge",
+            "judge": {"url": "https://judge:8000/v1", "model": "org/judge"},
+        }
+    },
+    {
+        "spec.rewards[1]": {
+            "name": "j",
+            "kind": "Judge",
+            "judge": {
+                "url": "http://j",
+                "model": "m",
+                "apiKeyVariable": "KEY",
+                "prompt": "Rate {response}",
+                "scale": 1,
+            },
+        }
+    },
+    {"spec.checkpoint": {"volumeClaimName": "claim", "everyRounds": 1}},
+    {"spec.checkpoint": {"emptyDir": {"sizeLimit": "20Gi"}}},
+    {"spec.relay": {"chunkBytes": "64Ki", "heartbeatSeconds": 5}},
+    {"spec.relay.chunkBytes": "1048576"},
+    {"spec.failurePolicy.nodeFailure": {"graceSeconds": 5, "forceDelete": "Always", "avoidFailedNodesSeconds": 0}},
+    {"spec.runPolicy": {"startupDeadlineSeconds": 60, "activeDeadlineSeconds": 60, "ttlSecondsAfterFinished": 0}},
+    {
+        "spec.tailBatching": {"enabled": False, "promptFactor": 1},
+        "spec.mode": "OnPolicy",
+        "spec.scheduling.gang": "None",
+    },
+    {
+        "spec.tailBatching": {"enabled": True, "promptFactor": 4, "responseFactor": 1},
+        "spec.algorithm.dynamicSampling": {"enabled": True, "maxPromptFactor": 3},
+        "spec.streamTraining.enabled": True,
+    },
+    {
+        "spec.tailBatching": {"enabled": "Auto", "promptFactor": "Auto", "responseFactor": 1},
+        "spec.streamTraining.enabled": "Auto",
+        "spec.algorithm.minibatches": 2,
+    },
+    {"spec.tailBatching": {"enabled": True, "promptFactor": "Auto", "responseFactor": "Auto"}},
+    {"spec.model.source": "hf://org/name@main", "spec.suspend": True, "spec.managedBy": "kueue.x-k8s.io/multikueue"},
+    {"spec.rollout.template.spec.containers": [{"name": "main", "image": "r:1"}, {"name": "proxy", "image": "p:1"}]},
+    {"spec.trainer.template.spec": {"restartPolicy": "Never", "hostNetwork": False, "futureField": {"a": 1}}},
+    {
+        "spec.rewards[1]": {"name": "c", "kind": "Code", "code": {"parallelism": 2, "memoryBytes": "256Mi"}},
+        "spec.coordinator.template.spec.containers": [
+            {"name": "rewards", "resources": {"limits": {"memory": "1Gi"}}, "env": [{"name": "A", "value": "b"}]}
+        ],
+    },
+    {"spec.trainer.template.spec.containers": [{"name": "rewards", "image": "a sidecar like any other:1"}]},
+    *(
+        {"spec.rollout.acceleratorsPerMachine": 2, "spec.accelerator": accelerator}
+        for accelerator in (
+            {"resource": "amd.com/gpu"},
+            {"deviceClass": "gpu.nvidia.com"},
+            {"claimTemplate": "two-of-a-kind"},
+            {"kind": "None"},
+        )
+    ),
+    {
+        "spec.trainer": {"acceleratorsPerReplica": 8, "accelerator": {"claimTemplate": "linked"}},
+        "spec.rollout": {"machines": 2, "acceleratorsPerMachine": 1, "accelerator": {"resource": "google.com/tpu"}},
+    },
+    {
+        "spec.rollout.acceleratorsPerMachine": 2,
+        "spec.accelerator": {"resource": "amd.com/gpu"},
+        "spec.scheduling.acceleratorResource": "amd.com/gpu",
+    },
+    {  # as it is stored by a server that filled the old field in
+        "spec.rollout.acceleratorsPerMachine": 2,
+        "spec.accelerator": {"deviceClass": "gpu.nvidia.com"},
+        "spec.scheduling.acceleratorResource": "nvidia.com/gpu",
+    },
+]
+
+
+@pytest.mark.parametrize("edits", GOOD, ids=str)
+def test_both_accept_good_jobs(server: Kube, edits: dict[str, Any]) -> None:
+    document = job(edits)
+    load(document)
+    assert server.refusals(document, strict=True) == []
+
+
+def maybe(*values: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from([REMOVE, *values])
+
+
+# Values on both sides of every bound that more than one field draws. REMOVE leaves the field out.
+EDITS = st.fixed_dictionaries(
+    {
+        "spec.rounds": st.sampled_from([1, 2, 24]),
+        "spec.rollout.machines": st.sampled_from([1, 2, 3, 1024]),
+        "spec.rollout.minMachines": maybe(1, 2, 4),
+        "spec.rollout.maxMachines": maybe(1, 2, 4, 1024),
+        "spec.rollout.acceleratorsPerMachine": maybe(0, 1, 2, 6, 8, 17),
+        "spec.rollout.slotsPerMachine": maybe(1, 2, 6),
+        "spec.rollout.tensorParallelSize": maybe(1, 2, 3, 4),
+        "spec.rollout.allowedTensorParallelSizes": maybe([1], [1, 2], [4, 2], [2, 2], [3, 1], [2, 3, 6]),
+        "spec.algorithm.promptsPerRound": maybe(1, 6, 65536),
+        "spec.algorithm.responsesPerPrompt": maybe(2, 16, 17),
+        "spec.algorithm.minibatches": maybe(1, 2, 4),
+        "spec.algorithm.warmupRounds": maybe(0, 2, 3),
+        "spec.algorithm.maxTokensPerMicrobatch": maybe(2047, 2048, 1 << 20, 1 << 24),
+        "spec.data.maxPromptTokens": maybe(1, 1 << 20),
+        "spec.data.maxResponseTokens": maybe(8, 1 << 20),
+        "spec.data.systemPrompt": maybe("Think."),
+        "spec.data.chatTemplate": maybe(True, False),
+        "spec.rewards[0].weight": maybe(0, 0.5),
+        "spec.rewards[0].kind": st.sampled_from(["ReasoningGym", "Math", "Python", "Code", "Judge"]),
+        "spec.rewards[0].code": maybe({}),
+        "spec.rewards[0].judge": maybe(
+            {"url": "http://j", "model": "m"}, {"url": "http://j", "model": "m", "prompt": "?"}
+        ),
+        "spec.rewards[0].function": maybe("m:f"),
+        "spec.rewards[0].timeout.minSeconds": maybe(30, 31),
+        "spec.data.prompts.file": maybe({"path": "/p"}),
+        "spec.checkpoint.volumeClaimName": maybe("claim"),
+        "spec.checkpoint.emptyDir": maybe({}),
+        "spec.relay.heartbeatSeconds": maybe(5, 6),
+        "spec.repack.enabled": maybe(False, True),
+        "spec.streamTraining.enabled": maybe(False, "Auto"),
+        "spec.failurePolicy.nodeFailure.graceSeconds": maybe(0, 16, 3601),
+        "spec.accelerator": maybe({"resource": "amd.com/gpu"}, {"deviceClass": "gpu.amd.com"}, {"kind": "None"}),
+        "spec.trainer.acceleratorsPerReplica": maybe(0, 1),
+        "spec.trainer.accelerator": maybe({"claimTemplate": "two"}, {"kind": "None", "claimTemplate": "two"}, {}),
+        "spec.scheduling.acceleratorResource": maybe("nvidia.com/gpu", "amd.com/gpu"),
+    }
+)
+
+
+@settings(max_examples=150)
+@given(EDITS, st.integers(0, 2**32))
+def test_both_agree_on_random_jobs(server: Kube, edits: dict[str, Any], keep: int) -> None:
+    """A few of the edits at a time, so that about half of the jobs are good."""
+    chosen = [item for index, item in enumerate(edits.items()) if keep >> index & 1 and keep >> (index + 7) & 1]
+    document = job({path: value for path, value in chosen if value is not REMOVE})
+    refused = server.refusals(document)
+    assert python_refuses(document) is bool(refused), refused
+
+
+CHANGES: dict[str, tuple[Any, Any]] = {
+    "managedBy": ("rljob.dev/operator", "kueue.x-k8s.io/multikueue"),
+    "mode": ("OnPolicy", "Asynchronous"),
+    "model": ({"source": "/a"}, {"source": "/b"}),
+    "data.prompts": ({"reasoningGym": {"task": "a"}}, {"reasoningGym": {"task": "b"}}),
+    "data.seed": (1, 2),
+    "checkpoint.volumeClaimName": (REMOVE, "claim"),
+    "checkpoint.emptyDir": ({}, REMOVE),
+    "data.systemPrompt": ("Think.", REMOVE),
+    "data.chatTemplate": (True, False),
+    "data.onInvalidRecord": ("Fail", "Skip"),
+    "data.maxPromptTokens": (64, 65),
+    "data.maxResponseTokens": (64, 65),
+    "rewards": ([{"name": "a", "kind": "Math"}], [{"name": "a", "kind": "Math", "weight": 2}]),
+    "algorithm": ({"clipLow": 0.1}, {"clipLow": 0.2}),
+    "tailBatching": ({}, {"enabled": True}),
+    "streamTraining": ({}, {"enabled": True}),
+    "experience": ({}, {"sampler": "Uniform"}),
+    "repack": ({}, {"enabled": False}),
+    "accelerator": ({"resource": "amd.com/gpu"}, {"deviceClass": "gpu.amd.com"}),
+    "trainer": ({"template": {"spec": {"nodeSelector": {"a": "b"}}}}, {"template": {"spec": {}}}),
+    "coordinator": ({"template": {"metadata": {"labels": {"a": "b"}}}}, {}),
+    "relay": ({"chunkBytes": "1Mi"}, {"chunkBytes": "2Mi"}),
+    "scheduling": ({}, {"schedulerName": "volcano"}),
+    "rollout.acceleratorsPerMachine": (1, 2),
+    "rollout.accelerator": (REMOVE, {"claimTemplate": "two"}),
+    "rollout.slotsPerMachine": (1, 2),
+    "rollout.tensorParallelSize": (1, 2),
+    "rollout.allowedTensorParallelSizes": (REMOVE, [1, 2]),
+    "rollout.engine": ("VLLM", "Reference"),
+    "rollout.engineOptions": ({}, {"maxConcurrentRequests": 8}),
+}
+BASE = {"spec.rollout.acceleratorsPerMachine": 2}
+
+
+def pair(path: str, old_suspended: bool, new_suspended: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    before, after = CHANGES[path]
+    documents = []
+    for value, suspended in ((before, old_suspended), (after, new_suspended)):
+        edits = {**({} if path == "rollout.slotsPerMachine" else BASE), "spec.suspend": suspended}
+        edits.pop(f"spec.{path}", None)
+        documents.append(job({**edits, **({} if value is REMOVE else {f"spec.{path}": value})}))
+    return documents[0], documents[1]
+
+
+def test_every_field_that_may_not_change_has_a_case() -> None:
+    assert set(CHANGES) == {*NEVER, *WHILE_SUSPENDED}
+
+
+@pytest.mark.parametrize("suspended", list(itertools.product([False, True], repeat=2)), ids=str)
+@pytest.mark.parametrize("path", list(CHANGES))
+def test_changes_are_refused_alike(server: Kube, path: str, suspended: tuple[bool, bool]) -> None:
+    old, new = pair(path, *suspended)
+    refused = path in NEVER or not any(suspended)
+    told = server.refused_change(old, new)
+    assert bool(told) is refused, told
+    if refused:
+        with pytest.raises(InvalidSpec) as caught:
+            validate_update(load(old), load(new))
+        assert all(error.path.startswith(f"spec.{path}") for error in caught.value.errors)
+        assert len(told) == 1
+        assert f"{path} is immutable" in told[0] or f"{path} can change only while the job is suspended" in told[0]
+    else:
+        validate_update(load(old), load(new))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"spec.rollout.machines": 5},
+        {"spec.rollout.maxMachines": 5},
+        {"spec.rounds": 100},
+        {"spec.suspend": True},
+        {"spec.rollout.template.spec.nodeSelector": {"a": "b"}},
+        {"spec.runPolicy.ttlSecondsAfterFinished": 5},
+        {"spec.failurePolicy.maxReplacementsPerMachine": 5},
+        {"spec.checkpoint.keep": 7},
+    ],
+    ids=str,
+)
+def test_the_rest_may_change_while_the_job_runs(server: Kube, change: dict[str, Any]) -> None:
+    old, new = job(), job(change)
+    assert server.refused_change(old, new) == []
+    validate_update(load(old), load(new))

@@ -1,0 +1,65 @@
+"""The private API server, as the tests of other packages use it."""
+
+import pytest
+
+from hack.local_cluster import kube, pki, recipe
+from hack.local_cluster.apiserver import api_server
+from hack.local_cluster.process import Daemons
+
+pytestmark = pytest.mark.cluster
+
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def widget_crd() -> dict:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.cluster.test"},
+        "spec": {
+            "group": "cluster.test",
+            "scope": "Namespaced",
+            "names": {"plural": "widgets", "kind": "Widget"},
+            "versions": [version],
+        },
+    }
+
+
+def test_serves_custom_resources_and_server_side_apply(apiserver):
+    api = apiserver.client()
+    api.call("POST", CRD, widget_crd())
+    path = "/apis/cluster.test/v1/namespaces/default/widgets"
+    kube.wait("the new resource", 30, lambda: api.get(path)["items"] == [])
+    widget = {"apiVersion": "cluster.test/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 3}}
+    api.apply(f"{path}/w", widget)
+    assert api.get(f"{path}/w")["spec"] == {"size": 3}
+    managers = [m["manager"] for m in api.get(f"{path}/w")["metadata"]["managedFields"]]
+    assert managers == ["rljob-cluster"]
+
+
+def test_refuses_who_has_no_token(apiserver, tmp_path):
+    forged = tmp_path / "kubeconfig"
+    forged.write_text(apiserver.kubeconfig.read_text().replace('"token": "', '"token": "x'))
+    with pytest.raises(kube.ApiError, match="401"):
+        kube.Api(forged).get("/api/v1/namespaces")
+
+
+def test_is_of_the_version_that_the_recipe_names(apiserver):
+    assert apiserver.client().get("/version")["gitVersion"] == f"v{recipe.release().version}"
+
+
+def test_with_controllers_namespaces_end_and_users_have_no_rights_but_rbacs(tmp_path):
+    with api_server(tmp_path, [pki.User("nobody", "nobody")], controllers=True) as server:
+        api = server.client()
+        with pytest.raises(kube.ApiError, match="403"):
+            kube.Api(server.kubeconfig_of(pki.User("nobody", "nobody"))).get("/api/v1/namespaces")
+        api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "short"}})
+        api.call("DELETE", "/api/v1/namespaces/short")
+        kube.wait("the namespace's end", 60, lambda: api.find("/api/v1/namespaces/short") is None)
+        daemons = Daemons(server.folder / "pids", server.folder / "logs")
+        running = [daemons.get(name) for name in daemons.names()]
+        assert [p.alive for p in running] == [True] * 4
+    assert not any(p.alive for p in running)
+    assert list(tmp_path.iterdir()) == []

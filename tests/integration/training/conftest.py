@@ -1,0 +1,3 @@
+"""Tiny models."""
+
+from tests.support.training.fixtures import model_folder, one_thread  # noqa: F401

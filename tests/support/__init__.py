@@ -1,0 +1,1 @@
+"""What tests share: builders, fakes and fixtures. No test imports another test."""

@@ -1,0 +1,1 @@
+"""Specs, and an API server that knows them."""

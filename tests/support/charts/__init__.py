@@ -1,0 +1,1 @@
+"""The chart, with Helm and kubectl as users have them."""

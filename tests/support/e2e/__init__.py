@@ -1,0 +1,1 @@
+"""Jobs on real nodes."""

@@ -1,0 +1,1 @@
+"""Reward functions. Workers load them by their bare name, from this folder."""

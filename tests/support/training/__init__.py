@@ -1,0 +1,1 @@
+"""Trainers, ranks and gradient units, small enough for a processor."""

@@ -1,0 +1,3 @@
+"""Helm and kubectl."""
+
+from tests.support.charts.fixtures import tools  # noqa: F401

@@ -1,0 +1,152 @@
+"""Stores that earlier runtimes wrote: dumps of jobs of their time, stopped in the middle of round 3."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from rljob_api.status import FinishedOutcome, LoanReport, RoundKind, RoundReport
+from rljob_runtime.coordinator.store.connection import StoreUnusable
+from rljob_runtime.coordinator.store.records import Boundary
+from rljob_runtime.coordinator.store.schema import FORMAT
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
+from rljob_runtime.scheduling.round import PromptOutcome, RoundOutcome
+from rljob_runtime.scheduling.round_planner.plans import Plan
+from rljob_runtime.scheduling.tail_batching import Factors
+from tests.support.simulated_job import Stage, job
+
+DUMPS = Path(__file__).parent / "store_formats"
+FORMATS = range(1, FORMAT)
+
+
+@pytest.fixture(params=FORMATS)
+def version(request) -> int:
+    return request.param
+
+
+@pytest.fixture
+def path(tmp_path, version) -> Path:
+    return write(tmp_path / "state.db", version)
+
+
+def write(path: Path, version: int, more: str = "") -> Path:
+    db = sqlite3.connect(path)
+    db.executescript((DUMPS / f"{version}.sql").read_text() + more)
+    assert db.execute("PRAGMA user_version").fetchone() == (version,)
+    db.close()
+    return path
+
+
+def schema(path: Path) -> dict[str, object]:
+    """Columns by table, and the text of indexes and triggers."""
+    db = sqlite3.connect(path)
+    found: dict[str, object] = {}
+    for kind, name, text in db.execute("SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall():
+        if kind == "table":
+            columns = {row[1:] for row in db.execute(f"PRAGMA table_xinfo({name})")}
+            found[name] = {(*column[:4], column[4] > 0) for column in columns}, text.count("CHECK")
+        else:
+            found[name] = text
+    assert db.execute("PRAGMA foreign_key_check").fetchall() == []
+    db.close()
+    return found
+
+
+def test_every_earlier_format_is_known() -> None:
+    assert sorted(int(dump.stem) for dump in DUMPS.glob("*.sql")) == list(FORMATS)
+
+
+def test_the_schema_is_that_of_a_new_store(path, tmp_path):
+    Store(path, "uid-1").close()
+    Store(tmp_path / "new.db", "uid-1").close()
+    assert schema(path) == schema(tmp_path / "new.db")
+
+
+def test_the_round_under_way_goes_on_where_it_was(path, version):
+    before = sqlite3.connect(path)
+    lengths = dict(before.execute("SELECT epoch || '.' || idx || '.' || sample, SUM(length(tokens) / 4) FROM chunks "
+                                  "GROUP BY 1").fetchall())  # fmt: skip
+    before.close()
+    store = Store(path, "uid-1")
+    boundary, opened = store.boundary(), store.round_under_way()
+    assert (boundary.step, boundary.report.round) == (2, 2)
+    shape = opened.plan.shape
+    assert (opened.plan.step, shape.kind, shape.prompts, shape.groups, shape.responses) == (3, RoundKind.LONG, 3, 3, 2)
+    assert opened.plan.rules.max_prompts == 9
+    # Decisions and lengths are kept since format 4.
+    assert opened.chosen.plan == (Plan() if version < 4 else Plan(Factors(1.5, 1.5)))
+    assert len(opened.saved) == 6
+    assert lengths == {str(key): len(partial.token_ids) for key, partial in opened.partials.items()}
+    known = store.remembered(1).rounds
+    assert len(known) == (0 if version < 4 else 2)
+    assert not store.experience.in_use()
+    # It is finished, trained on and closed under the constraints of now.
+    keys = opened.plan.trajectories()
+    store.launched(3, opened.plan.version, [(key, Lease("rollout-0", 9)) for key in keys])
+    whole = [Response(key, 9, opened.plan.version, (), (), FinishReason.STOP, "rollout-0") for key in keys]
+    store.finish(3, [], whole)
+    for key in keys:
+        store.score(3, key, 1.0)
+    store.assign(3, keys)
+    fates = dict.fromkeys(opened.plan.prompts, PromptOutcome.TRAINED)
+    left = tuple(prompt for prompt in boundary.queue if prompt not in fates)
+    settlement = RoundOutcome(opened.plan.prompts, fates, {}, keys)
+    store.close_round(settlement, Boundary(3, Cursor(0, 20), report=boundary.report, queue=left))
+    (only,) = store.remembered(1).rounds[len(known) :]
+    assert sum(one.tokens for prompt in only.prompts.values() for one in prompt.responses) == sum(lengths.values())
+    store.close()
+
+
+def test_reports_have_the_field_names_of_now(path, version):
+    Store(path, "uid-1").close()
+    db = sqlite3.connect(path)
+    texts = db.execute("SELECT report FROM boundaries WHERE report IS NOT NULL ORDER BY step").fetchall()
+    db.close()
+    reports = [RoundReport.model_validate_json(text) for (text,) in texts]
+    assert [report.round for report in reports] == [1, 2]
+    if version > 1:
+        assert [report.deferred_prompts for report in reports] == [2, 4]
+    if version == 6:
+        assert [report.loan for report in reports] == [
+            LoanReport(state="Loaned"),
+            LoanReport(state="NotLoaned", reason="OutsideWindow"),
+        ]
+        assert (reports[0].loaned_machines, reports[0].loaned_groups) == (1, 2)
+
+
+def test_a_job_goes_on_from_it_to_its_end(path):
+    """Its trainer comes back from nothing: the store is rewound, and every step is played and constrained anew."""
+    stage = Stage(path, job(rounds=4, tail={"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}))
+    # They know only of rows that they saw written.
+    stage.watchers.remove(stage.invariants)
+    assert stage.play().outcome is FinishedOutcome.COMPLETE
+    assert stage.rounds == [1, 2, 3, 4]
+
+
+def test_prompts_that_format_1_had_settled_in_a_round_under_way_are_no_part_of_it(tmp_path):
+    """It drew all prompts anew where no group was left, and kept the former ones in the same round."""
+    void = "UPDATE prompts SET fate = 'filtered', reason = 'RewardFailed' WHERE step = 3 AND idx = 6;\n"
+    ended = "UPDATE trajectories SET outcome = 'discarded', reason = 'RewardFailed' WHERE step = 3 AND idx = 6;\n"
+    store = Store(write(tmp_path / "state.db", 1, void + ended), "uid-1")
+    opened = store.round_under_way()
+    assert opened.plan.prompts == (PromptKey(0, 7), PromptKey(0, 8))
+    assert {key.prompt for key in opened.saved} == set(opened.plan.prompts)
+    store.close()
+
+
+def test_a_store_of_another_job_stays_as_it_was(path, version):
+    with pytest.raises(StoreUnusable, match="belongs to job uid-1"):
+        Store(path, "uid-2")
+    db = sqlite3.connect(path)
+    assert db.execute("PRAGMA user_version").fetchone() == (version,)
+    db.close()
+
+
+def test_a_store_of_a_later_format_is_refused(tmp_path):
+    Store(tmp_path / "state.db", "uid-1").close()
+    db = sqlite3.connect(tmp_path / "state.db")
+    db.execute(f"PRAGMA user_version = {FORMAT + 1}")
+    db.close()
+    with pytest.raises(StoreUnusable, match=f"has format {FORMAT + 1}, this runtime knows {FORMAT}"):
+        Store(tmp_path / "state.db", "uid-1")

@@ -1,0 +1,101 @@
+"""Parts run in their order up to the first failure, and each has its seconds."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hack.loop.parts import Part, Row, report, run, table
+
+
+def python(name: str, program: str, **how: bool) -> Part:
+    return Part(name, (sys.executable, "-c", program), **how)
+
+
+def test_a_failure_ends_the_rest(tmp_path: Path) -> None:
+    rows: list[Row] = []
+    parts = [
+        python("good", ""),
+        python("bad", "raise SystemExit(3)"),
+        python("never", f"open({str(tmp_path / 'run')!r}, 'w')"),
+    ]
+    assert not run(parts, rows)
+    assert [(row.part, row.passed) for row in rows] == [("good", True), ("bad", False)]
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("may_be_empty", [False, True])
+def test_no_test_is_a_success_only_where_it_may_be(may_be_empty: bool) -> None:
+    assert run([python("none", "raise SystemExit(5)", may_be_empty=may_be_empty)], []) is may_be_empty
+
+
+def test_seconds_are_the_clocks() -> None:
+    rows: list[Row] = []
+    clock = itertools.accumulate([100.0, 7.0, 1.0, 2.5])
+    run([python("a", ""), python("b", "")], rows, lambda: next(clock))
+    assert [row.seconds for row in rows] == [7.0, 2.5]
+
+
+def test_what_runs_beside_runs_meanwhile_and_is_printed_at_the_end(tmp_path: Path, capfd) -> None:
+    """The part in the foreground ends only when the one beside it has run."""
+    mark = tmp_path / "mark"
+    waits = f"import pathlib, time\nwhile not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.01)"
+    marks = f"import pathlib; pathlib.Path({str(mark)!r}).touch(); print('seeds done')"
+    rows: list[Row] = []
+    assert run([python("beside", marks, background=True), python("tests", waits)], rows)
+    assert [row.part for row in rows] == ["tests", "beside"]
+    assert "seeds done" in capfd.readouterr().out
+
+
+def test_a_failure_beside_is_a_failure() -> None:
+    rows: list[Row] = []
+    assert not run([python("beside", "raise SystemExit(1)", background=True)], rows)
+    assert [(row.part, row.passed) for row in rows] == [("beside", False)]
+
+
+def test_what_runs_beside_ends_with_a_failure(tmp_path: Path) -> None:
+    """With every process of its own."""
+    pid = tmp_path / "pid"
+    sleeps = (
+        "import pathlib, subprocess; child = subprocess.Popen(['sleep', '600']);"
+        f"pathlib.Path({str(pid)!r}).write_text(str(child.pid)); child.wait()"
+    )
+    fails = (
+        f"import pathlib, time; pid = pathlib.Path({str(pid)!r})\n"
+        "while not pid.exists() or not pid.read_text(): time.sleep(0.01)\n"
+        "raise SystemExit(1)"
+    )
+    assert not run([python("beside", sleeps, background=True), python("bad", fails)], [])
+    status = Path("/proc", pid.read_text(), "stat")
+    deadline = time.monotonic() + 60
+    while status.exists() and ") Z" not in status.read_text():
+        assert time.monotonic() < deadline, "it runs on"
+        time.sleep(0.01)
+
+
+def interrupted(file: Path) -> None:
+    with report("make test", file) as rows:
+        rows.append(Row("unit", 12.4, False))
+        raise KeyboardInterrupt
+
+
+def test_a_table_ends_every_run_and_a_file_has_the_same(tmp_path: Path, capsys) -> None:
+    file = tmp_path / "loop" / "test.json"
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(file)
+    assert "unit           12 s  FAILED\nmake test " in capsys.readouterr().out
+    found = json.loads(file.read_text())
+    assert [(part["part"], part["passed"]) for part in found["parts"]] == [("set-up", True), ("unit", False)]
+
+
+def test_a_table_is_aligned() -> None:
+    assert table("make test", [Row("lint", 5.2, True), Row("real nodes", 612.0, True)], 617.4).splitlines() == [
+        "lint             5 s",
+        "real nodes     612 s",
+        "make test      617 s",
+    ]

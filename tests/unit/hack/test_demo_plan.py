@@ -1,0 +1,117 @@
+"""What the demo decides before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from hack import demo
+from hack.demo_plan import choose, describe, is_asynchronous, needs, no_power_off
+
+NEEDING = {"qwen-7b-gpu", "qwen-7b-dra"}
+PLAYED = {path.stem for path in demo.EXAMPLES.glob("*.yaml")} - NEEDING
+
+
+@pytest.mark.parametrize(
+    ("environ", "euid", "platform", "cluster", "why"),
+    [
+        ({}, 0, "linux", "local", "root on Linux, and KUBECONFIG is not set"),
+        ({"CLUSTER": "", "KUBECONFIG": ""}, 0, "linux", "local", "root on Linux, and KUBECONFIG is not set"),
+        ({}, 1000, "linux", "kind", "the local cluster needs root"),
+        ({}, 501, "darwin", "kind", "the local cluster needs Linux, and this is darwin"),
+        ({}, 0, "darwin", "kind", "the local cluster needs Linux, and this is darwin"),
+        ({"KUBECONFIG": "/c"}, 0, "linux", "own", "KUBECONFIG is set"),
+        ({"KUBECONFIG": "/c"}, 501, "darwin", "own", "KUBECONFIG is set"),
+        ({"KUBECONFIG": "/c", "CLUSTER": "local"}, 0, "linux", "local", "CLUSTER=local"),
+        ({"KUBECONFIG": "/c", "CLUSTER": "kind"}, 0, "linux", "kind", "CLUSTER=kind"),
+        ({"CLUSTER": "own"}, 1000, "linux", "own", "CLUSTER=own"),
+        ({"CLUSTER": "kind"}, 0, "linux", "kind", "CLUSTER=kind"),
+    ],
+)
+def test_the_cluster_is_chosen(environ: dict[str, str], euid: int, platform: str, cluster: str, why: str) -> None:
+    choice = choose(environ, euid, platform)
+    assert (choice.cluster, choice.why) == (cluster, why)
+    assert why in describe(choice, "1.36")
+    assert ("1.36" in describe(choice, "1.36")) == (cluster != "own"), "the minor of a cluster of one's own is its own"
+
+
+def test_an_unknown_cluster_is_an_error() -> None:
+    with pytest.raises(ValueError, match="CLUSTER=minikube: it must be one of local, kind, own"):
+        choose({"CLUSTER": "minikube"}, 0, "linux")
+
+
+@pytest.mark.parametrize("cluster", ["local", "kind", "own"])
+def test_every_example_is_played_or_says_what_it_needs(cluster: str) -> None:
+    for example in PLAYED:
+        assert demo.refusal(example, cluster) is None
+    for example in NEEDING:
+        told = demo.refusal(example, cluster)
+        assert told is not None
+        assert "your data in the claim qwen-7b" in told
+        assert ("72 accelerators" in told) == (cluster != "own"), "a cluster of one's own may have them"
+        assert f"the demo runs {', '.join(sorted(PLAYED))}" in told
+
+
+def test_an_unknown_example_names_those_that_there_are() -> None:
+    told = demo.refusal("addition", "local")
+    assert told == f"no example 'addition'; the demo runs {', '.join(sorted(PLAYED))}"
+
+
+@pytest.mark.parametrize(
+    ("kubernetes", "cluster", "said"),
+    [
+        ("1.37", "kind", "demo: a kind cluster, Kubernetes 1.37 (CLUSTER=kind)"),
+        ("1.34", "local", "demo: the local cluster, Kubernetes 1.34 (CLUSTER=local)"),
+        ("1.20", "local", "demo: KUBERNETES=1.20: 1.34, 1.35, 1.36 and 1.37 are built here"),
+        ("1.37", "minikube", "demo: CLUSTER=minikube: it must be one of local, kind, own, or empty"),
+    ],
+)
+def test_a_refusal_comes_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kubernetes: str, cluster: str, said: str
+) -> None:
+    def start(*command: str, check: bool = True, quiet: bool = True) -> str:
+        raise AssertionError(command)
+
+    monkeypatch.setattr(demo, "run", start)
+    monkeypatch.setenv("KUBERNETES", kubernetes)
+    monkeypatch.setenv("CLUSTER", cluster)
+    assert demo.main("qwen-7b-gpu") == 2
+    assert capsys.readouterr().out.splitlines()[0] == said
+
+
+@pytest.mark.parametrize(
+    ("example", "local", "why"),
+    [
+        ("async-smollm2", True, None),
+        ("async-smollm2", False, "only the local cluster's nodes are switched off"),
+        ("addition-asynchronous", True, "no checkpoint volume"),
+        ("addition-asynchronous", False, "no checkpoint volume"),
+    ],
+)
+def test_a_node_is_switched_off_only_where_its_loss_can_be_checked(example: str, local: bool, why: str | None) -> None:
+    job = demo.read(demo.EXAMPLES / f"{example}.yaml")
+    assert is_asynchronous(job)
+    told = no_power_off(job, local)
+    assert told is None if why is None else why in (told or "")
+
+
+def test_an_on_policy_job_loses_no_node() -> None:
+    assert not is_asynchronous(demo.read(demo.EXAMPLES / "minimal.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("trainers", "each", "machines", "every", "cluster", "lacking"),
+    [
+        (1, 0, 3, 0, "local", []),
+        (2, 2, 3, 0, "kind", ["4 accelerators"]),
+        (2, 2, 3, 1, "local", ["7 accelerators"]),
+        (2, 2, 3, 1, "own", []),
+    ],
+)
+def test_the_accelerators_of_trainers_and_of_machines_count(
+    trainers: int, each: int, machines: int, every: int, cluster: str, lacking: list[str]
+) -> None:
+    job = demo.read(demo.EXAMPLES / "minimal.yaml")
+    trainer = job.spec.trainer.model_copy(update={"replicas": trainers, "accelerators_per_replica": each})
+    rollout = job.spec.rollout.model_copy(update={"machines": machines, "accelerators_per_machine": every})
+    spec = job.spec.model_copy(update={"trainer": trainer, "rollout": rollout})
+    assert needs(job.model_copy(update={"spec": spec}), cluster) == lacking

@@ -1,0 +1,56 @@
+"""`rljob run` ends, with the reason, where engine and trainer differ: nobody is there to suspend or delete the job."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import yaml
+
+from rljob_api import RLJob
+from rljob_api.constants import ENGINE_MISMATCH
+from rljob_api.status import RuntimeStatus, StatusWarning
+from rljob_runtime.cli.run import _why
+from rljob_runtime.local import run as local_run
+from rljob_runtime.ray_backend.actors import ActorPlacement
+from tests.support.paths import ROOT
+
+EXAMPLE = ROOT / "examples" / "minimal.yaml"
+
+
+class Halted:
+    """A coordinator that waits until it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+async def play_to_a_halt(job: Any, rewards: Any, control: Any, *_: Any, on_start: Any, **__: Any) -> None:
+    coordinator = Halted()
+    on_start(coordinator)
+    await control.report(RuntimeStatus(warnings=(StatusWarning(reason="CheckpointFailed", message="full"),)))
+    assert not coordinator.stopped.is_set()
+    told = StatusWarning(reason=ENGINE_MISMATCH, message="their KL is 5.4 a token")
+    await control.report(RuntimeStatus(warnings=(told,)))
+    async with asyncio.timeout(5):
+        await coordinator.stopped.wait()
+
+
+async def test_a_local_run_ends_with_the_mismatch(tmp_path, monkeypatch) -> None:
+    module = __import__("rljob_runtime.local.run", fromlist=["play"])
+    assert local_run is module.run
+    monkeypatch.setattr(module, "run_job", play_to_a_halt)
+    monkeypatch.setattr(module, "LazyRewards", lambda spec: None)
+    job = RLJob.model_validate(yaml.safe_load(EXAMPLE.read_text()))
+    placement = ActorPlacement(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path / "key")
+    node = SimpleNamespace(ended=asyncio.Event().wait)
+    result = await module._run(job, placement, node, lambda status: None)
+    assert _why(result) == f"{ENGINE_MISMATCH}: their KL is 5.4 a token"
+
+
+def test_a_run_that_was_stopped_says_so() -> None:
+    assert _why(RuntimeStatus()) == "interrupted"

@@ -1,0 +1,3 @@
+"""A tiny model."""
+
+from tests.support.rollout.fixtures import config, model  # noqa: F401

@@ -1,0 +1,639 @@
+"""Quota: what is asked of Kueue, what an admission allows, and that nothing runs outside of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule
+
+from rljob_api.spec import RLJob
+from rljob_api.status import Phase, Role
+from rljob_operator.policies.base.condition_reason import ConditionReason
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.kueue_objects import (
+    QUEUE,
+    SELECTS,
+    Flavor,
+    Kueue,
+    Priority,
+    Workload,
+    parse_workload,
+    queue_of,
+    with_conditions,
+    workload_of,
+)
+from rljob_operator.policies.base.observation import Devices, Observed, Pod
+from rljob_operator.policies.kueue import admission as kueue_admission
+from rljob_operator.policies.kueue import settlement, workloads
+from rljob_operator.policies.plan import Plan, plan
+from rljob_operator.policies.pods.devices import LOOK_AGAIN_SECONDS
+from tests.support.operator.harness import NOW, make_job
+from tests.support.operator.plan_cluster import Cluster, asynchronous
+from tests.support.operator.plan_machine import Asynchronous
+
+CONFIG = Config()
+UID = "11111111-2222"
+ZONE = Flavor("zone-1", {"topology.kubernetes.io/zone": "zone-1"}, ({"key": "spot", "operator": "Exists"},))
+BOUNDS = {"machines": 3, "minMachines": 1, "maxMachines": 4}
+
+
+def queued(job: RLJob) -> RLJob:
+    return job.model_copy(update={"metadata": job.metadata.model_copy(update={"labels": {QUEUE: "lq"}})})
+
+
+class Queued(Cluster):
+    """An API server with Kueue's Workloads in it. Kueue itself is whoever calls `admit` and `evict`."""
+
+    def __init__(self, job: RLJob) -> None:
+        super().__init__(queued(job))
+        self.workloads: dict[str, dict[str, Any]] = {}
+        self.queue = "lq"
+        self.problem: ConditionReason | None = None
+        self.priority: Priority | ConditionReason = Priority()
+        self.flavors = {"zone-1": ZONE}
+
+    def observed(self) -> Observed:
+        found = {name: parse_workload(item) for name, item in self.workloads.items()}
+        flavors = {name: self.flavors[name] for name in self.flavors}
+        kueue = Kueue(self.queue, self.problem, {} if self.problem else found, flavors, self.priority)
+        return replace(super().observed(), kueue=kueue)
+
+    def apply(self, decided: Plan, steps: int = 1_000_000, refuses: str = "") -> None:
+        super().apply(decided, steps, refuses)
+        if steps < 12:
+            return
+        for manifest in decided.asked:
+            self.serial += 1
+            name = manifest["metadata"]["name"]
+            assert name not in self.workloads
+            item = copy.deepcopy(manifest)
+            item["metadata"] |= {"uid": f"wl-{self.serial}", "resourceVersion": str(self.serial)}
+            self.workloads[name] = item
+        for one in decided.settled:
+            item = self.workloads[one.workload.name]
+            if one.status is None:
+                del self.workloads[one.workload.name]
+            else:
+                kept = {key: value for key, value in {**item.get("status", {}), **one.status}.items() if value}
+                self.workloads[one.workload.name] = {**item, "status": kept}
+
+    def parsed(self, name: str) -> Workload:
+        return parse_workload(self.workloads[name])
+
+    def admit(self, name: str) -> None:
+        """Kueue gives the quota that a Workload asks for."""
+        item = self.workloads[name]
+        changes = [(kind, True, ConditionReason("Given", "")) for kind in ("QuotaReserved", "Admitted")]
+        changes.append(("Evicted", False, ConditionReason("QuotaReserved", "")))
+        assignments = [
+            {"name": one["name"], "count": one["count"], "flavors": {"cpu": "zone-1"}}
+            for one in item["spec"]["podSets"]
+        ]
+        admission = {"clusterQueue": "cq", "podSetAssignments": assignments}
+        conditions = with_conditions(self.parsed(name).conditions, changes, self.now)
+        item["status"] = {**item.get("status", {}), "admission": admission, "conditions": conditions}
+
+    def say(self, name: str, kind: str, holds: bool, reason: str, message: str) -> None:
+        """A condition of a Workload, as Kueue writes it."""
+        item = self.workloads[name]
+        conditions = with_conditions(
+            self.parsed(name).conditions, [(kind, holds, ConditionReason(reason, message))], self.now
+        )
+        item["status"] = {**item.get("status", {}), "conditions": conditions}
+
+    def evict(self, name: str) -> None:
+        self.say(name, "Evicted", True, "Preempted", "for a neighbour")
+
+    def admit_all(self) -> None:
+        for name, item in self.workloads.items():
+            if not parse_workload(item).reserved:
+                self.admit(name)
+
+    def bury(self) -> None:
+        """Pods that were asked to go have gone."""
+        self.pods = {name: pod for name, pod in self.pods.items() if not pod.deleting}
+
+    def machines(self) -> tuple[str, ...]:
+        assert self.status.target is not None
+        return self.status.target.machines
+
+    def reason(self, kind: str) -> str:
+        found = self.status.condition(kind)
+        return f"{found.status.value}/{found.reason}" if found is not None else ""
+
+
+def running(job: RLJob | None = None) -> Queued:
+    """A job of one machine in its base and two above it, all admitted and at work."""
+    cluster = Queued(job or asynchronous(rollout=BOUNDS, checkpoint={"volumeClaimName": "state"}))
+    for _ in range(3):
+        cluster.settle()
+        cluster.admit_all()
+    cluster.settle()
+    cluster.start_all()
+    cluster.settle()
+    assert cluster.status.phase is Phase.RUNNING
+    return cluster
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------------
+
+
+def test_the_base_is_asked_for_first_and_single_machines_once_it_is_admitted() -> None:
+    cluster = Queued(make_job(rollout=BOUNDS, trainer={"replicas": 2}))
+    cluster.settle()
+    assert list(cluster.workloads) == ["demo-base"]
+    counts = {one["name"]: one["count"] for one in cluster.workloads["demo-base"]["spec"]["podSets"]}
+    assert counts == {"coordinator": 1, "trainer": 2, "rollout": 1}
+    assert cluster.pods == {}
+    assert (cluster.status.phase, cluster.status.target) == (Phase.PENDING, None)
+    assert cluster.reason("Admitted") == cluster.reason("Suspended").replace("True", "False")
+    cluster.admit("demo-base")
+    cluster.settle()
+    assert sorted(cluster.workloads) == ["demo-base", "demo-rollout-1", "demo-rollout-2"]
+    assert sorted(cluster.pods) == ["demo-coordinator-0-1", "demo-rollout-0-1", "demo-trainer-0-1", "demo-trainer-1-1"]
+    assert cluster.reason("Admitted") == "True/PartlyAdmitted"
+
+
+def test_a_workload_is_the_jobs_own_and_a_machine_above_the_minimum_is_less_urgent_than_any_base() -> None:
+    job = queued(make_job(rollout=BOUNDS))
+    kueue = Kueue("lq", priority=Priority(100, "kueue.x-k8s.io", "high"))
+    base, (surplus,) = workloads.base(job, kueue, CONFIG), workloads.surplus(job, kueue, [1], 100, CONFIG)
+    for manifest in (base, surplus):
+        assert [owner["uid"] for owner in manifest["metadata"]["ownerReferences"]] == [UID]
+        assert manifest["spec"]["queueName"] == "lq"
+    assert base["spec"]["priority"] == 100
+    assert base["spec"]["priorityClassRef"] == {
+        "group": "kueue.x-k8s.io",
+        "kind": "WorkloadPriorityClass",
+        "name": "high",
+    }
+    assert surplus["spec"]["priority"] == 100 - workloads.SURPLUS_DROP < -100_000_000
+    assert "priorityClassRef" not in surplus["spec"]
+    (lowest,) = workloads.surplus(job, kueue, [1], -2_000_000_000, CONFIG)
+    assert lowest["spec"]["priority"] == workloads.LOWEST
+
+
+def test_a_pod_set_asks_for_what_its_pods_ask_for_and_for_nothing_new_after_a_new_image() -> None:
+    resources = {"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}}
+    template = {"spec": {"nodeSelector": {"a": "b"}, "containers": [{"name": "main", "resources": resources}]}}
+    job = queued(make_job(rollout={**BOUNDS, "template": template}))
+    (_, _, pods) = workloads.base(job, Kueue("lq"), CONFIG)["spec"]["podSets"]
+    spec = pods["template"]["spec"]
+    assert spec["nodeSelector"] == {"a": "b"}
+    charged = {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    assert spec["containers"] == [{"name": "main", "resources": charged}], "limits are requests where there are none"
+    roles = tuple(Role)
+    before = workloads.asks(job, roles, CONFIG)
+    assert workloads.asks(job, roles, Config(runtime_image="another")) == before
+    more = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]}}
+    assert workloads.asks(queued(make_job(rollout={**BOUNDS, "template": more})), roles, CONFIG) != before
+
+
+def test_a_label_that_is_taken_off_does_not_free_pods_from_their_quota() -> None:
+    job = make_job()
+    item = {"spec": {"queueName": "lq"}}
+    assert queue_of(queued(job), ()) == "lq"
+    assert queue_of(job, [item]) == "lq"
+    assert queue_of(job, ()) is None
+
+
+def test_a_job_that_holds_quota_stays_in_its_queue_until_it_gives_that_back() -> None:
+    cluster = running()
+    cluster.queue = "other"
+    del cluster.workloads["demo-rollout-2"]
+    cluster.settle()
+    assert cluster.workloads["demo-rollout-2"]["spec"]["queueName"] == "lq"
+    cluster.evict("demo-base")
+    cluster.report(applied=99, stage="Suspended")
+    for _ in range(2):
+        cluster.settle()
+        cluster.bury()
+    cluster.settle()
+    assert {name: item["spec"]["queueName"] for name, item in cluster.workloads.items()} == {"demo-base": "other"}
+
+
+# --- what an admission allows -----------------------------------------------------------------------------------------
+
+
+def test_kueue_takes_one_machine_which_hands_over_and_comes_back() -> None:
+    cluster = running()
+    assert cluster.machines() == ("rollout-0", "rollout-1", "rollout-2")
+    cluster.evict("demo-rollout-2")
+    cluster.settle()
+    assert cluster.machines() == ("rollout-0", "rollout-1")
+    assert "Kueue evicted demo-rollout-2: Preempted" in cluster.status.target.reason
+    assert "demo-rollout-2-1" in cluster.pods, "it hands over first"
+    assert cluster.parsed("demo-rollout-2").reserved, "its quota is in use until it has gone"
+    cluster.report(applied=cluster.status.target.revision, drained=["rollout-2"])
+    cluster.settle()
+    assert cluster.pods["demo-rollout-2-1"].deleting
+    assert cluster.parsed("demo-rollout-2").reserved, "it is on its way out, and still there"
+    cluster.bury()
+    cluster.settle()
+    given = cluster.parsed("demo-rollout-2")
+    assert not given.reserved
+    assert given.holds("Requeued")
+    assert not given.holds("Admitted")
+    cluster.admit("demo-rollout-2")
+    cluster.settle()
+    assert cluster.machines() == ("rollout-0", "rollout-1", "rollout-2")
+    assert "demo-rollout-2-2" in cluster.pods
+
+
+def test_an_evicted_base_suspends_the_job_and_gives_its_quota_back_when_the_pods_are_gone() -> None:
+    cluster = running()
+    cluster.evict("demo-base")
+    cluster.settle()
+    assert cluster.status.target.phase.value == "Suspend"
+    assert cluster.status.phase is Phase.SUSPENDING
+    assert cluster.reason("Admitted") == "False/Evicted"
+    assert all(not pod.deleting for pod in cluster.pods.values()), "the state is saved first"
+    cluster.report(applied=cluster.status.target.revision, stage="Suspended")
+    cluster.settle()
+    assert all(pod.deleting for pod in cluster.pods.values())
+    assert cluster.parsed("demo-base").reserved
+    cluster.bury()
+    cluster.settle()
+    assert list(cluster.workloads) == ["demo-base"], "a job that does not run asks for its base alone"
+    assert not cluster.parsed("demo-base").reserved
+    assert (cluster.status.phase, cluster.reason("Admitted")) == (Phase.PENDING, "False/WaitingForAdmission")
+    cluster.admit("demo-base")
+    cluster.settle()
+    assert {"demo-coordinator-0-2", "demo-trainer-0-2", "demo-rollout-0-2"} == set(cluster.pods)
+
+
+def test_suspended_by_hand_a_job_asks_for_nothing() -> None:
+    cluster = running()
+    cluster.job = cluster.job.model_copy(update={"spec": cluster.job.spec.model_copy(update={"suspend": True})})
+    cluster.settle()
+    cluster.report(applied=cluster.status.target.revision, stage="Suspended")
+    cluster.settle()
+    assert cluster.workloads, "the pods are still there"
+    cluster.bury()
+    cluster.settle()
+    assert cluster.workloads == {}
+    assert cluster.reason("Suspended") == "True/SuspendedByUser"
+
+
+def test_the_end_finishes_the_base_and_deletes_the_rest() -> None:
+    cluster = running()
+    cluster.report(finished={"outcome": "Complete", "reason": "", "message": "3 rounds"})
+    cluster.settle()
+    assert not cluster.parsed("demo-base").holds("Finished"), "its pods still run"
+    cluster.bury()
+    cluster.settle()
+    assert list(cluster.workloads) == ["demo-base"]
+    assert cluster.parsed("demo-base").condition("Finished")["reason"] == "Succeeded"
+    assert cluster.decide().empty
+
+
+def test_pods_ready_is_told_once_and_tells_start_from_recovery() -> None:
+    cluster = running()
+
+    def told() -> str:
+        found = cluster.parsed("demo-base").condition("PodsReady")
+        return f"{found['status']}/{found['reason']}"
+
+    assert told() == "True/Started"
+    name = "demo-trainer-0-1"
+    cluster.pods[name] = replace(cluster.pods[name], phase="Failed", ready=False)
+    cluster.settle()
+    assert told() == "False/WaitForRecovery"
+    cluster.start_all()
+    cluster.settle()
+    assert told() == "True/Recovered"
+    assert cluster.decide().empty
+
+
+def test_a_lower_minimum_gives_quota_back_for_good() -> None:
+    cluster = running(asynchronous(rollout={"machines": 2, "minMachines": 2, "maxMachines": 2}))
+    rollout = cluster.job.spec.rollout.model_copy(update={"machines": 1, "min_machines": 1})
+    cluster.job = cluster.job.model_copy(update={"spec": cluster.job.spec.model_copy(update={"rollout": rollout})})
+    cluster.settle()
+    assert cluster.machines() == ("rollout-0",)
+    assert cluster.parsed("demo-base").slots("rollout") == 2, "the machine is still there"
+    cluster.report(applied=cluster.status.target.revision, drained=["rollout-1"])
+    cluster.settle()
+    cluster.bury()
+    cluster.settle()
+    assert cluster.parsed("demo-base").slots("rollout") == 1
+    assert cluster.parsed("demo-base").reserved
+
+
+def test_figures_of_fewer_machines_than_asked_for_are_no_measure() -> None:
+    cluster = running()
+    cluster.evict("demo-rollout-2")
+    cluster.settle()
+    before = cluster.status.elasticity
+    last = {"round": 1, "seconds": 10, "trainerWaitSeconds": 9, "bufferFullSeconds": 0}
+    cluster.report(applied=cluster.status.target.revision, lastRound=last)
+    cluster.settle()
+    assert before is not None
+    assert cluster.status.elasticity.starving == ()
+
+
+def test_pods_go_where_their_flavor_is_and_keep_what_their_template_says() -> None:
+    job = queued(make_job())
+    base = Queued(job)
+    base.settle()
+    base.admit("demo-base")
+    checks = [{"podSetUpdates": [{"name": "rollout", "nodeSelector": {"pool": "7"}, "labels": {"by": "check"}}]}]
+    base.workloads["demo-base"]["status"]["admissionChecks"] = checks
+    before = {"key": "own", "operator": "Exists"}
+    manifest = {"metadata": {"labels": {"x": "y"}}, "spec": {"nodeSelector": {"a": "b"}, "tolerations": [before]}}
+    found = kueue_admission.placed(job, NewPod("rollout-0", Role.ROLLOUT, 1), manifest, base.observed())
+    assert found["spec"]["nodeSelector"] == {"a": "b", "pool": "7", **ZONE.labels}
+    assert found["spec"]["tolerations"] == [before, *ZONE.tolerations]
+    assert found["metadata"]["labels"] == {"x": "y", "by": "check"}
+    other = kueue_admission.placed(job, NewPod("trainer-0", Role.TRAINER, 1), manifest, base.observed())
+    assert other["spec"]["nodeSelector"] == {"a": "b", **ZONE.labels}
+
+
+# --- bad cases --------------------------------------------------------------------------------------------------------
+
+UNUSED = "couldn't assign flavors to pod set rollout: insufficient unused quota for cpu in flavor a, 1 more needed"
+NEVER = (
+    "insufficient quota for cpu in flavor a, previously considered podsets requests (0) + current podset request (3)"
+)
+NEVER += " > maximum capacity (2)"
+LACKS = "couldn't assign flavors to pod set rollout: resource memory unavailable in ClusterQueue"
+AFFINITY = "couldn't assign flavors to pod set rollout: flavor a doesn't match node affinity"
+SAID = {
+    "no queue": ("Inadmissible", "LocalQueue lq doesn't exist", "QueueNotFound", True),
+    "a stopped queue": ("Inadmissible", "ClusterQueue cq is inactive", "QueueInactive", True),
+    "too little quota for ever": ("Pending", NEVER, "QuotaTooSmall", True),
+    "too little quota in one flavor": ("Pending", f"{NEVER}, {UNUSED}", "WaitingForAdmission", False),
+    "too little quota now": ("Pending", UNUSED, "WaitingForAdmission", False),
+    "no flavor for the template": ("Pending", AFFINITY, "FlavorMismatch", True),
+    "no flavor here, and too little now": ("Pending", f"{AFFINITY}, {UNUSED}", "WaitingForAdmission", False),
+    "a resource that the queue lacks": ("Pending", f"{UNUSED}; {LACKS}", "ResourceNotInQueue", True),
+    "another namespace": (
+        "Pending",
+        "Workload namespace doesn't match ClusterQueue selector",
+        "NamespaceNotSelected",
+        True,
+    ),
+    "requests above limits": ("Pending", "resources validation failed: podSets", "WorkloadInvalid", True),
+    "beyond the LimitRange": (
+        "Pending",
+        "resources didn't satisfy LimitRange constraints: podSets",
+        "WorkloadInvalid",
+        True,
+    ),
+    "a queue on its way out": ("Inadmissible", "LocalQueue lq is terminating or missing", "QueueNotFound", True),
+    "a class that Kueue does not count": (
+        "Inadmissible",
+        "DeviceClass gpu is not mapped in DRA configuration for podset rollout",
+        "DeviceClassNotMapped",
+        True,
+    ),
+    "a claim that Kueue does not count": (
+        "Inadmissible",
+        "ResourceClaimTemplate gpus: CEL selectors are not supported",
+        "ClaimNotCounted",
+        True,
+    ),
+    "a template that Kueue has not seen yet": (
+        "Inadmissible",
+        "failed to get claim spec for ResourceClaimTemplate gpus in podset rollout: not found",
+        "WaitingForAdmission",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("reason", "message", "told", "stalls"), SAID.values(), ids=SAID)
+def test_what_kueue_says_is_told_and_what_does_not_pass_by_itself_stalls(
+    reason: str, message: str, told: str, stalls: bool
+) -> None:
+    cluster = Queued(make_job(rollout=BOUNDS))
+    cluster.settle()
+    cluster.say("demo-base", "QuotaReserved", False, reason, message)
+    events = [event.reason for event in cluster.decide().events]
+    cluster.settle()
+    assert told in events or told == "WaitingForAdmission"
+    assert cluster.reason("Admitted") == f"False/{told}"
+    assert message in cluster.status.condition("Ready").message
+    assert cluster.reason("Stalled") == (f"True/{told}" if stalls else "")
+    assert cluster.status.phase is (Phase.STALLED if stalls else Phase.PENDING)
+    assert cluster.pods == {}
+
+
+def _lose_the_flavor(cluster: Queued) -> None:
+    cluster.flavors = {}
+
+
+def _want_another_zone(cluster: Queued) -> None:
+    cluster.flavors = {"zone-1": Flavor("zone-1", {"kubernetes.io/os": "plan9"})}
+
+
+def _remove_kueue(cluster: Queued) -> None:
+    cluster.problem = ConditionReason("KueueNotInstalled", "install Kueue")
+
+
+def _deactivate(cluster: Queued) -> None:
+    cluster.workloads["demo-base"]["spec"]["active"] = False
+
+
+BROKEN: Mapping[str, tuple[Callable[[Queued], None], str]] = {
+    "its flavor is deleted": (_lose_the_flavor, "FlavorNotFound"),
+    "its flavor means other nodes than the template": (_want_another_zone, "FlavorMismatch"),
+    "Kueue is removed": (_remove_kueue, "KueueNotInstalled"),
+    "somebody deactivates it": (_deactivate, "WorkloadDeactivated"),
+}
+
+
+@pytest.mark.parametrize(("breaks", "told"), BROKEN.values(), ids=BROKEN)
+def test_a_job_whose_admission_breaks_saves_its_state_and_stalls(breaks: Callable[[Queued], None], told: str) -> None:
+    template = {"spec": {"nodeSelector": {"kubernetes.io/os": "linux"}}}
+    cluster = running(asynchronous(rollout={**BOUNDS, "template": template}))
+    breaks(cluster)
+    cluster.settle()
+    assert cluster.reason("Stalled") == f"True/{told}"
+    assert cluster.status.target.phase.value == "Suspend"
+    assert all(not pod.deleting for pod in cluster.pods.values())
+    cluster.report(applied=cluster.status.target.revision, stage="Suspended")
+    cluster.settle()
+    cluster.bury()
+    cluster.settle()
+    assert (cluster.pods, cluster.status.phase) == ({}, Phase.STALLED)
+
+
+def test_a_job_that_is_held_keeps_the_quota_of_its_machines() -> None:
+    cluster = Queued(make_job(rollout=BOUNDS))
+    cluster.settle()
+    cluster.admit("demo-base")
+    cluster.flavors = {}
+    cluster.settle()
+    assert cluster.reason("Stalled") == "True/FlavorNotFound"
+    assert cluster.parsed("demo-base").slots("rollout") == 1
+    cluster.flavors = {"zone-1": ZONE}
+    cluster.settle()
+    assert "demo-rollout-0-1" in cluster.pods
+
+
+def test_a_priority_class_that_is_gone_stalls() -> None:
+    cluster = Queued(make_job())
+    cluster.priority = ConditionReason("PriorityClassNotFound", "make it")
+    cluster.settle()
+    assert cluster.workloads == {}
+    assert cluster.reason("Stalled") == "True/PriorityClassNotFound"
+    assert cluster.decide().again_seconds == LOOK_AGAIN_SECONDS, "nobody tells when it is made"
+
+
+def test_a_base_that_waits_is_asked_for_anew_when_its_pods_want_other_nodes() -> None:
+    """As the advice of FlavorMismatch says. One that holds quota keeps it: its pods are where they are."""
+
+    def wants(zone: str) -> RLJob:
+        return queued(make_job(rollout={**BOUNDS, "template": {"spec": {"nodeSelector": {"zone": zone}}}}))
+
+    cluster = Queued(wants("1"))
+    cluster.settle()
+    before = cluster.workloads["demo-base"]["metadata"]["uid"]
+    for zone, same in (("1", True), ("2", False)):
+        cluster.job = cluster.job.model_copy(update={"spec": wants(zone).spec})
+        cluster.settle()
+        cluster.settle()
+        assert (cluster.workloads["demo-base"]["metadata"]["uid"] == before) is same
+    (_, _, pods) = cluster.workloads["demo-base"]["spec"]["podSets"]
+    assert pods["template"]["spec"]["nodeSelector"] == {"zone": "2"}
+    held = cluster.workloads["demo-base"]["metadata"]["uid"]
+    cluster.admit("demo-base")
+    cluster.job = cluster.job.model_copy(update={"spec": wants("3").spec})
+    cluster.settle()
+    assert cluster.workloads["demo-base"]["metadata"]["uid"] == held
+    older = cluster.workloads["demo-base"]
+    del older["metadata"]["annotations"][SELECTS]
+    assert parse_workload(older).selects == "", "of an operator that did not tell it: left alone"
+
+
+def claiming(**accelerator: str) -> RLJob:
+    """Each rollout machine claims two devices."""
+    rollout = {**BOUNDS, "acceleratorsPerMachine": 2, "tensorParallelSize": 2}
+    return queued(make_job(rollout=rollout, accelerator=accelerator))
+
+
+def test_what_the_base_claims_is_made_before_the_base_is_asked_for() -> None:
+    """Kueue counts devices by the templates of the claims."""
+    decided = plan(claiming(deviceClass="gpu"), Observed(kueue=Kueue("lq")), NOW, CONFIG)
+    (template,) = decided.children
+    assert template["kind"] == "ResourceClaimTemplate"
+    (base,) = decided.asked
+    pods = {one["name"]: one["template"]["spec"] for one in base["spec"]["podSets"]}
+    claim = {"name": "rljob-accelerators", "resourceClaimTemplateName": template["metadata"]["name"]}
+    assert pods["rollout"]["resourceClaims"] == [claim]
+    assert pods["rollout"]["containers"][0]["resources"]["claims"] == [{"name": "rljob-accelerators"}]
+    assert "resourceClaims" not in pods["trainer"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"),
+    [(Devices(), "ClaimTemplateNotFound"), (Devices(served=False), "DeviceClaimsNotServed")],
+)
+def test_a_base_whose_claims_cannot_be_made_is_not_asked_for(devices: Devices, told: str) -> None:
+    job, seen = claiming(claimTemplate="gpus"), Observed(devices=devices, kueue=Kueue("lq"))
+    decided = plan(job, seen, NOW, CONFIG)
+    assert (decided.asked, decided.creations) == ((), ())
+    assert decided.status is not None
+    stalled = decided.status.condition("Stalled")
+    assert stalled is not None
+    assert stalled.reason == told
+    assert decided.again_seconds == LOOK_AGAIN_SECONDS, "nobody tells when it is there"
+    there = replace(seen, devices=Devices(templates=frozenset({"gpus"})))
+    assert [one["metadata"]["name"] for one in plan(job, there, NOW, CONFIG).asked] == ["demo-base"]
+
+
+def test_other_resources_in_the_template_are_asked_for_anew() -> None:
+    cluster = running()
+    more = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]}}
+    changed = asynchronous(rollout={**BOUNDS, "template": more}).spec.rollout
+    cluster.job = cluster.job.model_copy(update={"spec": cluster.job.spec.model_copy(update={"rollout": changed})})
+    old = cluster.parsed("demo-base").asks
+    cluster.settle()
+    assert cluster.reason("Admitted") == "False/ResourcesChanged"
+    cluster.report(applied=cluster.status.target.revision, stage="Suspended")
+    cluster.settle()
+    cluster.bury()
+    cluster.settle()
+    assert list(cluster.workloads) == ["demo-base"]
+    assert cluster.parsed("demo-base").asks != old
+    assert not cluster.parsed("demo-base").reserved
+
+
+def test_a_job_without_a_queue_asks_nobody() -> None:
+    job, seen = make_job(), Observed()
+    assert kueue_admission.hold(job, seen, CONFIG) is None
+    assert kueue_admission.admission_condition(job, seen, 3) is None
+    assert settlement.asked(job, seen, 3, CONFIG) == ()
+    assert settlement.settled(job, seen, 3, NOW, CONFIG) == ()
+
+
+# --- in any order -----------------------------------------------------------------------------------------------------
+
+
+class QueuedMachine(Asynchronous):
+    """The same job on quota: Kueue admits and evicts what it likes, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cluster: Queued = Queued(self.cluster.job)
+
+    def _one(self, number: int, reserved: bool) -> str | None:
+        names = [name for name in self.cluster.workloads if self.cluster.parsed(name).reserved is reserved]
+        return names[number % len(names)] if names else None
+
+    @rule(number=st.integers(0, 5))
+    def kueue_admits(self, number: int) -> None:
+        name = self._one(number, reserved=False)
+        if name is not None and not self.cluster.parsed(name).holds("Finished"):
+            self.cluster.admit(name)
+
+    @rule(number=st.integers(0, 5))
+    def kueue_evicts(self, number: int) -> None:
+        name = self._one(number, reserved=True)
+        if name is not None:
+            self.cluster.evict(name)
+
+    @rule()
+    def the_flavor_is_made_again_or_deleted(self) -> None:
+        self.cluster.flavors = {} if self.cluster.flavors else {"zone-1": ZONE}
+
+    @invariant()
+    def no_pod_runs_outside_of_its_quota(self) -> None:
+        """A pod that may run, or has not gone, stands for quota that is held; and never are there more than fit."""
+        kueue = self.cluster.observed().kueue
+        assert kueue is not None
+        pods: dict[str, list[Pod]] = {}
+        judged = self.cluster.observed().with_condemned(self.cluster.status)
+        for pod in judged.pods:
+            if not pod.terminal:
+                found = workload_of(self.cluster.job.name, pod.machine, kueue)
+                assert found is not None, f"{pod.name} asks nobody"
+                assert found.reserved, f"{pod.name} runs for {found.name}, which holds no quota"
+                pods.setdefault(found.name, []).append(pod)
+        for name, some in pods.items():
+            one = kueue.workloads[name]
+            live = {pod.machine for pod in some if pod.live and not pod.deleting}
+            for pod_set in one.counts:
+                members = {machine for machine in live if machine.startswith(f"{pod_set}-")}
+                target = set(self.cluster.machines()) if self.cluster.status.target else set()
+                wanted = members & target if pod_set == "rollout" else members
+                assert len(wanted) <= one.slots(pod_set), f"{sorted(wanted)} for {name}"
+
+    @invariant()
+    def every_workload_is_the_jobs_and_named_for_what_it_is(self) -> None:
+        names = {"demo-base", *(f"demo-rollout-{index}" for index in range(9))}
+        for name, item in self.cluster.workloads.items():
+            assert name in names
+            assert [owner["uid"] for owner in item["metadata"]["ownerReferences"]] == [UID]
+
+
+QueuedMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
+TestQueuedPlan = QueuedMachine.TestCase

@@ -1,0 +1,56 @@
+"""The gradient of a step is a sum: any worker may compute any part, in any order.
+
+One division at the end gives the gradient of a straightforward implementation that takes one sequence at a time.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from rljob_runtime.training.config import Aggregation, TrainingConfig
+from rljob_runtime.training.step.contribution import combine, normalise
+from tests.support.training.naive_gradient import CASES, TOLERANCE, contributions, largest_error, naive_gradient
+from tests.support.training.toys import make_groups, make_learner
+
+pytestmark = pytest.mark.usefixtures("norms_in_full_precision")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("settings", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("parts", [1, 3, 5])
+def test_any_split_gives_the_gradient_of_the_naive_implementation(model_folder, dtype, settings, parts) -> None:
+    config = TrainingConfig(dtype=dtype, max_tokens_per_microbatch=40, **settings)
+    groups = make_groups(seed=1, count=6)
+    wanted, loss = naive_gradient(model_folder, groups, config)
+    learner = make_learner(model_folder, config)
+    total = combine(contributions(learner, groups, parts))
+    found = normalise(total, config.aggregation)
+    assert largest_error(dict(found), wanted) <= TOLERANCE[dtype]
+    assert total.sums.loss / total.sums.normaliser(config.aggregation) == pytest.approx(loss, rel=TOLERANCE[dtype] * 10)
+
+
+def test_a_halved_normaliser_is_seen(model_folder) -> None:
+    config = TrainingConfig(dtype="float64")
+    groups = make_groups(seed=2, count=4)
+    wanted, _ = naive_gradient(model_folder, groups, config)
+    total = combine(contributions(make_learner(model_folder, config), groups, 2))
+    halved = {name: 2 * gradient for name, gradient in normalise(total, config.aggregation).items()}
+    assert largest_error(halved, wanted) > 0.9
+
+
+def test_normalising_by_the_other_count_is_seen(model_folder) -> None:
+    config = TrainingConfig(dtype="float64")
+    groups = make_groups(seed=2, count=4)
+    wanted, _ = naive_gradient(model_folder, groups, config)
+    total = combine(contributions(make_learner(model_folder, config), groups, 2))
+    found = normalise(total, Aggregation.SEQUENCE_MEAN)
+    assert largest_error(dict(found), wanted) > 0.9
+
+
+@pytest.mark.parametrize("budget", [1, 17, 40, 10_000])
+def test_the_token_budget_changes_no_result(model_folder, budget) -> None:
+    groups = make_groups(seed=3, count=5)
+    wanted, _ = naive_gradient(model_folder, groups, TrainingConfig(dtype="float64"))
+    config = TrainingConfig(dtype="float64", max_tokens_per_microbatch=budget)
+    total = combine(contributions(make_learner(model_folder, config), groups, 1))
+    assert largest_error(dict(normalise(total, config.aggregation)), wanted) <= TOLERANCE["float64"]
