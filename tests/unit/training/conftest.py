@@ -4,5 +4,5 @@ from tests.support.training.fixtures import (  # noqa: F401
     model_folder,
     norms_in_full_precision,
     one_thread,
-    unit_zygote,
+    unit_fork_server,
 )
