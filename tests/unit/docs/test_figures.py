@@ -167,7 +167,7 @@ FIGURES = [
     ("round-planner.md", f"the mean over the next {planner.HORIZON} rounds"),
     (
         "round-planner.md",
-        f"at most {planner.MOST_EVENTS:,} events of the engine model, {planner.PILOT_EVENTS:,} of them",
+        f"at most {planner.MOST_EVENTS:,} events of the performance model, {planner.PILOT_EVENTS:,} of them",
     ),
     ("round-planner.md", f"for a predicted gain of {_percent(planner.LEAVE)}"),
     ("round-planner.md", f"over the one in force for {_percent(planner.SWITCH)}"),
