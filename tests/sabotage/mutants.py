@@ -2321,7 +2321,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a coordinator that is asked to go saves nothing",
         f"{RUNTIME}/coordinator/coordinator.py",
-        "            await self._orders.save()",
+        "            await self._commands.save()",
         "            pass",
         (f"{LEAVING}::test_the_coordinators_leave_costs_no_finished_update_though_the_trainer_goes_as_well",),
     ),
@@ -2335,14 +2335,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a suspension asks no trainer whose step is not known",
         f"{RUNTIME}/coordinator/control_plane/commands.py",
-        " or self.unsure:",
+        " or self.may_lose_updates:",
         ":",
         (f"{LEAVING}::test_a_suspension_saves_the_update_whose_answer_a_former_coordinator_never_heard",),
     ),
     Mutant(
         "a trainer that is asked where it stands is forgotten at a suspension",
         f"{RUNTIME}/coordinator/control_plane/target_follower.py",
-        "(self.suspended and not self.first_look())",
+        "(self.suspended and not self.needs_trainer_state())",
         "self.suspended",
         (f"{LEAVING}::test_a_suspension_at_any_moment_of_a_coordinators_start_saves_what_the_trainer_holds",),
     ),
@@ -2576,7 +2576,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a round under way is left when fewer are asked for",
         f"{RUNTIME}/coordinator/coordinator.py",
-        " or await self.course.under_way():",
+        " or await self.loop.has_uncommitted_update():",
         ":",
         (
             "tests/unit/coordinator/on_policy/test_loop.py"
@@ -2586,7 +2586,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "rounds that are asked for while the final model is written are not played",
         f"{RUNTIME}/coordinator/coordinator.py",
-        "            if boundary.step >= self._following.rounds:\n",
+        "            if boundary.step >= self._follower.rounds:\n",
         "            if True:\n",
         (
             "tests/unit/coordinator/on_policy/test_loop.py"
@@ -2895,7 +2895,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the opening of the rewards hears nobody",
         f"{RUNTIME}/coordinator/coordinator.py",
-        "await self._following.unless_suspended(self._prompts_from(state.model_files))",
+        "await self._follower.unless_suspended(self._prompts_from(state.model_files))",
         "await self._prompts_from(state.model_files)",
         ("tests/unit/coordinator/generation/test_scoring.py::test_a_job_whose_rewards_are_slow_to_open_can_be",),
     ),
@@ -3412,15 +3412,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what the trainer does not ship counts against the machines",
-        f"{RUNTIME}/coordinator/fleet/fleet.py",
-        "return reason not in (SILENT, NOT_SHIPPED) and not isinstance(detail, Refused)",
-        "return reason != SILENT and not isinstance(detail, Refused)",
+        f"{RUNTIME}/scheduling/fault_detection/machine_loss.py",
+        "return reason not in (SILENT, NOT_SHIPPED) and not refused",
+        "return reason != SILENT and not refused",
         (f"{LIVENESS}::test_a_trainer_that_ships_nothing_makes_no_machine_keep_failing",),
     ),
     Mutant(
         "who says no twice is replaced",
-        f"{RUNTIME}/coordinator/fleet/fleet.py",
-        "return reason not in (SILENT, NOT_SHIPPED) and not isinstance(detail, Refused)",
+        f"{RUNTIME}/scheduling/fault_detection/machine_loss.py",
+        "return reason not in (SILENT, NOT_SHIPPED) and not refused",
         "return reason not in (SILENT, NOT_SHIPPED)",
         (f"{LIVENESS}::test_a_machine_that_says_no_twice_is_not_replaced_for_it",),
     ),
@@ -3441,8 +3441,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a leaving machine is let go with its work",
         f"{RUNTIME}/coordinator/asynchronous/loop.py",
-        "await self._orders.obey(RoundKind.PLAIN, keep=self.generation.retire(leaving))",
-        "await self._orders.obey(RoundKind.PLAIN)",
+        "await self._commands.apply(RoundKind.PLAIN, keep=self.generation.retire(leaving))",
+        "await self._commands.apply(RoundKind.PLAIN)",
         (f"{UPDATES}::test_a_machine_that_is_to_leave_ends_its_work_first",),
     ),
     Mutant(
@@ -3768,8 +3768,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a renewal under way confirms the office",
         f"{RUNTIME}/coordinator/control_plane/lease.py",
-        "                _tell(waiting)",
-        "                _tell(waiting + self._waiting)",
+        "                _notify(waiting)",
+        "                _notify(waiting + self._waiting)",
         (f"{LEASE}::test_a_renewal_under_way_confirms_nothing",),
     ),
     Mutant(
@@ -3789,7 +3789,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "weights are asked for that a trainer ahead of the store no longer has",
         f"{RUNTIME}/coordinator/asynchronous/loop.py",
-        "        if self._orders.step is not None:\n            # Otherwise the trainer",
+        "        if self._commands.step is not None:\n            # Otherwise the trainer",
         "        if True:\n            # Otherwise the trainer",
         ("tests/simulation/test_runs.py::test_an_update_that_nobody_heard_of_is_kept",),
     ),

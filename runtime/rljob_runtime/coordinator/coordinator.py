@@ -1,11 +1,9 @@
-"""The coordinator: takes a job from boundary to boundary, follows the operator's target and reports what it sees.
+"""Coordinator: takes a job from boundary to boundary, follows the operator's target and reports.
 
     recover → (advance → checkpoint) × rounds → export
 
-How it advances is the course of the job's mode (`on_policy`, `asynchronous`).
-It decides nothing that `scheduling` can decide, holds no clock but the event loop's, and can be killed at any line:
-what matters is in the store before it is acted on.
-"""
+The training loop of the job's mode (`on_policy`, `asynchronous`) advances it. `scheduling` decides. The only clock is
+the event loop's. The coordinator may be killed at any line: what matters is stored before it acts on it."""
 
 from __future__ import annotations
 
@@ -53,23 +51,21 @@ from rljob_runtime.protocols import (
     RewardsUnavailable,
     TrainerState,
 )
+from rljob_runtime.scheduling.backoff import keeps_failing
 from rljob_runtime.scheduling.status_cadence import resumed_status
 
 log = logging.getLogger(__name__)
 
-MAX_SETBACKS = 10
-"""Losses of the trainer without a finished round in between, after which the job has failed."""
-
 PRUNED_AT_ONCE = 4
-"""Rounds, after one that was closed."""
+"""Most rounds that are pruned after one that was closed."""
 
 PromptsFrom = Callable[[dict[str, bytes]], Awaitable[PromptSource]]
-"""Opens prompts (with the tokenizer in the model files) and rewards. Raises `PromptsNotUsable`, `RewardsNotUsable`,
+"""Opens prompts, with the tokenizer in the model files, and rewards. Raises `PromptsNotUsable`, `RewardsNotUsable` and
 `RewardsUnavailable`."""
 
 
 class Coordinator:
-    """One job's coordinator. `run` once."""
+    """The coordinator of one job. Call `run` once."""
 
     def __init__(
         self,
@@ -95,52 +91,52 @@ class Coordinator:
         self._trainer = TrainerClient(backend, term, settings, self._reporter)
         self._checkpoints = Checkpoints(self._trainer, store, term, settings, self._reporter)
         reported = before.weight_version or 0 if before is not None else None
-        self._publication = WeightPublisher(store, self._fleet, self._trainer, self._reporter, reported)
-        self._following = TargetFollower(control, self._fleet, self._trainer, self._reporter)
-        self._halts = BlockedConditions(self._reporter, self._following, settings.rewards_back_off)
-        self._orders = BoundaryCommands(self._following, self._checkpoints, self._trainer)
-        parts = CoordinatorContext(
+        self._publisher = WeightPublisher(store, self._fleet, self._trainer, self._reporter, reported)
+        self._follower = TargetFollower(control, self._fleet, self._trainer, self._reporter)
+        self._blocked = BlockedConditions(self._reporter, self._follower, settings.rewards_back_off)
+        self._commands = BoundaryCommands(self._follower, self._checkpoints, self._trainer)
+        context = CoordinatorContext(
             store,
             settings,
             term,
             self._reporter,
             self._fleet,
             self._trainer,
-            self._publication,
-            self._following,
+            self._publisher,
+            self._follower,
             rewards,
             observers,
         )
-        self.course: TrainingLoop = (
-            AsyncLoop(parts, self._orders)
+        self.loop: TrainingLoop = (
+            AsyncLoop(context, self._commands)
             if settings.mode is Mode.ASYNCHRONOUS
-            else OnPolicyLoop(parts, self._orders, before.kind if before is not None else None)
+            else OnPolicyLoop(context, self._commands, before.kind if before is not None else None)
         )
-        self._orders.hand_over = self.course.hand_over
-        self._following.first_look = lambda: self._orders.unsure
+        self._commands.drain = self.loop.drain
+        self._follower.needs_trainer_state = lambda: self._commands.may_lose_updates
         self._prompts: PromptSource | None = None
-        self._setbacks = 0
+        self._trainer_losses = 0
 
     # --- life ---
 
     async def run(self) -> Finished | None:
-        """Until the job is finished, or None when stopped before. Raises `StaleTerm` when another coordinator is in
-        office."""
-        self._fleet.on_change = self.course.wake
-        self._following.on_change = self.course.wake
+        """Run the job; return its result, or None if stopped first. Raises `StaleTerm` if a later coordinator has the
+        term."""
+        self._fleet.on_change = self.loop.notify
+        self._follower.on_change = self.loop.notify
         restarts = await self._store.do(Store.count_restart)
         log.info("coordinator of term %d, start %d", self._term, restarts + 1)
         work = asyncio.create_task(self._work(restarts), name="work")
         helpers = [
             asyncio.create_task(self._reporter.run(), name="report"),
-            asyncio.create_task(self._following.run(), name="follow"),
+            asyncio.create_task(self._follower.run(), name="follow"),
             asyncio.create_task(self._fleet.run(), name="heartbeat"),
             asyncio.create_task(self._fleet.weights.load_newcomers(), name="newcomers"),
-            asyncio.create_task(self.course.run(), name="course"),
+            asyncio.create_task(self.loop.run(), name="loop"),
             asyncio.create_task(self._store.watch(self._reporter), name="store"),
         ]
         try:
-            # A helper ends only by an error: out of office, or a bug. Either ends the coordinator.
+            # A helper ends only by an error: a stale term, or a bug. Both end the coordinator.
             done, _ = await asyncio.wait({work, *helpers}, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -154,28 +150,32 @@ class Coordinator:
             await self._trainer.aclose()
 
     def stop(self) -> None:
-        """Stop soon (SIGTERM): what came is kept, the last update is checkpointed, the engines live on, `run` returns
-        None."""
-        self._orders.stop()
-        self.course.wake()
+        """Stop soon (SIGTERM): received tokens are stored, the last update gets a checkpoint, engines live on.
+
+        `run` returns None then.
+        """
+        self._commands.stop()
+        self.loop.notify()
 
     async def _work(self, restarts: int) -> Finished | None:
-        while not self._orders.stopping:
+        while not self._commands.stopping:
             try:
-                await self._play(restarts)
+                await self._run_job(restarts)
             except TrainerLost as error:
-                self._setbacks += 1
-                if self._setbacks > MAX_SETBACKS:
+                self._trainer_losses += 1
+                if keeps_failing(self._trainer_losses):
                     return self._finish(FinishedOutcome.FAILED, "TrainerKeepsFailing", str(error))
-                log.warning("starting the trainer anew (%d without a round): %s", self._setbacks, error)
-                self._orders.step = None
-                await asyncio.sleep(self._settings.back_off.delay(self._setbacks) or 0.0)
+                log.warning(
+                    "the trainer is restarted (%d losses without a finished round): %s", self._trainer_losses, error
+                )
+                self._commands.step = None
+                await asyncio.sleep(self._settings.back_off.delay(self._trainer_losses) or 0.0)
             except Interrupted:
                 log.info("generation was interrupted")
             except RewardsUnavailable as error:
-                await self._halts.wait(error)
+                await self._blocked.wait_for_retry(error)
             except EngineMismatch as error:
-                await self._halts.for_good(error)
+                await self._blocked.block(error)
             except (ModelNotUsable, LayoutNotUsable, PromptsNotUsable, RewardsNotUsable) as error:
                 return self._finish(FinishedOutcome.FAILED, type(error).__name__, str(error))
             except JobEnded as ended:
@@ -184,11 +184,11 @@ class Coordinator:
         return None
 
     async def _leave(self) -> None:
-        """The next coordinator finds the trainer, unless that leaves too, as when both are on one node."""
+        """Save the last update: the trainer may leave together with this coordinator."""
         try:
-            await self._orders.save()
+            await self._commands.save()
         except TrainerLost as error:
-            log.warning("the last checkpoint stands: the trainer was lost before it wrote another one: %s", error)
+            log.warning("the last update has no checkpoint, because the trainer was lost: %s", error)
         self._reporter.event(stage="Draining")
 
     def _finish(self, outcome: FinishedOutcome, reason: str, message: str) -> Finished:
@@ -196,72 +196,72 @@ class Coordinator:
         self._reporter.event(stage="Finished", finished=finished, progress=None)
         return finished
 
-    # --- the job, from top to bottom ---
+    # --- the job ---
 
-    async def _play(self, restarts: int) -> None:
-        """From wherever the job stands to its end. Raises `JobEnded` there."""
+    async def _run_job(self, restarts: int) -> None:
+        """Run the job from its last boundary to its end. Raises `JobEnded` there."""
         boundary = await self._recover(restarts)
         while True:
-            # A round under way is played to its end though fewer are asked for by now: its update may be done already.
-            while boundary.step < self._following.rounds or await self.course.under_way():
-                boundary = await self.course.advance(boundary)
-                self._orders.step, self._setbacks = boundary.step, 0
+            # A running round is completed even if the spec has fewer rounds by now: its update may be done.
+            while boundary.step < self._follower.rounds or await self.loop.has_uncommitted_update():
+                boundary = await self.loop.advance(boundary)
+                self._commands.step, self._trainer_losses = boundary.step, 0
                 await self._checkpoints.save_if_due(boundary.step)
                 await self._prune()
-            await self.course.finish()
+            await self.loop.finish()
             await self._checkpoints.save_if_missing(boundary.step)
             path = await self._export()
-            # The final model may wait long for space, and more rounds may be asked for meanwhile.
-            if boundary.step >= self._following.rounds:
+            # The export may wait long for disk space, and the spec may get more rounds meanwhile.
+            if boundary.step >= self._follower.rounds:
                 self._reporter.update(model_path=path)
                 raise JobEnded(rounds_finished(boundary.step, path))
 
     async def _prune(self) -> None:
-        """A round goes for each that comes; where the store has many more than it is to keep, some at a time."""
+        """Prune old rounds, a few at a time if the store has many."""
         for _ in range(PRUNED_AT_ONCE):
             if not await self._store.do(lambda store: store.prune(self._settings.keep_rounds)):
                 return
 
     async def _export(self) -> str:
         while True:
-            await self._orders.obey(None)
+            await self._commands.apply(None)
             try:
                 path = await self._checkpoints.export()
             except ExportRefused as error:
-                await self._halts.wait(error)
+                await self._blocked.wait_for_retry(error)
             else:
-                self._halts.over()
+                self._blocked.clear()
                 return path
 
-    async def _note_step(self, state: TrainerState) -> None:
-        """Where the trainer stands. It can be asked for a checkpoint already where the store stands there, too."""
+    async def _record_step(self, state: TrainerState) -> None:
+        """Record the trainer's step. If the store is at the same step, it can write a checkpoint."""
         self._trainer.may_hold_updates = state.step != state.kept
         boundary = await self._store.do(Store.boundary)
-        self._orders.step = state.step if boundary is not None and boundary.step == state.step else None
+        self._commands.step = state.step if boundary is not None and boundary.step == state.step else None
 
     async def _recover(self, restarts: int) -> Boundary:
-        """Bring trainer and store to one step."""
-        await self._following.first()
+        """Bring trainer and store to the same step; return that boundary."""
+        await self._follower.wait_for_job()
         await self._trainer.find_existing()
-        await self._orders.obey_suspend()
-        await self._orders.obey_leave()
-        self._orders.forget_step()
-        # Until it is known at which step the trainer stands, it must publish nothing under an old number.
+        await self._commands.apply_suspend()
+        await self._commands.apply_trainer_eviction()
+        self._commands.forget_step()
+        # While the trainer's step is unknown, it must not publish its weights under an old version.
         self._fleet.weights.forget()
         self._reporter.update(stage="Starting")
-        state = await self._following.unless_suspended(self._trainer.start())
+        state = await self._follower.unless_suspended(self._trainer.start())
         if state is None:
             raise Interrupted
-        self._following.trainer_ready()
-        await self._note_step(state)
+        self._follower.record_trainer_pods()
+        await self._record_step(state)
         check_layouts(state.model_files, self._settings.tensor_parallel_sizes)
-        self._following.expect(self.course.first_kind)
+        self._follower.expect_rounds(self.loop.first_kind)
         self._fleet.set_model_files(state.model_files)
-        prompts = self._prompts or await self._following.unless_suspended(self._prompts_from(state.model_files))
+        prompts = self._prompts or await self._follower.unless_suspended(self._prompts_from(state.model_files))
         if prompts is None:
             raise Interrupted
         self._prompts = prompts
-        self._halts.over()
+        self._blocked.clear()
         try:
             boundary = await self._store.do(
                 lambda s: reconcile_store_and_trainer(
@@ -271,21 +271,21 @@ class Coordinator:
         except NoHistory as error:
             await self._trainer.mark_lost(error)
             raise TrainerLost(str(error)) from error
-        # A former coordinator may never have heard of the last update: that is finished before anybody may go.
-        self._orders.step = boundary.step if boundary.step == state.step else None
+        # An earlier coordinator may have missed the answer to the last update. It is finished before machines leave.
+        self._commands.step = boundary.step if boundary.step == state.step else None
         self._rewards.restore_anchors(await self._store.do(Store.anchors))
-        self._publication.extend_timeout(self._settings.join_patience)
+        self._publisher.extend_timeout(self._settings.join_patience)
         totals = boundary.totals.model_copy(update={"coordinator_restarts": restarts})
         first, last = await self._store.do(Store.reward_ends)
         self._reporter.event(
             round=boundary.step,
             totals=totals,
-            # At the first boundary there is none. What was reported stays, see `status_cadence.LASTING_FIELDS`.
+            # The first boundary has no report. The last reported one stays, see `status_cadence.LASTING_FIELDS`.
             last_round=boundary.report or self._reporter.draft.last_round,
             deferred_prompts=len(boundary.queue),
             reward_first=first,
             reward_last=last,
         )
         boundary = replace(boundary, totals=totals)
-        await self.course.begin(boundary, prompts)
+        await self.loop.begin(boundary, prompts)
         return boundary

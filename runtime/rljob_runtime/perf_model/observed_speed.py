@@ -80,6 +80,20 @@ class Speed:
         return cls(**{**told, "stretches": tuple(SpeedSample(**one) for one in told["stretches"])})
 
 
+SAME_BATCH = 0.8
+"""Between two polls the batch may shrink to this share for the time between them to count as one sample."""
+
+
+def same_batch(first: int, last: int) -> bool:
+    """Return whether the batches at two polls are similar enough for one sample. One response may always end.
+
+    >>> same_batch(10, 8), same_batch(10, 7), same_batch(2, 1)
+    (True, False, True)
+    """
+    most = max(first, last)
+    return min(first, last) >= min(SAME_BATCH * most, most - 1)
+
+
 def binned(samples: Iterable[SpeedSample]) -> tuple[SpeedSample, ...]:
     """Merge similar samples: a few dozen per round."""
     bins: dict[tuple[bool, int, int, bool], list[SpeedSample]] = {}

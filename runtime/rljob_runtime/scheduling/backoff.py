@@ -27,3 +27,16 @@ class Backoff:
         # 2**64 exceeds every maximum; the cap prevents an overflow of the power.
         step = min(self.maximum, self.initial * self.factor ** min(failures - 1, 64))
         return step * (0.5 + 0.5 * uniform)
+
+
+MAX_TRAINER_LOSSES = 10
+"""Losses of the trainer without a finished round in between, after which the job fails."""
+
+
+def keeps_failing(losses: int) -> bool:
+    """Return whether the job fails after this many losses of the trainer without a finished round.
+
+    >>> keeps_failing(10), keeps_failing(11)
+    (False, True)
+    """
+    return losses > MAX_TRAINER_LOSSES

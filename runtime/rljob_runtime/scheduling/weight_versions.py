@@ -79,3 +79,12 @@ class Versions:
     def is_abandoned(self, version: int) -> bool:
         """Check whether a rewind abandoned the version."""
         return any(entry.version == version and entry.abandoned for entry in self.history)
+
+
+def may_start(loaded: int, missing: int, waited: bool) -> bool:
+    """Return whether a round may start: all members hold its weights, or one does and the wait for the others is over.
+
+    >>> may_start(2, 0, False), may_start(2, 1, False), may_start(2, 1, True), may_start(0, 1, True)
+    (True, False, True, False)
+    """
+    return loaded > 0 and (not missing or waited)

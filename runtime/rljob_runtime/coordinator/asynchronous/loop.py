@@ -29,10 +29,10 @@ LOOK_SECONDS = 1.0
 class AsyncLoop:
     """The `context.TrainingLoop` of `mode: Asynchronous`."""
 
-    def __init__(self, parts: CoordinatorContext, orders: BoundaryCommands) -> None:
+    def __init__(self, parts: CoordinatorContext, commands: BoundaryCommands) -> None:
         settings = parts.settings
         self._parts = parts
-        self._orders = orders
+        self._commands = commands
         self._buffer = ExperienceBuffer(
             settings.sampler, settings.capacity, settings.prompts_per_round, settings.max_staleness, settings.seed
         )
@@ -51,7 +51,7 @@ class AsyncLoop:
         assert self.generation is not None
         await self.generation.run()
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         self._changed.set()
         if self.generation is not None:
             self.generation.notify()
@@ -72,12 +72,12 @@ class AsyncLoop:
             await self.generation.reload()
         self._clock.start()
 
-    async def under_way(self) -> bool:
+    async def has_uncommitted_update(self) -> bool:
         boundary = await self._parts.store.do(Store.boundary)
         step = boundary.step + 1 if boundary is not None else 1
         return bool(await self._parts.store.do(lambda s: s.experience.assigned(step)))
 
-    async def hand_over(self) -> None:
+    async def drain(self) -> None:
         if self.generation is not None:
             await self.generation.pause()
 
@@ -89,11 +89,11 @@ class AsyncLoop:
 
     async def advance(self, boundary: Boundary) -> Boundary:
         assert self.generation is not None
-        step, publication = boundary.step + 1, self._parts.publication
-        await self._obey()
-        if self._orders.step is not None:
+        step, publisher = boundary.step + 1, self._parts.publisher
+        await self._apply_commands()
+        if self._commands.step is not None:
             # Otherwise the trainer is ahead by an update that no coordinator recorded: it publishes that first.
-            version = await publication.start_publishing(boundary.step)
+            version = await publisher.start_publishing(boundary.step)
             self._buffer.published(version, boundary.step)
         groups, stale = await self._groups(boundary)
         self._clock.waited()
@@ -102,15 +102,15 @@ class AsyncLoop:
         trained = await self._parts.trainer.lose_if_refused(update, f"step {step} was refused")
         self._clock.trained()
         self._parts.reporter.update(stage="Publishing")
-        version = await publication.start_publishing(step)
+        version = await publisher.start_publishing(step)
         self._buffer.published(version, step)
         self.generation.weights_published()
         return await self._close(boundary, groups, stale, trained, version)
 
-    async def _obey(self) -> None:
+    async def _apply_commands(self) -> None:
         assert self.generation is not None
-        leaving = self._parts.following.leaving
-        await self._orders.obey(RoundKind.PLAIN, keep=self.generation.retire(leaving))
+        leaving = self._parts.follower.leaving
+        await self._commands.apply(RoundKind.PLAIN, keep=self.generation.retire(leaving))
 
     async def _groups(self, boundary: Boundary) -> tuple[tuple[Group, ...], Mapping[PromptKey, int]]:
         """Return the groups of the next update with their tokens, and the staleness of each."""
@@ -144,8 +144,8 @@ class AsyncLoop:
             self._changed.clear()
             self._request_groups(step)
             # The user may have reduced the number of rounds.
-            enough = self._parts.following.rounds <= step
-            if enough or self._orders.interrupted or not self._parts.trainer.available:
+            enough = self._parts.follower.rounds <= step
+            if enough or self._commands.interrupted or not self._parts.trainer.available:
                 raise Interrupted
             self._parts.fleet.layouts.check_able(self._parts.fleet.members)
             self._check_trainable()
@@ -158,12 +158,12 @@ class AsyncLoop:
                     await self._changed.wait()
             except TimeoutError:
                 pass
-            await self._obey()
+            await self._apply_commands()
 
     def _request_groups(self, step: int) -> None:
         """Request groups for all updates that have none."""
         assert self.generation is not None
-        updates = self._parts.following.rounds - max(step, self._buffer.taken)
+        updates = self._parts.follower.rounds - max(step, self._buffer.taken)
         self.generation.request_groups(updates * self._parts.settings.prompts_per_round)
 
     def _progress(self) -> None:
@@ -204,7 +204,7 @@ class AsyncLoop:
         closed, risen = Boundary(trained.step, cursor, totals, report), self._parts.rewards.take_anchors()
         await self._parts.store.do(lambda s: s.experience.close_update(closed, risen))
         clock.start()
-        self._parts.closed(report, trained)
+        self._parts.notify_closed(report, trained)
         first, last = await self._parts.store.do(Store.reward_ends)
         self._parts.reporter.event(
             stage="Generating",

@@ -1,4 +1,4 @@
-"""BlockedConditions: what keeps a job from going on and is no reason to end it."""
+"""Blocking conditions: the job cannot progress, but does not fail."""
 
 from __future__ import annotations
 
@@ -17,40 +17,42 @@ log = logging.getLogger(__name__)
 
 
 class EngineMismatch(Exception):
-    """Trainer and engine do not compute the same, and no other try will differ."""
+    """Trainer and engine compute different values. Another try gives the same result."""
 
     reason = ENGINE_MISMATCH
 
 
 class BlockedConditions:
-    """Of one coordinator. What halts the job is a problem in its status until `over`."""
+    """The blocking conditions of one coordinator. Each is a warning in the status until `clear`."""
 
-    def __init__(self, reporter: Reporter, following: TargetFollower, back_off: Backoff) -> None:
+    def __init__(self, reporter: Reporter, follower: TargetFollower, back_off: Backoff) -> None:
         self._reporter = reporter
-        self._following = following
+        self._follower = follower
         self._back_off = back_off
         self._tries = 0
 
-    async def wait(self, error: RewardsUnavailable | ExportRefused) -> None:
-        """Until it is worth another try: the machine may yet be given what it lacks, or the job be suspended and sent
-        elsewhere."""
+    async def wait_for_retry(self, error: RewardsUnavailable | ExportRefused) -> None:
+        """Report the condition and wait before the next try.
+
+        Meanwhile the machine may get what it lacks, or the job may be suspended and moved.
+        """
         self._tries += 1
         log.warning("%s (try %d): %s", error.reason, self._tries, error)
-        told = f"{error}. It is tried again from time to time"
-        self._tell(StatusWarning(reason=error.reason, message=told[:2048]))
-        await self._following.unless_suspended(asyncio.sleep(self._back_off.delay(self._tries) or 0.0))
+        message = f"{error}. The job tries again at growing intervals"
+        self._report(StatusWarning(reason=error.reason, message=message[:2048]))
+        await self._follower.unless_suspended(asyncio.sleep(self._back_off.delay(self._tries) or 0.0))
 
-    async def for_good(self, error: EngineMismatch) -> None:
-        """Until the job is suspended, deleted, or given to another coordinator: to try again would give the same."""
+    async def block(self, error: EngineMismatch) -> None:
+        """Report the condition and wait until the job is suspended, deleted or taken over. There is no other try."""
         log.error("%s: %s", error.reason, error)
-        self._tell(StatusWarning(reason=error.reason, message=str(error)[:2048]))
-        await self._following.unless_suspended(asyncio.Event().wait())
+        self._report(StatusWarning(reason=error.reason, message=str(error)[:2048]))
+        await self._follower.unless_suspended(asyncio.Event().wait())
 
-    def over(self) -> None:
-        """It goes on."""
+    def clear(self) -> None:
+        """Clear the conditions: the job progresses."""
         self._tries = 0
-        self._tell(None)
+        self._report(None)
 
-    def _tell(self, problem: StatusWarning | None) -> None:
+    def _report(self, problem: StatusWarning | None) -> None:
         for reason in HALTING:
             self._reporter.problem(reason, problem if problem is not None and problem.reason == reason else None)

@@ -1,4 +1,4 @@
-"""What the coordinator is asked to do, obeyed at boundaries."""
+"""Boundary commands: suspend, stop and changes of the target, applied between two rounds."""
 
 from __future__ import annotations
 
@@ -12,62 +12,70 @@ from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 
 
 class BoundaryCommands:
-    """Of the operator, and of whoever asks a pod to go. `step`: where the trainer stands, None while that is not
-    known."""
+    """Commands of the operator, and evictions of pods. `step`: the trainer's step; None while it is unknown."""
 
-    def __init__(self, following: TargetFollower, checkpoints: Checkpoints, trainer: TrainerClient) -> None:
-        self._following = following
+    def __init__(self, follower: TargetFollower, checkpoints: Checkpoints, trainer: TrainerClient) -> None:
+        self._follower = follower
         self._checkpoints = checkpoints
         self._trainer = trainer
         self.step: int | None = None
         self.stopping = False
-        self.hand_over: Callable[[], Awaitable[None]] = _nothing
-        """Called before the machines go."""
+        self.drain: Callable[[], Awaitable[None]] = _nothing
+        """Called before the machines leave."""
 
     @property
     def interrupted(self) -> bool:
         """Whether to stop before the next boundary."""
-        following = self._following
-        return self.stopping or following.suspended or following.trainer_changed or self._trainer.leaving
+        follower = self._follower
+        return self.stopping or follower.suspended or follower.trainer_changed or self._trainer.leaving
 
     def stop(self) -> None:
         """Stop soon (SIGTERM)."""
         self.stopping = True
-        self._following.stop()
+        self._follower.stop()
 
-    async def obey(self, kind: RoundKind | None, keep: Collection[str] = ()) -> None:
-        """At a boundary: stop here if asked to, let go of the machines that are to leave, and have the others laid out
-        for a round of this kind (None: there is none). Machines to `keep` leave later. Raises `Interrupted`."""
+    async def apply(self, kind: RoundKind | None, keep: Collection[str] = ()) -> None:
+        """Apply all commands at a boundary.
+
+        Machines that the target does not name leave, except those to `keep`. The others switch to the layout of a round
+        of this kind (None: there is no further round). Raises `Interrupted` after a stop, suspension or eviction.
+        """
         if self.stopping:
             raise Interrupted
-        await self.obey_suspend()
-        await self.obey_leave()
-        await self._following.apply_target(kind, keep)
+        await self.apply_suspend()
+        await self.apply_trainer_eviction()
+        await self._follower.apply_target(kind, keep)
 
     def forget_step(self) -> None:
-        """The trainer is asked anew where it stands."""
+        """Mark the trainer's step as unknown."""
         self._trainer.may_hold_updates |= self._trainer.available and self.step is not None
         self.step = None
 
     @property
-    def unsure(self) -> bool:
-        """Whether the trainer may hold updates that no checkpoint has, and cannot be asked for one yet: its step is not
-        known, or is that of an update which the store has not closed."""
+    def may_lose_updates(self) -> bool:
+        """Whether the trainer may hold updates without a checkpoint, and cannot write one yet.
+
+        Its step is unknown, or it is the step of an update that the store has not closed.
+        """
         return self.step is None and self._trainer.may_hold_updates
 
-    async def obey_suspend(self) -> None:
-        """Checkpoint what the trainer holds, hand everything over and wait. Raises `Interrupted` when it is over. While
-        it is not known what the trainer holds, that comes first."""
-        if not self._following.suspended or self.unsure:
+    async def apply_suspend(self) -> None:
+        """If the job is suspended: save a checkpoint, remove all machines and wait. Raises `Interrupted` afterwards.
+
+        While the trainer may lose updates, its step is determined first.
+        """
+        if not self._follower.suspended or self.may_lose_updates:
             return
-        await self.hand_over()
+        await self.drain()
         await self.save()
-        await self._following.stay_suspended()
+        await self._follower.stay_suspended()
         raise Interrupted
 
-    async def obey_leave(self) -> None:
-        """Where the trainer's pod was asked to go: checkpoint what the trainer holds, and let the pod go. Raises
-        `Interrupted` then. A trainer whose step is not known yet is asked for it first."""
+    async def apply_trainer_eviction(self) -> None:
+        """If the trainer's pod was asked to leave: save a checkpoint and let it leave. Raises `Interrupted` afterwards.
+
+        While the trainer's step is unknown, it is determined first.
+        """
         if self.step is None or not self._trainer.leaving:
             return
         await self.save()
@@ -75,7 +83,7 @@ class BoundaryCommands:
         raise Interrupted
 
     async def save(self) -> None:
-        """Checkpoint the last finished update, unless that is done."""
+        """Save a checkpoint of the last finished update, unless it exists."""
         if self.step is not None:
             await self._checkpoints.save_if_missing(self.step)
 

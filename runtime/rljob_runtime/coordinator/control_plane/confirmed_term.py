@@ -1,7 +1,7 @@
-"""A coordinator ends nobody's processes before it has made sure that it is in office.
+"""Confirmed term: a coordinator ends actors only after the API server has confirmed its Lease.
 
-Whoever is cut off from all machines takes them for lost, though they work. What it ends is ended in Ray's tables. Its
-successor takes these up, and would have to start every engine and the trainer anew.
+A coordinator that is cut off from all machines marks them lost, though they work. Its releases would stay in Ray's
+tables. The next coordinator would have to restart every engine and the trainer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from rljob_runtime.protocols.delegating import DelegatingBackend
 
 
 class ConfirmedBackend(DelegatingBackend):
-    """Another backend, that ends nobody unconfirmed. `confirm` returns once the API server has confirmed the office
-    anew, and never where that cannot be reached."""
+    """A backend that confirms the term before each release.
+
+    `confirm` returns when the API server has confirmed the Lease again. It never returns while the server is
+    unreachable.
+    """
 
     def __init__(self, backend: Backend, confirm: Callable[[], Awaitable[None]]) -> None:
         super().__init__(backend)

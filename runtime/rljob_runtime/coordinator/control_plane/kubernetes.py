@@ -1,5 +1,4 @@
-"""The control plane as an RLJob at the API server: watched by name, answered by server-side apply of
-`status.runtime`."""
+"""Kubernetes control plane: watches one RLJob by name, and reports by server-side apply of `status.runtime`."""
 
 from __future__ import annotations
 
@@ -18,14 +17,14 @@ from rljob_runtime.protocols import Job, PeerError, PeerTimeout
 log = logging.getLogger(__name__)
 
 WATCH_SECONDS = 240
-"""A watch is renewed before anything in between gets tired of it."""
+"""Duration of one watch: shorter than the idle timeouts of proxies."""
 
 FAILURE_SECONDS = 2.0
-"""Pause after a watch that broke."""
+"""Pause after a watch that failed."""
 
 
 class KubernetesControlPlane:
-    """`protocols.ControlPlane` for one job. `run` keeps the watch."""
+    """A `protocols.ControlPlane` for one job. `run` watches it."""
 
     def __init__(self, client: ApiClient, namespace: str, name: str) -> None:
         self._client = client
@@ -35,7 +34,7 @@ class KubernetesControlPlane:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Watch until cancelled; a watch that is cut begins with a fresh read, so nothing is missed."""
+        """Watch until cancelled. After a failure it reads the job again, so that no change is missed."""
         while True:
             try:
                 newest = await self._read()
@@ -47,20 +46,22 @@ class KubernetesControlPlane:
                 await asyncio.sleep(FAILURE_SECONDS)
 
     async def observe(self) -> Job:
-        """See `protocols.ControlPlane`: what the watch brought last, or a read before its first word. The spec is the
-        one that the operator accepted: an edit that it refuses is not followed here either."""
+        """See `protocols.ControlPlane`. Returns the last watched job, or reads it before the first event.
+
+        The spec is the last one that the operator accepted.
+        """
         newest = self._newest or await self._read()
         return Job(accepted_job(newest) or load(newest), newest["metadata"]["resourceVersion"])
 
     async def wait_changed(self, seconds: float) -> None:
         """See `protocols.ControlPlane`."""
         if not await wait_for_event(self._changed, seconds):
-            # Whatever the watch says: a look of our own now and then.
+            # In case the watch has missed a change.
             await self._read()
             self._changed.clear()
 
     async def report(self, status: RuntimeStatus) -> None:
-        """See `protocols.ControlPlane`. Forced: nobody else may own `status.runtime`."""
+        """See `protocols.ControlPlane`. Forced: no other client may own `status.runtime`."""
         body = {
             "apiVersion": RLJOB.api_version,
             "kind": RLJOB.kind,
@@ -70,12 +71,12 @@ class KubernetesControlPlane:
         await self._client.apply_status(RLJOB, body)
 
     async def job(self) -> RLJob:
-        """The job, with patience: the first thing a pod asks."""
+        """Return the job; retry while the API server is unreachable."""
         while True:
             try:
                 return (await self.observe()).job
             except PeerTimeout as error:
-                log.warning("the job cannot be read yet: %s", error)
+                log.warning("the job cannot be read, next try follows: %s", error)
                 await asyncio.sleep(FAILURE_SECONDS)
 
     async def _read(self) -> dict[str, Any]:

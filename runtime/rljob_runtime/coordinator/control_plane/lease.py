@@ -1,4 +1,4 @@
-"""The coordinator's office: a Lease of the job's name. Its transitions are the term; who cannot renew it steps down."""
+"""Lease: the coordinator's right to act. Its transitions are the term; a coordinator that cannot renew it stops."""
 
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from rljob_runtime.protocols import PeerError, StaleTerm
 log = logging.getLogger(__name__)
 
 DURATION = float(COORDINATOR_LEASE_SECONDS)
-"""Seconds, where the Lease does not say."""
+"""Seconds, if the Lease does not say."""
 RENEWALS, PATIENCES, TRIES, MOST = 3, 5, 15, 30
-"""In a duration: renewals; waits for the answer to one; pauses after one that failed; renewals that are asked for."""
+"""Fractions of the duration: between renewals; timeout of one; pause after a failed one; between requested ones."""
 
 
 class LeaseLost(Exception):
-    """The Lease was not renewed for its duration: another coordinator may be in office by now. Whoever hears this lets
-    go of the store and of Ray's tables, and starts over: it is in office again where nobody has taken over."""
+    """The Lease was not renewed for its duration, so that another coordinator may hold it.
+
+    The coordinator closes the store, disconnects from Ray, and starts again. It gets the Lease back if no other
+    coordinator has taken it.
+    """
 
 
 class Leases(Protocol):
-    """The API server, as far as Leases go. Raises `PeerError`, `Conflict` among them."""
+    """Reads and writes Leases at the API server. Raises `PeerError`, e.g. `Conflict`."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
         """Return one object."""
@@ -41,11 +44,10 @@ class Leases(Protocol):
 
 
 class TermLease:
-    """Takes the Lease for `holder`, a pod, and keeps it. `wall` gives the time that others read in it; waiting is the
-    event loop's.
+    """Takes the Lease for the pod `holder`, and renews it. `wall` returns the time that is written into it.
 
-    Only one coordinator pod is wanted at a time, so taking does not wait for the former holder: the operator made this
-    pod because that one is to go, and the term fences it off. A later pod is never taken over from.
+    It does not wait for the former holder: the operator made this pod to replace it, and the term fences it. The Lease
+    of a later pod is never taken.
     """
 
     def __init__(self, client: Leases, namespace: str, name: str, holder: str, wall: Callable[[], datetime]) -> None:
@@ -56,12 +58,12 @@ class TermLease:
         self._wall = wall
         self._duration = DURATION
         self._renewed = 0.0
-        self._asked = asyncio.Event()
+        self._requested = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
-        """Whoever wants to hear of a renewal that has not begun."""
+        """Callers that wait for a renewal that has not begun."""
 
     async def wait_for_server(self) -> None:
-        """Until the API server answers. Raises `StaleTerm` where a later pod is in office."""
+        """Wait until the API server answers. Raises `StaleTerm` if a later pod holds the Lease."""
         while True:
             try:
                 self._check(await self._read())
@@ -73,8 +75,7 @@ class TermLease:
                 await asyncio.sleep(self._duration / 5)
 
     async def take(self) -> int:
-        """Hold the Lease; returns the term. Tries until it works or is cancelled. Raises `StaleTerm` where a later pod
-        is in office."""
+        """Take the Lease; return the term. Tries until cancelled. Raises `StaleTerm` if a later pod holds it."""
         while True:
             began = asyncio.get_running_loop().time()
             try:
@@ -100,19 +101,19 @@ class TermLease:
                 return int(taken["spec"]["leaseTransitions"])
 
     async def keep(self) -> None:
-        """Renew until cancelled. Raises `StaleTerm` when somebody else holds it, and `LeaseLost` where nobody could be
-        asked for its duration."""
+        """Renew until cancelled. Raises `StaleTerm` if another pod holds it, and `LeaseLost` if no renewal succeeds for
+        its duration."""
         clock, period, patience = asyncio.get_running_loop().time, self._duration / RENEWALS, self._duration / PATIENCES
         pause = period
-        wait: Callable[[float], Awaitable[None]] = self._until_asked
+        wait: Callable[[float], Awaitable[None]] = self._until_requested
         while True:
             await wait(pause)
-            self._asked.clear()
+            self._requested.clear()
             waiting, self._waiting = self._waiting, []
             began = clock()
             left = self._renewed + self._duration - began
             try:
-                # After a standstill of our own there is one try: the server knows whether anybody took over meanwhile.
+                # After a pause of this process there is one try: another pod may have taken the Lease, or not.
                 async with asyncio.timeout(min(left, patience) if left > 0 else patience):
                     await self._renew()
             except StaleTerm:
@@ -126,23 +127,25 @@ class TermLease:
                 pause, wait = min(self._duration / TRIES, left), asyncio.sleep
             else:
                 self._renewed = began
-                _tell(waiting)
-                pause, wait = period, self._until_asked
+                _notify(waiting)
+                pause, wait = period, self._until_requested
 
-    async def _until_asked(self, seconds: float) -> None:
+    async def _until_requested(self, seconds: float) -> None:
         least = self._duration / MOST
         await asyncio.sleep(least)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds - least):
-                await self._asked.wait()
+                await self._requested.wait()
 
     async def confirm(self) -> None:
-        """Return as soon as a renewal has succeeded that began after this call; `keep` must be under way. Where the API
-        server cannot be reached, this waits until `keep` gives up and its task is cancelled."""
-        heard: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(heard)
-        self._asked.set()
-        await heard
+        """Wait for a renewal that begins after this call; `keep` must be running.
+
+        While the API server is unreachable, this waits until `keep` fails and the task is cancelled.
+        """
+        renewed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(renewed)
+        self._requested.set()
+        await renewed
 
     async def _renew(self) -> None:
         lease = await self._read()
@@ -151,7 +154,7 @@ class TermLease:
         await self._client.replace(LEASE, {**lease, "spec": {**lease["spec"], "renewTime": self._timestamp()}})
 
     async def release(self) -> None:
-        """Give it back at the end: nobody holds it. The term stays, so that the next one is higher."""
+        """Give the Lease back. The term stays, so that the next one is higher."""
         try:
             lease = await self._read()
             if lease["spec"].get("holderIdentity") == self._holder:
@@ -172,16 +175,16 @@ class TermLease:
         return self._wall().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _tell(waiting: Iterable[asyncio.Future[None]]) -> None:
-    for heard in waiting:
-        if not heard.done():
-            heard.set_result(None)
+def _notify(waiting: Iterable[asyncio.Future[None]]) -> None:
+    for renewed in waiting:
+        if not renewed.done():
+            renewed.set_result(None)
 
 
 def is_later(holder: str, pod: str) -> bool:
-    """Whether `holder` is a later incarnation of the machine that `pod` is one of.
+    """Return whether `holder` is a later incarnation of the same machine as `pod`.
 
-    >>> is_later("demo-coordinator-0-10", "demo-coordinator-0-9"), is_later("demo-coordinator-0-9", "somebody")
+    >>> is_later("demo-coordinator-0-10", "demo-coordinator-0-9"), is_later("demo-coordinator-0-9", "another")
     (True, False)
     """
     other, own = (re.fullmatch(r"(.*)-(\d+)", name) for name in (holder, pod))

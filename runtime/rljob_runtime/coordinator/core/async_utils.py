@@ -1,4 +1,4 @@
-"""Waiting for wait_for_event, with an end to it; and what nobody waits for."""
+"""Asyncio helpers: wait for an event with a timeout; run background tasks without losing their errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
-    """Wait until `event` is set, at most `seconds` (None: for ever), and clear it. False when it did not come."""
+    """Wait until `event` is set and clear it; return False if it is not set within `seconds` (None: no bound)."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -23,20 +23,20 @@ async def wait_for_event(event: asyncio.Event, seconds: float | None) -> bool:
 
 @dataclass(frozen=True)
 class Broken:
-    """A task that a stage has started ended by this error, which nobody was there to handle."""
+    """Event: a task of a stage has ended by this error."""
 
     error: BaseException
 
 
 class StageTasks:
-    """The tasks of a stage, which nobody awaits. What one of them raises is posted: the stage is to end by it."""
+    """The background tasks of a stage. The error of a task is posted, and ends the stage."""
 
     def __init__(self, post: Callable[[Broken], None]) -> None:
         self._post = post
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Begin it. It may be cancelled at any time."""
+        """Start a task. It may be cancelled at any time."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -48,7 +48,7 @@ class StageTasks:
             self._post(Broken(error))
 
     async def close(self) -> None:
-        """End them all."""
+        """Cancel all tasks."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -56,33 +56,33 @@ class StageTasks:
 
 
 async def alongside(work: Coroutine[Any, Any, T], *needed: Coroutine[Any, Any, None]) -> T:
-    """The result of `work`, unless one of those it needs ends first: then that one's error."""
+    """Return the result of `work`. If a task that it needs ends first, raise that task's error."""
     main, others = asyncio.create_task(work), [asyncio.create_task(item) for item in needed]
-    everybody: list[asyncio.Task[Any]] = [main, *others]
+    tasks: list[asyncio.Task[Any]] = [main, *others]
     try:
-        await asyncio.wait(everybody, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             if task.done():
                 task.result()
         return await main
     finally:
-        for task in everybody:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*everybody, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
-FAREWELL_SECONDS = 1.0
+CLOSE_SECONDS = 1.0
 
 
 class BackgroundTasks:
-    """What goes on aside: started and forgotten, until `close`, or until `check` finds that one has failed."""
+    """Tasks that run in the background until `close`. `check` raises the error of a failed one."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: list[asyncio.Task[None]] = []
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Nobody waits for this."""
+        """Start a task without waiting for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -93,12 +93,12 @@ class BackgroundTasks:
             self._failed.append(task)
 
     def check(self) -> None:
-        """Raise what the first of them failed with."""
+        """Raise the error of the first task that failed."""
         for task in self._failed:
             task.result()
 
-    async def close(self, seconds: float = FAREWELL_SECONDS) -> None:
-        """End what has not ended after so long."""
+    async def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Wait for `seconds`, then cancel the remaining tasks."""
         if not self._tasks:
             return
         _, late = await asyncio.wait(self._tasks, timeout=seconds)

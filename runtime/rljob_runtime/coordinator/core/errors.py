@@ -1,4 +1,4 @@
-"""Errors: why a stage, the trainer or the whole run ends."""
+"""Errors: why a stage, the trainer or the job ends."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from rljob_api.status import Finished
 
 
 class Interrupted(Exception):
-    """The stage was stopped before the round was complete; what came is in the store."""
+    """The stage was stopped before the round was complete. All received tokens are stored."""
 
 
 class TrainerLost(Exception):
-    """The trainer group failed or its pods changed: start it anew and see at which step it stands."""
+    """The trainer group failed or its pods changed. It has to be restarted, and its step read."""
 
 
 class ModelNotUsable(Exception):
-    """The trainer refuses the model or its checkpoint; trying again brings nothing."""
+    """The trainer refuses the model or its checkpoint. Another try gives the same result."""
 
 
 class LayoutNotUsable(Exception):
-    """A tensor parallel size that the job allows does not split the model, or no machine can start an engine of the
-    usual one."""
+    """A tensor parallel size of the job does not split the model, or no machine can start an engine of the default
+    one."""
 
 
 class ExportRefused(Exception):
-    """The final model cannot be written now, e.g. because the volume is full. It is in the checkpoint, so the job
-    waits."""
+    """The final model cannot be written now, e.g. because the volume is full.
+
+    The job waits, because the checkpoint contains the model.
+    """
 
     reason = EXPORT_FAILED
 
 
 class JobEnded(Exception):
-    """The run is over, one way or the other."""
+    """The job has ended, with this result."""
 
     def __init__(self, finished: Finished) -> None:
         super().__init__(finished.message)

@@ -1,7 +1,6 @@
-"""The event loop's longest turn: how long everything in the coordinator waited for one piece of work.
+"""Event loop lag: the longest time for which one piece of work blocked the coordinator's event loop.
 
-A Lease is renewed between two turns. What takes long in one, whoever wrote the data that it works on, is seen here
-before it costs the Lease.
+The Lease is renewed between two turns of the loop. This metric shows a long turn before it costs the Lease.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from typing import NoReturn
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.05
-"""Between two looks; a turn is seen as so much shorter at most."""
+PERIOD_SECONDS = 0.05
+"""Period of the timer; a turn is measured too short by this much at most."""
 KEPT_SECONDS = 60.0
-"""For which a turn is shown at least, and for twice as long at most."""
+"""A turn is shown for this long at least, and for twice as long at most."""
 LONG_SECONDS = 0.5
-"""A turn past this is told in the log: a Lease lasts thirty times as long."""
+"""A longer turn is logged: a Lease lasts thirty times as long."""
 
 
 class EventLoopLag:
-    """Measures by being late: a timer that is due in a turn is served after it. A busy processor makes it late too."""
+    """Measures the delay of a timer, which fires only after a long turn. A busy processor delays it too."""
 
     def __init__(self) -> None:
         self._this = self._last = 0.0
@@ -29,22 +28,22 @@ class EventLoopLag:
 
     @property
     def longest_seconds(self) -> float:
-        """The longest turn of the last minute or two."""
+        """The longest turn of the last one to two minutes."""
         return max(self._this, self._last)
 
     async def run(self) -> NoReturn:
-        """Until it is cancelled."""
+        """Measure until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
-            due = clock() + LOOK_SECONDS
-            await asyncio.sleep(LOOK_SECONDS)
-            self.note(clock(), clock() - due)
+            due = clock() + PERIOD_SECONDS
+            await asyncio.sleep(PERIOD_SECONDS)
+            self.record(clock(), clock() - due)
 
-    def note(self, now: float, late: float) -> None:
-        """A timer was so many seconds late."""
+    def record(self, now: float, late: float) -> None:
+        """Record that a timer was `late` seconds late."""
         if self._since is None or now - self._since > KEPT_SECONDS:
             idle = self._since is None or now - self._since > 2 * KEPT_SECONDS
             self._last, self._this, self._since = 0.0 if idle else self._this, 0.0, now
         self._this = max(self._this, late)
         if late > LONG_SECONDS:
-            log.warning("the event loop did nothing else for %.2f s", late)
+            log.warning("one turn blocked the event loop for %.2f s", late)

@@ -1,5 +1,4 @@
-"""What the coordinator takes from the spec, and the bounds of its waiting. Plain values: tests change one and keep
-the rest."""
+"""Settings: the values that the coordinator takes from the spec, and its timeouts."""
 
 from __future__ import annotations
 
@@ -20,13 +19,12 @@ from rljob_runtime.scheduling.round_planner.round_history import REACH, WINDOW
 from rljob_runtime.scheduling.tail_batching import Factors, ceil_product
 
 STREAM_TOKENS = 1 << 16
-"""Enough to fill rows on every rank, few enough that another command to the trainer does not wait long. Once its speed
-was measured, a call is shorter where that is slow."""
+"""Loss tokens in a call: enough to fill rows on every rank, and few enough that other commands do not wait long. With a
+measured speed, calls to a slow trainer are shorter."""
 
 
 def lending_rules(job: RLJob) -> LoanRules | LoanOutcome | None:
-    """When machines of this job are lent to training in rounds that stream, or why they cannot be; None where no round
-    streams."""
+    """Return when machines of this job are loaned to training, or why they never are; None if no round streams."""
     spec = job.spec
     stream, rollout = spec.stream_training, spec.rollout
     if not any(plan.stream for plan in _choices(spec).plans):
@@ -41,15 +39,17 @@ def lending_rules(job: RLJob) -> LoanRules | LoanOutcome | None:
 
 
 def rounds_kept(spec: RLJobSpec) -> int:
-    """A trainer may come back at any checkpoint that is kept, or at the one before; and predictions look some rounds
-    back."""
+    """Return how many rounds the store keeps.
+
+    A trainer may restart at any kept checkpoint or at the one before. Predictions use some past rounds.
+    """
     checkpoints = spec.checkpoint.every_rounds * (spec.checkpoint.keep + 1)
     return max(spec.store.keep_rounds, checkpoints, REACH + WINDOW)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Times are in seconds."""
+    """Settings of one coordinator. Times are in seconds."""
 
     prompts_per_round: int
     responses_per_prompt: int
@@ -58,7 +58,7 @@ class Settings:
     seed: int
     trainer_replicas: int
     workers_per_trainer: float
-    """How many loaned machines do the trainer's work in its time, an accelerator as much as a rank."""
+    """Loaned machines that compute as fast as the trainer, if an accelerator is as fast as a rank."""
     checkpoint_every: int
     keep_rounds: int
     """Rounds whose rows the store keeps."""
@@ -70,52 +70,51 @@ class Settings:
     sampler: Sampler = Sampler.FIFO
     """Asynchronous: which ready groups an update takes."""
     capacity: BufferLimits = field(default_factory=lambda: BufferLimits(0, 0, 0))
-    """Asynchronous: of the groups that may be open, in flight or ready."""
+    """Asynchronous: bounds of the groups that may be open, in flight or ready."""
     max_staleness: int | None = None
     """Asynchronous: updates between a group's weights and its use; None for no bound."""
     repack: RepackRules | None = None
-    """Asynchronous: when replicas are emptied onto others; None for never."""
+    """Asynchronous: when replicas are merged; None for never."""
     repack_seconds: float = 5.0
     tensor_parallel: int = 1
-    """The spec's."""
+    """The spec's tensor parallel size."""
     tensor_parallel_sizes: tuple[int, ...] = (1,)
-    """All that the target may ask for."""
+    """All sizes that the target may contain."""
     slots: int = 1
-    """Accelerators of a machine, or what stands in for them."""
+    """Accelerators of a machine, or the threads that stand in for them."""
     machines: range = range(0)
-    """Numbers of machines that the operator may ask for. OnPolicy: it is told what rounds would take with them."""
+    """Numbers of machines that the operator may choose. OnPolicy: predictions for them are reported."""
     choices: CandidatePlans = PLAIN
-    """How rounds may be played."""
+    """The plans that rounds may use."""
     first_responses: int = FIRST_RESPONSES
-    """Responses that must have been seen before rounds are predicted."""
+    """Responses that must have ended before rounds are predicted."""
     max_prompt_factor: float | None = None
-    """Dynamic sampling draws at most so many times the prompts of a round; None: no dynamic sampling."""
+    """Dynamic sampling draws at most this multiple of a round's prompts; None: no dynamic sampling."""
     stream_tokens: int = STREAM_TOKENS
-    """Most loss tokens that go to the trainer in one call while others still generate, where a plan streams; a group at
-    least."""
+    """Most loss tokens in one call of a stream, but one group at least."""
     fetch_as_they_end: bool = True
-    """Groups go to the trainer, where a plan streams, as they become whole. False: all when generation has ended, which
-    the paper's Table 4 compares with; nothing in a spec asks for it."""
+    """Whether a stream sends groups as they become complete. False: after generation, as in the comparison of the
+    paper's Table 4; no spec sets it."""
     lending: LoanRules | LoanOutcome | None = None
-    """When rollout machines are lent, where a plan streams; or why they never are. None: no plan streams."""
+    """When rollout machines are loaned in a plan that streams, or why they never are. None: no plan streams."""
     join_tries: int = 3
-    """To find or make the actors of a machine, until it is a suspect that has not joined."""
+    """Tries to find or make the actors of a machine before it is suspected as `NotJoined`."""
     poll_wait: float = 0.5
-    """How long a poll waits at the replica for its first token."""
+    """Time for which a poll waits at the replica for its first token."""
     stall: float = 120.0
-    """A replica that owes responses, or holds requests, and computes nothing for so long is lost: it hangs."""
+    """A replica that has work but makes no progress for this long is marked lost."""
     again_within: float = 600.0
-    """A machine that fails again so soon after it was restarted in place keeps failing."""
+    """A machine that fails again within this time after a restart in place keeps failing."""
     flush: float = 1.0
-    """How often new tokens go to the store."""
+    """Time between two writes of new tokens to the store."""
     join_patience: float = 60.0
-    """How long a start waits for the last of the target's machines before it goes on with those that are there."""
+    """Time for which a start waits for the last machines of the target."""
     reward_failures: int = 2
-    """How often a response is generated anew because its reward failed."""
+    """Times that a response is regenerated because its reward failed."""
     back_off: Backoff = field(default_factory=lambda: Backoff(initial=0.5, maximum=15.0))
-    """Between tries to reach a peer."""
+    """Delays between tries to reach a peer."""
     rewards_back_off: Backoff = field(default_factory=lambda: Backoff(initial=5.0, maximum=300.0))
-    """Between tries to start rewards for which the machine lacks something."""
+    """Delays between tries to start rewards that lack something."""
 
     @property
     def drops_equal(self) -> bool:
@@ -124,11 +123,11 @@ class Settings:
 
     @property
     def max_untrainable_groups(self) -> int:
-        """Asynchronous: groups in a row of which none can be trained on, before the job has failed."""
+        """Asynchronous: consecutive untrainable groups after which the job fails."""
         return ceil_product(self.max_prompt_factor or 1.0, self.max_rounds_without_group * self.prompts_per_round)
 
     def rules(self, shape: RoundShape) -> RoundRules:
-        """When a round of this shape gives up groups, and how many prompts it may draw."""
+        """Return when a round of this shape filters groups, and how many prompts it may draw."""
         most = self.max_rounds_without_group * shape.prompts
         if self.max_prompt_factor is None:
             return RoundRules(self.reward_failures, drop_equal=False, max_prompts=most)
@@ -138,7 +137,7 @@ class Settings:
 
     @classmethod
     def of(cls, job: RLJob) -> Settings:
-        """The job's own."""
+        """Return the settings of a job."""
         spec = job.spec
         sampling = spec.algorithm.dynamic_sampling
         return cls(
@@ -172,7 +171,7 @@ class Settings:
 
 
 def _choices(spec: RLJobSpec) -> CandidatePlans:
-    """What the spec leaves open; Auto is None there. With several updates a round nothing can be trained on early."""
+    """Return the plans that the spec allows. `Auto` leaves them open. Several updates a round exclude streaming."""
     algorithm, tail, stream = spec.algorithm, spec.tail_batching, spec.stream_training
 
     def fits(factors: Factors) -> bool:

@@ -15,14 +15,13 @@ from rljob_runtime.coordinator.fleet.machine import RolloutMachine, loss_reason_
 from rljob_runtime.coordinator.fleet.view import FleetView
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import Chain, PeerError, StaleTerm
+from rljob_runtime.scheduling.fault_detection.machine_loss import NOT_SHIPPED
 from rljob_runtime.scheduling.fault_detection.relay_chain import ChainOrder, repair
 from rljob_runtime.scheduling.fault_detection.stall_detection import StalledLinks
 
 PushWeights = Callable[[int, Chain], Awaitable[None]]
 """Has the trainer send a version to the master of a chain."""
 
-NOT_SHIPPED = "WeightsNotShipped"
-"""Why a master is lost if the trainer sends it nothing, and sent the master before it nothing."""
 TRAINER = ""
 """The sender to the master, among the names of machines."""
 CHECK_SECONDS = 0.05

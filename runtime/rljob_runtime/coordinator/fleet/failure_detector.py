@@ -19,12 +19,10 @@ from rljob_runtime.coordinator.fleet.machine import RolloutMachine
 from rljob_runtime.coordinator.fleet.view import FleetView
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import PeerError, PeerTimeout, RelayMember, StaleTerm
+from rljob_runtime.scheduling.fault_detection.machine_loss import SILENT
 from rljob_runtime.scheduling.fault_detection.suspicion import Suspicion, neighbours
 
 log = logging.getLogger(__name__)
-
-SILENT = "HeartbeatLost"
-"""Why a machine is lost that does not answer. Its processes may still run."""
 
 
 class FailureDetector:

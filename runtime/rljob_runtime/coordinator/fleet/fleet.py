@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,14 +17,16 @@ from rljob_api.status import Member
 from rljob_runtime.coordinator.core.async_utils import BackgroundTasks
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.absent_machines import AbsentMachines
-from rljob_runtime.coordinator.fleet.broadcast import NOT_SHIPPED, Broadcast
-from rljob_runtime.coordinator.fleet.failure_detector import SILENT, FailureDetector
+from rljob_runtime.coordinator.fleet.broadcast import Broadcast
+from rljob_runtime.coordinator.fleet.failure_detector import FailureDetector
 from rljob_runtime.coordinator.fleet.layouts import Layouts
 from rljob_runtime.coordinator.fleet.machine import SLEEPING, RolloutMachine, machine_of
 from rljob_runtime.coordinator.fleet.weights import FleetWeights
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import Backend, PeerError, Refused, Replica, StaleTerm
+from rljob_runtime.scheduling.fault_detection.machine_loss import SILENT, suggests_broken_machine
 from rljob_runtime.scheduling.fault_detection.stall_detection import RestartHistory
+from rljob_runtime.scheduling.fleet_layout import layout_of_most
 
 log = logging.getLogger(__name__)
 
@@ -73,10 +74,9 @@ class Fleet:
 
     @property
     def tensor_parallel(self) -> int:
-        """The layout of most machines. On a tie it is the target, so that a few failures look like no refusal."""
-        counts = Counter(one.tensor_parallel for one in self._joined.values() if one.tensor_parallel != SLEEPING)
-        target = self.layouts.target
-        return min(counts, key=lambda size: (-counts[size], size != target, size), default=target)
+        """The layout of most machines: see `layout_of_most`."""
+        sizes = (one.tensor_parallel for one in self._joined.values() if one.tensor_parallel != SLEEPING)
+        return layout_of_most(sizes, self.layouts.target)
 
     @property
     def unable_to_start(self) -> bool:
@@ -216,7 +216,8 @@ class Fleet:
             return
         log.warning("machine %s lost: %s %s", name, reason, detail)
         now, incarnation = asyncio.get_running_loop().time(), machine.member.incarnation
-        if _own_failure(reason, detail) and self._restarts.record(name, incarnation, now):
+        broken = suggests_broken_machine(reason, isinstance(detail, Refused))
+        if broken and self._restarts.record(name, incarnation, now):
             log.warning("machine %s keeps failing: it was restarted in place within the restart window", name)
             reason = KEEPS_FAILING
         self.layouts.forget_refusals(name)
@@ -283,12 +284,3 @@ class Fleet:
             if task.done():
                 task.result()
         self._background.check()
-
-
-def _own_failure(reason: str, detail: object) -> bool:
-    """Return whether a loss suggests a broken machine.
-
-    A silent machine may only be unreachable. A machine that refuses a call still works. Weights that the trainer does
-    not send cannot be received.
-    """
-    return reason not in (SILENT, NOT_SHIPPED) and not isinstance(detail, Refused)

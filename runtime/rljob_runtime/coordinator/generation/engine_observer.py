@@ -9,13 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned, fit_latency
+from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned, fit_latency, same_batch
 from rljob_runtime.protocols import EngineStats, GenerateRequest, ReplicaReport
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 
-ALIKE = 0.8
-"""Between two polls the batch may shrink to this share for the time between them to count as one stretch."""
-MOST_STRETCHES = 256
+MAX_SAMPLES = 256
 """Number of samples above which they are binned."""
 ROUNDS_KEPT = 4
 """Number of earlier rounds that `engine_speed` considers."""
@@ -39,7 +37,7 @@ class EngineObserver:
         self._tensor_parallel = tensor_parallel
         self._past: tuple[Speed, ...] = ()
         self._last: dict[str, _Observation] = {}
-        self._stretches: list[SpeedSample] = []
+        self._samples: list[SpeedSample] = []
         self._used: set[str] = set()
         self._replicas = 0
         self._loaned = False
@@ -96,7 +94,7 @@ class EngineObserver:
             replicas=self._replicas,
             kv_tokens=min((one.kv_tokens for one in stats), default=0),
             max_running=min((one.max_running for one in stats), default=0),
-            stretches=binned(self._stretches),
+            stretches=binned(self._samples),
         )
 
     def kv_tokens(self, replica: str) -> int:
@@ -122,14 +120,12 @@ class EngineObserver:
         # A poll returns when a response ends. If one ended, the batch had the larger size until then.
         batch = most if abs(first - stats.running) <= 1 else (first + stats.running) / 2
         kv_use = (before.kv_use + stats.kv_use) / 2
-        stretch = SpeedSample(made / batch, batch, kv_use * stats.kv_tokens, seconds, last.starting, self._loaned)
+        sample = SpeedSample(made / batch, batch, kv_use * stats.kv_tokens, seconds, last.starting, self._loaned)
         if last.starting:
             learned = before.running == 0
         else:
-            learned = (
-                not stats.waiting and not before.waiting and min(first, stats.running) >= min(ALIKE * most, most - 1)
-            )
+            learned = not stats.waiting and not before.waiting and same_batch(first, stats.running)
         if learned:
-            self._stretches.append(stretch)
-            if len(self._stretches) > MOST_STRETCHES:
-                self._stretches = list(binned(self._stretches))
+            self._samples.append(sample)
+            if len(self._samples) > MAX_SAMPLES:
+                self._samples = list(binned(self._samples))

@@ -1,4 +1,4 @@
-"""What a mode of training is to the coordinator: the way from one boundary to the next, and what all ways share."""
+"""Training loop: the protocol of both modes, and the context that they share."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 
 RoundObserver = Callable[[RoundReport, TrainReport], StatusWarning | None]
-"""Told of every closed round or update: the log, TensorBoard, metrics. It does not wait for anything. It says what
-people should know of the rounds before, if anything."""
+"""Called for every closed round or update: round log, TensorBoard, metrics. It must not block. It returns a warning
+about earlier rounds, or None."""
 
 
 @dataclass(frozen=True)
 class CoordinatorContext:
-    """The rooms of one coordinator that every course goes through."""
+    """The parts of one coordinator that its training loop uses."""
 
     store: StoreAccess
     settings: Settings
@@ -37,55 +37,57 @@ class CoordinatorContext:
     reporter: Reporter
     fleet: Fleet
     trainer: TrainerClient
-    publication: WeightPublisher
-    following: TargetFollower
+    publisher: WeightPublisher
+    follower: TargetFollower
     rewards: Rewards
     observers: Sequence[RoundObserver]
 
-    def closed(self, report: RoundReport, trained: TrainReport) -> None:
-        """A round is closed, or an update: observers hear of it. One that fails harms nobody."""
+    def notify_closed(self, report: RoundReport, trained: TrainReport) -> None:
+        """Call the observers for a closed round or update. Their errors are only logged."""
         problem: StatusWarning | None = None
         for observe in self.observers:
             try:
                 problem = observe(report, trained) or problem
-            except Exception:  # whatever it is, it is the observer's
+            except Exception:  # an observer must not end the job
                 log.exception("an observer failed over round %d", report.round)
         self.reporter.problem(ROUNDS_NOT_LOGGED, problem)
 
 
 class TrainingLoop(Protocol):
-    """`loop.Rounds` and `updates.Updates`."""
+    """Advances the job; `on_policy.loop.OnPolicyLoop` and `asynchronous.loop.AsyncLoop` implement it."""
 
     @property
     def first_kind(self) -> RoundKind:
-        """Of the first round to come: engines start while it is not known yet."""
+        """The kind of the next round, as far as it is known: engines start in its layout."""
         ...
 
     async def run(self) -> None:
-        """What goes on beside the boundaries, until cancelled."""
+        """Run background work until cancelled."""
         ...
 
-    def wake(self) -> None:
-        """The fleet, the trainer's pods or the target changed."""
+    def notify(self) -> None:
+        """React to a change of the fleet, the trainer's pods or the target."""
         ...
 
     async def begin(self, boundary: Boundary, prompts: PromptSource) -> None:
-        """Trainer and store stand at this boundary, after a start or a loss."""
+        """Begin at this boundary, which trainer and store have reached after a start or a loss."""
         ...
 
     async def advance(self, boundary: Boundary) -> Boundary:
-        """To the next boundary. Raises `JobEnded` when there can be none, `TrainerLost`, and `Interrupted` when the
-        coordinator is to do something else."""
+        """Advance to the next boundary; return it.
+
+        Raises `JobEnded` if there can be none, `TrainerLost`, and `Interrupted` if a command has to be applied.
+        """
         ...
 
-    async def under_way(self) -> bool:
-        """Whether the next boundary will come though nobody asks for it any more: its update may be done already."""
+    async def has_uncommitted_update(self) -> bool:
+        """Return whether the update to the next boundary may be done, so that it has to be completed."""
         ...
 
-    async def hand_over(self) -> None:
-        """Nothing generates any more, and what came is in the store: before a suspension, and at the end."""
+    async def drain(self) -> None:
+        """Stop generation and store all received tokens: before a suspension, and at the end."""
         ...
 
     async def finish(self) -> None:
-        """As `hand_over`, when no further boundary is asked for: what is open is not needed."""
+        """Drain, and drop open groups, because no further boundary is requested."""
         ...

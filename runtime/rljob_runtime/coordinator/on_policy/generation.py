@@ -94,7 +94,7 @@ class Generation:
         self._step = opened.plan.step
         self._rewards_before = rewards.figures()
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         """Check the fleet again: it changed."""
         self._fleet_changed = True
         self._inbox.put_nowait(None)
@@ -102,7 +102,7 @@ class Generation:
     def interrupt(self) -> None:
         """Stop soon; `run` raises `Interrupted`."""
         self._interrupted = True
-        self.wake()
+        self.notify()
 
     async def run(self) -> None:
         """Run until the round is complete.

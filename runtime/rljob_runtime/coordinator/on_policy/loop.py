@@ -34,9 +34,9 @@ class OnPolicyLoop:
 
     `before`: kind of the round that a former coordinator reported."""
 
-    def __init__(self, parts: CoordinatorContext, orders: BoundaryCommands, before: RoundKind | None) -> None:
+    def __init__(self, parts: CoordinatorContext, commands: BoundaryCommands, before: RoundKind | None) -> None:
         self._parts = parts
-        self._orders = orders
+        self._commands = commands
         self._before = before
         self._prompts: PromptSource | None = None
         self._watch = EngineObserver()
@@ -55,21 +55,21 @@ class OnPolicyLoop:
         # Generation happens inside a round only.
         await asyncio.Event().wait()
 
-    def wake(self) -> None:
+    def notify(self) -> None:
         if self.generation is None:
             return
-        if self._orders.interrupted or self._parts.fleet.unable_to_start:
+        if self._commands.interrupted or self._parts.fleet.unable_to_start:
             self.generation.interrupt()
         else:
-            self.generation.wake()
+            self.generation.notify()
 
     async def begin(self, boundary: Boundary, prompts: PromptSource) -> None:
         self._prompts = prompts
 
-    async def under_way(self) -> bool:
+    async def has_uncommitted_update(self) -> bool:
         return await self._parts.store.do(Store.round_is_open)
 
-    async def hand_over(self) -> None:
+    async def drain(self) -> None:
         # No replica generates between rounds.
         pass
 
@@ -83,8 +83,8 @@ class OnPolicyLoop:
         opened = await self._open_round(boundary, draws)
         plan = opened.plan
         if not opened.assigned:
-            await self._parts.publication.wait_for_machines(
-                plan.version, boundary.step, lambda: self._orders.interrupted
+            await self._parts.publisher.wait_for_machines(
+                plan.version, boundary.step, lambda: self._commands.interrupted
             )
         self._parts.reporter.update(stage="Generating", kind=plan.shape.kind, progress=0.0, weight_version=plan.version)
         self._parts.reporter.update(plan=str(draws.chosen.plan), plan_reason=draws.chosen.reason)
@@ -94,7 +94,7 @@ class OnPolicyLoop:
         report = await self._train(opened, groups)
         clock.trained()
         self._parts.reporter.update(stage="Publishing")
-        version = await self._parts.publication.publish(report.step)
+        version = await self._parts.publisher.publish(report.step)
         clock.published()
         self._measured.record_lengths(generation.lengths())
         return await self._close(boundary, draws, generation, groups, report, clock, version)
@@ -104,11 +104,11 @@ class OnPolicyLoop:
         opened = await self._parts.store.do(Store.round_under_way)
         if opened is not None:
             draws.resume(opened)
-            await self._orders.obey(opened.plan.shape.kind)
+            await self._commands.apply(opened.plan.shape.kind)
             return opened
-        opening = await draws.choose(self._parts.following.rounds - boundary.step)
-        await self._orders.obey(opening.shape.kind)
-        return await draws.open(await self._parts.publication.publish(boundary.step), opening)
+        opening = await draws.choose(self._parts.follower.rounds - boundary.step)
+        await self._commands.apply(opening.shape.kind)
+        return await draws.open(await self._parts.publisher.publish(boundary.step), opening)
 
     async def _generate(
         self, opened: OpenRound, draws: PromptSelector, clock: RoundTimer
@@ -142,7 +142,7 @@ class OnPolicyLoop:
         )
         generation.watch.continue_from(self._watch)
         self._watch = generation.watch
-        self.wake()
+        self.notify()
         try:
             await generation.run()
             clock.generated()
@@ -195,7 +195,7 @@ class OnPolicyLoop:
         closed = Boundary(trained.step, draws.cursor, totals, report, queue)
         risen, speed = self._parts.rewards.take_anchors(), generation.watch.speed()
         await self._parts.store.do(lambda store: store.close_round(outcome, closed, risen, speed))
-        self._parts.closed(report, trained)
+        self._parts.notify_closed(report, trained)
         first, last = await self._parts.store.do(Store.reward_ends)
         self._parts.reporter.event(
             round=closed.step,

@@ -1,8 +1,7 @@
-"""Every closed round as a line of JSON and as TensorBoard scalars, for people and plots.
+"""Round log: writes each closed round as a line of JSON and as TensorBoard scalars.
 
-Both are on the job's volume, which may be full or not answer. A thread of their own writes them, so no round waits and
-no job ends for them: what cannot be written is counted and told.
-"""
+Both are on the job's volume, which may be full or may not respond. A separate thread writes them, so that no round
+waits and no job ends for them. Rounds that cannot be written are counted and reported."""
 
 from __future__ import annotations
 
@@ -21,17 +20,17 @@ from rljob_api.status import RoundReport, StatusWarning
 from rljob_runtime.protocols import TrainReport
 
 ROUNDS_NOT_LOGGED = "RoundsNotLogged"
-"""The reason of a problem that an observer tells of."""
+"""The reason of the warning that the round log reports."""
 
 log = logging.getLogger(__name__)
 
 QUEUED_ROUNDS = 256
-"""Rounds that wait to be written, at most."""
+"""Most rounds that wait to be written."""
 CLOSE_SECONDS = 10.0
 
 
 class Writer(Protocol):
-    """Where rounds go. It may block and raise."""
+    """Writes rounds. It may block and raise."""
 
     def __call__(self, report: RoundReport, trained: TrainReport) -> None:
         """Write a round."""
@@ -43,17 +42,19 @@ class Writer(Protocol):
 
 
 class RoundLog:
-    """Appends to `rounds.jsonl` in `folder`, a line a round. Where the job went back, the lines of the rounds that were
-    undone go as the first of them is played again."""
+    """Appends a line for each round to `rounds.jsonl` in `folder`.
+
+    After a rewind, the lines of abandoned rounds are deleted when the first of them is written again.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "rounds.jsonl"
         self._last: int | None = None
-        """The last round in the file, where that is known."""
+        """The last round in the file; None if unknown."""
 
     def __call__(self, report: RoundReport, trained: TrainReport) -> None:
-        """Raises `OSError`; then nothing of the line is there."""
+        """Append a line. Raises `OSError`; then the file is unchanged."""
         line = json.dumps({**report.to_dict(), "training": asdict(trained)}) + "\n"
         last, self._last = self._last, None
         if last is None or last >= report.round:
@@ -65,16 +66,16 @@ class RoundLog:
                 while left:
                     left = left[file.write(left) :]
             except OSError:
-                # Half a line would spoil the next one.
+                # A partial line would corrupt the next one.
                 file.truncate(size)
                 raise
         self._last = report.round
 
     def close(self) -> None:
-        """Nothing is buffered."""
+        """Do nothing: there is no buffer."""
 
     def _undo(self, first: int) -> None:
-        """Only whole lines of rounds before `first` stay."""
+        """Delete all lines except complete ones of rounds before `first`."""
         if not self._path.is_file():
             return
         text = self._path.read_text(encoding="utf-8", errors="replace")
@@ -86,7 +87,7 @@ class RoundLog:
 
 
 def _round_of(line: str) -> float:
-    """The round that a line is of; above all others where it is not whole, as after a crash."""
+    """Return the round of a line; infinity for an incomplete line, as after a crash."""
     try:
         return int(json.loads(line)["round"])
     except (ValueError, KeyError, TypeError):
@@ -94,8 +95,7 @@ def _round_of(line: str) -> float:
 
 
 class TensorBoard:
-    """Writes the round's figures as scalars below `folder`, the round being the step. One that has failed once is of no
-    use any more."""
+    """Writes the metrics of each round as scalars below `folder`. After an error it must be replaced."""
 
     def __init__(self, folder: Path) -> None:
         from tensorboard.summary import Writer as Scalars
@@ -103,20 +103,20 @@ class TensorBoard:
         try:
             self._writer = Scalars(str(folder))
         except BaseException:
-            # A disk that is full takes names still: one for each try would stay.
+            # A full disk still takes names: each try would leave an empty file.
             for file in folder.glob("events.out.tfevents.*"):
                 if file.stat().st_size == 0:
                     file.unlink()
             raise
 
     def __call__(self, report: RoundReport, trained: TrainReport) -> None:
-        """Raises what writing raises."""
-        figures = {
+        """Write a round. Raises what the writer raises."""
+        metrics = {
             **{f"round/{name}": value for name, value in report.model_dump(exclude={"round"}).items()},
             **{f"train/{name}": value for name, value in asdict(trained).items() if name != "step"},
         }
-        for name, value in figures.items():
-            if isinstance(value, int | float):  # words and what is not known draw no curve
+        for name, value in metrics.items():
+            if isinstance(value, int | float):
                 self._writer.add_scalar(name, float(value), report.round)
         self._writer.flush()
 
@@ -127,7 +127,8 @@ class TensorBoard:
 
 @dataclass
 class _Target:
-    """`lost`: rounds that are not there. `why`: what was wrong with the last one; empty where it was written."""
+    """One writer. `lost`: rounds that it failed to write. `why`: the last error; empty if the last round was
+    written."""
 
     make: Callable[[], Writer]
     writer: Writer | None = None
@@ -136,20 +137,22 @@ class _Target:
 
 
 class RoundJournal:
-    """A `RoundObserver` that never waits and never raises. `targets`: how each writer is made, by the name that people
-    know; it is made in the thread, and anew after it has failed."""
+    """A `RoundObserver` that never blocks and never raises.
+
+    `targets` make the writers, by displayed name. The thread makes them, and again after an error.
+    """
 
     def __init__(self, targets: Mapping[str, Callable[[], Writer]], most: int = QUEUED_ROUNDS) -> None:
         self._targets = {name: _Target(make) for name, make in targets.items()}
         self._queue: queue.Queue[tuple[RoundReport, TrainReport] | None] = queue.Queue(most)
         self._dropped = 0
         self._behind = False
-        """The last round found no place in the queue."""
+        """Whether the last round was dropped because the queue is full."""
         self._thread = threading.Thread(target=self._run, name="round-log", daemon=True)
         self._thread.start()
 
     def __call__(self, report: RoundReport, trained: TrainReport) -> StatusWarning | None:
-        """Have the round written. What is missing of those before, if anything."""
+        """Queue a round. Return a warning if earlier rounds are missing."""
         try:
             self._queue.put_nowait((report, trained))
             self._behind = False
@@ -160,22 +163,22 @@ class RoundJournal:
         return self.problem()
 
     def problem(self) -> StatusWarning | None:
-        """What is missing so far, as long as rounds cannot be written; None where they can."""
-        told = [f"{one.lost} rounds are not in {name} ({one.why})" for name, one in self._targets.items() if one.why]
+        """Return a warning with the missing rounds while rounds cannot be written, else None."""
+        missing = [f"{one.lost} rounds are not in {name} ({one.why})" for name, one in self._targets.items() if one.why]
         if self._behind:
-            told.append(f"{self._dropped} rounds are in none of them: the volume does not answer")
-        if not told:
+            missing.append(f"{self._dropped} rounds are in none of them: the volume does not answer")
+        if not missing:
             return None
-        cure = "Training goes on without. See that the job's volume has room and answers."
-        return StatusWarning(reason=ROUNDS_NOT_LOGGED, message=f"{'; '.join(told)}. {cure}"[:2048])
+        cure = "Training continues. Check that the job's volume has space and responds."
+        return StatusWarning(reason=ROUNDS_NOT_LOGGED, message=f"{'; '.join(missing)}. {cure}"[:2048])
 
     @property
     def waiting(self) -> int:
-        """Rounds that are not written yet, those under way included."""
+        """Rounds that are not written yet."""
         return self._queue.unfinished_tasks
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Write what waits, for so long at most."""
+        """Write the queued rounds, for at most `seconds`."""
         with contextlib.suppress(queue.Full):
             self._queue.put(None, timeout=seconds)
         self._thread.join(seconds)
@@ -186,7 +189,7 @@ class RoundJournal:
                 self._write(name, target, *item)
             self._queue.task_done()
         for target in self._targets.values():
-            self._let_go(target)
+            self._discard(target)
 
     def _write(self, name: str, target: _Target, report: RoundReport, trained: TrainReport) -> None:
         try:
@@ -194,15 +197,15 @@ class RoundJournal:
                 target.writer = target.make()
             target.writer(report, trained)
             target.why = ""
-        except Exception as error:  # whatever it is, the next round is written by another one
+        except Exception as error:  # any error replaces the writer
             target.lost, target.why = target.lost + 1, str(error) or type(error).__name__
             log.warning("round %d is not in %s: %s", report.round, name, target.why)
-            self._let_go(target)
+            self._discard(target)
 
     @staticmethod
-    def _let_go(target: _Target) -> None:
+    def _discard(target: _Target) -> None:
         writer, target.writer = target.writer, None
         if writer is not None:
-            # What it could not write is told already.
+            # The error was reported already.
             with contextlib.suppress(Exception):
                 writer.close()

@@ -1,5 +1,4 @@
-"""Keeps `status.runtime` at the API server in step with what the coordinator knows, with as few writes as that
-takes."""
+"""Status reporter: writes `status.runtime` to the API server, with as few writes as possible."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Holds the draft; `run` writes it when the policy says so. All methods belong to the event loop's thread."""
+    """Holds the pending status; `run` writes it. All methods must be called in the event loop's thread."""
 
     def __init__(self, control: ControlPlane, first: RuntimeStatus, back_off: Backoff) -> None:
         self._control = control
@@ -31,18 +30,18 @@ class Reporter:
 
     @property
     def draft(self) -> RuntimeStatus:
-        """The newest known status, written or not."""
+        """The newest status, written or not."""
         return self._draft
 
     def update(self, **fields: Any) -> None:
-        """Something changed; it will be written in its time."""
+        """Change fields; they are written at the next periodic report."""
         draft = self._draft.model_copy(update=fields)
         if draft != self._draft:
             self._draft = draft
             self._changed.set()
 
     def event(self, **fields: Any) -> None:
-        """A boundary, a failure or an acknowledgement: written at once, and it wakes the operator."""
+        """Change fields at a boundary, a failure or an acknowledgement: they are written immediately."""
         self.update(**fields, event=self._draft.event + 1)
 
     def problem(self, reason: str, problem: StatusWarning | None) -> None:
@@ -53,7 +52,7 @@ class Reporter:
             self.event(warnings=warnings)
 
     async def run(self) -> None:
-        """Write until cancelled. An unreachable API server delays reports, never the training."""
+        """Write until cancelled. An unreachable API server delays reports, not the training."""
         clock = asyncio.get_running_loop().time
         failures = 0
         while True:
@@ -76,7 +75,7 @@ class Reporter:
                 self._written.set()
 
     async def flush(self, seconds: float) -> bool:
-        """Wait until the draft is written, at most so long. False when it was not."""
+        """Wait until the pending status is written; return False if that takes longer than `seconds`."""
         try:
             async with asyncio.timeout(seconds):
                 while self._reported.status is None or self._reported.status.event != self._draft.event:

@@ -13,6 +13,7 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import Chain, PeerError
+from rljob_runtime.scheduling.weight_versions import may_start
 
 log = logging.getLogger(__name__)
 
@@ -112,8 +113,8 @@ class WeightPublisher:
         while True:
             await self._load_everywhere(version, step)
             self._fleet.layouts.check_able(self._fleet.members)
-            complete = set(self._fleet.machines) >= set(self._fleet.members)
-            if self._fleet.weights.replicas() and (complete or clock() >= self._waits_until):
+            missing = len(set(self._fleet.members) - set(self._fleet.machines))
+            if may_start(len(self._fleet.weights.replicas()), missing, clock() >= self._waits_until):
                 return
             if interrupted():
                 raise Interrupted

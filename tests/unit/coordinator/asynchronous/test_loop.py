@@ -173,7 +173,7 @@ def test_a_full_buffer_slows_generation_and_loses_nothing(tmp_path):
     async def look(stage):
         while True:
             await asyncio.sleep(0.5)
-            course = stage.coordinator.course if stage.coordinator else None
+            course = stage.coordinator.loop if stage.coordinator else None
             if course is not None and course.generation is not None:
                 opened.append(len(course.generation.groups) + len(course.generation.buffer))
 
@@ -243,7 +243,7 @@ def test_as_many_groups_are_open_as_the_trainer_needs(tmp_path, step, opened):
     async def look(stage):
         while True:
             await asyncio.sleep(0.5)
-            course = stage.coordinator.course if stage.coordinator else None
+            course = stage.coordinator.loop if stage.coordinator else None
             if course is not None and course.generation is not None:
                 seen.append(course.generation.buffer.capacity)
 
@@ -474,12 +474,12 @@ def test_a_machine_that_is_to_leave_ends_its_work_first(tmp_path):
     submitted = seen(stage, Submitted)
 
     async def shrink(stage):
-        flight = stage.coordinator.course.generation.groups
+        flight = stage.coordinator.loop.generation.groups
         await until(lambda: len(stage.closed) >= 2 and flight.load("rollout-2/replica-0") > 0, tick=0.01)
         stage.control.scale(2)
 
     async def begin(stage):
-        await until(lambda: stage.coordinator is not None and stage.coordinator.course.generation is not None)
+        await until(lambda: stage.coordinator is not None and stage.coordinator.loop.generation is not None)
         await shrink(stage)
 
     stage.play(begin)
@@ -495,7 +495,7 @@ def test_a_suspended_job_hands_everything_over_and_goes_on(tmp_path):
         await until(lambda: len(stage.closed) == 2)
         stage.control.set_phase(TargetPhase.SUSPEND)
         await until(lambda: stage.control.last is not None and stage.control.last.stage == "Suspended")
-        assert not stage.coordinator.course.generation.groups.running_on("rollout-0/replica-0")
+        assert not stage.coordinator.loop.generation.groups.running_on("rollout-0/replica-0")
         await asyncio.sleep(5)
         stage.control.set_phase(TargetPhase.RUN)
 

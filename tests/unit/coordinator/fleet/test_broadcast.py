@@ -56,7 +56,7 @@ def test_a_version_that_is_shipped_again_takes_no_time(stage):
     seen = []
 
     async def look(stage):
-        await until(lambda: stage.coordinator is not None and stage.coordinator.course.generation is not None)
+        await until(lambda: stage.coordinator is not None and stage.coordinator.loop.generation is not None)
         seen.append(stage.coordinator._fleet.weights.broadcast_seconds)
 
     assert stage.play(look).outcome is FinishedOutcome.COMPLETE
@@ -103,9 +103,9 @@ def test_a_version_that_is_forgotten_while_it_is_on_its_way_is_loaded_by_nobody(
     stage.world.costs.step = 30.0
 
     async def fault(stage):
-        await until(lambda: stage.coordinator is not None and stage.coordinator.course.generation is not None)
+        await until(lambda: stage.coordinator is not None and stage.coordinator.loop.generation is not None)
         newcomer.set()
-        await until(lambda: stage.coordinator.course.generation is None)
+        await until(lambda: stage.coordinator.loop.generation is None)
         assert broadcasting(stage, 1)
         stage.world.kill("rollout-0")
 

@@ -244,7 +244,7 @@ def test_a_job_none_of_whose_machines_can_start_its_engines_ends_with_their_word
         await until(lambda: len(stage.closed) >= after, tick=0.01)
         broken.update({"rollout-0", "rollout-1"})
         if after:
-            await until(lambda: stage.coordinator.course.generation is not None, tick=0.01)
+            await until(lambda: stage.coordinator.loop.generation is not None, tick=0.01)
             for name in broken:
                 stage.world.kill(name)
 

@@ -145,7 +145,7 @@ def test_a_missing_sandbox_is_waited_for_and_told(tmp_path):
     assert 250 <= waits[-1] <= 310, "and bounded"
     told = [report for report in stage.control.reports if report.warnings]
     assert {problem.reason for report in told for problem in report.warnings} == {"SandboxUnavailable"}
-    assert told[0].warnings[0].message.endswith("Landlock would be right. It is tried again from time to time")
+    assert told[0].warnings[0].message.endswith("Landlock would be right. The job tries again at growing intervals")
     assert len({report.event for report in told}) == 1, "the same problem again is no news for the operator"
     assert stage.control.last.warnings == ()
 

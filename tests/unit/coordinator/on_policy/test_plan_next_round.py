@@ -234,7 +234,7 @@ def test_another_coordinator_plays_the_round_as_it_was_decided(tmp_path):
 
     async def stop():
         await until(lambda: run.coordinator is not None and len(run.closed) == step - 1)
-        await until(lambda: (found := run.coordinator.course.generation) is not None and found.round.progress > 0.2)
+        await until(lambda: (found := run.coordinator.loop.generation) is not None and found.round.progress > 0.2)
         run.coordinator.stop()
 
     async def lives():
@@ -325,7 +325,7 @@ def test_a_round_that_was_taken_up_near_its_end_counts_all_replicas(tmp_path):
     busy: set[str] = set()
 
     def near_its_end() -> bool:
-        found = run.coordinator.course.generation if run.coordinator is not None else None
+        found = run.coordinator.loop.generation if run.coordinator is not None else None
         return found is not None and found.round.progress > 0.9
 
     async def lives():

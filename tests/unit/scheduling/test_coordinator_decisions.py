@@ -1,0 +1,34 @@
+"""Small decisions of the coordinator's shells, each as a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from rljob_runtime.perf_model.observed_speed import same_batch
+from rljob_runtime.scheduling.backoff import MAX_TRAINER_LOSSES, keeps_failing
+from rljob_runtime.scheduling.weight_versions import may_start
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"), [(0, False), (MAX_TRAINER_LOSSES, False), (MAX_TRAINER_LOSSES + 1, True)]
+)
+def test_a_job_fails_after_too_many_losses_of_the_trainer(losses: int, expected: bool) -> None:
+    assert keeps_failing(losses) is expected
+
+
+@pytest.mark.parametrize(
+    ("loaded", "missing", "waited", "expected"),
+    [(0, 0, True, False), (1, 0, False, True), (1, 1, False, False), (1, 1, True, True), (0, 2, True, False)],
+)
+def test_a_round_starts_with_all_machines_or_after_the_wait(
+    loaded: int, missing: int, waited: bool, expected: bool
+) -> None:
+    assert may_start(loaded, missing, waited) is expected
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "expected"),
+    [(10, 10, True), (10, 8, True), (10, 7, False), (8, 10, True), (2, 1, True), (1, 0, True)],
+)
+def test_batches_at_two_polls_are_one_sample(first: int, last: int, expected: bool) -> None:
+    assert same_batch(first, last) is expected
