@@ -451,8 +451,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a round that does not stream lends machines",
         f"{RUNTIME}/coordinator/on_policy/loop.py",
-        "rules = self._parts.settings.lending if streams else None",
-        "rules = self._parts.settings.lending",
+        "rules = self._context.settings.lending if streams else None",
+        "rules = self._context.settings.lending",
         (f"{LOANS}::test_where_auto_streams_it_lends_and_nowhere_else",),
     ),
     Mutant(
@@ -514,7 +514,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "groups fetched at once are fetched as they end",
         f"{RUNTIME}/coordinator/on_policy/loop.py",
-        "streaming.offer if self._parts.settings.fetch_as_they_end else held.extend,",
+        "streaming.offer if self._context.settings.fetch_as_they_end else held.extend,",
         "streaming.offer,",
         (f"{BENCHMARKS}::test_groups_fetched_at_once_are_shared_with_lent_machines_when_generation_has_ended",),
     ),
@@ -773,10 +773,10 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{LANE}::test_a_release_waits_for_the_call_in_hand",),
     ),
     Mutant(
-        "a lent machine is launched upon",
+        "a loaned machine is launched upon",
         f"{RUNTIME}/coordinator/on_policy/generation.py",
-        "names = self._herd.names(without=self._loans.loaned)",
-        "names = self._herd.names()",
+        "names = self._pool.names(without=self._loans.loaned)",
+        "names = self._pool.names()",
         (f"{LOANS}::test_what_the_lent_machine_generated_goes_on_elsewhere_from_the_tokens_that_came",),
     ),
     Mutant(
@@ -916,7 +916,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "responses are not assigned before they are trained on",
         f"{RUNTIME}/coordinator/on_policy/loop.py",
-        "await self._parts.store.do(lambda store: store.assign(step, keys))",
+        "await self._context.store.do(lambda store: store.assign(step, keys))",
         "assert keys",
         ROUNDS,
     ),
@@ -1078,7 +1078,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "losers run on",
         f"{RUNTIME}/coordinator/on_policy/generation.py",
-        "await self._herd.abort(aborts)",
+        "await self._pool.abort(aborts)",
         "assert aborts",
         (f"{TAIL}::test_what_lost_is_aborted_on_its_engine",),
     ),
@@ -2787,7 +2787,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "anchors are not stored",
         f"{RUNTIME}/coordinator/on_policy/loop.py",
-        "risen, speed = self._parts.rewards.take_anchors(), generation.watch.speed()",
+        "risen, speed = self._context.rewards.take_anchors(), generation.watch.speed()",
         "risen, speed = {}, generation.watch.speed()",
         ("tests/unit/coordinator/generation/test_scoring.py::test_a_coordinator_that_comes_back_has_its_anchors",),
     ),

@@ -1,4 +1,4 @@
-"""A coordinator put together from a job: store, prompts, rewards, log. The same for a pod and for a laptop."""
+"""Build: constructs a coordinator from a job, for a pod and for a laptop: store, prompts, rewards, round log."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import Backend, ControlPlane, PromptSource
 
 STORE_PATIENCE = 5.0
-"""Seconds for which a store is waited for that another process has, where nobody knows that it will end."""
+"""Seconds to wait for a store that another process holds, if that process may not end."""
 
 
 @dataclass(frozen=True)
 class Folders:
-    """`state` outlives the coordinator (its volume); `scratch` may be lost."""
+    """Folders of a coordinator. `state` is on its volume and outlives it; `scratch` may be lost."""
 
     state: Path
     scratch: Path
@@ -43,10 +43,10 @@ async def run_job(
     on_start: Callable[[Coordinator], None] = lambda coordinator: None,
     patience: float = STORE_PATIENCE,
 ) -> Finished | None:
-    """Run the job's coordinator to the end of the job (or to `Coordinator.stop`, then None).
+    """Run the job's coordinator until the job ends; return its result, or None after `Coordinator.stop`.
 
-    Raises `StoreUnusable` when the state folder is another job's, or another process had its store for longer than
-    `patience` seconds.
+    Raises `StoreUnusable` if the state folder belongs to another job, or another process holds its store for longer
+    than `patience` seconds.
     """
     settings, path = Settings.of(job), folders.state / "state.db"
     early = EarlyReports(control, job.status.runtime, settings.back_off)

@@ -1,4 +1,4 @@
-"""What the run learns from: prompts and rewards as the spec names them, errors in the coordinator's words."""
+"""Inputs: prompts and rewards as the spec defines them, with the coordinator's errors."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from rljob_runtime.rewards.references import reference_problem
 T = TypeVar("T")
 
 LONGEST_DRAW_SECONDS = 0.02
-"""That records are made before others have their turn."""
+"""Seconds for which records are made before other tasks run."""
 
 
-class Drawn(Protocol):
-    """Prompts that are made where they are asked for: `data.PromptSet`."""
+class PromptDrawer(Protocol):
+    """Prompts that are made when they are drawn; `data.PromptSet` implements it."""
 
     def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]: ...
 
@@ -54,15 +54,14 @@ class Drawn(Protocol):
 
 
 class ObservedPrompts:
-    """A prompt source whose data errors end the job with their message. What takes long does not hold the event
-    loop."""
+    """A prompt source whose data errors end the job with their message. Long work does not block the event loop."""
 
-    def __init__(self, source: Drawn, error: type[Exception]) -> None:
+    def __init__(self, source: PromptDrawer, error: type[Exception]) -> None:
         self._source = source
         self._error = error
 
     def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
-        return self._telling(lambda: self._source.draw(cursor, count))
+        return self._raising_unusable(lambda: self._source.draw(cursor, count))
 
     async def take(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
         keys: list[PromptKey] = []
@@ -77,7 +76,7 @@ class ObservedPrompts:
         return tuple(keys), cursor
 
     def prompt(self, key: PromptKey) -> PromptRecord:
-        return self._telling(lambda: self._source.prompt(key))
+        return self._raising_unusable(lambda: self._source.prompt(key))
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         return await offload(self._source.decode, token_ids)
@@ -90,7 +89,7 @@ class ObservedPrompts:
     def skipped(self) -> int:
         return self._source.skipped
 
-    def _telling(self, work: Callable[[], T]) -> T:
+    def _raising_unusable(self, work: Callable[[], T]) -> T:
         try:
             return work()
         except self._error as error:
@@ -98,7 +97,7 @@ class ObservedPrompts:
 
 
 def open_prompts(spec: RLJobSpec, model_files: dict[str, bytes], scratch: Path) -> PromptSource:
-    """The job's prompts with the tokenizer in the model files. Blocks for seconds. Raises `PromptsNotUsable`."""
+    """Open the job's prompts with the tokenizer in the model files. Blocks for seconds. Raises `PromptsNotUsable`."""
     from rljob_runtime.data.errors import DataError
     from rljob_runtime.data.prompts import open_prompts as open_data
 
@@ -110,8 +109,7 @@ def open_prompts(spec: RLJobSpec, model_files: dict[str, bytes], scratch: Path) 
 
 
 class LazyRewards:
-    """The job's rewards; its workers start with `open` and end with the exit stack it is given. They are ours, or
-    `reward_server`."""
+    """The rewards of a job. `open` starts the workers, or connects to `reward_server`; its exit stack ends them."""
 
     def __init__(self, spec: RLJobSpec, reward_server: RewardServerClient | None = None) -> None:
         self._spec = spec
@@ -119,8 +117,10 @@ class LazyRewards:
         self._pool: RewardPool | None = None
 
     async def open(self, closing: AsyncExitStack) -> None:
-        """Start, unless they are open. Raises `RewardsNotUsable`, and `RewardsUnavailable` when a later try may
-        succeed."""
+        """Open the rewards unless they are open.
+
+        Raises `RewardsNotUsable`, and `RewardsUnavailable` if a later try may succeed.
+        """
         if self._pool is not None:
             return
         try:

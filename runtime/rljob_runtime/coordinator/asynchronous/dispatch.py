@@ -28,19 +28,19 @@ class Dispatcher:
 
     def __init__(
         self,
-        parts: CoordinatorContext,
+        context: CoordinatorContext,
         prompts: PromptSource,
         groups: GroupTracker,
         receiver: TokenReceiver,
         pool: ReplicaPool,
         stats: GenerationStats,
     ) -> None:
-        self._settings = parts.settings
-        self._store = parts.store
+        self._settings = context.settings
+        self._store = context.store
         self._prompts = prompts
         self._flight = groups
-        self._intake = receiver
-        self._herd = pool
+        self._receiver = receiver
+        self._pool = pool
         self._tally = stats
 
     async def launch(self, launches: Collection[Launch]) -> None:
@@ -50,11 +50,11 @@ class Dispatcher:
         by_replica = defaultdict(list)
         for launch in launches:
             version = self._flight.version(launch.key.prompt)
-            self._intake.partials.open(launch.key, launch.lease, version)
+            self._receiver.partials.open(launch.key, launch.lease, version)
             by_replica[launch.lease.replica].append(self._request(launch))
         leases = [(launch.key, launch.lease) for launch in launches]
         await self._store.do(lambda s: s.experience.launched(leases))
-        await self._herd.submit(by_replica)
+        await self._pool.submit(by_replica)
 
     async def migrate(self, merge: Merge) -> None:
         """Submit the source's responses to the destination. The source keeps generating until `commit_move`."""
@@ -64,14 +64,14 @@ class Dispatcher:
         # The attempts count as used from now on, also after a restart from the store.
         reserved = [(launch.key, Lease(merge.source, launch.lease.attempt)) for launch in moved]
         await self._store.do(lambda s: s.experience.launched(reserved))
-        await self._herd.submit({merge.destination: [self._request(launch) for launch in moved]})
+        await self._pool.submit({merge.destination: [self._request(launch) for launch in moved]})
 
     async def commit_move(self, key: TrajectoryKey, lease: Lease, offset: int) -> None:
         """Commit a move at the destination's first token.
 
         One transaction transfers the lease and drops the source's tokens after `offset`."""
-        tokens = self._intake.drain_unsaved()
-        self._intake.partials.move(key, lease, offset)
+        tokens = self._receiver.drain_unsaved()
+        self._receiver.partials.move(key, lease, offset)
         self._tally.moved_responses += 1
 
         def migrate(store: Store) -> None:
@@ -82,7 +82,7 @@ class Dispatcher:
 
     def _request(self, launch: Launch) -> GenerateRequest:
         settings, key = self._settings, launch.key
-        prefix, _ = self._intake.partials.tokens_of(key)
+        prefix, _ = self._receiver.partials.tokens_of(key)
         return GenerateRequest(
             key=key,
             attempt=launch.lease.attempt,

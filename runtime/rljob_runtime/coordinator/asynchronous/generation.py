@@ -50,9 +50,9 @@ Event = ReplicaPolled | Broken | WeightsLoaded | RewardReceived | _Reload | None
 class AsyncGeneration:
     """Generation of one job. `run` until cancelled. `on_change` is called when an update might find its groups."""
 
-    def __init__(self, parts: CoordinatorContext, prompts: PromptSource, buffer: ExperienceBuffer) -> None:
-        settings = parts.settings
-        self._parts = parts
+    def __init__(self, context: CoordinatorContext, prompts: PromptSource, buffer: ExperienceBuffer) -> None:
+        settings = context.settings
+        self._context = context
         self._prompts = prompts
         self.buffer = buffer
         self.groups = GroupTracker(settings.responses_per_prompt, settings.reward_failures, settings.drops_equal)
@@ -64,12 +64,12 @@ class AsyncGeneration:
         self._requested = 0
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._receiver = TokenReceiver(self.stats)
-        self._observer = EngineObserver(parts.fleet.tensor_parallel)
+        self._observer = EngineObserver(context.fleet.tensor_parallel)
         post = self._inbox.put_nowait
-        self._pool = ReplicaPool(parts.fleet, parts.term, settings, self._observer, post, parts.fleet.available)
-        self._dispatcher = Dispatcher(parts, prompts, self.groups, self._receiver, self._pool, self.stats)
-        self._weights = ReplicaWeights(parts.fleet, parts.term, post, buffer.knows)
-        self._scoring = RewardRequests(prompts, parts.rewards, self.stats, post)
+        self._pool = ReplicaPool(context.fleet, context.term, settings, self._observer, post, context.fleet.available)
+        self._dispatcher = Dispatcher(context, prompts, self.groups, self._receiver, self._pool, self.stats)
+        self._weights = ReplicaWeights(context.fleet, context.term, post, buffer.knows)
+        self._scoring = RewardRequests(prompts, context.rewards, self.stats, post)
         self._repack_monitor = RepackMonitor(settings, self._observer, self._receiver.partials, prompts)
         self._requeued: deque[PromptKey] = deque()
         self._cursor = Cursor()
@@ -139,7 +139,7 @@ class AsyncGeneration:
                     await self._requeue_orphaned()
                     await self._dispatcher.launch(self.groups.launch(self._available()))
                     await self._assign()
-                    if is_due(self._weights_published, clock() - looked, self._parts.settings.repack_seconds):
+                    if is_due(self._weights_published, clock() - looked, self._context.settings.repack_seconds):
                         looked, self._weights_published = clock(), False
                         await self._repack()
                 before = clock()
@@ -147,7 +147,7 @@ class AsyncGeneration:
                     await self._handle(event)
                 self._blocked_seconds += (clock() - before) * len(self._blocked) / max(1, len(self._pool.names()))
                 await self._settle()
-                if clock() - flushed >= self._parts.settings.flush:
+                if clock() - flushed >= self._context.settings.flush:
                     flushed = clock()
                     await self._flush()
         finally:
@@ -157,15 +157,15 @@ class AsyncGeneration:
 
     async def _restore(self) -> None:
         """Restore the state of a former coordinator."""
-        self._cursor = await self._parts.store.do(lambda s: s.experience.cursor())
+        self._cursor = await self._context.store.do(lambda s: s.experience.cursor())
         in_flight = await self._read_pool()
-        await restore(in_flight, self._parts.store, self.groups, self._receiver, self._scoring)
+        await restore(in_flight, self._context.store, self.groups, self._receiver, self._scoring)
         await self._settle()
 
     async def _read_pool(self) -> list[KeptGroup]:
         """Read requeued prompts and ready groups from the store. Returns the groups in flight."""
-        self._requeued = deque(await self._parts.store.do(lambda s: s.experience.requeued()))
-        groups = await self._parts.store.do(lambda s: s.experience.open_groups())
+        self._requeued = deque(await self._context.store.do(lambda s: s.experience.requeued()))
+        groups = await self._context.store.do(lambda s: s.experience.open_groups())
         self.buffer.fill(ready_groups(groups))
         self.on_change()
         return [group for group in groups if group.ready is None]
@@ -202,7 +202,7 @@ class AsyncGeneration:
 
     async def _assign(self) -> None:
         """Let idle replicas load their machine's newest weights, and replicas with the newest weights draw prompts."""
-        holding, settings = self._weights.held_versions(), self._parts.settings
+        holding, settings = self._weights.held_versions(), self._context.settings
         states = [
             ReplicaState(name, holding.get(name), self._weights.next_version(name), self.groups.load(name))
             for name in self._pool.names(without=self._leaving)
@@ -227,7 +227,7 @@ class AsyncGeneration:
     async def _draw(self, draws: Collection[PromptQuota]) -> None:
         """Draw prompts for replicas, requeued prompts first."""
         drawn = [(draw, *await self._take_prompts(draw.groups)) for draw in draws]
-        responses = self._parts.settings.responses_per_prompt
+        responses = self._context.settings.responses_per_prompt
 
         def save(store: Store) -> dict[TrajectoryKey, int]:
             known: dict[TrajectoryKey, int] = {}
@@ -235,7 +235,7 @@ class AsyncGeneration:
                 known |= store.experience.draw(prompts, cursor, draw.version, draw.replica, responses)
             return known
 
-        saved = {key: RestoredSample(attempt) for key, attempt in (await self._parts.store.do(save)).items()}
+        saved = {key: RestoredSample(attempt) for key, attempt in (await self._context.store.do(save)).items()}
         for draw, prompts, _ in drawn:
             for prompt in prompts:
                 self.groups.add(prompt, draw.version, draw.replica, saved)
@@ -266,10 +266,10 @@ class AsyncGeneration:
                 self.groups.drop(prompt)
         await self._flush()
         for prompt in prompts:
-            for sample in range(self._parts.settings.responses_per_prompt):
+            for sample in range(self._context.settings.responses_per_prompt):
                 self._receiver.partials.forget(TrajectoryKey(prompt, sample))
         self.stats.requeued_prompts += len(prompts)
-        lost = await self._parts.store.do(lambda s: s.experience.end(prompts, PromptOutcome.REQUEUED, reason))
+        lost = await self._context.store.do(lambda s: s.experience.end(prompts, PromptOutcome.REQUEUED, reason))
         self.stats.lost_tokens += lost
         self._requeued.extend(prompts)
         return lost
@@ -294,7 +294,7 @@ class AsyncGeneration:
     async def _next_events(self) -> list[Event]:
         """Return all pending events, after waiting for the first."""
         try:
-            async with asyncio.timeout(self._parts.settings.flush):
+            async with asyncio.timeout(self._context.settings.flush):
                 events = [await self._inbox.get()]
         except TimeoutError:
             return []
@@ -346,7 +346,7 @@ class AsyncGeneration:
             await self._pool.abort(strays.values())
         if finished:
             tokens = self._receiver.drain_unsaved()
-            await self._parts.store.do(lambda s: s.experience.finish(tokens, finished))
+            await self._context.store.do(lambda s: s.experience.finish(tokens, finished))
             for response in finished:
                 self._repack_monitor.record_length(len(response.token_ids))
                 self._scoring.start(response)
@@ -358,14 +358,16 @@ class AsyncGeneration:
             return
         self.stats.aborted_samples += 1
         self.stats.lost_tokens += len(response.token_ids)
-        failures = self.groups.failures(key) if key.prompt in self.groups else self._parts.settings.reward_failures + 1
-        await self._parts.store.do(lambda s: s.experience.restart(key, failures))
+        failures = (
+            self.groups.failures(key) if key.prompt in self.groups else self._context.settings.reward_failures + 1
+        )
+        await self._context.store.do(lambda s: s.experience.restart(key, failures))
 
     async def _settle(self) -> None:
         """Pass on the results of the last events: rewards to the store, groups to the buffer, aborts to replicas."""
         scores, self._scores = self._scores, []
         if scores:
-            await self._parts.store.do(lambda s: s.experience.score(scores))
+            await self._context.store.do(lambda s: s.experience.score(scores))
         over = self.groups.drain_done()
         for group in over:
             await self._close_group(group)
@@ -386,10 +388,10 @@ class AsyncGeneration:
         self.stats.unscored_groups += group.reason == REWARD_FAILED
         reason = group.reason
         await self._flush()
-        lost = await self._parts.store.do(lambda s: s.experience.end([group.prompt], PromptOutcome.FILTERED, reason))
+        lost = await self._context.store.do(lambda s: s.experience.end([group.prompt], PromptOutcome.FILTERED, reason))
         self.stats.lost_tokens += lost
 
     async def _flush(self) -> None:
         tokens = self._receiver.drain_unsaved()
         if tokens:
-            await self._parts.store.do(lambda s: s.experience.append(tokens))
+            await self._context.store.do(lambda s: s.experience.append(tokens))

@@ -29,9 +29,9 @@ LOOK_SECONDS = 1.0
 class AsyncLoop:
     """The `context.TrainingLoop` of `mode: Asynchronous`."""
 
-    def __init__(self, parts: CoordinatorContext, commands: BoundaryCommands) -> None:
-        settings = parts.settings
-        self._parts = parts
+    def __init__(self, context: CoordinatorContext, commands: BoundaryCommands) -> None:
+        settings = context.settings
+        self._context = context
         self._commands = commands
         self._buffer = ExperienceBuffer(
             settings.sampler, settings.capacity, settings.prompts_per_round, settings.max_staleness, settings.seed
@@ -58,12 +58,12 @@ class AsyncLoop:
 
     async def begin(self, boundary: Boundary, prompts: PromptSource) -> None:
         self._prompts = prompts
-        versions = await self._parts.store.do(Store.versions)
+        versions = await self._context.store.do(Store.versions)
         if self.generation is None:
             self._buffer.set_versions(versions, boundary.step)
             if boundary.report is not None and boundary.report.capacity_prompts is not None:
                 self._buffer.restore_capacity(boundary.report.capacity_prompts)
-            self.generation = AsyncGeneration(self._parts, prompts, self._buffer)
+            self.generation = AsyncGeneration(self._context, prompts, self._buffer)
             self.generation.on_change = self._changed.set
             self._started.set()
         else:
@@ -73,9 +73,9 @@ class AsyncLoop:
         self._clock.start()
 
     async def has_uncommitted_update(self) -> bool:
-        boundary = await self._parts.store.do(Store.boundary)
+        boundary = await self._context.store.do(Store.boundary)
         step = boundary.step + 1 if boundary is not None else 1
-        return bool(await self._parts.store.do(lambda s: s.experience.assigned(step)))
+        return bool(await self._context.store.do(lambda s: s.experience.assigned(step)))
 
     async def drain(self) -> None:
         if self.generation is not None:
@@ -89,7 +89,7 @@ class AsyncLoop:
 
     async def advance(self, boundary: Boundary) -> Boundary:
         assert self.generation is not None
-        step, publisher = boundary.step + 1, self._parts.publisher
+        step, publisher = boundary.step + 1, self._context.publisher
         await self._apply_commands()
         if self._commands.step is not None:
             # Otherwise the trainer is ahead by an update that no coordinator recorded: it publishes that first.
@@ -97,11 +97,11 @@ class AsyncLoop:
             self._buffer.published(version, boundary.step)
         groups, stale = await self._groups(boundary)
         self._clock.waited()
-        self._parts.reporter.update(stage="Training")
-        update = self._parts.trainer.call(lambda trainer: trainer.train(self._parts.term, step, groups))
-        trained = await self._parts.trainer.lose_if_refused(update, f"step {step} was refused")
+        self._context.reporter.update(stage="Training")
+        update = self._context.trainer.call(lambda trainer: trainer.train(self._context.term, step, groups))
+        trained = await self._context.trainer.lose_if_refused(update, f"step {step} was refused")
         self._clock.trained()
-        self._parts.reporter.update(stage="Publishing")
+        self._context.reporter.update(stage="Publishing")
         version = await publisher.start_publishing(step)
         self._buffer.published(version, step)
         self.generation.weights_published()
@@ -109,12 +109,12 @@ class AsyncLoop:
 
     async def _apply_commands(self) -> None:
         assert self.generation is not None
-        leaving = self._parts.follower.leaving
+        leaving = self._context.follower.leaving
         await self._commands.apply(RoundKind.PLAIN, keep=self.generation.retire(leaving))
 
     async def _groups(self, boundary: Boundary) -> tuple[tuple[Group, ...], Mapping[PromptKey, int]]:
         """Return the groups of the next update with their tokens, and the staleness of each."""
-        step, store = boundary.step + 1, self._parts.store
+        step, store = boundary.step + 1, self._context.store
         assigned = await store.do(lambda s: s.experience.assigned(step))
         if assigned:
             # A former coordinator selected them, or the trainer was lost while training on them.
@@ -130,7 +130,7 @@ class AsyncLoop:
         return tuple([await self._group(prompt) for prompt in assigned]), stale
 
     async def _group(self, prompt: PromptKey) -> Group:
-        responses = await self._parts.store.do(lambda s: s.experience.responses(prompt))
+        responses = await self._context.store.do(lambda s: s.experience.responses(prompt))
         return Group(prompt, self._token_ids(prompt), responses)
 
     def _token_ids(self, prompt: PromptKey) -> tuple[int, ...]:
@@ -139,15 +139,15 @@ class AsyncLoop:
 
     async def _wait_for_groups(self, step: int) -> tuple[PromptKey, ...]:
         assert self.generation is not None
-        self._parts.reporter.update(stage="Generating")
+        self._context.reporter.update(stage="Generating")
         while True:
             self._changed.clear()
             self._request_groups(step)
             # The user may have reduced the number of rounds.
-            enough = self._parts.follower.rounds <= step
-            if enough or self._commands.interrupted or not self._parts.trainer.available:
+            enough = self._context.follower.rounds <= step
+            if enough or self._commands.interrupted or not self._context.trainer.available:
                 raise Interrupted
-            self._parts.fleet.layouts.check_able(self._parts.fleet.members)
+            self._context.fleet.layouts.check_able(self._context.fleet.members)
             self._check_trainable()
             groups_in_flight = self.generation.groups
             if chosen := self._buffer.sample([groups_in_flight.version(prompt) for prompt in groups_in_flight]):
@@ -163,13 +163,13 @@ class AsyncLoop:
     def _request_groups(self, step: int) -> None:
         """Request groups for all updates that have none."""
         assert self.generation is not None
-        updates = self._parts.follower.rounds - max(step, self._buffer.taken)
-        self.generation.request_groups(updates * self._parts.settings.prompts_per_round)
+        updates = self._context.follower.rounds - max(step, self._buffer.taken)
+        self.generation.request_groups(updates * self._context.settings.prompts_per_round)
 
     def _progress(self) -> None:
         assert self.generation is not None
-        ready, wanted = len(self._buffer), self._parts.settings.prompts_per_round
-        self._parts.reporter.update(
+        ready, wanted = len(self._buffer), self._context.settings.prompts_per_round
+        self._context.reporter.update(
             stage="Generating",
             progress=round(min(1.0, ready / wanted), 3),
             buffer=ready,
@@ -179,7 +179,7 @@ class AsyncLoop:
 
     def _check_trainable(self) -> None:
         assert self.generation is not None
-        permitted = self._parts.settings.max_untrainable_groups
+        permitted = self._context.settings.max_untrainable_groups
         if failure := untrainable_end(self.generation.untrainable_groups, permitted):
             raise JobEnded(failure)
 
@@ -196,17 +196,17 @@ class AsyncLoop:
         clock.standstill = self.generation.drain_blocked_seconds()
         clock.published()
         self._buffer.adapt(clock.part(0) / clock.total if clock.total else 0.0, stats.fullness)
-        layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.drain_seconds()
+        layout = self._context.fleet.tensor_parallel, self._context.fleet.layouts.drain_seconds()
         report = update_report(groups, stale, stats, clock, trained, layout, self._buffer.capacity)
         dropped = (report.filtered_groups or 0) + (report.requeued_prompts or 0)
-        totals = totals_after(boundary.totals, report, dropped * self._parts.settings.responses_per_prompt)
-        cursor = await self._parts.store.do(lambda s: s.experience.cursor())
-        closed, risen = Boundary(trained.step, cursor, totals, report), self._parts.rewards.take_anchors()
-        await self._parts.store.do(lambda s: s.experience.close_update(closed, risen))
+        totals = totals_after(boundary.totals, report, dropped * self._context.settings.responses_per_prompt)
+        cursor = await self._context.store.do(lambda s: s.experience.cursor())
+        closed, risen = Boundary(trained.step, cursor, totals, report), self._context.rewards.take_anchors()
+        await self._context.store.do(lambda s: s.experience.close_update(closed, risen))
         clock.start()
-        self._parts.notify_closed(report, trained)
-        first, last = await self._parts.store.do(Store.reward_ends)
-        self._parts.reporter.event(
+        self._context.notify_closed(report, trained)
+        first, last = await self._context.store.do(Store.reward_ends)
+        self._context.reporter.event(
             stage="Generating",
             round=closed.step,
             kind=RoundKind.PLAIN,

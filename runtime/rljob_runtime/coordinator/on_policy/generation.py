@@ -71,7 +71,7 @@ class Generation:
         self.round = Round(opened.plan, opened.saved)
         self.responses: dict[TrajectoryKey, Response] = {}
         """All complete responses, kept or not."""
-        self.tally = GenerationStats()
+        self.stats = GenerationStats()
         self.watch = EngineObserver(fleet.tensor_parallel)
         self._opened = opened
         self._draws = draws
@@ -82,13 +82,13 @@ class Generation:
         self._settings = settings
         self._on_progress = on_progress
         self._on_groups = on_groups
-        self._intake = TokenReceiver(self.tally)
-        self._partials = self._intake.partials
+        self._receiver = TokenReceiver(self.stats)
+        self._partials = self._receiver.partials
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
-        self._herd = ReplicaPool(fleet, term, settings, self.watch, self._inbox.put_nowait, fleet.weights.replicas)
+        self._pool = ReplicaPool(fleet, term, settings, self.watch, self._inbox.put_nowait, fleet.weights.replicas)
         self._loans = loans
         self._measured = measured
-        self._scoring = RewardRequests(prompts, rewards, self.tally, self._inbox.put_nowait)
+        self._scoring = RewardRequests(prompts, rewards, self.stats, self._inbox.put_nowait)
         self._interrupted = False
         self._fleet_changed = True
         self._step = opened.plan.step
@@ -128,7 +128,7 @@ class Generation:
                 if now - flushed >= self._settings.flush:
                     flushed = now
                     await self._flush()
-                self._on_progress(self.round.progress, self.tally)
+                self._on_progress(self.round.progress, self.stats)
         finally:
             await self._end_tasks()
 
@@ -186,10 +186,10 @@ class Generation:
     async def _stand_down(self) -> None:
         """Store everything received and stop the replicas."""
         await self._flush()
-        await self._herd.abort(self._running())
+        await self._pool.abort(self._running())
 
     async def _end_tasks(self) -> None:
-        await self._herd.close()
+        await self._pool.close()
         await self._scoring.close()
 
     # --- replicas ---
@@ -199,14 +199,14 @@ class Generation:
         if not self._fleet_changed:
             return
         self._fleet_changed = False
-        for name in await self._herd.track(self.round.attempts()):
+        for name in await self._pool.track(self.round.attempts()):
             self.round.mark_replica_lost(name)
 
     async def _launch(self) -> None:
-        names = self._herd.names(without=self._loans.loaned)
+        names = self._pool.names(without=self._loans.loaned)
         if not names and self._loans.loaned:
             self._loans.end_all()
-            names = self._herd.names()
+            names = self._pool.names()
         if not (launches := self.round.launch(names)):
             return
         version, by_replica = self.round.plan.version, defaultdict(list)
@@ -215,7 +215,7 @@ class Generation:
             by_replica[launch.lease.replica].append(self._request(launch))
         leases = [(launch.key, launch.lease) for launch in launches]
         await self._store.do(lambda store: store.launched(self._step, version, leases))
-        await self._herd.submit(by_replica)
+        await self._pool.submit(by_replica)
 
     def _request(self, launch: Launch) -> GenerateRequest:
         prefix, _ = self._partials.tokens_of(launch.key)
@@ -238,22 +238,22 @@ class Generation:
     async def _abort_losers(self) -> None:
         """Abort responses that no longer count. Their tokens are kept: a failed reward frees the place."""
         if aborts := self.round.drain_aborts():
-            self.tally.aborted_responses += len(aborts)
-            await self._herd.abort(aborts)
+            self.stats.aborted_responses += len(aborts)
+            await self._pool.abort(aborts)
 
     # --- loans ---
 
     async def _lend(self) -> None:
         """Requeue what loaned machines generate; other machines continue from the received tokens."""
         shape = self.round.plan.shape
-        lent = self._loans.check(len(self.responses), shape.groups * shape.group_size, self._outlook)
-        if lent:
+        loaned = self._loans.check(len(self.responses), shape.groups * shape.group_size, self._snapshot)
+        if loaned:
             self.watch.record_loan()
-            moved = [launch for launch in self._running() if machine_of(launch.lease.replica) in lent]
+            moved = [launch for launch in self._running() if machine_of(launch.lease.replica) in loaned]
             self.round.requeue(launch.key for launch in moved)
-            await self._herd.abort(moved)
+            await self._pool.abort(moved)
 
-    def _outlook(self, computed_tokens: int) -> RoundSnapshot:
+    def _snapshot(self, computed_tokens: int) -> RoundSnapshot:
         curve = Survival.of([*self.lengths(), *self._measured.lengths])
         return snapshot_round(
             self.round,
@@ -261,7 +261,7 @@ class Generation:
             self._running(),
             self._partials,
             self._prompts,
-            self._herd,
+            self._pool,
             ExpectedLengths(curve, self._settings.max_response_tokens),
             computed_tokens,
         )
@@ -287,7 +287,7 @@ class Generation:
     async def _handle(self, event: Event) -> None:
         match event:
             case ReplicaPolled(replica, report):
-                self.tally.record(replica.name, report)
+                self.stats.record(replica.name, report)
                 await self._collect(replica.name, report)
             case Broken(error):
                 raise error
@@ -308,20 +308,20 @@ class Generation:
                 broken.append(Launch(delta.key, Lease(replica, delta.attempt)))
         if broken:
             self.round.requeue(launch.key for launch in broken)
-            await self._herd.abort(broken)
+            await self._pool.abort(broken)
         if finished:
             await self._finish(finished)
 
     def _take(self, replica: str, delta: Delta) -> DeltaStatus:
         """Check one delta and keep its new tokens."""
         lease = Lease(replica, delta.attempt)
-        verdict = self._intake.accept(delta, lease, self.round.lease(delta.key))
+        verdict = self._receiver.accept(delta, lease, self.round.lease(delta.key))
         if verdict is DeltaStatus.FINISHED and not self.round.generated(delta.key, lease):
             return DeltaStatus.STALE
         return verdict
 
     async def _finish(self, finished: list[Response]) -> None:
-        tokens = self._intake.drain_unsaved()
+        tokens = self._receiver.drain_unsaved()
         await self._store.do(lambda store: store.finish(self._step, tokens, finished))
         for response in finished:
             self.responses[response.key] = response
@@ -332,8 +332,8 @@ class Generation:
         key = response.key
         if not self.round.reward_failed(key, response.attempt, by_response):
             return
-        self.tally.aborted_samples += 1
-        self.tally.lost_tokens += len(self.responses.pop(key).token_ids)
+        self.stats.aborted_samples += 1
+        self.stats.lost_tokens += len(self.responses.pop(key).token_ids)
         failures = self.round.failures(key)
         await self._store.do(lambda store: store.restart(self._step, key, failures))
         if key.prompt in self.round.filtered:
@@ -341,6 +341,6 @@ class Generation:
             log.warning("prompt %s is filtered: %s", key.prompt, why)
 
     async def _flush(self) -> None:
-        tokens = self._intake.drain_unsaved()
+        tokens = self._receiver.drain_unsaved()
         if tokens:
             await self._store.do(lambda store: store.append(self._step, tokens))

@@ -34,13 +34,13 @@ class OnPolicyLoop:
 
     `before`: kind of the round that a former coordinator reported."""
 
-    def __init__(self, parts: CoordinatorContext, commands: BoundaryCommands, before: RoundKind | None) -> None:
-        self._parts = parts
+    def __init__(self, context: CoordinatorContext, commands: BoundaryCommands, before: RoundKind | None) -> None:
+        self._context = context
         self._commands = commands
         self._before = before
         self._prompts: PromptSource | None = None
         self._watch = EngineObserver()
-        self._measured = LoanMeasurements(workers_per_trainer=parts.settings.workers_per_trainer)
+        self._measured = LoanMeasurements(workers_per_trainer=context.settings.workers_per_trainer)
         self._agreed = False
         """Whether trainer and engine were found to compute the same log-probabilities."""
         self.generation: Generation | None = None
@@ -48,7 +48,7 @@ class OnPolicyLoop:
 
     @property
     def first_kind(self) -> RoundKind:
-        reference = self._parts.settings.choices.reference
+        reference = self._context.settings.choices.reference
         return self._before or (RoundKind.PLAIN if reference.factors is None else RoundKind.SHORT)
 
     async def run(self) -> None:
@@ -58,7 +58,7 @@ class OnPolicyLoop:
     def notify(self) -> None:
         if self.generation is None:
             return
-        if self._commands.interrupted or self._parts.fleet.unable_to_start:
+        if self._commands.interrupted or self._context.fleet.unable_to_start:
             self.generation.interrupt()
         else:
             self.generation.notify()
@@ -67,7 +67,7 @@ class OnPolicyLoop:
         self._prompts = prompts
 
     async def has_uncommitted_update(self) -> bool:
-        return await self._parts.store.do(Store.round_is_open)
+        return await self._context.store.do(Store.round_is_open)
 
     async def drain(self) -> None:
         # No replica generates between rounds.
@@ -79,36 +79,38 @@ class OnPolicyLoop:
     async def advance(self, boundary: Boundary) -> Boundary:
         assert self._prompts is not None
         clock = RoundTimer(asyncio.get_running_loop().time)
-        draws = PromptSelector(boundary, self._prompts, self._parts.store, self._parts.settings)
+        draws = PromptSelector(boundary, self._prompts, self._context.store, self._context.settings)
         opened = await self._open_round(boundary, draws)
         plan = opened.plan
         if not opened.assigned:
-            await self._parts.publisher.wait_for_machines(
+            await self._context.publisher.wait_for_machines(
                 plan.version, boundary.step, lambda: self._commands.interrupted
             )
-        self._parts.reporter.update(stage="Generating", kind=plan.shape.kind, progress=0.0, weight_version=plan.version)
-        self._parts.reporter.update(plan=str(draws.chosen.plan), plan_reason=draws.chosen.reason)
+        self._context.reporter.update(
+            stage="Generating", kind=plan.shape.kind, progress=0.0, weight_version=plan.version
+        )
+        self._context.reporter.update(plan=str(draws.chosen.plan), plan_reason=draws.chosen.reason)
         clock.start()
         generation, groups = await self._generate(opened, draws, clock)
-        self._parts.reporter.update(stage="Training", progress=1.0)
+        self._context.reporter.update(stage="Training", progress=1.0)
         report = await self._train(opened, groups)
         clock.trained()
-        self._parts.reporter.update(stage="Publishing")
-        version = await self._parts.publisher.publish(report.step)
+        self._context.reporter.update(stage="Publishing")
+        version = await self._context.publisher.publish(report.step)
         clock.published()
         self._measured.record_lengths(generation.lengths())
         return await self._close(boundary, draws, generation, groups, report, clock, version)
 
     async def _open_round(self, boundary: Boundary, draws: PromptSelector) -> OpenRound:
         """Return the open round, or open the next one."""
-        opened = await self._parts.store.do(Store.round_under_way)
+        opened = await self._context.store.do(Store.round_under_way)
         if opened is not None:
             draws.resume(opened)
             await self._commands.apply(opened.plan.shape.kind)
             return opened
-        opening = await draws.choose(self._parts.follower.rounds - boundary.step)
+        opening = await draws.choose(self._context.follower.rounds - boundary.step)
         await self._commands.apply(opening.shape.kind)
-        return await draws.open(await self._parts.publisher.publish(boundary.step), opening)
+        return await draws.open(await self._context.publisher.publish(boundary.step), opening)
 
     async def _generate(
         self, opened: OpenRound, draws: PromptSelector, clock: RoundTimer
@@ -118,25 +120,25 @@ class OnPolicyLoop:
         Raises `JobEnded` if no prompt of the round's maximum is trainable."""
         assert self._prompts is not None
         plan, measured = opened.plan, self._measured
-        if (broadcast := self._parts.fleet.weights.broadcast_seconds) is not None:
+        if (broadcast := self._context.fleet.weights.broadcast_seconds) is not None:
             measured.broadcast.record(1, broadcast)
         streams = opened.chosen.plan.stream
-        most = self._parts.settings.stream_tokens if streams else 0
-        streaming = Streaming(self._parts.trainer, self._parts.term, plan.step, plan.version, most, measured)
-        rules = self._parts.settings.lending if streams else None
-        loans = LoanManager(rules, self._parts.fleet, streaming, measured, plan.step)
+        most = self._context.settings.stream_tokens if streams else 0
+        streaming = Streaming(self._context.trainer, self._context.term, plan.step, plan.version, most, measured)
+        rules = self._context.settings.lending if streams else None
+        loans = LoanManager(rules, self._context.fleet, streaming, measured, plan.step)
         held: list[Group] = []
         generation = self.generation = Generation(
             opened,
             draws,
-            self._parts.fleet,
+            self._context.fleet,
             self._prompts,
-            self._parts.rewards,
-            self._parts.store,
-            self._parts.settings,
-            self._parts.term,
+            self._context.rewards,
+            self._context.store,
+            self._context.settings,
+            self._context.term,
             self._progress,
-            streaming.offer if self._parts.settings.fetch_as_they_end else held.extend,
+            streaming.offer if self._context.settings.fetch_as_they_end else held.extend,
             loans,
             measured,
         )
@@ -159,19 +161,19 @@ class OnPolicyLoop:
             raise JobEnded(failure)
         return generation, groups
 
-    def _progress(self, share: float, tally: GenerationStats) -> None:
+    def _progress(self, share: float, stats: GenerationStats) -> None:
         # Set the stage again: a lost trainer has set it to Starting, while generation continues.
-        self._parts.reporter.update(stage="Generating", progress=round(share, 3), kv_cache_use=round(tally.kv_use, 3))
+        self._context.reporter.update(stage="Generating", progress=round(share, 3), kv_cache_use=round(stats.kv_use, 3))
 
     async def _train(self, opened: OpenRound, groups: tuple[Group, ...]) -> TrainReport:
         step = opened.plan.step
         # Machines that join now wait for the new weights: the old ones are released before the trainer can answer.
-        self._parts.fleet.weights.forget()
+        self._context.fleet.weights.forget()
         if not opened.assigned:
             keys = [scored.response.key for group in groups for scored in group.responses]
-            await self._parts.store.do(lambda store: store.assign(step, keys))
-        update = self._parts.trainer.call(lambda trainer: trainer.train(self._parts.term, step, groups))
-        report = await self._parts.trainer.lose_if_refused(update, f"step {step} was refused")
+            await self._context.store.do(lambda store: store.assign(step, keys))
+        update = self._context.trainer.call(lambda trainer: trainer.train(self._context.term, step, groups))
+        report = await self._context.trainer.lose_if_refused(update, f"step {step} was refused")
         if not self._agreed and (why := engine_mismatch(report.mismatch_kl)):
             raise EngineMismatch(why)
         self._agreed = True
@@ -189,22 +191,22 @@ class OnPolicyLoop:
     ) -> Boundary:
         outcome, plan = generation.round.settle(), generation.round.plan
         queue = draws.queue_after(plan, outcome.with_outcome(PromptOutcome.REQUEUED))
-        layout = self._parts.fleet.tensor_parallel, self._parts.fleet.layouts.drain_seconds()
+        layout = self._context.fleet.tensor_parallel, self._context.fleet.layouts.drain_seconds()
         report = round_report(generation, groups, outcome, len(queue), clock, trained, layout, draws.chosen)
         totals = totals_after(boundary.totals, report, len(plan.trajectories()) - len(outcome.kept))
         closed = Boundary(trained.step, draws.cursor, totals, report, queue)
-        risen, speed = self._parts.rewards.take_anchors(), generation.watch.speed()
-        await self._parts.store.do(lambda store: store.close_round(outcome, closed, risen, speed))
-        self._parts.notify_closed(report, trained)
-        first, last = await self._parts.store.do(Store.reward_ends)
-        self._parts.reporter.event(
+        risen, speed = self._context.rewards.take_anchors(), generation.watch.speed()
+        await self._context.store.do(lambda store: store.close_round(outcome, closed, risen, speed))
+        self._context.notify_closed(report, trained)
+        first, last = await self._context.store.do(Store.reward_ends)
+        self._context.reporter.event(
             round=closed.step,
             reward=report.reward,
             reward_first=first,
             reward_last=last,
-            tokens_per_second=clock.rate(generation.tally.tokens),
-            preemptions=generation.tally.preemptions,
-            kv_cache_use=round(generation.tally.kv_use, 3),
+            tokens_per_second=clock.rate(generation.stats.tokens),
+            preemptions=generation.stats.preemptions,
+            kv_cache_use=round(generation.stats.kv_use, 3),
             weight_version=version,
             staleness=0.0,
             max_staleness=0,

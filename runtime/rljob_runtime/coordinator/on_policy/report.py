@@ -56,7 +56,7 @@ def round_report(
 
     It shows launched and kept responses side by side, because a race prefers short responses: lost responses are never
     made up for, and only metrics show the effect. `layout`: TP size, and the seconds of switching to it."""
-    plan, stats, scoring = generation.round.plan, generation.tally, generation.reward_figures()
+    plan, stats, scoring = generation.round.plan, generation.stats, generation.reward_figures()
     programs = scoring.programs.total()
     ended = {key: len(response.token_ids) for key, response in generation.responses.items()}
     cut = generation.cut_lengths()

@@ -18,15 +18,15 @@ _SECONDS = (0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 _COUNTED = {
     "tokens": "Response tokens generated.",
     "discarded_tokens": "Response tokens not trained on.",
-    "lost_version_tokens": "Response tokens whose groups are drawn again: nobody holds their weights any more.",
-    "aborted_responses": "Responses stopped: others were first.",
+    "lost_version_tokens": "Response tokens whose groups are drawn again, because no relay holds their weights.",
+    "aborted_responses": "Responses aborted because others finished first.",
     "requeued_prompts": "Prompts that lost a race and were queued.",
     "filtered_groups": "Groups given up.",
     "unscored_groups": "Of these because a reward failed.",
-    "aborted_samples": "Samples dropped for a failure of ours.",
+    "aborted_samples": "Samples aborted because they could not be scored.",
     "preemptions": "Requests preempted.",
     "early_groups": "Groups whose gradients were computed while others still generated.",
-    "overlap_seconds": "Seconds of training beside generation.",
+    "overlap_seconds": "Seconds in which the trainer computed while replicas generated.",
     "loaned_machines": "Rollout machines loaned to training.",
     "loaned_groups": "Groups that loaned machines computed.",
 }
@@ -48,16 +48,16 @@ _NAMES = {"loaned_machines": "lent_machines", "loaned_groups": "worker_groups", 
 
 
 class CoordinatorMetrics:
-    """Counts rounds and what they cost; shows what the status says."""
+    """The metrics of rounds and of the status."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        self._counted = {field: self._counter(_NAMES.get(field, field), told) for field, told in _COUNTED.items()}
+        self._counted = {field: self._counter(_NAMES.get(field, field), text) for field, text in _COUNTED.items()}
         shown = _OF_ROUND | _OF_TRAINING | _OF_STATUS
-        self._shown = {field: self._gauge(_NAMES.get(field, field), told) for field, told in shown.items()}
+        self._shown = {field: self._gauge(_NAMES.get(field, field), text) for field, text in shown.items()}
         self._rounds = self._counter("rounds", "Rounds closed.", "kind")
         self._responses = self._counter("responses", "Responses by how they ended.", "outcome")
-        self._plans = self._counter("plans", "Rounds by how they were played.", "plan")
+        self._plans = self._counter("plans", "Rounds by plan.", "plan")
         self._gain = self._gauge("predicted_gain_seconds", "What lending was last predicted to save in a round.")
         self._prediction = self._gauge(
             "prediction_error", "Seconds of the last round that was predicted, over the prediction, less one."
@@ -72,23 +72,23 @@ class CoordinatorMetrics:
             "rljob_coordinator_round_seconds", "Parts of a round.", ["part"], buckets=_SECONDS, registry=self.registry
         )
 
-    def _counter(self, name: str, told: str, *labels: str) -> Counter:
-        return Counter(f"rljob_coordinator_{name}", told, labels, registry=self.registry)
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"rljob_coordinator_{name}", text, labels, registry=self.registry)
 
-    def _gauge(self, name: str, told: str, *labels: str) -> Gauge:
-        return Gauge(f"rljob_coordinator_{name}", told, labels, registry=self.registry)
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"rljob_coordinator_{name}", text, labels, registry=self.registry)
 
-    def watch_rewards(self, figures: Callable[[], RewardStats]) -> None:
-        """Show what the rewards did, as of each scrape."""
-        self.registry.register(_RewardCollector(figures))
+    def watch_rewards(self, stats: Callable[[], RewardStats]) -> None:
+        """Show the reward statistics at each scrape."""
+        self.registry.register(_RewardCollector(stats))
 
     def watch_loop(self, longest_seconds: Callable[[], float]) -> None:
-        """Show the event loop's longest turn, as of each scrape."""
-        told = "Longest turn of the coordinator's event loop in the last minute: a Lease waits for it."
-        self._gauge("loop_longest_turn_seconds", told).set_function(longest_seconds)
+        """Show the event loop's longest turn at each scrape."""
+        text = "Longest turn of the coordinator's event loop in the last minute: a Lease waits for it."
+        self._gauge("loop_longest_turn_seconds", text).set_function(longest_seconds)
 
     def round(self, report: RoundReport, trained: TrainReport) -> None:
-        """A `RoundObserver`."""
+        """Count a closed round; a `RoundObserver`."""
         for name in _COUNTED:
             self._counted[name].inc(getattr(report, name) or 0)
         self._show(report, _OF_ROUND)
@@ -108,23 +108,23 @@ class CoordinatorMetrics:
             self._seconds.labels(part).observe(getattr(report, f"{part}_seconds") or 0.0)
 
     def status(self, status: RuntimeStatus) -> None:
-        """What was reported last."""
+        """Show the reported status."""
         self._show(status, _OF_STATUS)
         self._suspects.set(len(status.suspects))
 
-    def _show(self, told: object, names: Iterable[str]) -> None:
+    def _show(self, source: object, names: Iterable[str]) -> None:
         for name in names:
-            self._shown[name].set(getattr(told, name) or 0)
+            self._shown[name].set(getattr(source, name) or 0)
 
 
 class _RewardCollector(Collector):
-    """The totals that rewards keep themselves."""
+    """Collects the totals of the rewards."""
 
-    def __init__(self, figures: Callable[[], RewardStats]) -> None:
-        self._figures = figures
+    def __init__(self, stats: Callable[[], RewardStats]) -> None:
+        self._stats = stats
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        now = self._figures()
+        now = self._stats()
         yield _total("scored_samples", "Samples that rewards scored.", now.scored)
         yield _total("reward_seconds", "Spent on samples by rewards, waiting for a turn included.", now.seconds)
         yield _total("reward_processes", "Processes started to score in.", now.processes)
@@ -146,5 +146,5 @@ class _RewardCollector(Collector):
         yield _total("late_programs", "Of these right in the end: their timeout was unjust.", now.late)
 
 
-def _total(name: str, told: str, value: float) -> CounterMetricFamily:
-    return CounterMetricFamily(f"rljob_coordinator_{name}", told, value=value)
+def _total(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(f"rljob_coordinator_{name}", text, value=value)
