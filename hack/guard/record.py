@@ -144,7 +144,7 @@ def _commit() -> str | None:
 
 
 def _write(file: Path, found: Record) -> None:
-    """Replace the file at once: whoever reads it, or goes on with it, finds a whole one."""
+    """Replace the file atomically: a reader, and a run that continues it, finds a complete one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     draft = file.with_name(f"{file.name}.draft")
     draft.write_text(json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Seeds: digests of simulated runs, by several processes that take processor time from nobody."""
+"""Seeds: digests of simulated runs, by several processes of the lowest priority."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from .apt import PrivateApt
 from .controlplane import Stopwatch
 from .settings import ClusterError, cache_dir, locked
 
-_BEAT = 15.0
+_INTERVAL = 15.0
 """Seconds between signs of life of a long step."""
 
 
@@ -132,14 +132,14 @@ class Builder:
 
 
 def _follow(child: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
-    """Wait for a process, with a line each ``_BEAT`` seconds; end it when this one is interrupted."""
-    started = beat = time.monotonic()
+    """Wait for a process, with a line each ``_INTERVAL`` seconds; end it when this one is interrupted."""
+    started = last = time.monotonic()
     try:
         while child.poll() is None:
             time.sleep(0.05)
-            if time.monotonic() - beat >= _BEAT:
-                beat = time.monotonic()
-                say(f"      … {beat - started:.0f} s")
+            if time.monotonic() - last >= _INTERVAL:
+                last = time.monotonic()
+                say(f"      … {last - started:.0f} s")
     finally:
         if child.poll() is None:
             child.terminate()

@@ -65,7 +65,7 @@ class Api:
         return self._ask(method, path, payload, content_type)
 
     def _ask(self, method: str, path: str, payload: str | None, content_type: str) -> str:
-        """The answer to one call. A connection that broke is made anew once."""
+        """The answer to one call. A broken connection is opened again once."""
         for attempt in (1, 2):
             connection = getattr(self._local, "connection", None) or self._connect(self._timeout)
             self._local.connection = connection

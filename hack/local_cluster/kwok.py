@@ -202,7 +202,7 @@ def fake_nodes(server: Server, count: int, resources: Mapping[str, str] | None =
     config.write_text("\n---\n".join(map(json.dumps, stages())))
     names = [f"fake-{number}" for number in range(1, count + 1)]
     try:
-        # No address to serve on: nobody asks kwok for logs.
+        # No address to serve on: no client asks kwok for logs.
         selected = ["--manage-all-nodes=false", f"--manage-nodes-with-label-selector={LABEL}=kwok"]
         addresses = [f"--cidr={_POD_NETWORK}", f"--node-ip={_NODE_ADDRESS}"]
         # kwok renews a Lease four times in its duration.

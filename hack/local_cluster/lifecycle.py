@@ -101,7 +101,7 @@ def _told(node_kind: str, count: int, kubernetes: str) -> str:
 
 
 def _claim(name: str, count: int, kubernetes: str) -> Cluster:
-    """Pick a network nobody has, take it, and write it down."""
+    """Pick a free network, take it, and record it."""
     taken = {c.network.octet for c in settings.existing()}
     while True:
         network = Network(settings.free_octet(taken, settings.routes()))
@@ -117,7 +117,7 @@ def _claim(name: str, count: int, kubernetes: str) -> Cluster:
 
 def control_plane(cluster: Cluster, binaries: Path) -> ControlPlane:
     """A control plane on free ports."""
-    # The bridge's end on this machine: nobody but this machine and the nodes reaches it.
+    # The bridge's end on this machine: only this machine and the nodes reach it.
     address = cluster.network.host
     etcd, peer = process.free_ports(2)
     port = process.free_ports(1, address)[0]

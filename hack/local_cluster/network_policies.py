@@ -143,7 +143,7 @@ def _powered(daemons: Daemons) -> Iterator[tuple[str, Process]]:
 
 
 def _listens(node: Process) -> bool:
-    """Whether somebody takes packets from the queue on this node."""
+    """Return whether a process takes packets from the queue on this node."""
     queues = _inside(node, ["cat", "/proc/net/netfilter/nfnetlink_queue"])
     return any(line.split()[0] == str(QUEUE) for line in queues.splitlines())
 

@@ -104,7 +104,7 @@ class Supervisor:
         self._running[child.pid] = name
 
     def serve(self) -> None:
-        """Forever: a daemon that ends is started anew after a second."""
+        """Run daemons without end: one that ended restarts after a second."""
         while True:
             try:
                 pid, status = os.waitpid(-1, 0)

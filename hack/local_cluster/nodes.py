@@ -72,7 +72,7 @@ def start(cluster: Cluster, binaries: Path, index: int, daemons: Daemons) -> Non
     trees = cgroups.of_this_machine()
     cgroups.remove(trees, _group(cluster, index))
     cgroups.create(trees, _group(cluster, index))
-    # Addresses belong to pods that died with the power; kubelet makes the pods anew.
+    # Addresses belong to pods that died with the power; kubelet creates the pods again.
     shutil.rmtree(cluster.node_dir(index) / "cni", ignore_errors=True)
     launcher: list[str | Path] = [sys.executable, "-m", "hack.local_cluster.node_init", "launch"]
     launcher += [cluster.state, binaries, name, _group(cluster, index)]

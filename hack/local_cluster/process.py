@@ -129,7 +129,7 @@ def wait_gone(processes: Sequence[Process], timeout: float) -> bool:
 
 
 def free_ports(count: int, address: str = "127.0.0.1") -> list[int]:
-    """Distinct TCP ports nobody listens on now. Who takes one later is not prevented: start again on a clash."""
+    """Pick distinct free TCP ports. Another process may take one later: start again on a clash."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for s in sockets:

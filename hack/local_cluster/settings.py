@@ -73,8 +73,8 @@ class Network:
 
     @property
     def mac(self) -> str:
-        """Of the bridge. Left to itself it takes the lowest one of its ports: each time that one was unplugged, nobody
-        would reach the API server behind it for some seconds."""
+        """Return the bridge's address. A bridge without one takes that of its lowest port: after each removal of that
+        port the API server behind the bridge would be unreachable for some seconds."""
         return f"02:00:00:00:{self.octet:02x}:01"
 
     def node(self, index: int) -> str:
@@ -219,11 +219,11 @@ def locked(what: str, timeout: float = 1800, waiting: str = "") -> Iterator[None
 
 
 def _take(path: Path) -> IO[str] | None:
-    """The file, open and locked; None while somebody else has it."""
+    """The file, open and locked; None while another process has it."""
     handle = open(path, "w")  # noqa: SIM115
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # A holder that ended since took the file's name with it: what is locked here would keep nobody out.
+        # A holder that ended since took the file's name with it: what is locked here would exclude no process.
         if os.path.samestat(os.fstat(handle.fileno()), path.stat()):
             return handle
     except (BlockingIOError, FileNotFoundError):

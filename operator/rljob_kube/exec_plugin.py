@@ -24,7 +24,7 @@ VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
 INTERACTIVE_MODES = ("Never", "IfAvailable", "Always")
 
 PLUGIN_SECONDS = 60.0
-"""Seconds for a plug-in that nobody can answer."""
+"""Seconds for a plug-in without a terminal."""
 INTERACTIVE_SECONDS = 300.0
 """Seconds for a plug-in at a terminal: a person signs in."""
 _SHOWN = 1000

@@ -234,9 +234,9 @@ class Applier:
         if kind == pod_groups.KIND and not _covers(live, pod_groups.changes(manifest)):
             await self._kube.merge(resource, job.namespace, name, pod_groups.changes(manifest))
         elif kind not in _NEVER_CHANGED and not _covers(live, manifest):
-            mended = await self._kube.apply(resource, manifest)
+            applied = await self._kube.apply(resource, manifest)
             if kind == "Role":
-                self._seals.made(job.metadata.uid, mended)
+                self._seals.made(job.metadata.uid, applied)
         return None
 
     def _completed(self, job: RLJob, manifest: Json) -> Json:

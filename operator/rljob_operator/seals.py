@@ -149,7 +149,7 @@ class Seals:
     async def _read(self, namespace: str, name: str, uid: str) -> tuple[tuple[str, ...], str | None]:
         """Read the digests on the coordinator's Role, and its version.
 
-        Without a Role of this job, nobody has the right to forge.
+        Without a Role of this job, no client has the right to forge.
         """
         role = await self._kube.find(ROLE, namespace, account(name))
         if role is None or all(owner["uid"] != uid for owner in role["metadata"].get("ownerReferences") or ()):

@@ -133,7 +133,7 @@ def _judge(
         learned = learned.model_copy(
             update={"preemptions": None, "quiet": 0, "quiet_tokens": None, "stepped_down": False}
         )
-        seconds = _foretold(last)
+        seconds = _predicted(last)
         why = f"{seconds[faster]:.3g} s a round predicted, {seconds[size]:.3g} s at TP {size}"
         return faster, learned, why
     if not preemptions:
@@ -189,19 +189,19 @@ def _refused(
     return back, learned, f"TP {size} was refused in round {last.round}, which ran at TP {ran}"
 
 
-def _foretold(last: RoundReport) -> dict[int, float]:
+def _predicted(last: RoundReport) -> dict[int, float]:
     return {one.tensor_parallel_size: one.seconds for one in last.layout_forecasts or ()}
 
 
 def _slower(other: int, size: int, last: RoundReport) -> bool:
     """Tell whether the round was predicted to take longer in the other size. False without a prediction."""
-    seconds = _foretold(last)
+    seconds = _predicted(last)
     return other in seconds and size in seconds and seconds[other] >= seconds[size]
 
 
 def _fastest(size: int, history: PreemptionHistory, last: RoundReport, choices: tuple[int, ...]) -> int:
     """Return the size that was predicted as clearly fastest and was not refused recently, else the present one."""
-    seconds = _foretold(last)
+    seconds = _predicted(last)
     if size not in seconds:
         return size
     most = history.ceiling if history.ceiling is not None and _refused_lately(history, last) else None
