@@ -91,13 +91,14 @@ def _choices(annotation: Any) -> list[str] | None:
 
 
 def environment(source: Source) -> Iterator[str]:
-    """Variables that are read from or written to `os.environ` under a constant name."""
+    """Variables that are read from or written to `os.environ`, or a parameter `environment`, under a constant name."""
     for node in source.nodes:
         match node:
             case ast.Subscript(value=ast.Attribute(attr="environ"), slice=ast.Constant(value=str(name))):
                 yield name
             case ast.Call(
-                func=ast.Attribute(value=ast.Attribute(attr="environ")), args=[ast.Constant(value=str(name)), *_]
+                func=ast.Attribute(value=ast.Attribute(attr="environ") | ast.Name(id="environment")),
+                args=[ast.Constant(value=str(name)), *_],
             ):
                 yield name
             case ast.Call(func=ast.Attribute(attr="getenv"), args=[ast.Constant(value=str(name)), *_]):
