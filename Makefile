@@ -46,7 +46,7 @@ test-all:  ## every row of every test, on every Kubernetes minor, and every muta
 gpu:  ## the tests that need an NVIDIA GPU; PYTHON=… with this folder installed: pip install -e '.[runtime,vllm,dev]'
 	@$(PYTHON) -m pytest -q -m gpu tests/gpu
 
-lint: setup  ## ruff, mypy, the layers
+lint: setup  ## ruff, the glossary's words, mypy, the layers
 	@$(RUN) hack/lint
 
 docs: setup  ## the documentation site, in build/site; a broken link or an orphan page fails
