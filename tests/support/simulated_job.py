@@ -12,7 +12,7 @@ from typing import Any
 from rljob_api import RLJob, load
 from rljob_api.spec_training import Mode
 from rljob_api.status import Finished, RoundReport, RuntimeStatus
-from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.loop.context import RoundObserver
 from rljob_runtime.coordinator.store.store import Store
@@ -122,7 +122,7 @@ class Stage:
         store = self.store = ObservedStore(self.path, "uid-1", self.observe)
         try:
             self.term = store.adopt_term(self.term)
-            self.coordinator = Coordinator(
+            inputs = CoordinatorInputs(
                 self.control,
                 self.world,
                 InlineStore(store, self.around),
@@ -133,6 +133,7 @@ class Stage:
                 observers=[*self.observers, lambda report, trained: self.closed.append(report)],
                 before=self.control.reports[-1] if self.control.reports else None,
             )
+            self.coordinator = Coordinator(inputs)
             return await self.coordinator.run()
         finally:
             store.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rljob_api import RLJob
 from rljob_api.status import Finished, RuntimeStatus
-from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.inputs import LazyRewards, open_prompts
 from rljob_runtime.coordinator.loop.context import RoundObserver
@@ -69,7 +69,7 @@ async def run_job(
         closing.push_async_callback(store.aclose)
         closing.push_async_callback(asyncio.to_thread, journal.close)
         term = await store.do(lambda opened: opened.adopt_term(term))
-        coordinator = Coordinator(
+        inputs = CoordinatorInputs(
             control,
             backend,
             store,
@@ -81,5 +81,6 @@ async def run_job(
             on_report=on_report,
             before=early.draft if job.status.runtime is not None else None,
         )
+        coordinator = Coordinator(inputs)
         on_start(coordinator)
         return await coordinator.run()

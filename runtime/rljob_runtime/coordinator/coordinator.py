@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from rljob_api.spec_training import Mode
 from rljob_api.status import Finished, FinishedOutcome, RuntimeStatus
@@ -64,35 +64,40 @@ PromptsFrom = Callable[[dict[str, bytes]], Awaitable[PromptSource]]
 `RewardsUnavailable`."""
 
 
+@dataclass(frozen=True)
+class CoordinatorInputs:
+    """What a coordinator is built from. `before`: the last status that an earlier coordinator reported."""
+
+    control: ControlPlane
+    backend: Backend
+    store: StoreAccess
+    prompts_from: PromptsFrom
+    rewards: Rewards
+    settings: Settings
+    term: int
+    observers: Sequence[RoundObserver] = ()
+    on_report: Callable[[RuntimeStatus], None] = lambda status: None
+    before: RuntimeStatus | None = None
+
+
 class Coordinator:
     """The coordinator of one job. Call `run` once."""
 
-    def __init__(
-        self,
-        control: ControlPlane,
-        backend: Backend,
-        store: StoreAccess,
-        prompts_from: PromptsFrom,
-        rewards: Rewards,
-        settings: Settings,
-        term: int,
-        observers: Sequence[RoundObserver] = (),
-        on_report: Callable[[RuntimeStatus], None] = lambda status: None,
-        before: RuntimeStatus | None = None,
-    ) -> None:
-        self._store = store = StoreLatencyMonitor(store)
-        self._prompts_from = prompts_from
-        self._rewards = rewards
+    def __init__(self, inputs: CoordinatorInputs) -> None:
+        settings, term, before = inputs.settings, inputs.term, inputs.before
+        self._store = store = StoreLatencyMonitor(inputs.store)
+        self._prompts_from = inputs.prompts_from
+        self._rewards = inputs.rewards
         self._settings = settings
         self._term = term
-        self._reporter = Reporter(control, resumed_status(before or RuntimeStatus(), term), settings.back_off)
-        self._reporter.on_written = on_report
-        self._fleet = Fleet(backend, term, settings, self._reporter)
-        self._trainer = TrainerClient(backend, term, settings, self._reporter)
+        self._reporter = Reporter(inputs.control, resumed_status(before or RuntimeStatus(), term), settings.back_off)
+        self._reporter.on_written = inputs.on_report
+        self._fleet = Fleet(inputs.backend, term, settings, self._reporter)
+        self._trainer = TrainerClient(inputs.backend, term, settings, self._reporter)
         self._checkpoints = Checkpoints(self._trainer, store, term, settings, self._reporter)
         reported = before.weight_version or 0 if before is not None else None
         self._publisher = WeightPublisher(store, self._fleet, self._trainer, self._reporter, reported)
-        self._follower = TargetFollower(control, self._fleet, self._trainer, self._reporter)
+        self._follower = TargetFollower(inputs.control, self._fleet, self._trainer, self._reporter)
         self._blocked = BlockedConditions(self._reporter, self._follower, settings.rewards_back_off)
         self._commands = BoundaryCommands(self._follower, self._checkpoints, self._trainer)
         context = CoordinatorContext(
@@ -104,8 +109,8 @@ class Coordinator:
             self._trainer,
             self._publisher,
             self._follower,
-            rewards,
-            observers,
+            inputs.rewards,
+            inputs.observers,
         )
         self.loop: TrainingLoop = (
             AsyncLoop(context, self._commands)

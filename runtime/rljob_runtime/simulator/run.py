@@ -13,7 +13,7 @@ from typing import Any
 from rljob_api.status import Finished, FinishedOutcome
 from rljob_runtime.coordinator.control_plane.confirmed_term import ConfirmedBackend
 from rljob_runtime.coordinator.control_plane.lease import LeaseLost, TermLease
-from rljob_runtime.coordinator.coordinator import Coordinator
+from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.store.connection import StoreHeld
@@ -359,7 +359,7 @@ class _Run:
     def _coordinator(
         self, life: CoordinatorIncarnation, lease: TermLease, store: ObservedStore, term: int
     ) -> Coordinator:
-        return Coordinator(
+        inputs = CoordinatorInputs(
             self._control,
             ConfirmedBackend(self._world, lease.confirm),
             InlineStore(store, life=life, seconds=self._scenario.store_seconds, seed=self._scenario.seed),
@@ -369,6 +369,7 @@ class _Run:
             term,
             before=self._control.reports[-1] if self._control.reports else None,
         )
+        return Coordinator(inputs)
 
     async def _open_prompts(self, model_files: dict[str, bytes]) -> PromptSource:
         await asyncio.sleep(self._scenario.prompts_seconds)
