@@ -26,7 +26,6 @@ from rljob_operator.policies.gang import pod_groups
 from rljob_operator.policies.lifecycle import eviction
 from rljob_operator.policies.pods import devices
 from rljob_operator.policies.scaling import autoscaler, parallelism_planner
-from rljob_runtime.coordinator import coordinator
 from rljob_runtime.coordinator.control_plane import lease
 from rljob_runtime.coordinator.core import settings
 from rljob_runtime.coordinator.store import connection, opening, store
@@ -36,7 +35,14 @@ from rljob_runtime.protocols.remote import CallTimeouts
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.rewards import code_scorer, function_scorer, remote_client
 from rljob_runtime.sandbox import confine_child, confine_self, supervisor
-from rljob_runtime.scheduling import experience_buffer, logprob_agreement, reward_timeout, status_cadence, write_latency
+from rljob_runtime.scheduling import (
+    backoff,
+    experience_buffer,
+    logprob_agreement,
+    reward_timeout,
+    status_cadence,
+    write_latency,
+)
 from rljob_runtime.scheduling.fault_detection import suspicion
 from rljob_runtime.scheduling.lending import contributions, policy
 from rljob_runtime.scheduling.round_planner import planner, round_history
@@ -95,7 +101,7 @@ FIGURES = [
         f"then after {', '.join(f'{BACK_OFF.initial_seconds * 2**n:g}' for n in range(3))} … seconds",
     ),
     ("troubleshooting.md", f"runs out within {app.Options().leader_lease_seconds:g} s"),
-    ("runtime.md", f"more than {WORDS[coordinator.MAX_SETBACKS]} losses of the trainer"),
+    ("runtime.md", f"more than {WORDS[backoff.MAX_TRAINER_LOSSES]} losses of the trainer"),
     ("runtime.md", f"as long as the Lease lasts ({lease.DURATION:g} s)"),
     ("runtime.md", f"waits for more than {WORDS[int(write_latency.LATE_SECONDS)]} seconds"),
     ("runtime.md", f"at most every {WORDS[int(KEPT['rewards_back_off'].default_factory().maximum / 60)]} minutes"),
