@@ -87,7 +87,7 @@ def _to_json(document: Mapping[str, Any]) -> str:
     except RecursionError:
         raise InvalidSpec([FieldError("(file)", ABSENT, "must be nested less deeply")]) from None
     except ValueError:
-        message = "must not contain itself: an alias (*NAME) stands below its own anchor (&NAME)"
+        message = "must not contain itself: an alias (*NAME) is below its own anchor (&NAME)"
         raise InvalidSpec([FieldError("(file)", ABSENT, message)]) from None
 
 

@@ -330,8 +330,8 @@ def _layouts(spec: RLJobSpec) -> Errors:
         if size in sizes[:index]:
             yield FieldError(f"{path}[{index}]", size, "must be listed once")
         elif rollout.slots % size:
-            told = f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine})"
-            yield FieldError(f"{path}[{index}]", size, f"{told}: tensor parallelism stays inside a machine")
+            divides = f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine})"
+            yield FieldError(f"{path}[{index}]", size, f"{divides}: tensor parallelism stays inside a machine")
         elif size % min(sizes):
             smallest = f"must be a multiple of the smallest of them ({min(sizes)})"
             advice = f"{smallest}: a larger replica replaces complete smaller ones"

@@ -300,50 +300,50 @@ class AvoidedNode(StatusModel):
     name: Name
     """The node."""
     until: Timestamp
-    """When it may be used again."""
+    """End of the avoidance."""
     reason: Annotated[str, Field(max_length=128)] = ""
-    """What happened there."""
+    """Failure on the node."""
 
 
 class NotReadyNode(StatusModel):
-    """A node of the job's that is not ready, or gone."""
+    """A node of the job that is not ready, or deleted."""
 
     name: Name
     """The node."""
     since: Timestamp
-    """Since when the operator has seen it so: its machines are replaced nodeFailure.graceSeconds later."""
+    """Since when the operator has observed it. Its machines are replaced nodeFailure.graceSeconds later."""
 
 
 class ReplacementPause(StatusModel):
-    """So many machines are believed dead at once that it is more likely the network: replacement waits."""
+    """A hold of replacement after a mass failure: the network is the likely cause."""
 
     since: Timestamp
-    """When it began."""
+    """Begin of the hold."""
     until: Timestamp
-    """When the next machine is replaced, unless they come back."""
+    """When the next machine is replaced, unless the machines return."""
 
 
 class Replacements(StatusModel):
     """Pods replaced because they failed: budgets and memory."""
 
     total: Count = 0
-    """Replacements in the life of the job."""
+    """Replacements since the job started."""
     by_machine: dict[str, int] = Field(default_factory=dict, max_length=2048)
     """Replacements of each machine that count against its budget."""
     backoff: dict[str, BackOff] = Field(default_factory=dict, max_length=2048)
-    """Machines that failed lately."""
+    """Machines that failed recently."""
     avoided_nodes: tuple[AvoidedNode, ...] = Field(default=(), max_length=256)
-    """Nodes out of favour."""
+    """Nodes that the job avoids."""
     not_ready_nodes: tuple[NotReadyNode, ...] = Field(default=(), max_length=2048)
     """Nodes of the job's pods that are not ready."""
     paused_since: Timestamp | None = None
-    """Since when replacement waits because too many machines are believed dead at once; absent when it does not."""
+    """Begin of a hold of replacement after a mass failure. Absent without one."""
     paused_until: Timestamp | None = None
-    """When the next machine is replaced, unless they come back."""
+    """When the next machine is replaced, unless the machines return."""
 
     @property
     def pause(self) -> ReplacementPause | None:
-        """The pause that replacement waits for."""
+        """Return the hold of replacement."""
         if self.paused_since is None or self.paused_until is None:
             return None
         return ReplacementPause(since=self.paused_since, until=self.paused_until)
@@ -353,14 +353,14 @@ class RLJobStatus(StatusModel):
     """Most recently observed state of the job."""
 
     observed_generation: Count | None = None
-    """The generation of the spec that the operator last acted on."""
+    """Generation of the spec that the operator last acted on."""
     phase: Phase | None = None
-    """The state in one word, for humans."""
+    """The state in one word, for people."""
     conditions: tuple[Condition, ...] = Field(default=(), max_length=16, json_schema_extra=map_by("type"))
-    """Ready, Reconciling, Stalled, RelayReady, Degraded, CheckpointDurable, Suspended, Complete, Failed; Admitted of
-    jobs that ask Kueue."""
+    """Ready, Reconciling, Stalled, RelayReady, Degraded, CheckpointDurable, Suspended, Complete, Failed; Admitted for
+    jobs with a queue."""
     accepted: Accepted | None = None
-    """The spec that the job runs on. It stays behind `spec` while an edit of that is refused (Stalled=InvalidSpec)."""
+    """The spec that the job runs on. It differs from `spec` while an edit is refused (Stalled=InvalidSpec)."""
     coordinator: CoordinatorStatus | None = None
     """The coordinator's pod."""
     trainer: MachineGroup | None = None
@@ -369,29 +369,29 @@ class RLJobStatus(StatusModel):
     """The rollout machines."""
     # Atomic: the list has one writer.
     members: tuple[Member, ...] = Field(default=(), max_length=2048)
-    """The pods that take part."""
+    """Pods that are members."""
     incarnations: dict[str, int] = Field(default_factory=dict, max_length=2048)
-    """Highest incarnation ever given to each machine, remembered while no pod of it exists."""
+    """Highest incarnation of each machine, even while it has no pod."""
     target: Target | None = None
-    """What the operator asks of the coordinator."""
+    """What the coordinator must do."""
     parallelism: ParallelismHistory | None = None
-    """What the planner of tensor parallel sizes remembers; only where allowedTensorParallelSizes gives it a choice."""
+    """Memory of the parallelism planner; only where allowedTensorParallelSizes gives a choice."""
     elasticity: ElasticityHistory | None = None
-    """What the choice of the number of rollout machines rests on; only where minMachines is below maxMachines."""
+    """Memory of the autoscaler; only where minMachines is below maxMachines."""
     relay: RelayTopology | None = None
-    """The order of the weight chain."""
+    """Order of the weight chain."""
     replacements: Replacements | None = None
-    """Failed pods replaced, budgets and back-off."""
+    """Replaced pods, budgets and backoff."""
     start_time: Timestamp | None = None
     """When the operator first acted on the job."""
     active_since: Timestamp | None = None
-    """Start of the present run of pods: the deadlines count from here; absent while suspended."""
+    """Start of the present pods, from which deadlines count. Absent while suspended."""
     first_ready_time: Timestamp | None = None
-    """When all pods of the present run were first ready; ends the startup deadline."""
+    """When all present pods were first ready. It ends the startup deadline."""
     drain_since: Timestamp | None = None
     """Since when the operator waits for machines to be drained."""
     completion_time: Timestamp | None = None
-    """When the job completed or failed; the time to live counts from here."""
+    """When the job completed or failed. The time to live counts from it."""
     runtime: RuntimeStatus | None = None
     """The coordinator's report; it alone writes here."""
 
@@ -400,11 +400,11 @@ class RLJobStatus(StatusModel):
         return next((condition for condition in self.conditions if condition.type == type_), None)
 
     def is_true(self, type_: str) -> bool:
-        """Whether the condition of a type is there and True."""
+        """Tell whether the condition of a type is True."""
         condition = self.condition(type_)
         return condition is not None and condition.status is ConditionStatus.TRUE
 
     @property
     def ended(self) -> bool:
-        """Complete or Failed: terminal and sticky."""
+        """Tell whether the job is Complete or Failed, which is final."""
         return self.is_true("Complete") or self.is_true("Failed")

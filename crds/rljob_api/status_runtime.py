@@ -59,7 +59,7 @@ class Suspect(StatusModel):
     witnesses: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=8)
     """Who reports it: machines, or `coordinator`."""
     since: Timestamp | None = None
-    """Since when."""
+    """Time of the first report."""
 
 
 class Finished(StatusModel):
@@ -128,21 +128,21 @@ class RoundReport(StatusModel):
     kind: RoundKind = RoundKind.PLAIN
     """Plain, Short or Long."""
     seconds: Annotated[float | None, Field(ge=0)] = None
-    """From launch to new weights in every replica."""
+    """From the launch to new weights in every replica."""
     generation_seconds: Annotated[float | None, Field(ge=0)] = None
     """Until the last response that counts."""
     training_seconds: Annotated[float | None, Field(ge=0)] = None
-    """The update."""
+    """Seconds of the update."""
     broadcast_seconds: Annotated[float | None, Field(ge=0)] = None
-    """From publish until every replica has loaded."""
+    """From the publication until every replica has loaded the weights."""
     responses: Count | None = None
     """Responses trained on."""
     tokens: Count | None = None
-    """Response tokens generated, those thrown away included."""
+    """Response tokens generated, discarded ones included."""
     mean_response_tokens: Annotated[float | None, Field(ge=0)] = None
-    """Over the responses trained on."""
+    """Mean over the responses trained on."""
     max_response_tokens: Count | None = None
-    """Over the responses trained on."""
+    """Maximum over the responses trained on."""
     preemptions: Count | None = None
     """Requests that engines preempted for lack of KV cache."""
     reward: float | None = None
@@ -333,7 +333,7 @@ class RuntimeStatus(StatusModel):
     totals: RuntimeTotals | None = None
     """Counts over the life of the job."""
     checkpoint: CheckpointStatus | None = None
-    """The newest whole checkpoint."""
+    """The newest complete checkpoint."""
     model_path: Annotated[str | None, Field(max_length=1024)] = None
     """Folder of the exported final model."""
     warnings: tuple[StatusWarning, ...] = Field(default=(), max_length=16)

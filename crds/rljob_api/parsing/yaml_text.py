@@ -85,7 +85,7 @@ class _Loader(yaml.SafeLoader):
                 raise ConstructorError(None, None, f"the key {key_node.value} needs quotes", key_node.start_mark)
             name = key if isinstance(key, str) else json.dumps(key, default=str)
             if name in lines:
-                problem = f"the key {name} stands twice, first in line {lines[name]}"
+                problem = f"the key {name} appears twice, first in line {lines[name]}"
                 raise ConstructorError(None, None, problem, key_node.start_mark)
             lines[name] = key_node.start_mark.line + 1
 

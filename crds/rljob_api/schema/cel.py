@@ -30,6 +30,8 @@ class Rule:
 
     expression: str
     message: str
+    optional_old: bool = False
+    """`oldSelf` is an optional value, absent at creation. Then the rule holds at creation too."""
 
 
 _SLOTS = (
@@ -217,11 +219,16 @@ RULES: dict[str, list[Rule]] = {
 
 
 def _refuses(field: Renamed) -> Rule:
-    """Refuse an earlier name, but for the default that earlier servers filled in."""
+    """Refuse an earlier name, but for the default of earlier servers, and for a value that is stored already.
+
+    Ratcheting alone does not keep a stored object writable: servers compare no object with free-form content inside.
+    """
     expression = f"!has(self.{field.old})"
     if field.default is not None:
         expression += f" || self.{field.old} == {field.default!r}"
-    return Rule(expression, f"{field.old} {field.advice}")
+    stored = f"oldSelf.hasValue() && has(oldSelf.value().{field.old})"
+    expression += f" || ({stored} && oldSelf.value().{field.old} == self.{field.old})"
+    return Rule(expression, f"{field.old} {field.advice}", optional_old=True)
 
 
 for _renamed in RENAMED:

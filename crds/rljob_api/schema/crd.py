@@ -103,7 +103,8 @@ def _root_schema() -> Schema:
 
 
 def _rule(rule: Rule) -> Schema:
-    return {"rule": rule.expression, "message": rule.message}
+    optional = {"optionalOldSelf": True} if rule.optional_old else {}
+    return {"rule": rule.expression, "message": rule.message, **optional}
 
 
 def _at(schema: Schema, path: str) -> Schema:

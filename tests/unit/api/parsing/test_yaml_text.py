@@ -68,11 +68,11 @@ def test_every_number_of_json_is_a_number(number: float) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "first"),
     [
-        (TEXT + "spec: {}\n", "spec: {}", "spec stands twice, first in line 5"),
-        (TEXT.replace("  rounds: 24\n", "  rounds: 24\n  rounds: 3\n"), "rounds: 3", "rounds stands twice"),
-        ('{"a": 1,\n "a": 2}', '"a": 2}', "a stands twice, first in line 1"),
-        ("a:\n  1: x\n  '1': y\n", "'1': y", "1 stands twice, first in line 2"),
-        ("a: &x {b: 1}\nc:\n  <<: *x\n  d: 1\n  d: 2\n", "d: 2", "d stands twice"),
+        (TEXT + "spec: {}\n", "spec: {}", "spec appears twice, first in line 5"),
+        (TEXT.replace("  rounds: 24\n", "  rounds: 24\n  rounds: 3\n"), "rounds: 3", "rounds appears twice"),
+        ('{"a": 1,\n "a": 2}', '"a": 2}', "a appears twice, first in line 1"),
+        ("a:\n  1: x\n  '1': y\n", "'1': y", "1 appears twice, first in line 2"),
+        ("a: &x {b: 1}\nc:\n  <<: *x\n  d: 1\n  d: 2\n", "d: 2", "d appears twice"),
     ],
     ids=["the spec", "a field", "JSON", "a number and its text", "beside a merge"],
 )
