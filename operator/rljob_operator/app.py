@@ -200,7 +200,7 @@ class Operator:
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in done - {stopping}:
             task.result()
-            raise RuntimeError(f"{task.get_name()} ended by itself")
+            raise RuntimeError(f"{task.get_name()} ended without a request")
 
     async def _kopf(self, ending: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()

@@ -220,10 +220,10 @@ class Applier:
             return None
         except ApiError as error:
             if not error.already_exists:
-                told = _told(job, kind, error)
-                if told is None:
+                refusal = _child_refusal(job, kind, error)
+                if refusal is None:
                     raise
-                return told
+                return refusal
         if kind == "Secret":  # its name holds the job's uid, so it is this job's
             return None
         name = manifest["metadata"]["name"]
@@ -270,10 +270,10 @@ class Applier:
                 live = await self._kube.get(POD, job.namespace, name)
                 self._observe_pods([live])
                 return _taken(job, live)
-            told = pod_refusal(error.status, error.message) if error.status == 403 or error.invalid else None
-            if told is None:
+            refusal = pod_refusal(error.status, error.message) if error.status == 403 or error.invalid else None
+            if refusal is None:
                 raise
-            return told
+            return refusal
         return None
 
     async def _remove_pods(self, job: RLJob, removals: Sequence[Removal]) -> None:
@@ -387,7 +387,7 @@ def _taken(job: RLJob, live: Json) -> ConditionReason | None:
     return ConditionReason("NameTaken", f"{what} exists and is not this job's: delete it, or give the job another name")
 
 
-def _told(job: RLJob, kind: str, error: ApiError) -> ConditionReason | None:
+def _child_refusal(job: RLJob, kind: str, error: ApiError) -> ConditionReason | None:
     """Explain why a child was refused. None where another try may succeed."""
     if kind != pod_groups.KIND:
         return None

@@ -6,7 +6,7 @@ cluster-wide or not at all.
 
 Secrets can be created and never read. Cluster-wide, the right to read Leases includes those of nodes (kube-node-lease);
 a namespaced operator has no such right. Leases may be updated only because the operator grants that right to
-coordinators: the API server lets no client grant a right that it does not have.
+coordinators: a right that is granted must be held.
 """
 
 from __future__ import annotations

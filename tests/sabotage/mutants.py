@@ -2130,7 +2130,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "updates without all machines count",
         f"{OPERATOR}/policies/scaling/autoscaler.py",
-        "if figures is None or again or not whole:",
+        "if figures is None or again or not complete:",
         "if figures is None or again:",
         ELASTICITY,
     ),
@@ -2236,7 +2236,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a drain may take all machines after the job has grown",
         f"{OPERATOR}/policies/pods/owned_objects.py",
-        "budget = () if len(told) == len(machines) else (",
+        "budget = () if len(targeted) == len(machines) else (",
         "budget = () if True else (",
         ("tests/unit/operator/policies/test_plan.py::test_one_rollout_machine_at_a_time_may_be_drained",),
     ),
@@ -3670,8 +3670,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "fewer machines than are asked for are a measure of them",
         f"{OPERATOR}/policies/scaling/autoscaler.py",
-        "whole = not missing and not fewer and",
-        "whole = not missing and",
+        "complete = not missing and not fewer and",
+        "complete = not missing and",
         (f"{QUOTA}::test_figures_of_fewer_machines_than_asked_for_are_no_measure",),
     ),
     Mutant(
@@ -3775,7 +3775,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a chain is whole that the coordinator has closed over a gap",
         f"{OPERATOR}/policies/pods/relay_membership.py",
-        "    return len(order.chain) if told is None else len(set(order.chain) & set(told.chain))",
+        "    return len(order.chain) if reported is None else len(set(order.chain) & set(reported.chain))",
         "    return len(order.chain)",
         ("tests/unit/operator/policies/test_plan.py::test_the_chain_that_counts_is_the_coordinators",),
     ),
@@ -3917,7 +3917,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the head's resources are in addition",
         f"{OPERATOR}/policies/pods/ray_head.py",
-        "                rest[kind][name] = _written(name, whole[kind][name] - amount)",
+        "                rest[kind][name] = _written(name, total[kind][name] - amount)",
         "                pass",
         (f"{HEAD_POD}::test_the_parts_add_up_and_stay_of_their_class",),
     ),

@@ -131,13 +131,13 @@ def _decide(
 
 def _run(job: RLJob, observed: Observed, now: datetime, config: Config, refused_edit: ConditionReason | None) -> Plan:
     spec, before = job.spec, job.status
-    told = before.target.machines if before.target is not None else ()
+    targeted = before.target.machines if before.target is not None else ()
     working = {pod.machine for pod in observed.pods if pod.available}
     size = autoscaler.desired_machines_of_job(job, working, now)
     going = eviction.departing(observed, before, spec, now)
     barred = {pod.machine for pod in going}
-    machines = kueue_admission.choose_machines(job, observed, told, size.count, set(told) - working, barred)
-    why = size.why or kueue_admission.why_fewer(job, observed, told, machines)
+    machines = kueue_admission.choose_machines(job, observed, targeted, size.count, set(targeted) - working, barred)
+    why = size.why or kueue_admission.why_fewer(job, observed, targeted, machines)
     size = replace(size, why=why)
     placed = pod_set.placed_machines(spec, machines)
     assessment = assess(job, observed, placed, now, config)
@@ -323,8 +323,8 @@ def _stopping(job: RLJob, observed: Observed) -> bool:
     It is completed even if the spec resumes by now: an edit during a suspension reaches the job only by new pods. Pods
     that no status counts yet belong to a resumption whose status was not written.
     """
-    told, known = job.status.target, job.status.incarnations
-    if told is None or told.phase is not TargetPhase.SUSPEND:
+    target, known = job.status.target, job.status.incarnations
+    if target is None or target.phase is not TargetPhase.SUSPEND:
         return False
     return any(not pod.deleting and pod.incarnation <= known.get(pod.machine, 0) for pod in observed.pods)
 
@@ -339,8 +339,8 @@ def _suspend(
 ) -> Plan:
     spec, before = job.spec, job.status
     present = [pod for pod in observed.pods if not pod.deleting]
-    told = before.target.machines if before.target is not None else ()
-    rollout = told or machine_scaling.choose_machines((), machine_scaling.wanted_count(spec.rollout), ())
+    targeted = before.target.machines if before.target is not None else ()
+    rollout = targeted or machine_scaling.choose_machines((), machine_scaling.wanted_count(spec.rollout), ())
     stop = drain.may_suspend(observed, before, spec, now)
     waiting = bool(present) and not stop
     removals = [Removal(pod, "Suspended") for pod in present] if stop else []

@@ -106,10 +106,15 @@ def _told(refusals: Mapping[str, ConditionReason], unmade: frozenset[str]) -> Co
 
 def _given_back(before: Plan, written: RLJobStatus, stall: ConditionReason, now: datetime) -> tuple[Removal, ...]:
     """Return the removals of pods that have waited for the coordinator too long."""
-    told, ready = written.condition(conditions.STALLED), written.condition(conditions.READY)
-    if told is None or told.reason != stall.reason or ready is None or written.is_true(conditions.READY):
+    written_stall, ready = written.condition(conditions.STALLED), written.condition(conditions.READY)
+    if (
+        written_stall is None
+        or written_stall.reason != stall.reason
+        or ready is None
+        or written.is_true(conditions.READY)
+    ):
         return ()
-    moments = [c.last_transition_time for c in (told, ready) if c.last_transition_time is not None]
+    moments = [c.last_transition_time for c in (written_stall, ready) if c.last_transition_time is not None]
     since, going = max(moments, default=None), {removal.pod.uid for removal in before.removals}
     late = {role for role, seconds in PATIENCE_SECONDS.items() if is_past(deadline(since, seconds), now)}
     return tuple(r for r in before.idle if r.pod.role in late and r.pod.uid not in going)

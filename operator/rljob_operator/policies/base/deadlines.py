@@ -1,4 +1,4 @@
-"""Deadlines: arithmetic on points in time, in whole seconds as the status holds them."""
+"""Deadlines: arithmetic on points in time, in full seconds as the status holds them."""
 
 from __future__ import annotations
 

@@ -186,8 +186,8 @@ def suspected(pod: Pod, observed: Observed, status: RLJobStatus) -> tuple[Suspec
     Witnesses are those of the data plane, and the silent kubelet of the pod's node.
     """
     kubelet = {f"the kubelet of {pod.node}"} if pod.node in observed.silent_nodes else set[str]()
-    told = ((suspect, kubelet.union(suspect.witnesses)) for suspect in _suspects(pod, status))
-    return next(((suspect, frozenset(who)) for suspect, who in told if len(who) >= WITNESSES), None)
+    reports = ((suspect, kubelet.union(suspect.witnesses)) for suspect in _suspects(pod, status))
+    return next(((suspect, frozenset(who)) for suspect, who in reports if len(who) >= WITNESSES), None)
 
 
 def suspected_nodes(pods: Iterable[Pod], status: RLJobStatus) -> frozenset[str]:
@@ -242,8 +242,8 @@ def _wedged(pod: Pod, observed: Observed, status: RLJobStatus, dead: Collection[
     silence = observed.silence
     if pod.role is Role.COORDINATOR:
         if silence is not None and silence.holder.partition("_")[0] == pod.name:
-            told = f"its Lease expired {silence.seconds:.0f} s ago"
-            return loss(SILENT, told, counts=False, unsettled=True)
+            message = f"its Lease expired {silence.seconds:.0f} s ago"
+            return loss(SILENT, message, counts=False, unsettled=True)
     elif any(suspect.reason == KEEPS_FAILING for suspect in _suspects(pod, status)):
         return loss(KEEPS_FAILING, "failed again after it was restarted in place")
     elif (found := suspected(pod, observed, status)) is not None:

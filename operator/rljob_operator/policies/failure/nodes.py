@@ -111,14 +111,14 @@ def stuck(observed: Observed, policy: NodeFailure, now: datetime) -> tuple[list[
 def affinity(user: Mapping[str, object] | None, avoided: Sequence[str]) -> dict[str, object]:
     """Add the avoided nodes to the template's affinity."""
     mine = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in avoided]
-    whole = dict(user or {})
-    node = _object(whole.get("nodeAffinity"))
+    merged = dict(user or {})
+    node = _object(merged.get("nodeAffinity"))
     required = _object(node.get(_REQUIRED))
     given = required.get("nodeSelectorTerms")
     # Terms are alternatives, so each must exclude the nodes. An empty term matches no node, and stays empty.
     terms = [_without(term, mine) for term in given if isinstance(term, dict)] if isinstance(given, list) else []
     node[_REQUIRED] = {**required, "nodeSelectorTerms": terms or [{"matchFields": mine}]}
-    return {**whole, "nodeAffinity": node}
+    return {**merged, "nodeAffinity": node}
 
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

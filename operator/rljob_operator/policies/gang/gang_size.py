@@ -29,16 +29,16 @@ LOOK_AGAIN_SECONDS = 15.0
 
 def explained(job: RLJob, observed: Observed, stall: ConditionReason | None, config: Config) -> ConditionReason | None:
     """Explain why a gang waits (`pod_groups.explained`), and whether the cluster could ever hold it."""
-    told = pod_groups.explained(job, observed, stall)
-    if told is None or told.reason != "Unschedulable" or not pod_groups.gathers(job.spec, job.status):
-        return told
+    wait = pod_groups.explained(job, observed, stall)
+    if wait is None or wait.reason != "Unschedulable" or not pod_groups.gathers(job.spec, job.status):
+        return wait
     if observed.cluster is None:
         unknown = "whether the cluster could ever hold it is unknown: the operator may not list nodes"
-        return replace(told, message=f"{told.message}; {unknown}")
+        return replace(wait, message=f"{wait.message}; {unknown}")
     most = _most(job, observed, observed.cluster, config)
     smallest, trainers = job.spec.rollout.smallest, job.spec.trainer.replicas
     if most == smallest:
-        return told
+        return wait
     rest = f"the coordinator, {trainers} trainer"
     if most is None:
         holds, advice = f"not even {rest} and no rollout machine", "add nodes, or request smaller machines"
@@ -47,7 +47,7 @@ def explained(job: RLJob, observed: Observed, stall: ConditionReason | None, con
         lower = f"add nodes, request smaller machines, or lower spec.rollout.minMachines to {most}"
         advice = lower if most else "add nodes, or request smaller machines"
     held = f"the {len(observed.cluster)} empty nodes of the cluster hold {holds}"
-    return ConditionReason(TOO_LARGE, f"the gang is larger than the cluster: {held}; {advice}. {told.message}")
+    return ConditionReason(TOO_LARGE, f"the gang is larger than the cluster: {held}; {advice}. {wait.message}")
 
 
 def look_again(status: RLJobStatus, now: datetime) -> datetime | None:

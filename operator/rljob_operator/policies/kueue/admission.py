@@ -83,14 +83,14 @@ def _misplaced(job: RLJob, base: Workload, kueue: Kueue) -> Hold | None:
                 "FlavorNotFound", f"{_assigned(base, pod_set)} ResourceFlavor {lost[0]}, which was deleted", True
             )
         if assignment.topology:
-            said = f"{_assigned(base, pod_set)} single nodes; use flavors without topologyName"
-            return Hold("TopologyNotSupported", said, True)
+            selection = f"{_assigned(base, pod_set)} single nodes; use flavors without topologyName"
+            return Hold("TopologyNotSupported", selection, True)
         wanted = templates[pod_set].spec.get("nodeSelector") or {} if pod_set in templates else {}
         clash = _clash(wanted, _selector(assignment, kueue.flavors))
         if clash is not None:
             key, ours, theirs = clash
-            said = f"{key}={theirs}, spec.{pod_set}.template.spec.nodeSelector says {ours}; make them agree"
-            return Hold("FlavorMismatch", f"{_assigned(base, pod_set)} nodes with {said}", True)
+            selection = f"{key}={theirs}, spec.{pod_set}.template.spec.nodeSelector says {ours}; make them agree"
+            return Hold("FlavorMismatch", f"{_assigned(base, pod_set)} nodes with {selection}", True)
     return None
 
 
@@ -108,20 +108,25 @@ def _clash(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, str
 
 
 def choose_machines(
-    job: RLJob, observed: Observed, told: Sequence[str], count: int, broken: Collection[str], barred: Collection[str]
+    job: RLJob,
+    observed: Observed,
+    targeted: Sequence[str],
+    count: int,
+    broken: Collection[str],
+    barred: Collection[str],
 ) -> tuple[str, ...]:
     """Choose the rollout machines of the target: `count`, or as many as are admitted.
 
-    `told` are those of the present target, `broken` have no working pod, `barred` are leaving.
+    `targeted` are those of the present target, `broken` have no working pod, `barred` are leaving.
     """
     kueue = observed.kueue
     base = kueue.workloads.get(base_name(job.name)) if kueue is not None else None
     if kueue is None or base is None:
-        return machine_scaling.choose_machines(told, count, broken, barred)
+        return machine_scaling.choose_machines(targeted, count, broken, barred)
     fixed = min(base.slots(ROLLOUT), count)
     own = {machine_name(ROLE_ROLLOUT, k) for k in range(base.slots(ROLLOUT), max(count, job.spec.rollout.largest))}
     own |= {name.removeprefix(f"{job.name}-") for name in kueue.workloads} - {"base"}
-    chosen = machine_scaling.choose_machines(told, fixed, broken, {*barred, *own})
+    chosen = machine_scaling.choose_machines(targeted, fixed, broken, {*barred, *own})
     more = [machine for machine in admitted(job, kueue, count) if machine not in barred]
     return tuple(sorted({*chosen, *more}, key=machine_index))
 
@@ -143,11 +148,11 @@ def admitted(job: RLJob, kueue: Kueue, count: int) -> list[str]:
     ]
 
 
-def why_fewer(job: RLJob, observed: Observed, told: Sequence[str], machines: Sequence[str]) -> str:
+def why_fewer(job: RLJob, observed: Observed, targeted: Sequence[str], machines: Sequence[str]) -> str:
     """Explain why machines leave the target, where Kueue is the cause."""
     if observed.kueue is None:
         return ""
-    for machine in sorted(set(told) - set(machines), key=machine_index):
+    for machine in sorted(set(targeted) - set(machines), key=machine_index):
         found = observed.kueue.workloads.get(f"{job.name}-{machine}")
         if found is not None and found.evicted:
             return f"Kueue evicted {found.name}: {found.why.reason}: {found.why.message}"

@@ -127,8 +127,8 @@ def _settle(
     if reclaimed:
         status["reclaimablePods"] = [{"name": name, "count": number} for name, number in reclaimed.items()]
     ready = _pods_ready(one, pods)
-    told = one.condition(PODS_READY)
-    if told is None or (told.get("status") == "True") != ready[1] or told.get("reason") != ready[2].reason:
+    written = one.condition(PODS_READY)
+    if written is None or (written.get("status") == "True") != ready[1] or written.get("reason") != ready[2].reason:
         status["conditions"] = with_conditions(one.conditions, [ready], now)
     return Settlement(one, status) if status else None
 
@@ -186,10 +186,10 @@ def _pods_ready(one: Workload, pods: Sequence[Pod]) -> tuple[str, bool, Conditio
     available = {pod.machine for pod in pods if pod.available}
     by_set = {name: sum(machine.rpartition("-")[0] == name for machine in available) for name in one.counts}
     ready = all(by_set[name] >= one.slots(name) for name in one.counts)
-    told = one.condition(PODS_READY)
-    started = told is not None and told.get("reason") in ("Started", "Recovered", "WaitForRecovery")
+    written = one.condition(PODS_READY)
+    started = written is not None and written.get("reason") in ("Started", "Recovered", "WaitForRecovery")
     if ready:
-        recovered = told is not None and told.get("reason") in ("WaitForRecovery", "Recovered")
+        recovered = written is not None and written.get("reason") in ("WaitForRecovery", "Recovered")
         return PODS_READY, True, ConditionReason("Recovered" if recovered else "Started", "All pods are ready")
     return (
         PODS_READY,

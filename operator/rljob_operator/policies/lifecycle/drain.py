@@ -23,13 +23,13 @@ def drained_machines(observed: Observed, status: RLJobStatus, spec: RLJobSpec, n
 
     They are drained, or their time is over, or no coordinator can drain them.
     """
-    told = status.target
-    if told is None:
+    target = status.target
+    if target is None:
         return frozenset()
-    leaving = {pod.machine for pod in observed.pods if pod.role is Role.ROLLOUT} - set(told.machines)
+    leaving = {pod.machine for pod in observed.pods if pod.role is Role.ROLLOUT} - set(target.machines)
     if not _listening(observed) or _out_of_time(status, spec, now):
         return frozenset(leaving)
-    drained = set(status.runtime.drained) if _applied(status, told) and status.runtime is not None else set()
+    drained = set(status.runtime.drained) if _applied(status, target) and status.runtime is not None else set()
     working = {pod.machine for pod in observed.pods if pod.available}
     return frozenset(machine for machine in leaving if machine in drained or machine not in working)
 
@@ -41,11 +41,11 @@ def may_suspend(observed: Observed, status: RLJobStatus, spec: RLJobSpec, now: d
     """
     if not _listening(observed) and not (_coming(observed) and _unsaved(observed, status)):
         return True
-    told = status.target
-    if told is None or told.phase is not TargetPhase.SUSPEND:
+    target = status.target
+    if target is None or target.phase is not TargetPhase.SUSPEND:
         return False
     stopped = status.runtime is not None and status.runtime.stage == STOPPED
-    return (_applied(status, told) and stopped) or _out_of_time(status, spec, now)
+    return (_applied(status, target) and stopped) or _out_of_time(status, spec, now)
 
 
 def drain_ends(status: RLJobStatus, spec: RLJobSpec) -> datetime | None:
@@ -70,14 +70,14 @@ def _unsaved(observed: Observed, status: RLJobStatus) -> bool:
     It is available, and a coordinator has run since the last suspension. The coordinator's reports do not decide: it
     may have died before it reported the last update.
     """
-    said = status.runtime
-    if said is None or said.stage in (None, STOPPED):
+    report = status.runtime
+    if report is None or report.stage in (None, STOPPED):
         return False
     return any(pod.role is Role.TRAINER and pod.available for pod in observed.pods)
 
 
-def _applied(status: RLJobStatus, told: Target) -> bool:
-    return status.runtime is not None and (status.runtime.applied or 0) >= told.revision
+def _applied(status: RLJobStatus, target: Target) -> bool:
+    return status.runtime is not None and (status.runtime.applied or 0) >= target.revision
 
 
 def _out_of_time(status: RLJobStatus, spec: RLJobSpec, now: datetime) -> bool:

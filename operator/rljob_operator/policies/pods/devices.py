@@ -128,9 +128,9 @@ def explained(job: RLJob, observed: Observed, stall: ConditionReason | None) -> 
     if stall is None or stall.reason != "Unschedulable" or not any(text in stall.message for text in _CLAIMS_UNMET):
         return stall
     homeless = {pod.role for pod in observed.pods if pod.live and pod.unschedulable is not None}
-    told = [_claimed(job, role) for role in Role if role in homeless and _asks(job, role)]
+    claimed = [_claimed(job, role) for role in Role if role in homeless and _asks(job, role)]
     advice = "kubectl get deviceclasses,resourceslices shows what the cluster has."
-    return ConditionReason(stall.reason, " ".join([stall.message, *told, advice])) if told else stall
+    return ConditionReason(stall.reason, " ".join([stall.message, *claimed, advice])) if claimed else stall
 
 
 def _asks(job: RLJob, role: Role) -> bool:

@@ -26,7 +26,7 @@ def by_path(mounts: Iterable[Json]) -> list[Json]:
 def further_container(
     main: Json, user: Json, name: str, role: str, locked: Json, env: Iterable[Json], mounts: Iterable[Json]
 ) -> Json:
-    """Render a container of the operator beside `main`: its image with another role of the program.
+    """Render a further container of the operator: its image with another role of the program.
 
     `user`: the template's part. `locked`: its security context. `env`: in their final order.
     """

@@ -43,8 +43,8 @@ def missing(
         moved: tuple[Json, ...] = ()
         if coordinator is not None and coordinator.incarnation != observed.addressed:
             moved = (service(job, coordinator.incarnation),)
-        told = job.status.target.machines if job.status.target is not None else ()
-        budget = () if len(told) == len(machines) else (disruption_budget(job, len(machines)),)
+        targeted = job.status.target.machines if job.status.target is not None else ()
+        budget = () if len(targeted) == len(machines) else (disruption_budget(job, len(machines)),)
         return (*moved, *budget, *claim_templates(job, observed.devices))
     incarnation = coordinator.incarnation if coordinator is not None else job.status.incarnations.get(machine, 1)
     return (*children(job, incarnation, len(machines), config), *claim_templates(job, observed.devices))

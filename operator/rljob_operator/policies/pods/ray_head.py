@@ -63,13 +63,13 @@ def split(resources: Mapping[str, Any]) -> tuple[Json, Json]:
     """
     rest: Json = {key: dict(value) if isinstance(value, Mapping) else value for key, value in resources.items()}
     part: dict[str, Json] = {"limits": {}, "requests": {}}
-    whole = {kind: amounts(resources.get(kind) or {}) for kind in part}
+    total = {kind: amounts(resources.get(kind) or {}) for kind in part}
     for name in LIMITS:
-        limit, request = _share(name, whole["limits"].get(name), whole["requests"].get(name))
+        limit, request = _share(name, total["limits"].get(name), total["requests"].get(name))
         for kind, amount in (("limits", limit), ("requests", request)):
             if amount is not None:
                 part[kind][name] = _written(name, amount)
-                rest[kind][name] = _written(name, whole[kind][name] - amount)
+                rest[kind][name] = _written(name, total[kind][name] - amount)
     return rest, {kind: found for kind, found in part.items() if found}
 
 

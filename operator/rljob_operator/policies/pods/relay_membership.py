@@ -76,12 +76,12 @@ def dissolved(before: RelayTopology | None) -> RelayTopology | None:
     return None if before is None else RelayTopology(epoch=before.epoch)
 
 
-def chain_length(order: RelayTopology, told: RelayTopology | None) -> int:
+def chain_length(order: RelayTopology, reported: RelayTopology | None) -> int:
     """Count the machines of the operator's `order` that are in the coordinator's chain.
 
     The coordinator closes the chain over unreachable machines. Without a report of it all machines count.
     """
-    return len(order.chain) if told is None else len(set(order.chain) & set(told.chain))
+    return len(order.chain) if reported is None else len(set(order.chain) & set(reported.chain))
 
 
 def _joined(

@@ -60,14 +60,14 @@ def desired_machines_of_job(job: RLJob, working: Collection[str], now: datetime)
     Machines with an exhausted budget are not waited for.
     """
     status = job.status
-    said, told = status.runtime or RuntimeStatus(), status.target or Target()
-    missing = set(told.machines) - set(working)
+    report, target = status.runtime or RuntimeStatus(), status.target or Target()
+    missing = set(target.machines) - set(working)
     # With fewer machines the measurements do not apply to the requested number: its quota may be in other use.
-    fewer = status.elasticity is not None and len(told.machines) < status.elasticity.machines
+    fewer = status.elasticity is not None and len(target.machines) < status.elasticity.machines
     if status.replacements is not None:
-        missing -= budget_exhausted(status.replacements, job.spec, told.machines)
-    whole = not missing and not fewer and (said.applied or 0) >= told.revision > 0
-    return desired_machines(job.spec, status.elasticity, said.last_round, whole, status.replacements, now)
+        missing -= budget_exhausted(status.replacements, job.spec, target.machines)
+    complete = not missing and not fewer and (report.applied or 0) >= target.revision > 0
+    return desired_machines(job.spec, status.elasticity, report.last_round, complete, status.replacements, now)
 
 
 def is_elastic(spec: RLJobSpec) -> bool:
@@ -79,20 +79,20 @@ def desired_machines(
     spec: RLJobSpec,
     history: ElasticityHistory | None,
     last: RoundReport | None,
-    whole: bool,
+    complete: bool,
     replacements: Replacements | None,
     now: datetime,
 ) -> MachineCount:
     """Return the number after the `last` reported update.
 
-    `whole`: every machine of the target, as the coordinator has applied it, is at work.
+    `complete`: every machine of the target, as the coordinator has applied it, is at work.
     """
     if not is_elastic(spec):
         return MachineCount(wanted_count(spec.rollout), history)
     memory = _taken_up(spec, history, last)
     if last is None or last.round == memory.round:
         return MachineCount(memory.machines, memory)
-    memory = _learned(spec, memory, last, whole)
+    memory = _learned(spec, memory, last, complete)
     rested = deadline(_disturbed(memory, replacements), REST_SECONDS)
     if max(len(memory.starving), len(memory.brought)) < UPDATES or (rested is not None and now < rested):
         return MachineCount(memory.machines, memory)
@@ -119,14 +119,14 @@ def _taken_up(spec: RLJobSpec, history: ElasticityHistory | None, last: RoundRep
     return history.model_copy(update={"machines": held, **FORGOTTEN})
 
 
-def _learned(spec: RLJobSpec, memory: ElasticityHistory, last: RoundReport, whole: bool) -> ElasticityHistory:
+def _learned(spec: RLJobSpec, memory: ElasticityHistory, last: RoundReport, complete: bool) -> ElasticityHistory:
     """Add an update to the history.
 
     The history is cleared where the update does not apply to the present machines.
     """
     again = last.round < memory.round  # back to a checkpoint
     figures = _waits(last) if spec.mode is Mode.ASYNCHRONOUS else _shares(spec, memory, last)
-    if figures is None or again or not whole:
+    if figures is None or again or not complete:
         return memory.model_copy(update={"round": last.round, **FORGOTTEN})
     kept = {name: (*getattr(memory, name), figure)[-TURN:] for name, figure in figures.items()}
     return memory.model_copy(update={"round": last.round, **kept})

@@ -48,7 +48,7 @@ class Choice:
 
 def choose_tp(
     rollout: Rollout,
-    told: Target | None,
+    target: Target | None,
     history: ParallelismHistory | None,
     last: RoundReport | None,
     machines: int,
@@ -60,10 +60,10 @@ def choose_tp(
     round at another size than the target's (not applied yet, or refused by engines) says nothing about preemptions.
     Rounds before a change of the number of machines do not count after it.
     """
-    sizes, history = _taken_up(rollout, told, history, machines)
+    sizes, history = _taken_up(rollout, target, history, machines)
     if history is None:
         return Choice(sizes, history)
-    heard, history = history.heard, _record_applied(sizes, told, history, last, applied)
+    heard, history = history.heard, _record_applied(sizes, target, history, last, applied)
     if last is None or last.round == history.round:
         return Choice(sizes, history)
     again = last.round < history.round
@@ -88,7 +88,7 @@ def choose_tp(
 
 def _record_applied(
     sizes: TargetTensorParallel,
-    told: Target | None,
+    target: Target | None,
     history: ParallelismHistory,
     last: RoundReport | None,
     applied: int | None,
@@ -97,15 +97,15 @@ def _record_applied(
 
     The round reported with that acknowledgement may be from before it.
     """
-    if told is None or told.tensor_parallel != sizes:
+    if target is None or target.tensor_parallel != sizes:
         return history.model_copy(update={"heard": None})
-    if history.heard is not None or applied is None or applied < told.revision:
+    if history.heard is not None or applied is None or applied < target.revision:
         return history
     return history.model_copy(update={"heard": last.round if last is not None else 0})
 
 
 def _taken_up(
-    rollout: Rollout, told: Target | None, history: ParallelismHistory | None, machines: int
+    rollout: Rollout, target: Target | None, history: ParallelismHistory | None, machines: int
 ) -> tuple[TargetTensorParallel, ParallelismHistory | None]:
     """Return sizes and history as far as the spec still agrees with them."""
     start, choices = rollout.tensor_parallel_size, rollout.tensor_parallel_sizes
@@ -113,13 +113,13 @@ def _taken_up(
     if history is None and len(choices) > 1:
         history = fresh
     same = history is None or history.start == start
-    if told is None or not same or not {told.tensor_parallel.short, told.tensor_parallel.long} <= set(choices):
+    if target is None or not same or not {target.tensor_parallel.short, target.tensor_parallel.long} <= set(choices):
         round_ = history.round if history is not None else 0
         history = fresh.model_copy(update={"round": round_}) if history is not None else None
         return TargetTensorParallel(short=start, long=start), history
     if history is not None and history.machines != machines:
         history = fresh.model_copy(update={"round": history.round})
-    return told.tensor_parallel, history
+    return target.tensor_parallel, history
 
 
 def _judge(

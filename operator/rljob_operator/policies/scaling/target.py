@@ -18,9 +18,9 @@ def choose_target(
     is not the user's.
     """
     before = job.status
-    said = before.runtime if phase is TargetPhase.RUN and before.runtime is not None else RuntimeStatus()
+    report = before.runtime if phase is TargetPhase.RUN and before.runtime is not None else RuntimeStatus()
     choice = parallelism_planner.choose_tp(
-        job.spec.rollout, before.target, before.parallelism, said.last_round, len(machines), said.applied
+        job.spec.rollout, before.target, before.parallelism, report.last_round, len(machines), report.applied
     )
     reason = _reason(before.target, machines, choice, why) if phase is TargetPhase.RUN else "Suspended"
     return next_target(before.target, machines, choice.sizes, phase, reason), choice.history
@@ -43,5 +43,5 @@ def _reason(before: Target | None, new: Sequence[str], choice: parallelism_plann
     if not old:
         return "Started"
     scaled = ("ScaledUp",) if len(new) > len(old) else ("ScaledDown",) if len(new) < len(old) else ()
-    told = tuple(f"{one}: {why}" if why else one for one in scaled)
-    return "; ".join((*told, *choice.reasons)) or "Resumed"
+    scalings = tuple(f"{one}: {why}" if why else one for one in scaled)
+    return "; ".join((*scalings, *choice.reasons)) or "Resumed"

@@ -56,13 +56,13 @@ class StatusBuilder:
             paused=ConditionReason("ReplacementPaused", conditions.PAUSED) if self.paused else None,
             problems=self._problems(),
         )
-        whole = found.is_ready and found.rollouts_ready >= found.rollouts_wanted - given_up
-        return replace(found, started=found.started or whole)
+        complete = found.is_ready and found.rollouts_ready >= found.rollouts_wanted - given_up
+        return replace(found, started=found.started or complete)
 
     def _problems(self) -> tuple[ConditionReason, ...]:
         runtime = self.job.status.runtime
-        said = tuple(ConditionReason(p.reason, p.message) for p in runtime.warnings) if runtime is not None else ()
-        return said if self.observed.forged is None else (ConditionReason(FORGED, self.observed.forged), *said)
+        warnings = tuple(ConditionReason(p.reason, p.message) for p in runtime.warnings) if runtime is not None else ()
+        return warnings if self.observed.forged is None else (ConditionReason(FORGED, self.observed.forged), *warnings)
 
     def status(self, facts: conditions.Facts, now: datetime) -> RLJobStatus:
         """Build the derived part of the status. The caller adds what is remembered."""

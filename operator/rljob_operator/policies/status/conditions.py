@@ -180,9 +180,9 @@ def stalled_now(
     no transition.
     """
     waits = status.phase is not Phase.RUNNING
-    told = [_condition(STALLED, True, stall), *([_condition(READY, False, stall)] if waits else [])]
+    text = [_condition(STALLED, True, stall), *([_condition(READY, False, stall)] if waits else [])]
     found = {c.type: c for c in status.conditions if c.type != RECONCILING}
-    found |= {c.type: c for c in stamp(told, before.conditions, generation, now)}
+    found |= {c.type: c for c in stamp(text, before.conditions, generation, now)}
     phase = Phase.STALLED if waits else status.phase
     return status.model_copy(update={"conditions": tuple(found.values()), "phase": phase})
 
@@ -226,11 +226,11 @@ def _relay(facts: Facts) -> tuple[bool, ConditionReason]:
         return False, ConditionReason("Ended", "")
     if facts.suspending:
         return False, ConditionReason("Suspended", "")
-    told = f"{facts.chain_length} of {facts.rollouts_wanted} rollout machines are in the chain"
+    text = f"{facts.chain_length} of {facts.rollouts_wanted} rollout machines are in the chain"
     if facts.chain_length == 0:
-        return False, ConditionReason("WaitingForMachines", told)
-    whole = facts.chain_length >= facts.rollouts_wanted
-    return whole, ConditionReason("ChainFormed" if whole else "MemberMissing", told)
+        return False, ConditionReason("WaitingForMachines", text)
+    complete = facts.chain_length >= facts.rollouts_wanted
+    return complete, ConditionReason("ChainFormed" if complete else "MemberMissing", text)
 
 
 def _degraded(facts: Facts) -> tuple[bool, ConditionReason]:

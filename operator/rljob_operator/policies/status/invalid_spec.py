@@ -52,12 +52,12 @@ def _stalled(
     known = [_readable(condition) for condition in raw.get("conditions") or []]
     kept = [c for c in known if c.type not in (*types, RECONCILING)]
     held = {STALLED: ConditionStatus.TRUE, READY: ConditionStatus.FALSE}
-    told = [Condition(type=one, status=held[one], reason=stall.reason, message=stall.message) for one in types]
+    updated = [Condition(type=one, status=held[one], reason=stall.reason, message=stall.message) for one in types]
     after = {
         **raw,
         "observedGeneration": generation,
         "phase": raw.get("phase") or Phase.STALLED.value,
-        "conditions": [condition.to_dict() for condition in (*stamp(told, known, generation, now), *kept)],
+        "conditions": [condition.to_dict() for condition in (*stamp(updated, known, generation, now), *kept)],
     }
     again = any((c.type, c.reason, c.message) == (STALLED, stall.reason, stall.message) for c in known)
     return (None if after == raw else after), ([] if again else [_event(stall)])

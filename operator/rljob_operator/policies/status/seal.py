@@ -6,7 +6,7 @@ that grants this right carries, as an annotation, digests of the valid operator'
 right to forge. A client that may only write a job's status cannot change a Role.
 
 A status and its seal are two objects. The digest of a status is therefore added to the seal before the status is
-written, beside the digest of the status before it. So after a crash each of the two is known to be an operator's.
+written, next to the digest of the status before it. So after a crash each of the two is known to be an operator's.
 """
 
 from __future__ import annotations
