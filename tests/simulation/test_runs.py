@@ -206,11 +206,11 @@ def test_the_same_seed_is_the_same_run_to_the_byte_in_any_process():
     """Strings hash otherwise in each process: an order that comes from a set would show."""
     program = (
         "import logging; logging.disable(50)\n"
-        "from rljob_runtime.simulator.run import play\n"
+        "from rljob_runtime.simulator.run import simulate\n"
         "from rljob_runtime.simulator.scenario import draw_scenario, plan_of\n"
         "for seed in range(300, 306):\n"
         "    scenario = draw_scenario(seed)\n"
-        "    print(play(scenario, plan_of(scenario)))\n"
+        "    print(simulate(scenario, plan_of(scenario)))\n"
     )
     printed = {
         subprocess.run(
@@ -223,7 +223,7 @@ def test_the_same_seed_is_the_same_run_to_the_byte_in_any_process():
         for seed in ("1", "2")
     }
     assert len(printed) == 1
-    assert printed.pop().count("Outcome(violation=None") == 6
+    assert printed.pop().count("SimulationResult(violation=None") == 6
 
 
 def test_seeds_are_small_and_differ():
