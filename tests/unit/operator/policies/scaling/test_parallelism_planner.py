@@ -78,7 +78,7 @@ class Job:
         if foretold := changes.pop("foretold", None):
             facts["layout_forecasts"] = forecasts(foretold)
         self.decide(RoundReport(**{**facts, "tensor_parallel_size": size, **changes}), self.applied)
-        return self.sizes[kind is RoundKind.LONG]
+        return self.sizes[kind is not RoundKind.SHORT]
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_it_is_total_stays_inside_the_choices_and_moves_one_kind_by_one_step_or_
     for kind, preemptions, tokens, jump, size, machines, heard, foretold in rounds:
         number = max(1, number + 1 + jump)
         before = job.sizes
-        ran = before[kind is RoundKind.LONG] if size == 0 else size
+        ran = before[kind is not RoundKind.SHORT] if size == 0 else size
         job.machines = machines
         said = RoundReport(
             round=number,
@@ -366,10 +366,10 @@ def test_it_is_total_stays_inside_the_choices_and_moves_one_kind_by_one_step_or_
         for was, now in moved:
             faster = foretold.get(sizes[now], 1) < foretold.get(sizes[was], 0)
             # Engines that refuse a size are not argued with, whatever is foretold.
-            refused = ran != before[kind is RoundKind.LONG]
+            refused = ran != before[kind is not RoundKind.SHORT]
             slower = foretold.get(sizes[now], 0) > foretold.get(sizes[was], 99)
             assert faster or (abs(now - was) == 1 and (refused or not slower))
-        if moved and ran != before[kind is RoundKind.LONG]:
+        if moved and ran != before[kind is not RoundKind.SHORT]:
             # Towards the size that it ran at, and only after a round before it was said to be under this target.
             assert known is not None
             assert known.heard is not None
