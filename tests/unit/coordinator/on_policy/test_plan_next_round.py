@@ -491,7 +491,7 @@ def test_seats_that_rest_since_the_layout_changed_say_nothing_of_the_room_now():
     before, watch = EngineObserver(), EngineObserver()
     small, large = (EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0, kv_tokens=room, max_running=8) for room in (100, 250))
     for name in ("rollout-0/replica-0", "rollout-0/replica-1"):
-        before.note(name, ReplicaReport("1", 0, (), 1, small), 0.0)
+        before.record(name, ReplicaReport("1", 0, (), 1, small), 0.0)
     watch.continue_from(before)
     assert watch.speed().kv_tokens == 100
     watch.record_submitted({"rollout-0/replica-0": []}, 1, 1.0)
