@@ -62,7 +62,7 @@ def test_how_a_file_may_be_opened(machine: str, flags: int, own_files: bool, rea
         expected = ALLOWED if allowed else REFUSED
         calls = {"open": (0, flags, 0), "openat": (-100, 0, flags)}
         for name, arguments in calls.items():
-            number = seccomp.JUDGED[name][column]
+            number = seccomp.CONDITIONAL[name][column]
             if number is not None:
                 assert verdict(steps, machine, number, arguments) == expected, name
         assert verdict(steps, machine, 437, (-100, 0, flags)) == ABSENT, "openat2"
@@ -70,7 +70,7 @@ def test_how_a_file_may_be_opened(machine: str, flags: int, own_files: bool, rea
 
 @pytest.mark.parametrize(("opening", "expected"), [(OWN_FILES, ALLOWED), (READ_ONLY, REFUSED)])
 def test_creat_is_to_open_and_empty(opening: Opening, expected: int) -> None:
-    number = seccomp.JUDGED["creat"][0]
+    number = seccomp.CONDITIONAL["creat"][0]
     assert number is not None
     assert verdict(seccomp.program("x86_64", PID, opening), "x86_64", number, (0, 0o600)) == expected
 
