@@ -101,7 +101,13 @@ def tracked() -> list[str]:
 
 
 def subjects(base: str = "main") -> list[str]:
-    """List the subjects of commits that the base does not have; none where there is no such base."""
+    """List the subjects of commits that the base does not have; none without such a base, or with no branch checked out.
+
+    A checkout without a branch, as CI makes one, may have an old base, and then all later commits would count.
+    """
+    branch = subprocess.run(["git", "symbolic-ref", "-q", "HEAD"], cwd=ROOT, capture_output=True, check=False)
+    if branch.returncode != 0:
+        return []
     log = ["git", "log", "--format=%s", f"{base}..HEAD"]
     done = subprocess.run(log, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.splitlines() if done.returncode == 0 else []
