@@ -101,7 +101,7 @@ def tracked() -> list[str]:
 
 
 def subjects(base: str = "main") -> list[str]:
-    """List the subjects of commits that the base does not have; none without such a base, or with no branch checked out.
+    """List the subjects of commits that the base does not have; none without such a base or a branch.
 
     A checkout without a branch, as CI makes one, may have an old base, and then all later commits would count.
     """
