@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.errors import FieldError
+from rljob_api.rewards import present_path
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,10 @@ def without(spec: Any) -> Any:
 
 
 def translated(spec: object) -> Any:
-    """Move the values of earlier names to the present ones, where those have none."""
+    """Move the values of earlier names to the present ones, where those have none.
+
+    Former paths of reward functions become the present ones.
+    """
     spec = copy.deepcopy(spec)
     for field, parent in _found(spec):
         value = parent.pop(field.old)
@@ -67,7 +71,17 @@ def translated(spec: object) -> Any:
         for step in above:
             parent = parent.setdefault(step, {})
         parent.setdefault(last, value)
+    for reward in _functions(spec):
+        reward["function"] = present_path(reward["function"])
     return spec
+
+
+def _functions(spec: object) -> Iterator[Any]:
+    """Each reward that names a function."""
+    rewards = spec.get("rewards") if isinstance(spec, Mapping) else None
+    for reward in rewards if isinstance(rewards, list) else ():
+        if isinstance(reward, Mapping) and isinstance(reward.get("function"), str):
+            yield reward
 
 
 def _found(spec: object) -> Iterator[tuple[Renamed, Any]]:

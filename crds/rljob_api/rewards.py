@@ -10,12 +10,17 @@ from pydantic import Field
 from rljob_api.fields import Bytes, DnsLabel, FieldName, FreeForm, FunctionPath, HttpUrl, Model, VariableName
 
 OUR_PACKAGE = "rljob_runtime."
-OLD_BUILTIN, BUILTIN = "rljob_runtime.rewards.scorers:", "rljob_runtime.rewards.builtin:"
+FORMER_BUILTIN, BUILTIN = "rljob_runtime.rewards.scorers:", "rljob_runtime.rewards.builtin:"
 """The module of the reward functions that the runtime ships: its former path, which is refused, and its path."""
 DEFAULT_PARALLELISM = 2
 """Parallelism of functions."""
 FUNCTION_KINDS = ("Math", "ReasoningGym", "Python")
 """Kinds that functions compute, in worker processes."""
+
+
+def present_path(function: str) -> str:
+    """Replace the former path of a reward function that the runtime ships; return any other path unchanged."""
+    return BUILTIN + function.removeprefix(FORMER_BUILTIN) if function.startswith(FORMER_BUILTIN) else function
 
 
 class RewardKind(StrEnum):

@@ -14,7 +14,7 @@ from typing import Any
 from rljob_api import constants as c
 from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.errors import ABSENT, FieldError, show
-from rljob_api.rewards import BUILTIN, DEFAULT_PARALLELISM, FUNCTION_KINDS, OLD_BUILTIN, CodeReward, RewardKind
+from rljob_api.rewards import DEFAULT_PARALLELISM, FUNCTION_KINDS, CodeReward, RewardKind, present_path
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec_training import AUTO, Mode
 from rljob_api.templates import check_template, memory_limit
@@ -170,8 +170,7 @@ def _rewards(spec: RLJobSpec) -> Errors:
             yield FieldError(f"{path}.function", ABSENT, "is required for kind Python: module:function")
         if reward.kind is not RewardKind.PYTHON and reward.function is not None:
             yield FieldError(f"{path}.function", reward.function, "is for kind Python only; leave it out")
-        if reward.function is not None and reward.function.startswith(OLD_BUILTIN):
-            moved = BUILTIN + reward.function.removeprefix(OLD_BUILTIN)
+        if reward.function is not None and (moved := present_path(reward.function)) != reward.function:
             yield FieldError(f"{path}.function", reward.function, f"has moved; write {moved}")
         if reward.kind is RewardKind.JUDGE and reward.judge is None:
             yield FieldError(f"{path}.judge", ABSENT, "is required for kind Judge: its url and model")

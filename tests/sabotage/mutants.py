@@ -4128,4 +4128,14 @@ MUTANTS: tuple[Mutant, ...] = (
         '"SELECT MIN(version) FROM versions"',
         ("tests/unit/coordinator/store/test_long_job.py",),
     ),
+    Mutant(
+        "a reward that an earlier version accepted keeps its former path",
+        f"{API}/renamed.py",
+        '        reward["function"] = present_path(reward["function"])',
+        "        pass",
+        (
+            "tests/unit/api/test_renamed.py::"
+            "test_what_an_earlier_version_accepted_is_read_with_the_present_path_of_a_reward",
+        ),
+    ),
 )

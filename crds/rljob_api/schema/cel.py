@@ -13,7 +13,7 @@ from rljob_api import constants as c
 from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.immutability import NEVER, WHILE_SUSPENDED
 from rljob_api.renamed import RENAMED, Renamed
-from rljob_api.rewards import BUILTIN, FUNCTION_KINDS, OLD_BUILTIN
+from rljob_api.rewards import BUILTIN, FORMER_BUILTIN, FUNCTION_KINDS
 from rljob_api.rules import (
     MAX_ACCELERATORS,
     MAX_RESPONSES_PER_ROUND,
@@ -32,6 +32,15 @@ class Rule:
     message: str
     optional_old: bool = False
     """`oldSelf` is an optional value, absent at creation. Then the rule holds at creation too."""
+
+
+def _or_stored(expression: str, field: str, message: str) -> Rule:
+    """Return the rule that `expression` is true, or the object's `field` has the value that is stored already.
+
+    Ratcheting alone does not keep a stored object writable: servers compare no object with free-form content inside.
+    """
+    stored = f"oldSelf.hasValue() && has(oldSelf.value().{field})"
+    return Rule(f"{expression} || ({stored} && oldSelf.value().{field} == self.{field})", message, optional_old=True)
 
 
 _SLOTS = (
@@ -131,9 +140,10 @@ RULES: dict[str, list[Rule]] = {
             "(self.kind == 'Python') == has(self.__function__)",
             "function is required for kind Python, as module:function, and for no other kind",
         ),
-        Rule(
-            f"!has(self.__function__) || !self.__function__.startsWith('{OLD_BUILTIN}')",
-            f"function {OLD_BUILTIN}NAME has moved; write {BUILTIN}NAME",
+        _or_stored(
+            f"!has(self.__function__) || !self.__function__.startsWith('{FORMER_BUILTIN}')",
+            "__function__",
+            f"function {FORMER_BUILTIN}NAME has moved; write {BUILTIN}NAME",
         ),
     ],
     "spec.rewards[].range": [
@@ -219,16 +229,11 @@ RULES: dict[str, list[Rule]] = {
 
 
 def _refuses(field: Renamed) -> Rule:
-    """Refuse an earlier name, but for the default of earlier servers, and for a value that is stored already.
-
-    Ratcheting alone does not keep a stored object writable: servers compare no object with free-form content inside.
-    """
+    """Refuse an earlier name, but for the default of earlier servers, and for a value that is stored already."""
     expression = f"!has(self.{field.old})"
     if field.default is not None:
         expression += f" || self.{field.old} == {field.default!r}"
-    stored = f"oldSelf.hasValue() && has(oldSelf.value().{field.old})"
-    expression += f" || ({stored} && oldSelf.value().{field.old} == self.{field.old})"
-    return Rule(expression, f"{field.old} {field.advice}", optional_old=True)
+    return _or_stored(expression, field.old, f"{field.old} {field.advice}")
 
 
 for _renamed in RENAMED:

@@ -153,10 +153,15 @@ PRESENT: dict[str, dict[str, Any]] = {
 }
 
 
-def with_fields(more: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The example, suspended, with these fields."""
+EARLIER_FUNCTION, PRESENT_FUNCTION = (f"rljob_runtime.rewards.{module}:has_number" for module in ("scorers", "builtin"))
+
+
+def with_fields(more: dict[str, dict[str, Any]], function: str) -> dict[str, Any]:
+    """The example, suspended, with these fields and one more reward."""
     document: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text())
     document["spec"]["suspend"] = True
+    number = {"name": "number", "kind": "Python", "function": function, "config": {"free": {"form": 1}}}
+    document["spec"]["rewards"].append(number)
     for parent, fields in more.items():
         document["spec"][parent] = {**document["spec"].get(parent, {}), **fields}
     return document
@@ -172,7 +177,7 @@ def test_chart_upgrade_of_a_suspended_job_to_the_present_field_names(jobs: Tools
 
     release(server, OLD)
     until_established(server.kubectl)
-    apply(with_fields(EARLIER))
+    apply(with_fields(EARLIER, EARLIER_FUNCTION))
     before = server.json("rljob", "minimal", "-n", JOBS)["spec"]
 
     release(server, CHART)
@@ -185,12 +190,15 @@ def test_chart_upgrade_of_a_suspended_job_to_the_present_field_names(jobs: Tools
     stored = server.json("rljob", "minimal", "-n", JOBS)["spec"]
     for parent, fields in EARLIER.items():
         assert stored[parent].items() >= before[parent].items() >= fields.items()
-    said = apply(with_fields({**EARLIER, "algorithm": {"gradientClip": 0.25}}), check=False)
+    assert [one.get("function") for one in stored["rewards"]] == [None, EARLIER_FUNCTION]
+    said = apply(with_fields({**EARLIER, "algorithm": {"gradientClip": 0.25}}, EARLIER_FUNCTION), check=False)
     assert "gradientClip is renamed: set maxGradNorm instead" in said
+    said = apply(with_fields(EARLIER, EARLIER_FUNCTION.replace("has_number", "other")), check=False)
+    assert "NAME has moved; write rljob_runtime.rewards.builtin:NAME" in said
 
-    apply(with_fields(PRESENT))
+    apply(with_fields(PRESENT, PRESENT_FUNCTION))
     edited = server.json("rljob", "minimal", "-n", JOBS)
-    assert load(edited).spec == load(with_fields(PRESENT)).spec
+    assert load(edited).spec == load(with_fields(PRESENT, PRESENT_FUNCTION)).spec
     assert not [name for parent, fields in EARLIER.items() for name in fields if name in edited["spec"][parent]]
 
 

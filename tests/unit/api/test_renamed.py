@@ -81,6 +81,18 @@ def test_what_an_earlier_version_accepted_is_read_with_the_present_names() -> No
     assert found.spec == load(job({present(path, new): value for path, value, new, _ in TABLE})).spec
 
 
+def test_what_an_earlier_version_accepted_is_read_with_the_present_path_of_a_reward() -> None:
+    def rewarded(module: str) -> dict[str, Any]:
+        function = f"rljob_runtime.rewards.{module}:has_number"
+        reward = {"name": "number", "kind": "Python", "function": function, "config": {"a": 1}}
+        return job({"spec.rewards[1]": reward})
+
+    memory = {"accepted": {"uid": UID, "spec": json.dumps(rewarded("scorers")["spec"])}}
+    found = accepted_job({**job({"metadata.uid": UID}), "status": memory})
+    assert found is not None
+    assert found.spec == load(rewarded("builtin")).spec
+
+
 def test_a_memory_with_both_names_keeps_the_present_one() -> None:
     spec = job({"spec.algorithm.gradientClip": 1.0, "spec.algorithm.maxGradNorm": 0.5})["spec"]
     found = accepted_job({**job({"metadata.uid": UID}), "status": {"accepted": {"uid": UID, "spec": json.dumps(spec)}}})
