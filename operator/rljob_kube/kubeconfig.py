@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rljob_api import InvalidSpec
-from rljob_api.parsing import yaml_text
+from rljob_api.parsing import text_file, yaml_text
 from rljob_kube.connection import ClientCertificate, Connection, NoCredentials
 from rljob_kube.exec_plugin import INTERACTIVE_MODES, VERSIONS, ExecPlugin
 
@@ -50,8 +50,8 @@ def load(paths: Sequence[Path]) -> Connection:
 
 def _document(path: Path) -> Mapping[str, Any]:
     try:
-        found = yaml_text.documents(_text(path))
-    except InvalidSpec as error:
+        found = yaml_text.documents(text_file.read_text(path))
+    except (InvalidSpec, text_file.UnreadableText) as error:
         raise NoCredentials(f"{path}: {error}") from None
     if not found or found == [None]:
         return {}
@@ -59,20 +59,6 @@ def _document(path: Path) -> Mapping[str, Any]:
         content = f"{len(found)} documents" if len(found) > 1 else repr(found[0])
         raise NoCredentials(f"{path}: holds {content:.40}; must be a kubeconfig")
     return found[0]
-
-
-def _text(path: Path) -> str:
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise NoCredentials(f"{path}: cannot be read: {error.strerror}") from None
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise NoCredentials(
-            f"{path}: line {line}: byte 0x{content[error.start]:02x} is not UTF-8; must be a text"
-        ) from None
 
 
 def _entry(

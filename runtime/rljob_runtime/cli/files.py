@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from rljob_api import InvalidSpec, RLJob, load
+from rljob_api.parsing import text_file
 
 
 class Unusable(Exception):
@@ -23,14 +24,9 @@ def fail(message: str, code: int = 2) -> typer.Exit:
 def read_text(file: Path) -> str:
     """Return the text of a file in UTF-8. Raises `Unusable`."""
     try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise Unusable(f"{file}: cannot be read: {error.strerror}") from None
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise Unusable(f"{file}: line {line}: byte 0x{content[error.start]:02x} is not UTF-8; must be a text") from None
+        return text_file.read_text(file)
+    except text_file.UnreadableText as error:
+        raise Unusable(f"{file}: {error}") from None
 
 
 def read_job(file: Path) -> RLJob:
