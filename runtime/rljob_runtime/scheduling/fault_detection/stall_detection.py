@@ -37,10 +37,10 @@ class RestartHistory:
     def record(self, machine: str, incarnation: int, now: float) -> bool:
         """Record a failure. Returns True if the same incarnation failed shortly before.
 
-        >>> relapses = RestartHistory(600.0)
-        >>> [relapses.note("a", 1, 0.0), relapses.note("a", 2, 5.0), relapses.note("a", 2, 605.0)]
+        >>> history = RestartHistory(600.0)
+        >>> [history.record("a", 1, 0.0), history.record("a", 2, 5.0), history.record("a", 2, 605.0)]
         [False, False, True]
-        >>> relapses.note("a", 2, 1206.0)
+        >>> history.record("a", 2, 1206.0)
         False
         """
         before = self._failed.get((machine, incarnation))
@@ -60,10 +60,10 @@ class StalledLinks:
 
         It is if another machine or another pod also waited for it without progress within `seconds`.
 
-        >>> still = StalledLinks(600.0)
-        >>> [still.note("a", "b", 1, 0.0), still.note("a", "b", 1, 10.0), still.note("a", "c", 1, 20.0)]
+        >>> links = StalledLinks(600.0)
+        >>> [links.record("a", "b", 1, 0.0), links.record("a", "b", 1, 10.0), links.record("a", "c", 1, 20.0)]
         [False, False, True]
-        >>> still.note("x", "b", 1, 30.0), still.note("a", "d", 1, 700.0)
+        >>> links.record("x", "b", 1, 30.0), links.record("a", "d", 1, 700.0)
         (False, False)
         """
         behind = self._behind.setdefault(feeder, {})

@@ -46,6 +46,9 @@ def seconds_of_failed_call(waited: float, tokens: int, seconds: float | None) ->
     A call that fails immediately counts as the usual duration at least. The large value prevents the next loan for a
     while.
 
-    >>> seconds_of_failed_call(3.0, 10, 0.1), seconds_of_failed_call(0.0, 10, 0.1), seconds_of_failed_call(0.0, 10,
-    None) (30.0, 10.0, 0.0)"""
+    >>> seconds_of_failed_call(3.0, 10, 0.1), seconds_of_failed_call(0.0, 10, 0.1)
+    (30.0, 10.0)
+    >>> seconds_of_failed_call(0.0, 10, None)
+    0.0
+    """
     return FAILED_FACTOR * max(waited, tokens * (seconds or 0.0))
