@@ -35,7 +35,7 @@ async def _ready(server: Server, name: str, status: str, message: str = "") -> N
 
 async def _bind(server: Server, pod: str, node: str) -> None:
     """The scheduler's part."""
-    body = {"apiVersion": "v1", "kind": "Backend", "metadata": {"name": pod}}
+    body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}}
     body["target"] = {"apiVersion": "v1", "kind": "Node", "name": node}
     await _post(server, POD.path(server.namespace, pod, "binding"), body)
 
