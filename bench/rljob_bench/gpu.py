@@ -101,7 +101,7 @@ def gpu(*, quick: bool, seed: int) -> dict[str, Any]:
 
 
 def _describe(plan: Plan, folder: Path) -> Path:
-    """The folder of a model that has no weights yet."""
+    """Write the folder of a model that has no weights yet, and return it."""
     config = AutoConfig.for_model(
         "qwen2",
         hidden_size=plan.hidden,
@@ -119,7 +119,7 @@ def _describe(plan: Plan, folder: Path) -> Path:
 
 
 def _training(plan: Plan, folder: Path, seed: int) -> tuple[dict[str, float], Learner]:
-    """A step as the trainer makes it on an accelerator, and the learner that made it."""
+    """Measure a step as the trainer makes it on an accelerator; return the figures, and the learner that made it."""
     torch.manual_seed(seed)
     config = TrainingConfig(max_tokens_per_microbatch=plan.microbatch)
     with torch.device("cuda"):

@@ -45,8 +45,10 @@ Report = dict[str, Any]
 async def operator_bench(
     connection: Connection, jobs: int = 100, workers: int = 16, idle_seconds: float = 30.0
 ) -> Report:
-    """`jobs` RLJobs of 10 pods at once, then `idle_seconds` in which nothing changes. Figures in seconds, requests and
-    MB (resident, of the whole process, which also holds the measuring client)."""
+    """Create `jobs` RLJobs of 10 pods simultaneously, then wait `idle_seconds` in which nothing changes.
+
+    Figures in seconds, requests and MB (resident, of the whole process, which also holds the measuring client).
+    """
     async with _bench_kube(connection) as kube:
         namespaces = await _namespaces(kube, max(1, jobs // _JOBS_PER_NAMESPACE))
         try:
@@ -91,7 +93,7 @@ async def operator_bench(
 
 
 async def _idle(connection: Connection, operator: Operator, seconds: float) -> dict[str, dict[str, int]]:
-    """Requests in so many seconds in which nothing changes, as the operator and as the API server count them."""
+    """Count requests in `seconds` in which nothing changes, as the operator and as the API server count them."""
     await settled(operator, calm=3.0)
     say(f"{seconds:.0f} s in which nothing changes")
     before, before_there = requests(operator), await served(connection)
@@ -104,7 +106,7 @@ async def _idle(connection: Connection, operator: Operator, seconds: float) -> d
 
 
 def _idle_figures(idle: Mapping[str, Mapping[str, int]], share: float) -> list[dict[str, Any]]:
-    """Requests a minute and job; `share` is what one counted request makes of that."""
+    """Return requests a minute and job; `share` is what one counted request makes of that."""
     resync = 2 * 60.0 / Options().resync_seconds  # the job and its pods
     return [
         _figure(name, sum(kinds.values()) * share, "requests", 0.0, "what the resync asks", resync)
@@ -120,8 +122,11 @@ def _idle_figures(idle: Mapping[str, Mapping[str, int]], share: float) -> list[d
 
 
 async def recovery_bench(connection: Connection, failures: int = 40, jobs: int = 10) -> Report:
-    """`failures` pods fail, one after the other, among `jobs` running jobs: from the write that marks a pod Failed
-    until the watch shows its replacement. The floor is the time of one bare pod creation, seen by the same watch."""
+    """Fail `failures` pods, one after the other, among `jobs` running jobs.
+
+    The time runs from the write that marks a pod Failed until the watch shows its replacement. The floor is the time of
+    one bare pod creation, seen by the same watch.
+    """
     async with _bench_kube(connection) as kube:
         namespaces = await _namespaces(kube, 1)
         try:
@@ -163,7 +168,7 @@ def _figure(name: str, value: float, unit: str, goal: float | None, anchor: str,
 
 
 def _quantile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` of the values do not exceed."""
+    """Return the smallest value that at least `share` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))]
 
@@ -172,7 +177,7 @@ def _quantile(values: Sequence[float], share: float) -> float:
 
 
 def _job(namespace: str, name: str) -> Json:
-    """A job of `PODS_PER_JOB` pods: coordinator, trainer and the rest rollout machines."""
+    """Return a job of `PODS_PER_JOB` pods: coordinator, trainer and the rest rollout machines."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -188,7 +193,7 @@ def _job(namespace: str, name: str) -> Json:
 
 
 def _objects_of(document: Json) -> list[Json]:
-    """What the operator creates for a job, with the job itself."""
+    """Return what the operator creates for a job, with the job itself."""
     owned = copy.deepcopy(document)
     owned["metadata"].setdefault("uid", str(uuid.uuid4()))
     decided = plan(load(owned), Observed(), datetime.now(UTC), Config())
@@ -257,8 +262,11 @@ async def _apply_jobs(kube: KubeClient, namespaces: Sequence[str], jobs: int) ->
 
 
 async def _floor(kube: KubeClient, watch: PodWatch, namespaces: Sequence[str], jobs: int, workers: int) -> list[float]:
-    """A bare client creates the same objects: per job the seconds from the common start until the same watch has seen
-    its last pod. The jobs say that somebody else manages them, and are deleted at once."""
+    """Create the same objects with a bare client.
+
+    Return per job the seconds from the common start until the same watch has seen its last pod. The jobs name another
+    manager, and are deleted immediately.
+    """
     gate = asyncio.Semaphore(workers)
     began = time.monotonic()
 
@@ -290,14 +298,14 @@ async def _floor(kube: KubeClient, watch: PodWatch, namespaces: Sequence[str], j
 
 @asynccontextmanager
 async def _bench_kube(connection: Connection) -> AsyncIterator[KubeClient]:
-    """The measuring client."""
+    """Yield the measuring client."""
     async with KubeClient(Credentials(connection), field_manager="rljob-bench", connections=64).opened() as kube:
         yield kube
 
 
 @asynccontextmanager
 async def _operator(connection: Connection, namespaces: Sequence[str], workers: int) -> AsyncIterator[Operator]:
-    """The operator in this process, serving these namespaces."""
+    """Run the operator in this process, for these namespaces."""
     options = Options(
         namespaces=tuple(namespaces),
         leader_elect=False,
@@ -314,8 +322,10 @@ async def _operator(connection: Connection, namespaces: Sequence[str], workers: 
 
 
 async def _fail_one(kube: KubeClient, watch: PodWatch, namespace: str, number: int, jobs: int) -> float:
-    """Seconds from the write that fails a machine's newest pod until its replacement is seen. Every failure hits a
-    machine that has not failed before, as back-off is not what is measured."""
+    """Return the seconds from the write that fails a machine's newest pod until its replacement is seen.
+
+    Every failure hits a machine that has not failed before, as back-off is not what is measured.
+    """
     job, machine = f"job-{number % jobs}", f"rollout-{number // jobs % (PODS_PER_JOB - 2)}"
     key, old, new = (namespace, job), f"{job}-{machine}-1", f"{job}-{machine}-2"
     began = time.monotonic()

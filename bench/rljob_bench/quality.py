@@ -1,11 +1,11 @@
-"""`rljob bench quality`: is as much learned from a prompt with each technique as without?
+"""The benchmark `rljob bench quality`: how much is learned from a prompt with each technique and without.
 
 Whole jobs on this machine: the same task, prompts, rounds and seeds, plain and with each technique of RollPacker. Tail
-batching trains on short responses first and stream training must change nothing at all, so what counts is the reward
-against the prompts trained on, and what the model at the end is worth when it is asked without any race: one plain
-round over other prompts, whose reward is taken before its update. Seconds play no part, so a busy machine does no harm.
+batching trains on short responses first, and stream training must change nothing. So what counts is the reward against
+the prompts trained on, and the reward of the last model without tail batching: one plain round over other prompts,
+scored before its update. Seconds play no part, so a busy machine does no harm.
 
-The limit of what can be told is how much plain jobs differ among themselves from seed to seed.
+The limit of what can be detected is how much plain jobs differ among themselves from seed to seed.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _rewards(workdir: Path) -> list[float]:
 
 
 def draw(result: Json, file: Path) -> None:
-    """The curves as a picture: the mean over the seeds, and between the least and the most of them."""
+    """Draw the curves: the mean over the seeds, and the range between the least and the most of them."""
     from matplotlib.figure import Figure  # an extra, and slow to import
 
     figure = Figure(figsize=(8, 4.5), layout="constrained")
@@ -243,7 +243,7 @@ def draw(result: Json, file: Path) -> None:
 
 
 def main() -> None:
-    """The long way: a setting by name, in a folder that an interrupted run goes on in."""
+    """Run a setting by name, in a folder from which an interrupted run continues."""
     parser = argparse.ArgumentParser(prog="python -m rljob_bench.quality", description=__doc__)
     parser.add_argument("setting", choices=["toy", "smollm2"])
     parser.add_argument(

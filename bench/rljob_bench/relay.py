@@ -63,8 +63,10 @@ QUICK = Plan(nbytes=3 << 20, shapes=((3, 12), (5, 12)), repeats=2, stall_element
 
 
 def relay(*, quick: bool, seed: int, kill: bool = False) -> dict[str, Any]:
-    """Measure all three; `kill`: what a death costs instead. Raises RuntimeError where network namespaces cannot be
-    made."""
+    """Measure all three; with `kill` what a death costs instead.
+
+    Raises RuntimeError where network namespaces cannot be made.
+    """
     if kill:
         return relay_kill.measure(quick=quick, seed=seed)
     reason = netns.unavailable()

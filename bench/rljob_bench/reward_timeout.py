@@ -33,8 +33,11 @@ RIGHT, WRONG, ENDLESS = "right", "wrong", "endless"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is scored. At the defaults a response costs about 2.1 s with a fixed timeout; PolyTrace's rllm run shows
-    0.58 to 1.95 s a response."""
+    """What is scored.
+
+    At the defaults a response costs about 2.1 s with a fixed timeout; PolyTrace's rllm run shows 0.58 to 1.95 s a
+    response.
+    """
 
     problems: int = 5
     rounds: int = 2
@@ -94,7 +97,7 @@ def reward_timeout(*, quick: bool, seed: int) -> dict[str, Any]:
 
 
 def draw(plan: Plan, chance: random.Random) -> list[Response]:
-    """The responses of all rounds, in the order in which they come."""
+    """Draw the responses of all rounds, in the order in which they arrive."""
     slow = set(chance.sample(range(plan.problems), round(plan.slow_share * plan.problems)))
     total = plan.rounds * plan.problems * plan.responses
     endless = round(plan.endless_share * total)

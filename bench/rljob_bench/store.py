@@ -124,7 +124,7 @@ def store(*, quick: bool, seed: int) -> dict[str, Any]:
 
 
 def measure(plan: Plan, seed: int) -> Row:
-    """The whole run, in a folder that is taken away afterwards."""
+    """Run all of it, in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder:
         stream = _Stream(plan, Path(folder), seed)
         try:
@@ -210,7 +210,7 @@ class _Stream:
         os.fsync(self._file)
 
     def _restart(self) -> float:
-        """A coordinator comes back: what it held is the store's again, whole."""
+        """Restart the coordinator: it reads all that it held from the store."""
         lengths = [self._partials.length_of(key) for key in self._keys]
         some = self._partials.tokens_of(self._keys[-1])
         self._partials = Partials()

@@ -71,7 +71,7 @@ class DataRank:
         self._rules = RowRules(row)
 
     async def progress(self, term: int) -> Progress:
-        """It has done nothing and holds nothing."""
+        """Return the progress of a trainer that has done nothing and holds nothing."""
         return Progress(0, {}, self._rules)
 
     async def train(self, term: int, step: int, delivery: Delivery, shares: Shares) -> int:
@@ -226,7 +226,7 @@ async def _spent(ranks: Sequence[RayRank]) -> float:
 
 
 def _job() -> RLJob:
-    """What the local Ray asks of one."""
+    """Return the job from which the local Ray is started."""
     return load(
         {
             "apiVersion": "rljob.dev/v1alpha1",

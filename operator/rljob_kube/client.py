@@ -61,10 +61,12 @@ class KubeClient(Transport):
         not_older_than: str | None = None,
         metadata_only: bool = False,
     ) -> Kept[T]:
-        """Return `keep(item)` of each item of a collection. The items come in pages of one version: at most one page is
-        in memory. `not_older_than` is a resource version: the answer may come from a cache of the server that is at
-        least as fresh (`ANY_VERSION`: any cache). When the server drops the version between two pages, the list starts
-        again, at most `_LISTS` times."""
+        """Return `keep(item)` of each item of a collection.
+
+        The items come in pages of one version: at most one page is in memory. `not_older_than` is a resource version:
+        the answer may come from a cache of the server that is at least as fresh (`ANY_VERSION`: any cache). When the
+        server drops the version between two pages, the list starts again, at most `_LISTS` times.
+        """
         found, _ = await self.read_with_version(
             resource,
             namespace,
@@ -86,8 +88,10 @@ class KubeClient(Transport):
         not_older_than: str | None = None,
         metadata_only: bool = False,
     ) -> tuple[Kept[T], str]:
-        """Return what `read` returns, and the resource version from which a watch continues. `labels` and `fields` are
-        selectors."""
+        """Return what `read` returns, and the resource version from which a watch continues.
+
+        `labels` and `fields` are selectors.
+        """
         params = {"limit": str(resource.page), **_selectors(labels, fields)}
         if not_older_than is not None:
             params |= {"resourceVersion": not_older_than, "resourceVersionMatch": "NotOlderThan"}
@@ -126,8 +130,11 @@ class KubeClient(Transport):
         fields: str = "",
         metadata_only: bool = False,
     ) -> AsyncIterator[tuple[str, Json]]:
-        """Yield (type, object) of each event after the resource version `version`, for at most `seconds`. `labels` and
-        `fields` are selectors. Raises ApiError 410 when the version is gone: list again, and watch from there."""
+        """Yield (type, object) of each event after the resource version `version`, for at most `seconds`.
+
+        `labels` and `fields` are selectors. Raises ApiError 410 when the version is gone: list again, and watch from
+        there.
+        """
         params = {"watch": "true", "timeoutSeconds": str(seconds), "resourceVersion": version}
         params |= _selectors(labels, fields)
         accept = _METADATA.format("PartialObjectMetadata") if metadata_only else JSON
@@ -165,8 +172,10 @@ class KubeClient(Transport):
         return await self._request("update", resource, "PUT", path, manifest)
 
     async def apply(self, resource: Resource, manifest: Json, *, subresource: str | None = None) -> Json:
-        """Apply on the server: this client then owns the manifest's fields. A field that it owned, and that the
-        manifest leaves out, is removed."""
+        """Apply on the server: this client then owns the manifest's fields.
+
+        A field that it owned, and that the manifest leaves out, is removed.
+        """
         meta = manifest["metadata"]
         path = resource.path(meta.get("namespace"), meta["name"], subresource)
         params = {"fieldManager": self._field_manager, "force": "true"}
@@ -189,8 +198,10 @@ class KubeClient(Transport):
         policy: str = "Background",
         grace_seconds: int | None = None,
     ) -> None:
-        """Delete the object if it still has this `uid` (Conflict otherwise). An object that does not exist is no error.
-        `grace_seconds` 0 deletes a pod immediately, without its kubelet."""
+        """Delete the object if it still has this `uid` (Conflict otherwise).
+
+        An object that does not exist is no error. `grace_seconds` 0 deletes a pod immediately, without its kubelet.
+        """
         body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds

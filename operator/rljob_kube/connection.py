@@ -28,8 +28,10 @@ class ClientCertificate:
 
 @dataclass(frozen=True)
 class Connection:
-    """An API server and an identity. At most one kind of identity is in use: token file, token, user and password,
-    certificate, plug-in, in this order."""
+    """An API server and an identity.
+
+    At most one kind of identity is in use: token file, token, user and password, certificate, plug-in, in this order.
+    """
 
     server: str
     authority: str | None = None
@@ -69,8 +71,10 @@ def in_cluster(account: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] =
 
 
 def tls_context(connection: Connection, certificate: ClientCertificate | None) -> ssl.SSLContext:
-    """Return what verifies the server and shows the client's certificate. Raises `NoCredentials` for a certificate or
-    key that cannot be used."""
+    """Return what verifies the server and shows the client's certificate.
+
+    Raises `NoCredentials` for a certificate or key that cannot be used.
+    """
     try:
         context = ssl.create_default_context(cadata=connection.authority)
     except (ssl.SSLError, ValueError) as error:

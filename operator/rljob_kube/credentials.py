@@ -20,8 +20,10 @@ RELOAD_SECONDS = 60.0
 
 
 def find_connection(environment: Mapping[str, str] = os.environ) -> Connection:
-    """Return the connection of this process: inside a pod the service account's, else the kubeconfig's. Raises
-    `NoCredentials`."""
+    """Return the connection of this process: inside a pod the service account's, else the kubeconfig's.
+
+    Raises `NoCredentials`.
+    """
     if (SERVICE_ACCOUNT / "token").exists():
         return in_cluster(environment=environment)
     try:
@@ -74,8 +76,10 @@ class Credentials:
             return self._valid() or await self._renew()
 
     async def renew(self, refused: Access) -> bool:
-        """Renew after an answer of 401 to `refused`. Return True where there is another identity to try. Raises
-        `NoCredentials`."""
+        """Renew after an answer of 401 to `refused`. Return True where there is another identity to try.
+
+        Raises `NoCredentials`.
+        """
         async with self._renewing:
             before = self._access if self._access is not None and self._access is not refused else None
             after = before or await self._renew()

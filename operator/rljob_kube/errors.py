@@ -8,8 +8,11 @@ from typing import Any
 
 
 class ApiError(Exception):
-    """An answer of 400 and above. `status` is the HTTP status, `reason` the API's name for it (AlreadyExists, Invalid,
-    …), `retry_after` the seconds that the server asks to wait."""
+    """An answer of 400 and above.
+
+    `status` is the HTTP status, `reason` the API's name for it (AlreadyExists, Invalid, …), `retry_after` the seconds
+    that the server asks to wait.
+    """
 
     def __init__(self, status: int, reason: str, message: str, retry_after: float | None = None) -> None:
         super().__init__(f"{status} {reason}: {message}")

@@ -89,8 +89,11 @@ def _is_interactive(plugin: ExecPlugin) -> bool:
 
 
 async def _output(plugin: ExecPlugin, interactive: bool, seconds: float) -> bytes:
-    """Return what the program prints. A program without a terminal gets a process group of its own, which ends whole;
-    one at a terminal stays in ours, or it could not read from there."""
+    """Return what the program prints.
+
+    A program without a terminal gets a process group of its own, so that all of it can be ended. A program at a
+    terminal stays in this process's group: it could not read from the terminal otherwise.
+    """
     shown = interactive or (sys.stderr is not None and sys.stderr.isatty())
     try:
         process = await asyncio.create_subprocess_exec(

@@ -27,8 +27,11 @@ def files(environment: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def load(paths: Sequence[Path]) -> Connection:
-    """Return the connection of the current context. Files that do not exist are skipped; of two entries with one name,
-    and of two current contexts, the first counts. Raises `NoCredentials`."""
+    """Return the connection of the current context.
+
+    Files that do not exist are skipped. Of two entries with one name, and of two current contexts, the first counts.
+    Raises `NoCredentials`.
+    """
     documents = [(path, _document(path)) for path in paths if path.exists()]
     if not documents:
         raise NoCredentials(f"no kubeconfig: {', '.join(map(str, paths))} does not exist")

@@ -24,8 +24,11 @@ class LeadershipLost(Exception):
 
 
 class LeaderElector:
-    """This process's claim on the Lease `namespace/name`. Another replica may take it `duration` seconds after the last
-    renewal. This one stops `deadline` seconds after that renewal, and renews every `retry` seconds."""
+    """This process's claim on the Lease `namespace/name`.
+
+    Another replica may take it `duration` seconds after the last renewal. This one stops `deadline` seconds after that
+    renewal, and renews every `retry` seconds.
+    """
 
     def __init__(
         self,

@@ -194,8 +194,10 @@ class Transport:
             raise Unreachable(str(error)) from error
 
     def _pause(self, attempt: int, retry_after: float | None) -> float:
-        """Return the seconds before the next attempt: what the server asks for (at most 10), else doubling, with
-        jitter."""
+        """Return the seconds before the next attempt.
+
+        They are what the server asks for (at most 10), else doubled with each attempt, with jitter.
+        """
         if retry_after is not None:
             return min(retry_after, 10.0)
         return 0.1 * 2.0**attempt * (0.5 + self._random.random())

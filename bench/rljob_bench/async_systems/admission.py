@@ -7,8 +7,10 @@ from rljob_runtime.scheduling.experience_buffer import BufferLimits, capacity_af
 
 
 class Admission:
-    """`capacity`: groups that may be open now. With `rounds`, so many rounds' worth of them; None: as many as the
-    trainer needs."""
+    """The number of groups that may be open now, `capacity`.
+
+    It is `rounds` rounds' worth of groups; with `rounds` None as many as the trainer needs.
+    """
 
     def __init__(self, rollouts: Rollouts, count: int, rounds: float | None) -> None:
         self._rollouts = rollouts
@@ -24,11 +26,11 @@ class Admission:
         self._fullness = max(self._fullness, self._rollouts.fullness(now))
 
     def took(self, left: int) -> None:
-        """An update has its groups, and so many ready ones are left."""
+        """Record that an update took its groups and left `left` ready ones."""
         self._left = left
 
     def trained(self, end: float, waited: float) -> None:
-        """It has ended; the trainer had waited so long for it."""
+        """Record that the update ended at `end`, and that the trainer had waited `waited` seconds for its groups."""
         share = waited / (end - self._ended) if waited else 0.0
         self.capacity = capacity_after(self.capacity, self._limits, self._count, share, self._left, self._fullness)
         self._fullness, self._ended = 0.0, end

@@ -24,8 +24,11 @@ class Clock:
         heapq.heappush(self._agenda, (time, next(self._count), act))
 
     def tick(self) -> None:
-        """Do what is next. What ends at the same time as something else comes first: nothing that ended is moved.
-        Raises `IndexError` when nothing is left to do."""
+        """Run the next event.
+
+        Of events at one time, ends come first: nothing that ended is moved. Raises `IndexError` when nothing is left to
+        do.
+        """
         if self._rollouts.next_event <= self._agenda[0][0]:
             replica, finishes = self._rollouts.finished()
             for finish in finishes:

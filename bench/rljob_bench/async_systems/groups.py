@@ -31,8 +31,10 @@ class Drawn:
 
 
 class Prompts:
-    """Draws prompt after prompt and remembers them. `round_prompts` make a step of the workload; longer prompts and
-    responses are cut."""
+    """Draws prompt after prompt and keeps them.
+
+    `round_prompts` make a step of the workload; longer prompts and responses are cut.
+    """
 
     def __init__(
         self, workload: Workload, round_prompts: int, responses: int, longest_prompt: int, longest_response: int
@@ -50,7 +52,7 @@ class Prompts:
         return self._drawn[number]
 
     def batch(self, number: int) -> list[Drawn]:
-        """The prompts of one round."""
+        """Return the prompts of one round."""
         return [self[number * self.round_prompts + place] for place in range(self.round_prompts)]
 
     def _draw(self, number: int) -> Drawn:

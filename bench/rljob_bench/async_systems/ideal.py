@@ -1,5 +1,8 @@
-"""What no schedule of the same work can do better: no replica ever waits, each token comes at the rate of a full batch,
-the trainer trains all the time, and the accelerators are split as it suits."""
+"""The limit: what no schedule of the same work can exceed.
+
+No replica waits, each token comes at the rate of a full batch, the trainer never waits, and the accelerators are split
+ideally.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,10 @@ from rljob_bench.async_systems.rig import Layout, Rig
 
 
 def token_seconds(rig: Rig, groups: Sequence[Drawn]) -> float:
-    """Seconds of a replica for each token generated, its prompt's prefill shared out, when the KV cache is always as
-    full as it can be."""
+    """Return a replica's seconds for each generated token when the KV cache is always as full as it can be.
+
+    The prefill of the prompts is spread over their tokens.
+    """
     lengths = [tokens for group in groups for tokens in group.response_tokens]
     # A response that is running at some moment is likely a long one, and half done on average.
     half = sum(tokens * tokens for tokens in lengths) / sum(lengths) / 2
@@ -24,8 +29,11 @@ def token_seconds(rig: Rig, groups: Sequence[Drawn]) -> float:
 
 
 def round_seconds(layout: Layout, groups: Sequence[Drawn]) -> float:
-    """Of a round with these groups, on as many accelerators; `layout`'s own split does not matter. Generation of g
-    accelerators takes G/g, training of the rest T/(N - g) and its fixed seconds: the best is where both are equal."""
+    """Return the seconds of a round with these groups on as many accelerators; `layout`'s own split does not matter.
+
+    Generation on g accelerators takes G/g, training on the rest T/(N - g) and its fixed seconds: the best is where both
+    are equal.
+    """
     colocated = Layout(layout.model, layout.accelerators, None, layout.tensor_parallel)
     rig, total = colocated.rig(), layout.accelerators
     generated = sum(sum(group.response_tokens) for group in groups)

@@ -23,7 +23,7 @@ from rljob_runtime.workloads.scaled import Scaled
 
 
 def workload_of(lengths: LaminarLengths, seed: int, longest: int = LAMINAR_JOB.longest_response) -> Workload:
-    """What draws them."""
+    """Return the workload that draws them."""
     if lengths.generator is None:
         return Generator(_lognormal(lengths, longest), seed)
     drawn = open_workload(lengths.generator, seed)
@@ -36,7 +36,7 @@ def prompts_of(workload: Workload, job: LaminarJob = LAMINAR_JOB) -> Prompts:
 
 
 def recorded(folder: Path, seed: int) -> dict[str, Workload]:
-    """The trace in `folder`, or all that are in folders of it, by name; step follows step. Raises `TraceError`."""
+    """Return the trace in `folder`, or all traces in folders of it, by name; step follows step. Raises `TraceError`."""
     if not folder.is_dir():
         raise TraceError(f"{folder} is no folder; one of a trace, or one that holds folders of traces, would be right")
     traces = [read_trace(path) for path in traces_in(folder) or [folder]]

@@ -110,5 +110,5 @@ class Staleness:
         return sum(count for seen, count in self.counts.items() if seen <= value) / self.counts.total()
 
     def quantile(self, share: float) -> int:
-        """The least value that so many groups do not exceed."""
+        """Return the least value that at least `share` of the groups do not exceed."""
         return next(value for value in sorted(self.counts) if self.share_to(value) >= share - 1e-12)

@@ -21,7 +21,7 @@ class Lengths:
         self.expected = ExpectedLengths(Survival(()), longest)
 
     def ended(self, tokens: int) -> None:
-        """A response came to its end."""
+        """Record that a response ended with `tokens` tokens."""
         self._ended.append(tokens)
 
     def learn(self, running: Iterable[int]) -> None:
@@ -39,5 +39,5 @@ def name_of(replica: int) -> str:
 
 
 def number_of_replica(name: str) -> int:
-    """The inverse of `name_of`."""
+    """Invert `name_of`."""
     return int(name.rpartition("-")[2])

@@ -1,5 +1,7 @@
-"""Partial rollout, as AReaL has it: responses are begun one by one where there is room; when new weights come, every
-replica stops, takes them, computes the context of everything it holds anew, and goes on (Laminar §2.3, Fig. 3d).
+"""Partial rollout, as AReaL has it (Laminar §2.3, Fig. 3d).
+
+Responses are begun one by one where there is room. When new weights come, every replica stops, takes them, computes the
+context of everything it holds again, and continues.
 
 A response then has several versions. Its group counts as old as the first of them.
 """
@@ -35,9 +37,11 @@ class _Group:
 
 
 class PartialJob:
-    """One job, played until so many updates were made. `capacity`: groups that may be open, in rounds' worth; infinite
-    for as many as replicas take, which is `rig.max_sequences` responses each; None for as many as the trainer needs, by
-    the rule that ours has."""
+    """One job, simulated until the requested number of updates is made.
+
+    `capacity`: groups that may be open, in rounds' worth. Infinite: as many as replicas take, which is
+    `rig.max_sequences` responses each. None: as many as the trainer needs, by RLJob's own rule.
+    """
 
     def __init__(self, rig: Rig, prompts: Prompts, capacity: float | None = math.inf) -> None:
         self.rig, self._prompts = rig, prompts
@@ -112,7 +116,7 @@ class PartialJob:
         self._refill(finish.time)
 
     def _interrupt(self, now: float, version: int) -> None:
-        """New weights are on every machine."""
+        """Interrupt every replica: new weights are on every machine."""
         self._newest = version
         for replica in range(len(self._live)):
             taken = self._rollouts.take(replica, now)

@@ -36,7 +36,7 @@ class Rig:
     """For each token trained on: until the ranks have it. They wait, and more of them wait no less."""
 
     def engine(self) -> EngineSimulator:
-        """A new one, with nothing in it."""
+        """Return a new engine with nothing in it."""
         return EngineSimulator(self.law, self.kv_tokens, self.max_sequences)
 
     def training(self, tokens: int) -> float:
@@ -50,8 +50,11 @@ class Rig:
 
 @dataclass(frozen=True)
 class Layout:
-    """Accelerators of a job. With `trainers` None it is colocated: all generate, then all train. Raises `ValueError`
-    where machines are not whole, or none is left for one of the two."""
+    """Accelerators of a job.
+
+    With `trainers` None it is colocated: all generate, then all train. Raises `ValueError` where the split leaves a
+    part of a machine, or no accelerator for generation or training.
+    """
 
     model: ModelShape
     accelerators: int

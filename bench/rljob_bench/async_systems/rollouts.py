@@ -36,7 +36,7 @@ class Rollouts:
         return self._events[0][0] if self._events else math.inf
 
     def finished(self) -> tuple[int, list[Finish]]:
-        """The replica that has the next event, and what became whole at it. Raises `IndexError` when all are idle."""
+        """Return the replica that has the next event, and what ended at it. Raises `IndexError` when all are idle."""
         if self._untold:
             _, replica, told = self._untold.popleft()
             return replica, told
@@ -54,8 +54,10 @@ class Rollouts:
         self._touched(replica)
 
     def take(self, replica: int, now: float) -> list[Request]:
-        """Take everything off, with the tokens it has, the first submitted first. What ended at `now` must have been
-        told before."""
+        """Remove all responses of a replica, with their tokens, in the order of submission.
+
+        What ended at `now` must have been collected before.
+        """
         engine = self._engines[replica]
         taken = engine.abort(now, list(engine.progress(now)))
         self._touched(replica)
@@ -74,7 +76,7 @@ class Rollouts:
         return [engine.load(now) for engine in self._engines]
 
     def fullness(self, now: float) -> float:
-        """The most that a replica does of what its cache and its batch can hold."""
+        """Return the largest share that a replica uses of what its cache and its batch can hold."""
         return max(max(load.kv_use, load.running / self.rig.max_sequences) for load in self.loads(now))
 
     def _touched(self, replica: int) -> None:

@@ -1,8 +1,9 @@
-"""The systems that generate batch by batch and change weights everywhere at once: synchronous, one-step staleness,
-stream generation (Laminar §2.3, Fig. 3a to c).
+"""The systems that generate batch by batch and change weights everywhere simultaneously.
 
-A batch begins on empty engines, so what it takes does not depend on when it begins: each is generated once, and the
-systems differ in how they put batches and updates side by side.
+These are synchronous, one-step staleness and stream generation (Laminar §2.3, Fig. 3a to c).
+
+A batch begins on empty engines, so its duration does not depend on when it begins. Each batch is generated once, and
+the systems differ in how they overlap batches and updates.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Generation:
 
 
 def generate(rig: Rig, groups: Sequence[Drawn]) -> Generation:
-    """A prompt's responses go round-robin over the replicas, which spreads long prompts as evenly as may be."""
+    """Generate: a prompt's responses go round-robin over the replicas, which spreads long prompts evenly."""
     rollouts = Rollouts(rig)
     requests = [request for group in groups for request in group.requests()]
     for replica in range(len(rollouts)):
@@ -94,8 +95,10 @@ def synchronous(batches: Batches, rounds: int) -> Outcome:
 
 
 def one_step(batches: Batches, rounds: int, warm_up: int = 1) -> Outcome:
-    """While a batch is trained on, the next one is generated with the weights from before it; then everything stops,
-    and the replicas take the new weights."""
+    """Train on a batch while the next one is generated with the weights from before it.
+
+    Then everything stops, and the replicas take the new weights.
+    """
     rig, time = batches.rig, batches[0].seconds
     updates: list[Update] = []
     for number in range(warm_up + rounds):
@@ -109,8 +112,11 @@ def one_step(batches: Batches, rounds: int, warm_up: int = 1) -> Outcome:
 
 
 def stream(batches: Batches, rounds: int, minibatches: int, warm_up: int = 2) -> Outcome:
-    """The trainer takes a batch's minibatches as its groups become whole; the next batch begins when this one is whole,
-    with the newest weights there are, which are one update behind at most."""
+    """Train on a batch's minibatches as its groups become complete.
+
+    The next batch begins when this one is complete, with the newest weights there are, which are at most one update
+    behind.
+    """
     rig, trained, generated = batches.rig, 0.0, 0.0
     updates: list[Update] = []
     ends = [0.0]

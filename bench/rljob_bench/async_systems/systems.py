@@ -33,8 +33,11 @@ BATCHWISE = (System.SYNCHRONOUS, System.ONE_STEP, System.STREAM)
 
 @dataclass(frozen=True)
 class Window:
-    """Updates that are played: those before the measured ones, which let what is open fill up, and those. The systems
-    that go batch by batch are the same in each round but for the lengths, and play the measured ones only."""
+    """The updates that are simulated: those before the measured ones, which fill the buffers, and the measured ones.
+
+    The systems that go batch by batch are the same in each round but for the lengths, and simulate the measured ones
+    only.
+    """
 
     warm_up: int
     updates: int
@@ -52,8 +55,10 @@ def policy_of(job: LaminarJob = LAMINAR_JOB) -> Policy:
 
 
 def play(system: System, rig: Rig, prompts: Prompts, window: Window, job: LaminarJob = LAMINAR_JOB) -> Outcome:
-    """One job of a system. Partial rollout has the admission that ours has; with as much open as its replicas take it
-    computes more anew."""
+    """Simulate one job of a system.
+
+    Partial rollout has RLJob's admission; with as much open as its replicas take, it computes more contexts again.
+    """
     match system:
         case System.SYNCHRONOUS:
             return synchronous(Batches(rig, prompts), window.updates)
@@ -85,8 +90,11 @@ def printed_layout(system: System, model: LaminarModel, scale: int) -> Layout:
 
 
 def layouts(system: System, model: LaminarModel, scale: int) -> Iterator[Layout]:
-    """Those among which the best is looked for, the printed one first: eighths of the accelerators train; replicas are
-    as wide as printed, or, of the systems that go batch by batch, twice as wide, which shortens their tails."""
+    """Yield the layouts among which the best is searched, the printed one first.
+
+    Eighths of the accelerators train. Replicas are as wide as printed; those of the systems that go batch by batch also
+    twice as wide, which shortens their tails.
+    """
     printed = printed_layout(system, model, scale)
     yield printed
     total = printed.accelerators
@@ -114,7 +122,7 @@ class Found:
 
 
 def best(system: System, model: LaminarModel, scale: int, prompts: Prompts, window: Window, search: Window) -> Found:
-    """The layout with the highest throughput in the window `search`, played in the other one."""
+    """Find the layout with the highest throughput in the window `search`, and simulate it in `window`."""
     chosen = max(
         layouts(system, model, scale), key=lambda layout: play(system, layout.rig(), prompts, search).throughput
     )

@@ -33,12 +33,12 @@ class Watch:
             self._kv_use.append(fmean(load.kv_use for load in self._rollouts.loads(now)))
 
     def finished(self, seconds: float) -> None:
-        """A response ended, so long after its launch."""
+        """Record that a response ended `seconds` after its launch."""
         if self._counting:
             self._latencies.append(seconds)
 
     def moved(self, requests: Sequence[Request], *, released: bool = True) -> None:
-        """These left a replica, to have their context computed anew."""
+        """Record that these responses left a replica, to have their context computed again."""
         if self._counting:
             self._releases += released
             self._moved += len(requests)

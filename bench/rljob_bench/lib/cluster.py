@@ -29,8 +29,11 @@ ROUND_SECONDS = 6 * 3600.0
 
 @dataclass(frozen=True)
 class BenchmarkCluster:
-    """`trainer_accelerators` compute updates: with colocation they are those of the rollout machines. Raises
-    `ValueError` where the layout does not fit the model or the machine, `ProfileError` where it was not measured."""
+    """The cluster of a benchmark.
+
+    `trainer_accelerators` compute updates: with colocation they are those of the rollout machines. Raises `ValueError`
+    where the layout does not fit the model or the machine, `ProfileError` where it was not measured.
+    """
 
     model: ModelShape
     accelerator: Accelerator
@@ -66,8 +69,11 @@ class BenchmarkCluster:
         return self.model.parameters * self.model.dtype_bytes
 
     def engine(self, tensor_parallel: int | None = None) -> EngineKind:
-        """Of each replica, in the first layout or in another. Whole responses come off it: at this size nobody reads
-        them token by token. A machine that may be lent tells how far it is: what it holds goes on elsewhere."""
+        """Return the engine of each replica, in the first layout or in another.
+
+        It delivers complete responses: at this size no reader needs them token by token. A machine that may be loaned
+        reports its progress, because what it holds continues elsewhere.
+        """
         size = tensor_parallel or self.tensor_parallel
         speed = self._speed(size)
         return EngineKind(
@@ -84,7 +90,7 @@ class BenchmarkCluster:
         return ProfiledEngine(law, memory(self.model, self.accelerator, size).kv_tokens)
 
     def site(self) -> ClusterSpec:
-        """The machines and the links between them."""
+        """Return the machines and the links between them."""
         assumed = self.assumptions
         link = assumed.relay_bandwidth.value
         chunks = max(1.0, self.weight_bytes / assumed.relay_chunk.value)
@@ -102,8 +108,11 @@ class BenchmarkCluster:
         )
 
     def costs(self) -> TrainerCosts:
-        """Of the trainer. A token trained on takes 6 flops a parameter, recomputation more (attention's own flops,
-        some per cent at these lengths, are left out)."""
+        """Return the costs of the trainer.
+
+        A token trained on takes 6 flops a parameter, recomputation more. Attention's own flops, some per cent at these
+        lengths, are left out.
+        """
         assumed = self.assumptions
         flops = self.accelerator.flops * assumed.model_flops_use.value
         token = 6 * self.model.parameters * assumed.recompute_factor.value / flops
@@ -121,8 +130,10 @@ class BenchmarkCluster:
         )
 
     def scenario(self, workload: str, rounds: int, prompts: int, responses: int, cap: int, seed: int = 0) -> Scenario:
-        """A job of `prompts` x `responses` on it; responses are cut at `cap` tokens. To look rarely (at polls and
-        beats) changes no time of a run in which nothing fails: a poll ends when there is news."""
+        """Return a job of `prompts` x `responses` on it; responses are cut at `cap` tokens.
+
+        Rare polls and heartbeats change no time of a run in which nothing fails: a poll returns when there is an event.
+        """
         assumed = self.assumptions
         return Scenario(
             seed=seed,

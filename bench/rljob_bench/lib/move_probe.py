@@ -1,5 +1,7 @@
-"""Moves by hand, one after the other, as `coordinator.asynchronous.generation` makes them (DESIGN §8, Move), and beside
-each what it cannot be faster than: a prefill of the same contexts by an engine with nothing else to do."""
+"""Migrations by hand, one after the other, as `coordinator.asynchronous.generation` makes them.
+
+Beside each stands its limit: a prefill of the same contexts by an engine with nothing else to do.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,12 @@ LEAD = 8
 
 @dataclass(frozen=True)
 class Measured:
-    """Seconds from the request to go over: `first` until a token of each response had come from the receiver,
-    `released` until the source had let go of them. `prefill`: the limit. `context`: tokens of the longest at the move,
-    the prompt's too, of so many `responses`; the receiver has as many of its own."""
+    """Seconds of one migration, from the request on.
+
+    `first`: until a token of each response had come from the receiver. `released`: until the source had released them.
+    `prefill`: the limit. `context`: tokens of the longest at the migration, with its prompt. `responses`: how many
+    moved; the receiver has as many of its own.
+    """
 
     context: int
     responses: int
@@ -65,8 +70,11 @@ class ManualMover:
 
 
 class MoveBenchmark:
-    """Prompts are of tokens below `vocabulary`, no two alike, so that no prefix cache helps; a context is at most
-    `longest` tokens."""
+    """Migrates responses between replicas and measures it.
+
+    Prompts are of tokens below `vocabulary`, no two alike, so that no prefix cache helps; a context is at most
+    `longest` tokens.
+    """
 
     def __init__(
         self,

@@ -1,10 +1,11 @@
-"""Network namespaces on one machine, in a line or around a switch, joined by links of a known rate: where the relay is
-measured and tested.
+"""Network namespaces on one machine, joined by links of a known rate: where the relay is measured and tested.
+
+They form a line, or a star around a switch.
 
     node 0 ══ link 0 ══ node 1 ══ link 1 ══ node 2 …
 
-Each link is a veth pair with a token bucket on both ends, so the wire is what limits a transfer and not the processor.
-Needs root, `ip` and `tc`; `unavailable` says why it cannot be used.
+Each link is a veth pair with a token bucket on both ends, so the wire limits a transfer and not the processor. Needs
+root, `ip` and `tc`; `unavailable` returns why it cannot be used.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ def unavailable() -> str | None:
 
 
 class Line:
-    """`nodes` namespaces in a row, each link shaped to `rate` bits per second (None: as fast as it goes). Use as a
-    context manager: the namespaces, and the links in them, go with it. Raises CalledProcessError."""
+    """`nodes` namespaces in a row, each link shaped to `rate` bits per second (None: unlimited).
+
+    Use as a context manager: its end removes the namespaces and their links. Raises CalledProcessError.
+    """
 
     def __init__(self, nodes: int, rate: int | None) -> None:
         self.nodes = nodes
@@ -64,7 +67,7 @@ class Line:
                 _run("ip", "netns", "delete", self.name(node))
 
     def name(self, node: int) -> str:
-        """The namespace of `node`."""
+        """Return the name of the namespace of `node`."""
         return f"{self._prefix}-{node}"
 
     def address(self, node: int) -> str:
@@ -72,7 +75,7 @@ class Line:
         return f"10.211.{node - 1}.2" if node else "127.0.0.1"
 
     def command(self, node: int, *command: str) -> list[str]:
-        """The command line that runs `command` in `node`."""
+        """Return the command line that runs `command` in `node`."""
         return ["ip", "netns", "exec", self.name(node), *command]
 
     def run(self, node: int, *command: str) -> None:
@@ -85,8 +88,10 @@ class Line:
             self.run(node, "ip", "link", "set", device, "down")
 
     def packets_of_one_segment(self) -> None:
-        """Let no packet be larger than a real wire's, where the kernel would send 64 KiB at once: a rule on packets
-        then does what it would do on a real network."""
+        """Limit each packet to the size of a real wire's, where the kernel would send 64 KiB.
+
+        A rule on packets then has the effect that it has on a real network.
+        """
         for link in range(self.nodes - 1):
             for node, device in ((link, f"right{link}"), (link + 1, f"left{link}")):
                 self.run(node, "ip", "link", "set", "dev", device, "gso_max_segs", "1")

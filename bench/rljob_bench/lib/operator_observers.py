@@ -45,8 +45,11 @@ def say(text: str) -> None:
 async def beside(
     name: str, part: Coroutine[Any, Any, None], stop: Callable[[asyncio.Task[None]], object]
 ) -> AsyncIterator[None]:
-    """Run `part` while the body runs, then `stop` it. When it ends or fails before, the body is cancelled and the
-    error raised here; when it does not stop in time, `Stalled`."""
+    """Run `part` while the body runs, then `stop` it.
+
+    When it ends or fails before, the body is cancelled and the error raised here. When it does not stop in time, raises
+    `Stalled`.
+    """
     leaving = False
 
     async def watched() -> None:
@@ -169,8 +172,10 @@ class PodWatch:
 
 
 def requests(operator: Operator) -> Counter[str]:
-    """Requests that the operator has sent, by `verb resource`. The looks at all Leases and at all RLJobs are left out:
-    their number does not depend on that of jobs."""
+    """Count the requests that the operator has sent, by `verb resource`.
+
+    Lists and watches of all Leases and all RLJobs are left out: their number does not depend on that of jobs.
+    """
     found: Counter[str] = Counter()
     for metric in operator.metrics.registry.collect():
         for sample in metric.samples:
@@ -181,7 +186,7 @@ def requests(operator: Operator) -> Counter[str]:
 
 
 async def served(connection: Connection) -> Counter[str]:
-    """Requests for single RLJobs that the API server has answered, by verb, by its own count: whoever sent them."""
+    """Count the requests for single RLJobs that the API server has answered to any client, by verb."""
     async with KubeClient(Credentials(connection)).opened() as kube:
         text = await kube.text("/metrics")
     lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total")]

@@ -1,5 +1,7 @@
-"""What goes on between a coordinator and its replicas, noted as it passes: for tests of whole jobs, and for measuring
-what a move costs (DESIGN §8, Move)."""
+"""Recorded peers: calls and answers between a coordinator and its replicas.
+
+Tests of whole jobs read them, and benchmarks that measure what a migration costs.
+"""
 
 from __future__ import annotations
 
@@ -109,8 +111,11 @@ class RecordedBackend(DelegatingBackend):
 
 @dataclass
 class Hop:
-    """One response of a move: who generated it and who goes on, from its token `offset` on, after `context` tokens in
-    all (the prompt's too). `first`: when the destination's first token came; None where the source ended before."""
+    """One response of a migration.
+
+    It names the source, and the destination that continues from the response's token `offset`, after `context` tokens
+    in all (with the prompt's). `first`: when the destination's first token came; None where the source ended before.
+    """
 
     key: TrajectoryKey
     source: Lease
@@ -122,8 +127,10 @@ class Hop:
 
 @dataclass
 class Move:
-    """Responses of `version` that were asked for together to go from one replica to another. `released`: when the
-    source had let go of the last of them."""
+    """Responses of `version` that were requested together to go from one replica to another.
+
+    `released`: when the source had released the last of them.
+    """
 
     source: str
     destination: str
@@ -178,7 +185,7 @@ def moves(history: Iterable[Event]) -> list[Move]:
 
 
 def _begun(event: Submitted, leases: dict[TrajectoryKey, Lease]) -> Iterable[Move]:
-    """Moves that this asks for; what is launched is noted in `leases`."""
+    """Yield the migrations that this event requests; record what is launched in `leases`."""
     by_source: dict[str, Move] = {}
     for request in event.requests:
         asked = Lease(event.replica, request.attempt)

@@ -1,8 +1,9 @@
-"""A job whose responses have given lengths and whose weights stay as they are: the product's own engines, relays,
-coordinator and processes, for measuring what rounds cost.
+"""Replay: a job whose responses have given lengths and whose weights do not change.
 
-A replica is asked for responses of exactly so many tokens (ends of sequence ignored, PolyTrace §5); the trainer counts
-steps and publishes the same weights each time, through the real relays.
+It runs the product's own engines, relays, coordinator and processes, for measuring what rounds cost.
+
+A replica is asked for responses of an exact number of tokens (ends of sequence ignored, PolyTrace §5). The trainer
+counts steps and publishes the same weights each time, through the real relays.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ from rljob_runtime.workloads import Workload
 
 
 class ReplayedLengths:
-    """Tokens of responses, by a workload. A prompt that is launched again, by other weights, is as hard as it was, and
-    its responses are new."""
+    """Tokens of responses, by a workload.
+
+    A prompt that is launched again, by other weights, is as hard as before, and its responses are new.
+    """
 
     def __init__(self, workload: Workload, most_responses: int) -> None:
         self._workload = workload
@@ -91,8 +94,11 @@ class ReplayingReplica:
         return replace(request, sampling=replace(request.sampling, max_tokens=most, stop_token_ids=(), ignore_eos=True))
 
     def _told(self, delta: Delta) -> Delta:
-        """As if it had ended by itself: what a limit below the job's own has ended counts as stopped, and tells the
-        what-if next to nothing of lengths."""
+        """Return the delta as if the response had ended itself.
+
+        A response that ends at a limit below the job's own would count as stopped, and the planner would learn almost
+        nothing of lengths.
+        """
         if delta.finish_reason is not FinishReason.LENGTH:
             return delta
         ended = delta.offset + len(delta.token_ids) == self._lengths.of(delta.key, delta.weight_version)
@@ -100,8 +106,10 @@ class ReplayingReplica:
 
 
 class StillTrainer:
-    """`protocols.Trainer` of a model that does not learn: an update takes no time and changes nothing. `publisher` may
-    have served other jobs before; versions go on rising."""
+    """`protocols.Trainer` of a model that does not learn: an update takes no time and changes nothing.
+
+    `publisher` may have served other jobs before; versions continue to rise.
+    """
 
     def __init__(self, folder: ModelFolder, publisher: Publisher) -> None:
         self._folder = folder

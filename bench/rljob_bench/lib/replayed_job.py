@@ -30,8 +30,10 @@ SHORT_SUMS = {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2, 
 
 @dataclass(frozen=True)
 class Sizes:
-    """`rounds` of `prompts` x `responses` on `machines` engines; the longest response of the workload has `longest`
-    tokens here."""
+    """`rounds` of `prompts` x `responses` on `machines` engines.
+
+    The longest response of the workload has `longest` tokens here.
+    """
 
     model: str
     engine: str
@@ -46,8 +48,10 @@ class Sizes:
 
 
 def replayed_job(name: str, sizes: Sizes, seed: int, version: int, **spec: Any) -> RLJob:
-    """The job as it would be applied, with `spec` added. `version`: of weights that are in the relays from jobs
-    before."""
+    """Return the job as it would be applied, with `spec` added.
+
+    `version`: of weights that are in the relays from jobs before.
+    """
     job = load(
         {
             "apiVersion": "rljob.dev/v1alpha1",

@@ -10,7 +10,7 @@ from rljob_runtime.simulator.peers.assumptions import STANDARD, Setting
 
 
 def settings_of(settings: Sequence[Setting]) -> dict[str, Any]:
-    """What the figures rest on: each assumption with its source, and how jobs are laid out."""
+    """Return what the figures rest on: each assumption with its source, and the layouts of the jobs."""
     return {
         "assumptions": {name: asdict(assumption) for name, assumption in STANDARD.table()},
         "layouts": [asdict(setting) for setting in settings],

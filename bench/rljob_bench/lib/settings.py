@@ -1,5 +1,7 @@
-"""What a benchmark of the simulator measures: its own settings, or recorded traces as settings; with other engines or
-another number of trainers where the command asks for them."""
+"""What a benchmark of the simulator measures: its own settings, or recorded traces as settings.
+
+The command may ask for other engines or another number of trainers.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,10 @@ def settings_for(
     profile: Profile | None = None,
     trainers: int | None = None,
 ) -> tuple[Setting, ...]:
-    """The `usual` ones, of them those of the profile's model; or all traces in a folder. Raises `TraceError`,
-    `ProfileError` and `OptionError`."""
+    """Return the `usual` settings, or only those of the profile's model; or all traces in a folder.
+
+    Raises `TraceError`, `ProfileError` and `OptionError`.
+    """
     if traces is not None:
         recorded = trace_settings(traces, profile)
         chosen = tuple(map(small, recorded)) if quick else recorded
@@ -58,7 +62,7 @@ def measured(setting: Setting, profile: Profile) -> Setting:
 
 
 def room(setting: Setting) -> int:
-    """The most tokens of a response, beside the longest prompt: both must fit an engine's KV cache, and a job."""
+    """Return the most tokens of a response after the longest prompt: both must fit an engine's KV cache, and a job."""
     return min(_kv_tokens(setting), MAX_TOKENS_PER_SEQUENCE) - LONGEST_PROMPT
 
 
@@ -77,15 +81,18 @@ def _roomy(setting: Setting) -> Setting:
 
 
 def trace_settings(folder: Path, profile: Profile | None = None) -> tuple[Setting, ...]:
-    """The trace in `folder`, or all that are in folders of it. Raises `TraceError` and `ProfileError`."""
+    """Return the trace in `folder`, or all traces in folders of it. Raises `TraceError` and `ProfileError`."""
     if not folder.is_dir():
         raise TraceError(f"{folder} is no folder; one of a trace, or one that holds folders of traces, would be right")
     return tuple(setting_of(path, profile) for path in traces_in(folder) or [folder])
 
 
 def setting_of(folder: Path, profile: Profile | None = None) -> Setting:
-    """The setting whose model has the size in the folder's name (`-7b`, `-14b`, `-32b`); for another name the one whose
-    responses are about as long. Raises `TraceError` where the longest response fits no engine of it."""
+    """Return the setting whose model has the size in the folder's name (`-7b`, `-14b`, `-32b`).
+
+    For another name it is the setting whose responses are about as long. Raises `TraceError` where the longest response
+    fits no engine of it.
+    """
     trace = read_trace(folder)
     longest, step = max((one.longest, one.number) for one in trace.steps)
     base = _by_name(trace) or next((each for each in SETTINGS if longest <= each.longest), SETTINGS[-1])

@@ -28,8 +28,11 @@ LONGEST_PROMPT = 4096
 
 @dataclass(frozen=True)
 class Technique:
-    """What a job of the benchmark has switched on. `timeout`: of the reward's programs; None for rewards that take no
-    time. With `auto` the job finds factors and streaming by itself."""
+    """What a job of the benchmark has switched on.
+
+    `timeout`: of the reward's programs; None for rewards that take no time. With `auto` the job finds factors and
+    streaming itself.
+    """
 
     name: str
     prompt_factor: float | None = None
@@ -75,7 +78,10 @@ class Experiment:
         return sum(report.generation_seconds or 0.0 for report in self.reports)
 
     def first(self, rounds: int) -> Experiment:
-        """The job of so many rounds. Of a plain one only: what another put off is paid for later."""
+        """Return the job of its first `rounds` rounds.
+
+        It is exact for a plain job only: another pays later for what it deferred.
+        """
         assert all(report.kind is not RoundKind.SHORT for report in self.reports)
         return replace(self, reports=self.reports[:rounds], prompts=self.prompts * rounds // len(self.reports))
 
@@ -107,7 +113,7 @@ class Experiment:
 
 
 def cluster_of(setting: Setting, technique: Technique = PLAIN, *, colocated: bool) -> BenchmarkCluster:
-    """The machines. Colocated, all of them generate, and all of them train."""
+    """Return the machines. Colocated, all of them generate, and all of them train."""
     size, machine = setting.tensor_parallel, setting.accelerators_per_machine
     larger = tuple(2**n * size for n in range(1, 4) if 2**n * size <= machine)
     if setting.engines is not None:
@@ -127,13 +133,13 @@ def cluster_of(setting: Setting, technique: Technique = PLAIN, *, colocated: boo
 
 
 def programs_of(timeout: TimeoutRule) -> Programs:
-    """What the assumptions say of programs, under this timeout."""
+    """Return the programs of the assumptions, under this timeout."""
     assumed = STANDARD
     return Programs(assumed.reward_seconds.value, assumed.right_share.value, assumed.endless_share.value, timeout)
 
 
 def scenario_of(setting: Setting, technique: Technique, rounds: int, seed: int, *, colocated: bool) -> Scenario:
-    """The job. Colocated, nothing is charged for the change between generation and training."""
+    """Return the job. Colocated, nothing is charged for the change between generation and training."""
     cluster = cluster_of(setting, technique, colocated=colocated)
     base = cluster.scenario(setting.workload, rounds, setting.prompts, setting.responses, setting.longest, seed)
     return replace(
@@ -172,8 +178,11 @@ def speedup(baseline: Experiment, trial: Experiment, stage: float = 0.0, trial_s
 
 
 def ideal_seconds(setting: Setting, plain: Experiment) -> float:
-    """What the plain job would take if no accelerator ever waited: each token at the rate of a full batch, updates on
-    all accelerators, no reward. No schedule of the same work is quicker; rounds' fixed costs stay."""
+    """Return the seconds of the plain job if no accelerator ever waited.
+
+    Each token comes at the rate of a full batch, updates run on all accelerators, and there is no reward. No schedule
+    of the same work is quicker; the fixed costs of rounds stay.
+    """
     cluster = cluster_of(setting, colocated=True)
     engine, tokens = cluster.engine(), sum(report.tokens or 0 for report in plain.reports)
     mean = tokens / (plain.prompts * setting.responses)

@@ -1,10 +1,9 @@
-"""`rljob bench elasticity`: the number of rollout machines that the operator finds by itself in mode OnPolicy, against
-every fixed number on the same lengths.
+"""The benchmark `rljob bench elasticity`: the operator's own number of rollout machines against every fixed number.
 
-It looks for the number with the least product of a round's seconds and its machine-seconds, the trainer's among them,
-one machine at a time and from what the coordinator foretells (`marginal_gain.py` says why by shares). The limit of each
-figure is what the best fixed number gets, known in hindsight. A machine here is one engine; the rounds are plain and
-disaggregated, and rewards take no time.
+Mode OnPolicy, the same lengths for all. The autoscaler looks for the number with the least product of a round's seconds
+and its machine-seconds, the trainer's among them, one machine at a time and from what the coordinator predicts
+(`marginal_gain.py` explains the shares). The limit of each figure is what the best fixed number gets, known in
+hindsight. A machine here is one engine; the rounds are plain and disaggregated, and rewards take no time.
 """
 
 from __future__ import annotations
@@ -82,8 +81,10 @@ class Cost:
 
 
 def elasticity(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]:
-    """Measure all settings, or with `traces` those instead. Raises `TraceError`, and `RuntimeError` where a run does
-    not end well."""
+    """Measure all settings, or with `traces` those instead.
+
+    Raises `TraceError`, and `RuntimeError` where a run does not end well.
+    """
     plan = QUICK if quick else Plan()
     plan = replace(plan, settings=settings_for(plan.settings, quick=quick, traces=traces))
     figures: list[dict[str, Any]] = []
@@ -112,7 +113,7 @@ def elasticity(*, quick: bool, seed: int, traces: Path | None = None) -> dict[st
 
 
 def played(setting: Setting, plan: Plan, seed: int, machines: int, elastic: Elastic | None = None) -> list[Round]:
-    """The rounds of a job with so many machines, or one that begins with them. Raises `RuntimeError`."""
+    """Simulate the rounds of a job with `machines` machines, or one that begins with them. Raises `RuntimeError`."""
     size = setting.tensor_parallel
     trainer = setting.trainer_accelerators / size
     layout = replace(

@@ -1,8 +1,10 @@
-"""`rljob bench laminar`: the systems that Laminar compares, and RLJob's asynchronous mode, on 16 to 1,024 accelerators
-(its Fig. 11), on its splits between trainer and rollouts and, at the largest scale, on the best split found.
+"""The benchmark `rljob bench laminar`: the systems that Laminar compares, and RLJob's asynchronous mode.
 
-Throughput is its metric: tokens of prompts and responses trained on, a second. How the systems are modelled, and what
-is left out: docs/internals/simulator/async-systems.md.
+They run on 16 to 1,024 accelerators (Laminar's Fig. 11), on its splits between trainer and rollouts and, at the largest
+scale, on the best split found.
+
+Throughput is the paper's metric: tokens of prompts and responses trained on, a second. How the systems are modelled,
+and what is left out: docs/internals/simulator/async-systems.md.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ def lengths_of(seed: int, traces: Path | None, *, quick: bool) -> Mapping[str, W
 
 
 def assumed() -> dict[str, Any]:
-    """What the figures rest on."""
+    """Return what the figures rest on."""
     return {
         "assumptions": {name: asdict(assumption) for name, assumption in STANDARD.table()},
         "job": asdict(LAMINAR_JOB),
@@ -211,7 +213,7 @@ class Measured:
             yield figure(f"{name}.scaling_of_{_word(system)}", ratio / grown, goal, anchor, 1.0)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """A line for each job."""
+        """Yield a row for each job."""
         for (system, scale), found in self.printed.items():
             yield self._row(system, scale, found, "printed")
         for system, found in self.best.items():
@@ -235,7 +237,7 @@ class Measured:
 
 
 def told(outcome: Outcome) -> dict[str, Any]:
-    """An outcome as part of a row."""
+    """Return an outcome as part of a row."""
     trained, whole = outcome.staleness(), outcome.staleness(inherent=True)
     return {
         "tokens_per_second": round(outcome.throughput),

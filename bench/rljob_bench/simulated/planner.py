@@ -1,5 +1,8 @@
-"""`rljob bench planner`: fixed tensor parallel sizes against the parallelism planner (RollPacker §4.2), on responses
-that grow and shrink. The coordinator plays each run under virtual time, with the operator's own policy in the loop."""
+"""The benchmark `rljob bench planner`: fixed tensor parallel sizes against the parallelism planner.
+
+RollPacker §4.2, on responses that grow and shrink. The coordinator runs each job under virtual time, with the
+operator's own policy in the loop.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,11 @@ PAPER_SPEEDUP, PAPER_PREEMPTIONS = 1.9, 0.138
 
 @dataclass(frozen=True)
 class Setting:
-    """One machine; `phases`: from which epoch (as many prompts as a round trains on) on, the median of the responses.
-    `cap`: of the longest, in tokens."""
+    """One machine and its workload.
+
+    `phases`: the median of the responses from an epoch on, by epoch (as many prompts as a round trains on). `cap`: of
+    the longest, in tokens.
+    """
 
     rounds: int = 26
     prompts: int = 64
@@ -75,15 +81,19 @@ Runs = Mapping[str, Sequence[RoundReport]]
 
 
 def planner(*, quick: bool, seed: int, profile: Profile | None = None) -> dict[str, Any]:
-    """Seconds of generation and preemptions, all sizes and the planner on the same lengths. `profile`: of the engines.
-    Raises `ProfileError`."""
+    """Measure seconds of generation and preemptions, all sizes and the planner on the same lengths.
+
+    `profile`: of the engines. Raises `ProfileError`.
+    """
     setting = QUICK if quick else FULL
     return measure(setting if profile is None else measured(setting, profile), seed)
 
 
 def measured(setting: Setting, profile: Profile) -> Setting:
-    """On the engines of a profile. Raises `ProfileError` where one of the sizes is not among them, or cannot hold the
-    longest response."""
+    """Return the setting on the engines of a profile.
+
+    Raises `ProfileError` where one of the sizes is not among them, or cannot hold the longest response.
+    """
     engines, needed = ProfiledEngines.of(profile, QWEN2_5_14B), setting.cap + MAX_PROMPT_TOKENS
     for size in SIZES:
         if (kv_tokens := engines.at(size).kv_tokens) < needed:
@@ -92,7 +102,7 @@ def measured(setting: Setting, profile: Profile) -> Setting:
 
 
 def measure(setting: Setting, seed: int) -> dict[str, Any]:
-    """The result of `rljob bench`. Raises `RuntimeError` where a run does not end well."""
+    """Return the result of `rljob bench`. Raises `RuntimeError` where a run does not end well."""
     runs = {f"TP {size}": _rounds(setting, seed, (size,)) for size in SIZES}
     runs[PLANNER] = _rounds(setting, seed, SIZES)
     return {
@@ -117,7 +127,7 @@ def measure(setting: Setting, seed: int) -> dict[str, Any]:
 
 
 def _rounds(setting: Setting, seed: int, sizes: tuple[int, ...]) -> list[RoundReport]:
-    """The rounds of one run. It starts at the smallest of the sizes."""
+    """Return the rounds of one run. It starts at the smallest of the sizes."""
     cluster = BenchmarkCluster(
         QWEN2_5_14B,
         setting.accelerator,

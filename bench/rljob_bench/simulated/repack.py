@@ -1,11 +1,12 @@
-"""`rljob bench repack`: what repack brings where Laminar measured it (its §8.4): 32B, 64 accelerators train and 64
-generate as 16 replicas of four. Generation is not held back by admission here, as it is not there; what the trainer
-cannot take stays in the buffer. Replicas draw batch after batch, as Laminar's do: RLJob's own, which draw while their
-weights are the newest, are fuller without repack.
+"""The benchmark `rljob bench repack`: what repack brings where Laminar measured it (its §8.4).
+
+32B, 64 accelerators train and 64 generate as 16 replicas of four. Admission does not hold generation back, neither here
+nor there; what the trainer cannot take stays in the buffer. Replicas draw batch after batch, as Laminar's do: RLJob's
+own, which draw while their weights are the newest, are fuller without repack.
 
 The limit is every cache as full as it can be all the time. With a flat latency (a step takes as long whatever the batch
 and its context, as Laminar §2.4 has it) repack is worth most; by the roofline a fuller replica is a slower one. The
-paper's rule, which makes every merge that fits, is played too.
+paper's rule, which makes every merge that fits, is simulated too.
 """
 
 from __future__ import annotations
@@ -42,8 +43,10 @@ BATCHES = (16, 32, 64, 128, 256)
 
 
 def repack(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]:
-    """On lengths that come near the paper's Table 1 and on others, or, with `traces`, on recorded ones instead. Raises
-    `TraceError`."""
+    """Measure on lengths that come near the paper's Table 1 and on others, or, with `traces`, on recorded ones instead.
+
+    Raises `TraceError`.
+    """
     window = QUICK if quick else WINDOW
     rig = printed_layout(System.OURS, MODEL, SCALE).rig()
     if traces is not None:
@@ -73,7 +76,7 @@ def repack(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, A
 
 
 def flat(law: LatencyModel) -> LatencyModel:
-    """A step takes as long as that of one sequence without context, whatever it does."""
+    """Return a latency model in which each step takes as long as that of one sequence without context."""
     return replace(law, knots=((1.0, law.base(1)),), context_token_seconds=0.0)
 
 
@@ -142,7 +145,7 @@ class Compared:
 
 
 def ablations(compared: Compared) -> Iterator[dict[str, Any]]:
-    """The same with one of the policy's numbers changed."""
+    """Yield the same with one of the policy's numbers changed."""
     usual = replace(policy_of(), capacity=UNBOUNDED, batchwise=True)
     assert usual.repack is not None
     changed: dict[str, Policy] = {}

@@ -82,8 +82,10 @@ def rollpacker(
     trainers: int | None = None,
 ) -> dict[str, Any]:
     """Measure all settings, or with `traces` (the folder of a trace, or one that holds such folders) those instead.
+
     `profile`: of the engines; `trainers`: accelerators that only train, where jobs are disaggregated; the rest as in
-    `Plan`. Raises `TraceError`, `ProfileError` and `OptionError`."""
+    `Plan`. Raises `TraceError`, `ProfileError` and `OptionError`.
+    """
     plan = QUICK if quick else Plan()
     plan = replace(
         plan,
@@ -129,9 +131,12 @@ def stages(asked: Sequence[float]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Measured:
-    """All jobs of a setting. `plain…` have as many rounds as the longest other job, and are looked at up to the end of
-    the job that they are compared with. `stage`: seconds of the plain job's reward stage in the figures. `rewarded`:
-    jobs by these seconds, which are the bound of theirs; those under 0 have rewards that take no time."""
+    """All jobs of a setting.
+
+    `plain…` have as many rounds as the longest other job, and are read up to the end of the job that they are compared
+    with. `stage`: seconds of the plain job's reward stage in the figures. `rewarded`: jobs by these seconds, which are
+    the bound of theirs; those under 0 have rewards that take no time.
+    """
 
     setting: Setting
     stage: float
@@ -142,13 +147,18 @@ class Measured:
     rewarded: Mapping[float, Sequence[Experiment]]
 
     def over(self, plain: Experiment, trial: Experiment, stage: float, trial_stage: float = 0.0) -> float:
-        """Prompts of a job for one of the plain job in the same time, both of as many rounds. The stages are of
-        rewards, after generation."""
+        """Return a job's prompts for one of the plain job in the same time, both of as many rounds.
+
+        The stages are of rewards, after generation.
+        """
         return speedup(plain.first(len(trial.reports)), trial, stage, trial_stage)
 
     def figures(self) -> list[dict[str, Any]]:
-        """Steps against the colocated plain job whose rewards are a `stage`; the whole and Auto also against the
-        disaggregated one, and both without any time for rewards."""
+        """Return the steps against the colocated plain job whose rewards are a `stage`.
+
+        The complete system and Auto are also compared with the disaggregated job, and both without any time for
+        rewards.
+        """
         return list(self._figures())
 
     def _figures(self) -> Iterator[dict[str, Any]]:
@@ -178,7 +188,7 @@ class Measured:
             yield told(f"{step}_without_reward_time", self.over(base, free, 0.0), limits[0.0])
 
     def rows(self) -> list[dict[str, Any]]:
-        """A line for each job and length of the reward stage."""
+        """Return a row for each job and length of the reward stage."""
         return list(self._rows())
 
     def _rows(self) -> Iterator[dict[str, Any]]:

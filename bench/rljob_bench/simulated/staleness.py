@@ -36,8 +36,10 @@ Fig. 10), and on 256 in halves, near the best split."""
 
 
 def staleness(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]:
-    """Distributions, and speed-up over synchronous by capacity and by bound; on generated lengths or, with `traces`, on
-    recorded ones instead. Raises `TraceError`."""
+    """Measure distributions, and speed-up over synchronous by capacity and by bound.
+
+    On generated lengths or, with `traces`, on recorded ones instead. Raises `TraceError`.
+    """
     window = QUICK if quick else WINDOW
     if traces is not None:
         lengths = recorded(traces, seed)

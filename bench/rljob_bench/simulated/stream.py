@@ -1,14 +1,15 @@
-"""`rljob bench stream`: training beside generation against training after it, and with rollout machines lent to it
-(RollPacker §4.4, Table 3), nothing else changed: the same machines, prompts, weight versions, and so the same lengths
+"""The benchmark `rljob bench stream`: training during generation, and on loaned machines, against training after it.
+
+RollPacker §4.4, Table 3. Nothing else changes: the same machines, prompts and weight versions, and so the same lengths
 of every response.
 
 The limits are perfect overlap. With the trainer alone an update adds to its round only its fixed seconds, or what its
-tokens take longer than all of the generation; with machines on loan, which make the trainer quicker, only its fixed
-seconds. Each job is also played with half of its trainer machines generating instead: there loans have something to
-gain, and there they are ablated. A fixed trigger lends once so many responses are done, whatever is predicted (Table
-3's other rows). With the last of these triggers and groups fetched at once, trainer and lent machines begin when
-generation has ended (Table 4). And our own choice is asked in other windows: shares of the responses done between which
-machines may be lent.
+tokens take longer than all of the generation; with loaned machines, which make the trainer quicker, only its fixed
+seconds. Each job is also simulated with half of its trainer machines generating instead: there loans have something to
+gain, and there they are ablated. A fixed trigger starts loans once a given share of the responses is done, whatever is
+predicted (Table 3's other rows). With the last of these triggers, and groups fetched together, trainer and loaned
+machines begin when generation has ended (Table 4). The product's own decision is also measured in other windows: shares
+of the responses done between which machines may be loaned.
 """
 
 from __future__ import annotations
@@ -49,8 +50,10 @@ QUICK = Plan(settings=(small(SETTINGS[0]),), plain_rounds=2)
 
 
 def stream(*, quick: bool, seed: int, traces: Path | None = None, profile: Profile | None = None) -> dict[str, Any]:
-    """Measure plain rounds and rounds that race, on generated lengths or, with `traces`, on those instead; `profile`:
-    of the engines. Raises `TraceError` and `ProfileError`."""
+    """Measure plain and oversampled rounds, on generated lengths or, with `traces`, on those instead.
+
+    `profile`: of the engines. Raises `TraceError` and `ProfileError`.
+    """
     plan = QUICK if quick else Plan()
     plan = replace(plan, settings=settings_for(plan.settings, quick=quick, traces=traces, profile=profile))
     figures: list[dict[str, Any]] = []
@@ -79,7 +82,7 @@ def scarce(setting: Setting) -> Setting:
 
 
 def at_once(adapt: Callable[[Settings], Settings]) -> Callable[[Settings], Settings]:
-    """The same, but nothing is trained on before all of it is generated."""
+    """Return the same, but nothing is trained on before all of it is generated."""
     return lambda settings: replace(adapt(settings), fetch_as_they_end=False)
 
 
@@ -101,7 +104,7 @@ def other_windows() -> dict[str, tuple[float, float]]:
 
 
 def ablated(setting: Setting, lent: Technique, rounds: int, seed: int) -> dict[str, Experiment]:
-    """The job with machines on loan, one thing about the loans changed."""
+    """Return the job with machines on loan, one thing about the loans changed."""
     techniques = {
         f"from_{share * 100:.0f}": replace(lent, name=f"{lent.name}, from {share:.0%} done", adapt=trigger(share))
         for share in TRIGGERS

@@ -1,5 +1,6 @@
-"""Auto against the truth, without a coordinator: a job whose rounds are played on one engine while its plans are chosen
-on another. What the job sees is what a store would have kept: lengths of past rounds, stopped responses as stopped.
+"""Auto against the truth, without a coordinator: rounds run on one engine, plans are chosen on another.
+
+What the job observes is what a store would have kept: lengths of past rounds, stopped responses as stopped.
 
 This is how the margins of `planner` were found and are kept: no workload may lose more than 2 % by Auto, also when the
 engine is 30 % off its model in any of its coefficients.
@@ -45,7 +46,7 @@ PERTURBATION = 0.3
 
 
 def perturbed(law: LatencyModel, random: Random, by: float = PERTURBATION) -> LatencyModel:
-    """An engine whose every coefficient is off by up to this share, each by its own."""
+    """Return an engine with each coefficient off by up to this share, each by its own."""
 
     def off() -> float:
         return 1 + by * random.uniform(-1, 1)
@@ -185,7 +186,7 @@ class _Play:
 
 
 def against(job: Job, choices: CandidatePlans) -> tuple[Trial, Trial]:
-    """The job with these choices, and with their reference plan alone."""
+    """Return the job with these choices, and with their reference plan alone."""
     return play(job, choices), play(job, replace(choices, plans=choices.plans[:1]))
 
 

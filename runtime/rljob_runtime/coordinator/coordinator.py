@@ -125,8 +125,10 @@ class Coordinator:
     # --- life ---
 
     async def run(self) -> Finished | None:
-        """Run the job; return its result, or None if stopped first. Raises `StaleTerm` if a later coordinator has the
-        term."""
+        """Run the job; return its result, or None if stopped first.
+
+        Raises `StaleTerm` if a later coordinator has the term.
+        """
         self._fleet.on_change = self.loop.notify
         self._follower.on_change = self.loop.notify
         restarts = await self._store.do(Store.count_restart)

@@ -57,8 +57,10 @@ class Backend(Protocol):
         ...
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
-        """Find or make relay and replicas of one machine, in any layout. Raises `PeerTimeout` if it does not join in
-        time."""
+        """Find or make relay and replicas of one machine, in any layout.
+
+        Raises `PeerTimeout` if it does not join in time.
+        """
         ...
 
     async def release(self, member: Member) -> None:

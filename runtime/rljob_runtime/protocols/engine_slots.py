@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EngineSlots:
-    """The slots of a machine with `accelerators`, `each` of them in a slot. Raises `ValueError` if they do not split
-    evenly."""
+    """The slots of a machine with `accelerators`, `each` of them in a slot.
+
+    Raises `ValueError` if they do not split evenly.
+    """
 
     accelerators: int
     each: int = 1
@@ -30,8 +32,9 @@ class EngineSlots:
         return self.accelerators // self.each
 
     def leading(self, tensor_parallel: int) -> tuple[int, ...]:
-        """Return the slots that lead an engine in this layout. Raises `ValueError` with both numbers if it does not
-        fit.
+        """Return the slots that lead an engine in this layout.
+
+        Raises `ValueError` with both numbers if it does not fit.
 
         >>> EngineSlots(4).leading(2), EngineSlots(8, each=2).leading(4)
         ((0, 2), (0, 2))

@@ -62,10 +62,9 @@ class GradientWorker(Protocol):
         ...
 
     async def deliver(self, term: int, step: int, number: int, inbox: RelayMember) -> ContributionReceipt:
-        """Send the sums of `step` to the trainer's gradient inbox as version `number`; return when it holds them
-        completely.
+        """Send the sums of `step` to the trainer's gradient inbox as version `number`.
 
-        Raises `Refused` if there are no sums, or they cannot be sent.
+        Return when the inbox holds them completely. Raises `Refused` if there are no sums, or they cannot be sent.
         """
         ...
 

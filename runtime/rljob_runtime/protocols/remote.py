@@ -53,8 +53,10 @@ class PeerChannel(Protocol):
     """Calls to one peer. Raises the errors of `protocols.errors` only."""
 
     async def call(self, timeout: float, method: str, *arguments: Any) -> Any:
-        """Call `method` and return its result. Raises `PeerGone`, `PeerTimeout` after `timeout` seconds, or what the
-        peer raises."""
+        """Call `method` and return its result.
+
+        Raises `PeerGone`, `PeerTimeout` after `timeout` seconds, or what the peer raises.
+        """
         ...
 
 
@@ -135,8 +137,10 @@ class RemoteRelay:
 
 
 class RemoteTrainer:
-    """The trainer's ranks as one peer: every rank receives every call, in the same order. The first rank's answer
-    counts."""
+    """The trainer's ranks as one peer.
+
+    Every rank receives every call, in the same order. The first rank's answer counts.
+    """
 
     def __init__(self, ranks: PeerChannel, timeouts: CallTimeouts) -> None:
         self._ranks = ranks

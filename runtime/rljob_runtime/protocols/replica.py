@@ -129,9 +129,9 @@ class Replica(Protocol):
         ...
 
     async def load(self, term: int, version: int) -> int:
-        """Load `version`, or a newer one, from this machine's relay segment; reset the prefix cache; return the
-        version.
+        """Load `version`, or a newer one, from this machine's relay segment; return the version.
 
-        Raises `Refused` if requests are held, and `WrongVersion` if the relay does not hold the version completely.
+        The prefix cache is reset. Raises `Refused` if requests are held, and `WrongVersion` if the relay does not hold
+        the version completely.
         """
         ...

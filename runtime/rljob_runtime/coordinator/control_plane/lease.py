@@ -101,8 +101,10 @@ class TermLease:
                 return int(taken["spec"]["leaseTransitions"])
 
     async def keep(self) -> None:
-        """Renew until cancelled. Raises `StaleTerm` if another pod holds it, and `LeaseLost` if no renewal succeeds for
-        its duration."""
+        """Renew until cancelled.
+
+        Raises `StaleTerm` if another pod holds it, and `LeaseLost` if no renewal succeeds for its duration.
+        """
         clock, period, patience = asyncio.get_running_loop().time, self._duration / RENEWALS, self._duration / PATIENCES
         pause = period
         wait: Callable[[float], Awaitable[None]] = self._until_requested

@@ -26,8 +26,11 @@ class Expired(Refused):
 
 
 class ApiClient:
-    """The verbs that a coordinator needs. Raises `PeerTimeout` when the server cannot be reached or is overloaded, and
-    `Refused` with the server's message when it refuses."""
+    """The verbs that a coordinator needs.
+
+    Raises `PeerTimeout` when the server cannot be reached or is overloaded, and `Refused` with the server's message
+    when it refuses.
+    """
 
     def __init__(self, kube: KubeClient) -> None:
         self._kube = kube
@@ -58,8 +61,10 @@ class ApiClient:
     async def watch(
         self, resource: Resource, namespace: str, name: str, version: str, seconds: int
     ) -> AsyncIterator[Json]:
-        """Yield one object each time it changes after `version`, for at most `seconds`. Raises `Expired` when the
-        version is too old."""
+        """Yield one object each time it changes after `version`, for at most `seconds`.
+
+        Raises `Expired` when the version is too old.
+        """
         fields = f"metadata.name={name}"
         with _in_protocol_errors(f"watch {resource.path(namespace, name)}"):
             async for _, found in self._kube.watch(resource, namespace, version, seconds, fields=fields):

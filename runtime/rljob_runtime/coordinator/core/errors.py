@@ -19,8 +19,7 @@ class ModelNotUsable(Exception):
 
 
 class LayoutNotUsable(Exception):
-    """A tensor parallel size of the job does not split the model, or no machine can start an engine of the default
-    one."""
+    """A tensor parallel size of the job does not split the model, or no machine can start the default layout."""
 
 
 class ExportRefused(Exception):

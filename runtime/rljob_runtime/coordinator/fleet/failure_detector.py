@@ -100,8 +100,10 @@ class FailureDetector:
             log.info("%s answered a heartbeat after %.1f s: its timeout grows", machine.name, seconds)
 
     async def check(self, machine: RolloutMachine) -> bool:
-        """Read the status of its relay; return False if no answer comes. A machine whose process has ended is marked
-        lost."""
+        """Read the status of its relay; return False if no answer comes.
+
+        A machine whose process has ended is marked lost.
+        """
         try:
             status = await machine.relay.status(self._term)
         except PeerTimeout:

@@ -209,8 +209,10 @@ class Fleet:
     # --- loss ---
 
     def mark_lost(self, name: str, reason: str, detail: object = "") -> None:
-        """Mark a machine as lost because a call failed. Its task starts again, the chain is repaired, and the operator
-        is notified, all immediately."""
+        """Mark a machine as lost because a call failed.
+
+        Its task starts again, the chain is repaired, and the operator is notified, all immediately.
+        """
         machine = self._joined.pop(name, None)
         if machine is None:
             return

@@ -88,8 +88,10 @@ class RolloutMachine:
         self.host, self.port = status.host, status.port
 
     def loan_accelerators(self) -> bool:
-        """Mark the engines as asleep and without weights. Return False if the worker does not need their
-        accelerators."""
+        """Mark the engines as asleep and without weights.
+
+        Return False if the worker does not need their accelerators.
+        """
         if self.peers.shares_accelerators:
             self.loaned, self.loaded_version, self.tensor_parallel = True, None, SLEEPING
         return self.loaned

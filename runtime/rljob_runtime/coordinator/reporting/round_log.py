@@ -127,8 +127,10 @@ class TensorBoard:
 
 @dataclass
 class _Target:
-    """One writer. `lost`: rounds that it failed to write. `why`: the last error; empty if the last round was
-    written."""
+    """One writer.
+
+    `lost`: rounds that it failed to write. `why`: the last error; empty if the last round was written.
+    """
 
     make: Callable[[], Writer]
     writer: Writer | None = None

@@ -1,5 +1,4 @@
-"""Round snapshot: the state of a running round, as input of a loan decision
-(`scheduling.lending.gain.RoundSnapshot`)."""
+"""Round snapshot: the state of a running round, as `scheduling.lending.gain` takes it for a loan decision."""
 
 from __future__ import annotations
 

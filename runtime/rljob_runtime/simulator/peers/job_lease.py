@@ -53,8 +53,10 @@ class SimulatedLeases:
 
 
 class Watch:
-    """The operator's observation of a Lease: how long it is unchanged. Time without access to the API server does not
-    count."""
+    """The operator's observation of a Lease: how long it is unchanged.
+
+    Time without access to the API server does not count.
+    """
 
     def __init__(self) -> None:
         self._seen: tuple[int, str] | None = None
