@@ -2,7 +2,7 @@
 
 The last column of each table in `docs/concepts/glossary.md` is the dictionary: a word in backticks is refused, and the
 first column says what to write. codespell looks for the words in code, documents, status texts and the subjects of
-commits that `main` does not have. It looks inside names too: `lentMachines` and `is_lent` contain *lent*.
+commits that `main` does not have. It looks inside names too: each part of `snake_case` and `camelCase` is a word.
 
 `hack/words-allowed.txt` has places where a word stays: a column of a database, a name on the wire, a page that quotes.
 The list only shrinks: a test fails for a needless row, and `--prune` removes it.

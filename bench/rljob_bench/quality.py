@@ -196,7 +196,7 @@ def _curve(setting: Setting, technique: str, seed: int, folder: Path) -> Curve:
     curve = Curve(technique, seed, rewards, prompts, _rewards(folder / "evaluated")[0])
     kept.write_text(json.dumps(vars(curve)), encoding="utf-8")
     for job in ("trained", "evaluated"):
-        # Gigabytes for each job of SmolLM2, which nobody reads any more.
+        # Gigabytes for each job of SmolLM2, which are not read again.
         for weights in ("checkpoints", "model"):
             shutil.rmtree(folder / job / weights)
     return curve

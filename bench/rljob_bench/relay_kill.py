@@ -2,7 +2,8 @@
 
 What is measured is the relays' part: how soon the predecessor notices (where the process dies and its machine lives),
 and how long after the order to close the chain the successor receives again. Before that order come the coordinator's
-two beats, where a machine has no power. Relays run in network namespaces around one switch, on links of a fixed rate.
+two heartbeats, where a machine has no power. Relays run in network namespaces around one switch, on links of a fixed
+rate.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def measure(*, quick: bool, seed: int) -> dict[str, Any]:
             "chunks_received_twice",
             sum(row["chunks_received_twice"] for row in rows),
             0.0,
-            "a broadcast begun anew sends the successor all of it",
+            "a broadcast begun again sends the successor all of it",
             0.0,
             unit="chunks",
             better="lower",

@@ -230,7 +230,7 @@ def job_of(plan: Plan, repack: bool, seed: int, version: int = 0) -> RLJob:
 
 
 class _Machines(DelegatingBackend):
-    """Another backend, that remembers the seats it found."""
+    """Another backend, with a record of the replicas that it found."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
@@ -274,14 +274,14 @@ async def _in_turn(plan: Plan, placement: ActorPlacement, seed: int) -> tuple[li
 async def _by_hand(
     plan: Plan,
     folder: ModelFolder,
-    seats: dict[str, Replica],
+    replicas: dict[str, Replica],
     term: int,
     version: int,
     clock: Callable[[], float],
     seed: int,
 ) -> list[Measured]:
     """`repeats` of each context, after one that is not counted."""
-    source, receiver, *_ = [seats[name] for name in sorted(seats)]
+    source, receiver, *_ = [replicas[name] for name in sorted(replicas)]
     held = [await _load(replica, term, version) for replica in (source, receiver)]
     prober = MoveBenchmark(
         ManualMover(source, term, held[0], clock),

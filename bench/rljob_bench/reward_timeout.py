@@ -50,7 +50,7 @@ class Plan:
     endless_share: float = 0.05
     """Of the responses. Exactly this share never ends, whatever the seed."""
     max_seconds: float = 30.0
-    seats: int = 2
+    processes: int = 2
 
 
 QUICK = Plan(problems=3, slow_share=1 / 3, slow_seconds=0.6, endless_share=1 / 12, max_seconds=8.0)
@@ -147,8 +147,8 @@ async def _measure(plan: Plan, responses: Sequence[Response]) -> tuple[_Outcome,
 
 async def _score(name: str, plan: Plan, responses: Sequence[Response], timeout: RewardTimeout) -> _Outcome:
     """All responses of a round at once, then the next round, as a job does."""
-    sandbox = _Metered(plan.seats)
-    rule = CodeRule("code", settings=CodeReward(parallelism=plan.seats), timeout=timeout)
+    sandbox = _Metered(plan.processes)
+    rule = CodeRule("code", settings=CodeReward(parallelism=plan.processes), timeout=timeout)
     scores: list[float] = []
     size = plan.problems * plan.responses
     async with CodeScorer(rule, sandbox) as scorer:
@@ -169,8 +169,8 @@ async def _one(scorer: CodeScorer, place: int, response: Response) -> float:
 class _Metered(Sandbox):
     """Notes the processor time of each program, by what it was given to read."""
 
-    def __init__(self, seats: int) -> None:
-        super().__init__(seats)
+    def __init__(self, processes: int) -> None:
+        super().__init__(processes)
         self.cpu: defaultdict[str, float] = defaultdict(float)
 
     async def run(self, program: Program) -> Run:

@@ -1,8 +1,8 @@
 """Allowed differences: a YAML file that names each change that was meant, and why.
 
 - place: names/metrics/coordinator/*   # where; `*` stands for any text, and the default for any place
-  old: lent_machines
-  new: loaned_machines
+  old: deferred
+  new: deferred_prompts
   why: API names
 """
 

@@ -88,7 +88,7 @@ class WorkerPeer(SimulatedWorker):
     def __init__(self) -> None:
         self.inboxes = GradientInboxes()
         self.inboxes.open(1)
-        super().__init__("rollout-0", Weights(whole=1), lambda: self.inboxes, TrainerCosts(lent_token=0.01))
+        super().__init__("rollout-0", Weights(whole=1), lambda: self.inboxes, TrainerCosts(loaned_token=0.01))
 
     async def pid(self):
         return os.getpid()

@@ -852,7 +852,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the history check believes that what was assigned was trained on",
         f"{RUNTIME}/audit/asynchronous.py",
-        "if draw.fate is None and draw.step is not None and draw.step != updates.ended + 1:",
+        "if draw.outcome is None and draw.step is not None and draw.step != updates.ended + 1:",
         "if False:",
         (f"{AUDIT}::test_what_is_wrong_with_groups_is_told_with_its_key[it is assigned to an update that is over]",),
     ),

@@ -52,7 +52,7 @@ class Outcome:
     moved: int = 0
     """Responses that went to another replica."""
     recomputed_share: float = 0.0
-    """Of the replicas' seconds: context computed anew after an interruption or a move."""
+    """Of the replicas' seconds: context computed again after an interruption or a move."""
 
     @property
     def seconds(self) -> float:

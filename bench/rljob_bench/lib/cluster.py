@@ -46,13 +46,13 @@ class BenchmarkCluster:
     achieved: Achieved = VLLM_NVLINK
     assumptions: Assumptions = field(default=STANDARD)
     lendable: bool = False
-    """Whether rollout machines can be lent to training."""
+    """Whether rollout machines can be loaned to training."""
     engines: ProfiledEngines | None = None
     """As measured, with every size among them; None: by the roofline."""
 
     def __post_init__(self) -> None:
         for size in (self.tensor_parallel, *self.wider):
-            self._seats.leading(size)
+            self._slots.leading(size)
             self._speed(size)
         if self.machines < 1 or self.trainer_accelerators < 1:
             raise ValueError(
@@ -60,7 +60,7 @@ class BenchmarkCluster:
             )
 
     @property
-    def _seats(self) -> EngineSlots:
+    def _slots(self) -> EngineSlots:
         return EngineSlots(self.accelerators_per_machine, self.tensor_parallel)
 
     @property
@@ -95,7 +95,7 @@ class BenchmarkCluster:
         link = assumed.relay_bandwidth.value
         chunks = max(1.0, self.weight_bytes / assumed.relay_chunk.value)
         return ClusterSpec(
-            replicas=self._seats.count,
+            replicas=self._slots.count,
             lendable=self.lendable,
             engine=self.engine(),
             tensor_parallel=self.tensor_parallel,
@@ -120,10 +120,10 @@ class BenchmarkCluster:
         return TrainerCosts(
             step=assumed.step_fixed_seconds.value,
             token=token / self.trainer_accelerators,
-            lend=assumed.layout_seconds.value
+            loan_start=assumed.layout_seconds.value
             + assumed.unit_start_seconds.value
             + self.weight_bytes / self.accelerators_per_machine / load,
-            lent_token=token / self.accelerators_per_machine,
+            loaned_token=token / self.accelerators_per_machine,
             bring=self.model.parameters * SUM_BYTES / assumed.relay_bandwidth.value,
             publish=self.weight_bytes / assumed.copy_bandwidth.value,
             checkpoint=self.model.parameters * assumed.optimizer_bytes.value / assumed.checkpoint_bandwidth.value,

@@ -39,7 +39,7 @@ class Measured:
 
 
 class ManualMover:
-    """A replica, led by hand in office `term`. It holds the weights `version`."""
+    """A replica, commanded by hand with `term`. It holds the weights `version`."""
 
     def __init__(self, replica: Replica, term: int, version: int, clock: Callable[[], float]) -> None:
         self.version = version

@@ -105,7 +105,7 @@ class RecordedBackend(DelegatingBackend):
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         found = await super().rollout_machine(term, member, model_files)
         return replace(
-            found, replicas=tuple(RecordedReplica(seat, self._history, self._clock) for seat in found.replicas)
+            found, replicas=tuple(RecordedReplica(replica, self._history, self._clock) for replica in found.replicas)
         )
 
 

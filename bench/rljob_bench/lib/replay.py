@@ -173,7 +173,7 @@ class ReplayBackend(DelegatingBackend):
 
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         found = await super().rollout_machine(term, member, model_files)
-        return replace(found, replicas=tuple(ReplayingReplica(seat, self._lengths) for seat in found.replicas))
+        return replace(found, replicas=tuple(ReplayingReplica(replica, self._lengths) for replica in found.replicas))
 
     async def release(self, member: Member) -> None:
         if member.role is not Role.TRAINER:

@@ -20,7 +20,7 @@ from rljob_runtime.workloads.scaled import Scaled
 GENERATOR = "dapo-32b"
 STAND_INS = {
     "trainer": "publishes the same weights each round by the real relays; an update takes no time",
-    "rewards": "Python, has_number: 1 for a text with a number; nobody is trained for it",
+    "rewards": "Python, has_number: 1 for a text with a number; no model is trained for it",
     "lengths": "replayed: ends of sequence ignored, as many tokens as the workload says",
 }
 MAX_PROMPT_TOKENS = 128

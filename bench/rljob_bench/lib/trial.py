@@ -43,8 +43,8 @@ class Technique:
     planner: bool = False
     """Machines may be laid out with every larger tensor parallel size too, or with those of them that were measured;
     the operator's policy chooses."""
-    lend: bool = False
-    """Rollout machines may be lent to training."""
+    loans: bool = False
+    """Rollout machines may be loaned to training."""
     auto: bool = False
     adapt: Callable[[Settings], Settings] | None = None
     """See `scenario.Scenario`."""
@@ -106,7 +106,7 @@ class Experiment:
             "long_round_seconds": self.mean("seconds", RoundKind.PLAIN, RoundKind.LONG),
             "preemptions": sum(report.preemptions or 0 for report in self.reports),
             "largest_tensor_parallel_size": max(report.tensor_parallel_size or 0 for report in self.reports),
-            "machines_lent": sum(report.loaned_machines or 0 for report in self.reports),
+            "machines_loaned": sum(report.loaned_machines or 0 for report in self.reports),
             "plans": dict(Counter(report.plan or "as asked" for report in self.reports)),
             "discarded_token_share": round(discarded / tokens, 4),
         }
@@ -127,7 +127,7 @@ def cluster_of(setting: Setting, technique: Technique = PLAIN, *, colocated: boo
         accelerators_per_machine=machine,
         tensor_parallel=size,
         wider=larger if technique.planner else (),
-        lendable=technique.lend,
+        lendable=technique.loans,
         engines=setting.engines,
     )
 

@@ -186,5 +186,5 @@ def _row(setting: Setting, run: str, one: Round) -> dict[str, Any]:
         "machines": one.machines,
         "seconds": one.report.seconds,
         "generation_seconds": one.report.generation_seconds,
-        "foretold_seconds": {str(each.machines): each.seconds for each in one.report.machine_forecasts or ()},
+        "predicted_seconds": {str(each.machines): each.seconds for each in one.report.machine_forecasts or ()},
     }

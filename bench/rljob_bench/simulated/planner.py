@@ -213,7 +213,7 @@ def _row(run: str, report: RoundReport) -> dict[str, Any]:
         "tensor_parallel_size": report.tensor_parallel_size,
         "mean_response_tokens": report.mean_response_tokens,
         "generation_seconds": report.generation_seconds,
-        "foretold_seconds": {str(one.tensor_parallel_size): one.seconds for one in report.layout_forecasts or ()},
+        "predicted_seconds": {str(one.tensor_parallel_size): one.seconds for one in report.layout_forecasts or ()},
         "layout_seconds": report.layout_seconds,
         "preemptions": report.preemptions,
     }

@@ -27,7 +27,7 @@ from rljob_runtime.simulator.peers.assumptions import SETTINGS, Setting
 
 PLANNER = replace(TAIL, name="tail batching + planner", planner=True)
 STREAM = replace(PLANNER, name="tail batching + planner + stream", stream=True)
-WHOLE = replace(STREAM, name="tail batching + planner + stream + lent machines", lend=True)
+WHOLE = replace(STREAM, name="tail batching + planner + stream + loaned machines", loans=True)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def stream(*, quick: bool, seed: int, traces: Path | None = None, profile: Profi
     for setting in (each for asked in plan.settings for each in (asked, scarce(asked))):
         for technique, rounds in ((PLAIN, plan.plain_rounds), (TAIL, plan.tail_rounds)):
             compared = Compared.of(setting, technique, rounds, seed)
-            ablations = {} if setting in plan.settings else ablated(setting, compared.lent.technique, rounds, seed)
+            ablations = {} if setting in plan.settings else ablated(setting, compared.loaned.technique, rounds, seed)
             figures += compared.figures(setting, ablations)
             trials = (*compared.trials, *ablations.values())
             rows += [{"setting": setting.name, **trial.row()} for trial in trials]
@@ -87,13 +87,13 @@ def at_once(adapt: Callable[[Settings], Settings]) -> Callable[[Settings], Setti
 
 
 def trigger(share: float) -> Callable[[Settings], Settings]:
-    """Half of the machines are lent once this share of the responses is done."""
+    """Loan half of the machines once this share of the responses is done."""
     rules = LoanRules(min_completed=share, max_completed=1.0, requires_gain=False)
     return lambda settings: replace(settings, lending=rules)
 
 
 def window(least: float, most: float) -> Callable[[Settings], Settings]:
-    """Machines may be lent while so much of the responses is done."""
+    """Allow loans while between `least` and `most` of the responses are done, as shares."""
     return lambda settings: replace(settings, lending=LoanRules(least, most))
 
 
@@ -103,53 +103,53 @@ def other_windows() -> dict[str, tuple[float, float]]:
     return {label: bounds for label, bounds in WINDOWS.items() if bounds != (usual.min_completed, usual.max_completed)}
 
 
-def ablated(setting: Setting, lent: Technique, rounds: int, seed: int) -> dict[str, Experiment]:
+def ablated(setting: Setting, loaned: Technique, rounds: int, seed: int) -> dict[str, Experiment]:
     """Return the job with machines on loan, one thing about the loans changed."""
     techniques = {
-        f"from_{share * 100:.0f}": replace(lent, name=f"{lent.name}, from {share:.0%} done", adapt=trigger(share))
+        f"from_{share * 100:.0f}": replace(loaned, name=f"{loaned.name}, from {share:.0%} done", adapt=trigger(share))
         for share in TRIGGERS
     }
     last = techniques[f"from_{TRIGGERS[-1] * 100:.0f}"]
     assert last.adapt is not None
     techniques["at_once"] = replace(last, name=f"{last.name}, fetched at once", adapt=at_once(last.adapt))
     for label, (least, most) in other_windows().items():
-        name = f"{lent.name}, looked for from {least:.0%} to {most:.0%}"
-        techniques[label] = replace(lent, name=name, adapt=window(least, most))
+        name = f"{loaned.name}, looked for from {least:.0%} to {most:.0%}"
+        techniques[label] = replace(loaned, name=name, adapt=window(least, most))
     return {label: run(setting, each, rounds, seed, colocated=False) for label, each in techniques.items()}
 
 
 @dataclass(frozen=True)
 class Compared:
-    """The job that trains after generation, the one that trains beside it, and the one that lends machines too."""
+    """The job that trains after generation, the one that trains during it, and the one that loans machines too."""
 
     after: Experiment
     beside: Experiment
-    lent: Experiment
+    loaned: Experiment
 
     @classmethod
     def of(cls, setting: Setting, technique: Technique, rounds: int, seed: int) -> Compared:
         """Play them."""
         beside = replace(technique, name=f"{technique.name} + stream", stream=True)
-        lent = replace(beside, name=f"{beside.name} + lent machines", lend=True)
-        return cls(*(run(setting, each, rounds, seed, colocated=False) for each in (technique, beside, lent)))
+        loaned = replace(beside, name=f"{beside.name} + loaned machines", loans=True)
+        return cls(*(run(setting, each, rounds, seed, colocated=False) for each in (technique, beside, loaned)))
 
     @property
     def trials(self) -> tuple[Experiment, Experiment, Experiment]:
         """All of them."""
-        return self.after, self.beside, self.lent
+        return self.after, self.beside, self.loaned
 
     def figures(self, setting: Setting, ablations: Mapping[str, Experiment]) -> Iterator[dict[str, Any]]:
         """How many times as fast as training after generation."""
         name = f"{setting.name}.{self.after.technique.name.replace(' ', '_')}"
         goal, anchor = (GOAL, PAPER) if self.after.technique is PLAIN else (None, None)
-        alone, shared = (self.after.seconds() / overlapped(setting, self.after, lent=lent) for lent in (False, True))
+        alone, shared = (self.after.seconds() / overlapped(setting, self.after, loaned=each) for each in (False, True))
         yield figure(name, speedup(self.after, self.beside), goal, anchor, alone)
-        yield figure(f"{name}.lent", speedup(self.after, self.lent), goal, anchor, shared)
+        yield figure(f"{name}.loaned", speedup(self.after, self.loaned), goal, anchor, shared)
         for label, trial in ablations.items():
-            yield figure(f"{name}.lent.{label}", speedup(self.after, trial), limit=shared)
+            yield figure(f"{name}.loaned.{label}", speedup(self.after, trial), limit=shared)
 
 
-def overlapped(setting: Setting, after: Experiment, *, lent: bool) -> float:
+def overlapped(setting: Setting, after: Experiment, *, loaned: bool) -> float:
     """Seconds of the job under perfect overlap."""
     fixed = cluster_of(setting, colocated=False).costs().step
     total = 0.0
@@ -158,5 +158,5 @@ def overlapped(setting: Setting, after: Experiment, *, lent: bool) -> float:
         assert seconds is not None
         assert generation is not None
         assert training is not None
-        total += seconds - (training - fixed if lent else min(generation, training - fixed))
+        total += seconds - (training - fixed if loaned else min(generation, training - fixed))
     return total

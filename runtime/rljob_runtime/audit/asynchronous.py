@@ -25,7 +25,7 @@ class Draw:
     ready: int | None
     step: int | None
     place: int | None
-    fate: str | None
+    outcome: str | None
     reason: str | None
 
 
@@ -34,7 +34,7 @@ def audit_groups(db: sqlite3.Connection, updates: Updates) -> AuditResult:
     drawn = _drawn(db)
     fresh = (prompt for prompt, draws in drawn.items() if draws[0].version is not None)
     cursor = Cursor(*db.execute("SELECT epoch, position FROM pool").fetchone())
-    trained = {draw.step for draws in drawn.values() for draw in draws if draw.fate == "trained" and draw.step}
+    trained = {draw.step for draws in drawn.values() for draw in draws if draw.outcome == "trained" and draw.step}
     findings = [
         *updates.gaps(trained),
         *(finding for prompt, draws in drawn.items() for finding in _prompt(prompt, draws, updates)),
@@ -44,7 +44,7 @@ def audit_groups(db: sqlite3.Connection, updates: Updates) -> AuditResult:
         *_samples(db),
         *_tokens(db),
     ]
-    where = Counter(draws[-1].fate or "open" for draws in drawn.values())
+    where = Counter(draws[-1].outcome or "open" for draws in drawn.values())
     held = "ifnull(tokens, ifnull((SELECT SUM(length(c.tokens)) / 4 FROM experience_chunks AS c WHERE c.epoch = s.epoch"
     held += " AND c.idx = s.idx AND c.draw = s.draw AND c.sample = s.sample), 0))"
     kept = f"FROM samples AS s JOIN groups AS g ON {_GROUP} WHERE g.fate = 'trained'"
@@ -78,29 +78,29 @@ def _prompt(prompt: PromptKey, draws: list[Draw], updates: Updates) -> Iterator[
     if [draw.number for draw in draws] != list(range(len(draws))):
         yield Finding(Rule.GAP, key, f"has draws {', '.join(str(draw.number) for draw in draws)}")
     for draw in draws[:-1]:
-        if draw.fate != "requeued":
-            told = f"is {draw.fate or 'open'} by draw {draw.number}, and drawn again"
+        if draw.outcome != "requeued":
+            told = f"is {draw.outcome or 'open'} by draw {draw.number}, and drawn again"
             yield Finding(Rule.TWICE, key, told)
-    if sum(draw.fate == "trained" for draw in draws) > 1:
+    if sum(draw.outcome == "trained" for draw in draws) > 1:
         yield Finding(Rule.TWICE, key, f"is trained on by updates {', '.join(str(draw.step) for draw in draws)}")
     for draw in draws:
         yield from (Finding(rule, key, f"{what} (draw {draw.number})") for rule, what in _draw(draw, updates))
 
 
 def _draw(draw: Draw, updates: Updates) -> Iterator[tuple[Rule, str]]:
-    if draw.fate in ("filtered", "requeued"):
+    if draw.outcome in ("filtered", "requeued"):
         if not draw.reason:
-            yield Rule.UNFOUNDED, f"is {draw.fate} for no reason"
+            yield Rule.UNFOUNDED, f"is {draw.outcome} for no reason"
         if draw.step is not None:
-            yield Rule.TWICE, f"is {draw.fate}, and assigned to update {draw.step}"
-    if draw.fate == "trained":
+            yield Rule.TWICE, f"is {draw.outcome}, and assigned to update {draw.step}"
+    if draw.outcome == "trained":
         if draw.step is None or not updates.began < draw.step <= updates.ended:
             yield Rule.UNFOUNDED, f"is trained on by update {draw.step}, which is not done"
         if draw.ready is None:
             yield Rule.UNFOUNDED, "is trained on, and was never ready"
-    if draw.fate is None and draw.step is not None and draw.step != updates.ended + 1:
+    if draw.outcome is None and draw.step is not None and draw.step != updates.ended + 1:
         yield Rule.LOST, f"is assigned to update {draw.step}, and {updates.ended} is the last that is done"
-    if draw.version is None and draw.fate != "requeued":
+    if draw.version is None and draw.outcome != "requeued":
         yield Rule.MIXED, "has no weight version"
 
 
@@ -185,9 +185,9 @@ def _tokens(db: sqlite3.Connection) -> Iterator[Finding]:
         "SELECT s.epoch, s.idx, s.draw, s.sample, s.tokens, g.fate, s.finish FROM samples AS s JOIN groups AS g"
         f" ON {_GROUP} WHERE s.finish IS NOT NULL"
     )
-    for *row, kept, fate, _ in samples:
+    for *row, kept, outcome, _ in samples:
         key, held = f"{row[0]}.{row[1]}.{row[3]}", sums.get(tuple(row), 0)
         if kept is not None and held:
             yield Finding(Rule.UNEQUAL, key, f"has {held} tokens, and {kept} that are gone")
-        elif not (kept or held) and fate in (None, "trained"):
+        elif not (kept or held) and outcome in (None, "trained"):
             yield Finding(Rule.UNEQUAL, key, "has come to its end without a token")

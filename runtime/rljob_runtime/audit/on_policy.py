@@ -28,7 +28,7 @@ def audit_rounds(db: sqlite3.Connection, updates: Updates) -> AuditResult:
         *_responses(db),
         *_tokens(db),
     ]
-    where = Counter(fate or "open" for fate in (draws[-1][1] for draws in drawn.values()))
+    where = Counter(outcome or "open" for outcome in (draws[-1][1] for draws in drawn.values()))
     kept = "FROM trajectories WHERE outcome = 'trained'"
     trained = db.execute(f"SELECT COUNT(*), ifnull(SUM(tokens), 0) {kept}").fetchone()
     pruned = updates.pruned
@@ -54,7 +54,7 @@ Draws = list[tuple[int, str | None, str | None]]
 def _drawn(db: sqlite3.Connection) -> dict[PromptKey, Draws]:
     rows = db.execute("SELECT epoch, idx, step, fate, reason FROM prompts ORDER BY epoch, idx, step")
     return {
-        PromptKey(*key): [(step, fate, reason) for _, _, step, fate, reason in draws]
+        PromptKey(*key): [(step, outcome, reason) for _, _, step, outcome, reason in draws]
         for key, draws in groupby(rows, key=lambda row: row[:2])
     }
 
@@ -78,28 +78,28 @@ def _rounds(db: sqlite3.Connection, updates: Updates) -> Iterator[Finding]:
 
 def _prompt(prompt: PromptKey, draws: Draws, updates: Updates) -> Iterator[Finding]:
     """Check that all draws but the last were requeued, and that the last one ended or waits."""
-    for step, fate, reason in draws:
-        if fate in ("filtered", "requeued") and not reason:
-            yield Finding(Rule.UNFOUNDED, str(prompt), f"is {fate} by update {step} for no reason")
-        if fate is None and step <= updates.ended:
-            yield Finding(Rule.LOST, str(prompt), f"has no fate, and update {step} is done")
-        if fate is not None and step > updates.ended:
-            yield Finding(Rule.UNFOUNDED, str(prompt), f"is {fate} by update {step}, which is not done")
-    for (step, fate, _), (again, *_) in pairwise(draws):
-        if fate != "requeued":
-            told = f"is {fate or 'open'} by update {step}, and drawn again for update {again}"
+    for step, outcome, reason in draws:
+        if outcome in ("filtered", "requeued") and not reason:
+            yield Finding(Rule.UNFOUNDED, str(prompt), f"is {outcome} by update {step} for no reason")
+        if outcome is None and step <= updates.ended:
+            yield Finding(Rule.LOST, str(prompt), f"has no outcome, and update {step} is done")
+        if outcome is not None and step > updates.ended:
+            yield Finding(Rule.UNFOUNDED, str(prompt), f"is {outcome} by update {step}, which is not done")
+    for (step, outcome, _), (again, *_) in pairwise(draws):
+        if outcome != "requeued":
+            told = f"is {outcome or 'open'} by update {step}, and drawn again for update {again}"
             yield Finding(Rule.TWICE, str(prompt), told)
 
 
 def _queue(drawn: dict[PromptKey, Draws], updates: Updates) -> Iterator[Finding]:
     """Check that the queue contains exactly the waiting prompts."""
     for prompt, draws in drawn.items():
-        step, fate, _ = draws[-1]
+        step, outcome, _ = draws[-1]
         waits = prompt in updates.waits
-        if fate == "requeued" and not waits:
+        if outcome == "requeued" and not waits:
             yield Finding(Rule.LOST, str(prompt), f"was requeued by update {step}, and does not wait to be drawn")
-        if fate in ("trained", "filtered") and waits:
-            yield Finding(Rule.TWICE, str(prompt), f"is {fate} by update {step}, and waits to be drawn again")
+        if outcome in ("trained", "filtered") and waits:
+            yield Finding(Rule.TWICE, str(prompt), f"is {outcome} by update {step}, and waits to be drawn again")
     for prompt in sorted(updates.waited - updates.waits - drawn.keys()):
         yield Finding(Rule.LOST, str(prompt), f"waited at update {updates.kept}, and was never drawn again")
     for prompt in sorted(updates.waits - updates.waited - drawn.keys()):

@@ -141,7 +141,7 @@ def _table(measured: Profile, fits: Mapping[int, Fit]) -> Table:
             f"{_replica_share(measured, size):.1%}",
             f"{1000 * fitted.latency.prefill_token_seconds:.3g} a token",
             f"{fitted.decode.mean:.1%}",
-            _foretold(round_errors(measured, fitted, size)),
+            _prediction_error(round_errors(measured, fitted, size)),
         )
     return table
 
@@ -156,8 +156,8 @@ def _replica_share(measured: Profile, size: int) -> float:
     return median(one.replica_seconds / one.seconds for one in measured.decode if one.tensor_parallel == size)
 
 
-def _foretold(errors: list[float]) -> str:
-    return f"{median(map(abs, errors)):.1%} of {len(errors)}" if errors else "none played"
+def _prediction_error(errors: list[float]) -> str:
+    return f"{median(map(abs, errors)):.1%} of {len(errors)}" if errors else "no round"
 
 
 def _measured(work: Callable[[], T]) -> T:

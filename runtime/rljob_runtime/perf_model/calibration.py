@@ -93,7 +93,7 @@ ANCHORS = (
     _pat_a40(2, 32, 128, 24.41),
     _pat_a40(8, 128, 128, 30.87),
     Anchor(
-        "PAT §5.4: KV of nine sequences of 12k tokens computed anew at TP8, 19.01 s",
+        "PAT §5.4: KV of nine sequences of 12k tokens computed again at TP8, 19.01 s",
         "one pass; what else went into the 19 s is not said",
         LLAMA3_1_8B, A40, SGLANG_PCIE, 8, 9, 12 * 1024, 19.01, prefill=True, within=0.35,
     ),

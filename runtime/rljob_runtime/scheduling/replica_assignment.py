@@ -109,8 +109,8 @@ def assign(states: Iterable[ReplicaState], limits: ReplicaLimits, wanted: int, a
     replicas draw up to the limits, the newest weights first (`split_quota`). `wanted`: groups that are still to start,
     on any replica.
 
-    >>> seats = [ReplicaState("a", 3, newer=4), ReplicaState("b", 4), ReplicaState("c", 4, load=1)]
-    >>> assign(seats, ReplicaLimits(group_size=2, share=2, most=2), 3, lambda version, begun: 8).draws
+    >>> replicas = [ReplicaState("a", 3, newer=4), ReplicaState("b", 4), ReplicaState("c", 4, load=1)]
+    >>> assign(replicas, ReplicaLimits(group_size=2, share=2, most=2), 3, lambda version, begun: 8).draws
     (PromptQuota(replica='c', version=4, groups=1), PromptQuota(replica='b', version=4, groups=2))
     """
     loads: list[WeightLoad] = []

@@ -163,9 +163,9 @@ class RoundOutcome:
     reasons: dict[PromptKey, str] = field(default_factory=dict)
     kept: tuple[TrajectoryKey, ...] = ()
 
-    def with_outcome(self, fate: PromptOutcome) -> tuple[PromptKey, ...]:
+    def with_outcome(self, outcome: PromptOutcome) -> tuple[PromptKey, ...]:
         """Return the prompts of this outcome, in draw order."""
-        return tuple(prompt for prompt, its in self.outcomes.items() if its is fate)
+        return tuple(prompt for prompt, its in self.outcomes.items() if its is outcome)
 
 
 _UNSETTLED = (SampleState.WAITING, SampleState.RUNNING, SampleState.GENERATED)

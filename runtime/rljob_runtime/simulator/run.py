@@ -147,17 +147,17 @@ class _Run:
             scenario.restless,
         )
         self._rewards = self._make_rewards()
-        self._seat = CoordinatorHost()
-        self._seat.changed = self._reach_all
+        self._host = CoordinatorHost()
+        self._host.changed = self._reach_all
         self._leases = SimulatedLeases(self._control)
         self._pods = 0
         self._former: list[asyncio.Task[Finished | None]] = []
         """Replaced pods that may still be alive."""
         self._lives: dict[CoordinatorIncarnation, ObservedStore | None] = {}
         """Coordinators that are alive, with their open stores."""
-        Injector(self._world, self._control, self._rewards, self._seat, self._observe).schedule(self._plan)
+        Injector(self._world, self._control, self._rewards, self._host, self._observe).schedule(self._plan)
         if scenario.edit is not None:
-            SpecEditSchedule(self._control, self._world, self._seat).schedule(scenario.edit)
+            SpecEditSchedule(self._control, self._world, self._host).schedule(scenario.edit)
         job = asyncio.create_task(self._coordinators_in_turn())
         stop = asyncio.create_task(self._broken.wait())
         edited = scenario.edit.end if scenario.edit is not None else 0.0
@@ -198,15 +198,15 @@ class _Run:
         Another one starts after each that ends before the job's end, or lets its Lease expire."""
         try:
             while True:
-                while self._seat.absent:
-                    await first_of((self._seat.returned,), None)
-                if self._seat.lost_disk:
+                while self._host.absent:
+                    await first_of((self._host.returned,), None)
+                if self._host.lost_disk:
                     self._lose_store()
                 self._pods += 1
                 finished = await self._until_replaced(self._pods) or self._control.finished
                 if finished is not None:
                     return finished
-                await asyncio.sleep(NEXT_POD_SECONDS if self._seat.asked.is_set() else RESTART_SECONDS)
+                await asyncio.sleep(NEXT_POD_SECONDS if self._host.asked.is_set() else RESTART_SECONDS)
         finally:
             for pod in self._former:
                 pod.cancel()
@@ -228,12 +228,12 @@ class _Run:
             raise
         finally:
             silence.cancel()
-        condition, api = self._seat.condition, self._seat.api
+        condition, api = self._host.condition, self._host.api
         if FaultKind.CUT not in condition and FaultKind.CUT not in api:
             # The kubelet there receives the deletion.
             asyncio.get_running_loop().call_later(KILL_SECONDS, pod.cancel)
         self._former.append(pod)
-        self._seat.move()
+        self._host.move()
         return None
 
     async def _silence(self) -> None:
@@ -258,7 +258,7 @@ class _Run:
     def _lose_store(self) -> None:
         for file in self._path.parent.glob(f"{self._path.name}*"):
             file.unlink()
-        self._seat.lost_disk = False
+        self._host.lost_disk = False
         self._observe(StoreLost())
 
     async def _one_life(self, number: int) -> Finished | None:
@@ -266,8 +266,8 @@ class _Run:
 
         Returns None if it was killed, left, or died of a full disk. Raises `LeaseLost` and `StaleTerm`."""
         life, since = self._begin_life(number), loop_time()
-        lease, killed = self._leases.of(number), asyncio.create_task(self._seat.crashes.wait())
-        taking = asyncio.create_task(self._take_office(life, lease))
+        lease, killed = self._leases.of(number), asyncio.create_task(self._host.crashes.wait())
+        taking = asyncio.create_task(self._take_term(life, lease))
         tasks: list[asyncio.Task[Any]] = [killed, taking]
         store: ObservedStore | None = None
         try:
@@ -299,17 +299,17 @@ class _Run:
 
     def _begin_life(self, number: int) -> CoordinatorIncarnation:
         """Start the program of this pod."""
-        life = CoordinatorIncarnation(self._seat.condition, self._seat.api)
+        life = CoordinatorIncarnation(self._host.condition, self._host.api)
         if number == self._pods:
             self._world.life = self._control.life = life
-            self._seat.crashes.clear()
-            self._seat.asked.clear()
+            self._host.crashes.clear()
+            self._host.asked.clear()
             self._rewards.forget()
         self._lives[life] = None
         LIFE.set(life)
         return life
 
-    async def _take_office(self, life: CoordinatorIncarnation, lease: TermLease) -> tuple[ObservedStore, int]:
+    async def _take_term(self, life: CoordinatorIncarnation, lease: TermLease) -> tuple[ObservedStore, int]:
         """Take the Lease, then the store, as `entrypoints.coordinator` and `opening` do.
 
         Raises `StaleTerm` for a pod that lost the Lease meanwhile."""
@@ -332,12 +332,12 @@ class _Run:
             self._reach(life, store)
 
     async def _asked_to_go(self, coordinator: Coordinator) -> None:
-        await self._seat.asked.wait()
+        await self._host.asked.wait()
         coordinator.stop()
 
     def _reach(self, life: CoordinatorIncarnation, store: ObservedStore | None) -> None:
         if store is not None:
-            store.fill_disk(self._seat.full_disk > 0)
+            store.fill_disk(self._host.full_disk > 0)
         if FaultKind.FROZEN not in life.condition:
             life.mail.go_on()
 

@@ -284,8 +284,8 @@ def _with_loans(scenario: Scenario, random_: random.Random) -> Scenario:
     costs = replace(
         scenario.costs,
         token=token,
-        lent_token=token * random_.choice([0.05, 0.05, 1.0]),
-        lend=random_.choice([0.0, 0.5]),
+        loaned_token=token * random_.choice([0.05, 0.05, 1.0]),
+        loan_start=random_.choice([0.0, 0.5]),
         bring=random_.choice([0.0, 0.5]),
     )
     site = replace(scenario.site, lendable=True, shares_accelerators=random_.random() < 0.5)

@@ -170,7 +170,7 @@ ONE = "(epoch, idx, sample) IN (SELECT epoch, idx, sample FROM trajectories WHER
 ROUNDS = {
     "an update is missing": (Rule.GAP, "update 4", ["DELETE FROM boundaries WHERE step = 4"]),
     "an update has no round": (Rule.GAP, "update 4", ["DELETE FROM rounds WHERE step = 4"]),
-    "a prompt has no fate": (Rule.LOST, r"\d+\.\d+", ["UPDATE prompts SET fate = NULL WHERE step = 2"]),
+    "a prompt has no outcome": (Rule.LOST, r"\d+\.\d+", ["UPDATE prompts SET fate = NULL WHERE step = 2"]),
     "a filtered prompt has no reason": (
         Rule.UNFOUNDED,
         r"\d+\.\d+",

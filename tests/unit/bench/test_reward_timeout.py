@@ -30,7 +30,7 @@ def test_the_shares_are_those_of_the_plan_whatever_the_seed() -> None:
 
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(
-        problems=1, responses=3, slow_share=0.0, wrong_share=1 / 3, endless_share=1 / 6, max_seconds=3.0, seats=1
+        problems=1, responses=3, slow_share=0.0, wrong_share=1 / 3, endless_share=1 / 6, max_seconds=3.0, processes=1
     )
     monkeypatch.setattr(reward_timeout_bench, "QUICK", plan)
     result = json.loads(json.dumps(reward_timeout(quick=True, seed=1)))

@@ -41,7 +41,7 @@ class Dispatcher:
         self._flight = groups
         self._receiver = receiver
         self._pool = pool
-        self._tally = stats
+        self._stats = stats
 
     async def launch(self, launches: Collection[Launch]) -> None:
         """Record the leases and submit each response to the replica of its lease."""
@@ -60,7 +60,7 @@ class Dispatcher:
         """Submit the source's responses to the destination. The source keeps generating until `commit_move`."""
         moved = self._flight.begin_move(merge.source, merge.destination)
         log.info("%d responses move from %s to %s", len(moved), merge.source, merge.destination)
-        self._tally.repacks += 1
+        self._stats.repacks += 1
         # The attempts count as used from now on, also after a restart from the store.
         reserved = [(launch.key, Lease(merge.source, launch.lease.attempt)) for launch in moved]
         await self._store.do(lambda s: s.experience.launched(reserved))
@@ -72,7 +72,7 @@ class Dispatcher:
         One transaction transfers the lease and drops the source's tokens after `offset`."""
         tokens = self._receiver.drain_unsaved()
         self._receiver.partials.move(key, lease, offset)
-        self._tally.moved_responses += 1
+        self._stats.moved_responses += 1
 
         def migrate(store: Store) -> None:
             store.experience.append(tokens)

@@ -256,7 +256,7 @@ class AsyncGeneration:
         if prompts:
             lost = await self._requeue(prompts, VERSION_GONE)
             self.stats.lost_version_tokens += lost
-            message = "%d groups are drawn again: nobody holds their weights any more, which costs %d tokens"
+            message = "%d groups are drawn again: no machine holds their weights, which costs %d tokens"
             log.warning(message, len(prompts), lost)
 
     async def _requeue(self, prompts: Collection[PromptKey], reason: str) -> int:

@@ -123,7 +123,7 @@ class Generation:
                     await self._handle(event)
                 await self._abort_losers()
                 self._tell_of_groups()
-                await self._lend()
+                await self._start_loans()
                 now = asyncio.get_running_loop().time()
                 if now - flushed >= self._settings.flush:
                     flushed = now
@@ -243,7 +243,7 @@ class Generation:
 
     # --- loans ---
 
-    async def _lend(self) -> None:
+    async def _start_loans(self) -> None:
         """Requeue what loaned machines generate; other machines continue from the received tokens."""
         shape = self.round.plan.shape
         loaned = self._loans.check(len(self.responses), shape.groups * shape.group_size, self._snapshot)

@@ -191,16 +191,16 @@ class AsyncStore:
                 f"UPDATE samples SET failures = ?, finish = NULL, reward = NULL WHERE {_WHERE}", (failures, *row)
             )
 
-    def end(self, prompts: Iterable[PromptKey], fate: PromptOutcome, reason: str) -> int:
+    def end(self, prompts: Iterable[PromptKey], outcome: PromptOutcome, reason: str) -> int:
         """Filter or requeue groups. Only the number of their tokens is kept, and returned."""
         tokens = 0
         with self._transaction():
             for prompt in prompts:
                 group = self._group(prompt)
-                queued = next_number(self._db, "queued") if fate is PromptOutcome.REQUEUED else None
+                queued = next_number(self._db, "queued") if outcome is PromptOutcome.REQUEUED else None
                 self._db.execute(
                     f"UPDATE groups SET fate = ?, reason = ?, queued = ? WHERE {_GROUP}",
-                    (fate.value, reason, queued, *group),
+                    (outcome.value, reason, queued, *group),
                 )
                 self._drop_tokens(group)
 

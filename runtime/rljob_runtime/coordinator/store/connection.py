@@ -149,7 +149,7 @@ def _prepare(db: sqlite3.Connection, path: Path, job: str, opening: Opening) -> 
             db.execute(f"PRAGMA user_version = {FORMAT}")
     owner = db.execute("SELECT value FROM meta WHERE key = 'job'").fetchone()
     if owner is None or owner[0] != job:
-        found = owner[0] if owner is not None else "nobody"
+        found = owner[0] if owner is not None else "(none)"
         raise StoreUnusable(f"{path} belongs to job {found}, not {job}: give each job a folder of its own")
     if 0 < version < FORMAT:
         with transaction(db):

@@ -365,12 +365,12 @@ class Store:
             f"UPDATE trajectories SET outcome = ? WHERE {_WHERE}",
             [(Outcome.TRAINED.value, *_row(step, key)) for key in settlement.kept],
         )
-        for prompt, fate in settlement.outcomes.items():
+        for prompt, outcome in settlement.outcomes.items():
             reason = settlement.reasons.get(prompt)
             where = (step, prompt.epoch, prompt.index)
             self._db.execute(
                 "UPDATE prompts SET fate = ?, reason = ? WHERE step = ? AND epoch = ? AND idx = ?",
-                (fate.value, reason, *where),
+                (outcome.value, reason, *where),
             )
             self._db.execute(
                 "UPDATE trajectories SET outcome = ?, reason = ?"

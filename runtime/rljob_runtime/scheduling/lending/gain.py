@@ -183,9 +183,9 @@ def predicted_gain(snapshot: RoundSnapshot, loan: Sequence[str], measured: LoanM
     """Return the seconds by which this loan ends the round's training earlier.
 
     Negative if training ends later, 0 if the difference is not clear, NaN without enough measurements."""
-    trainer, beside, lent = measured.training.seconds, measured.with_loan_token, measured.loaned_token
+    trainer, beside, loaned = measured.training.seconds, measured.with_loan_token, measured.loaned_token
     bring, speed = measured.contribution, snapshot.speed
-    if trainer is None or beside is None or lent is None or bring is None or speed is None:
+    if trainer is None or beside is None or loaned is None or bring is None or speed is None:
         return float("nan")
     if not measured.lengths and not snapshot.ends_early:
         return float("nan")  # the round waits for its longest response, and no length was observed yet
@@ -199,7 +199,7 @@ def predicted_gain(snapshot: RoundSnapshot, loan: Sequence[str], measured: LoanM
         moved = [response for machine in round_.machines if machine.name in loan for response in machine.unfinished]
         return end(round_.machines, round_.waiting, trainer), end(stay, [*round_.waiting, *moved], together)
 
-    together = 1 / (1 / max(beside, 1e-12) + len(loan) / max(lent, 1e-12))
+    together = 1 / (1 / max(beside, 1e-12) + len(loan) / max(loaned, 1e-12))
     draws = min(MOST_DRAWS, max(1, DRAWN_RESPONSES // max(1, snapshot.unfinished)))
     found = [ends(with_drawn_lengths(snapshot, Random(draw))) for draw in range(draws)]
     alone = fmean(before for before, _ in found)

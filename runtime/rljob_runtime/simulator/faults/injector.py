@@ -58,14 +58,14 @@ class Injector:
         world: SimulatedCluster,
         control: SimulatedControlPlane,
         rewards: SimulatedRewards,
-        seat: CoordinatorHost,
+        host: CoordinatorHost,
         observe: Observe,
     ) -> None:
         self._world = world
         self._control = control
         self._rewards = rewards
         self._reward_condition = FaultState()
-        self._seat = seat
+        self._host = host
         self._observe = observe
 
     def schedule(self, plan: FaultPlan) -> None:
@@ -94,8 +94,8 @@ class Injector:
                 return self._on_rewards(fault)
             case Role.COORDINATOR:
                 return self._on_coordinator(fault)
-            case Role.OFFICE:
-                return _trouble(self._seat.api, fault.kind, lambda: None)
+            case Role.COORDINATOR_API:
+                return _trouble(self._host.api, fault.kind, lambda: None)
             case Role.API:
                 return _trouble(self._control.condition, fault.kind, lambda: None)
 
@@ -186,41 +186,41 @@ class Injector:
         self._rewards.pace.set(self._reward_condition.rate)
 
     def _on_coordinator(self, fault: Fault) -> Undo:
-        seat = self._seat
+        host = self._host
         match fault.kind:
             case FaultType.CRASH | FaultType.DISK_LOST:
-                seat.lost_disk |= fault.kind is FaultType.DISK_LOST
-                seat.absent += 1
-                seat.crashes.set()
+                host.lost_disk |= fault.kind is FaultType.DISK_LOST
+                host.absent += 1
+                host.crashes.set()
 
                 def back() -> None:
-                    seat.absent -= 1
-                    seat.returned.fire()
+                    host.absent -= 1
+                    host.returned.fire()
 
                 return back
             case FaultType.LEAVE:
                 life = self._control.life
-                seat.asked.set()
+                host.asked.set()
 
                 def kill() -> None:
                     if self._control.life is life and life.alive:
-                        seat.crashes.set()
+                        host.crashes.set()
 
                 return kill
             case FaultType.DISK_FULL:
-                seat.full_disk += 1
-                seat.changed()
+                host.full_disk += 1
+                host.changed()
 
                 def space() -> None:
-                    seat.full_disk -= 1
-                    seat.changed()
+                    host.full_disk -= 1
+                    host.changed()
 
                 return space
             case FaultType.CLOCK:
                 return self._fast_coordinator()
             case _:
                 # Another coordinator may run there at the end.
-                return _trouble(seat.condition, fault.kind, lambda: seat.changed())
+                return _trouble(host.condition, fault.kind, lambda: host.changed())
 
     def _fast_coordinator(self) -> Undo:
         """Speed up the coordinator's clock. It compares its clock with no other, so all others run slow instead."""

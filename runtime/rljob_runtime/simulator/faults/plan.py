@@ -47,7 +47,7 @@ class Role(StrEnum):
     REWARDS = "rewards"
     MACHINE = "machine"
     COORDINATOR = "coordinator"
-    OFFICE = "coordinator/api"
+    COORDINATOR_API = "coordinator/api"
     """The link from the coordinator's node to the API server."""
     API = "api"
 
@@ -69,7 +69,7 @@ APPLICABLE: dict[Role, tuple[FaultType, ...]] = {
         FaultType.DISK_LOST,
         FaultType.LEAVE,
     ),
-    Role.OFFICE: (FaultType.PARTITION,),
+    Role.COORDINATOR_API: (FaultType.PARTITION,),
     Role.API: (FaultType.SLOW, FaultType.PARTITION, FaultType.LOSS, FaultType.REORDERING),
 }
 """Meaningful combinations. For example, a replica writes no file, rewards run in the coordinator's pod and receive no
@@ -88,7 +88,7 @@ def role_of(target: str) -> Role:
     for pattern, role in patterns:
         if re.fullmatch(pattern, target):
             return role
-    if target in (Role.TRAINER, Role.REWARDS, Role.COORDINATOR, Role.OFFICE, Role.API):
+    if target in (Role.TRAINER, Role.REWARDS, Role.COORDINATOR, Role.COORDINATOR_API, Role.API):
         return Role(target)
     raise ValueError(
         f"target {target!r} is nothing here; trainer, rewards, coordinator, coordinator/api, api, trainer-0, "
@@ -110,7 +110,7 @@ class Fault:
     def __post_init__(self) -> None:
         role = role_of(self.target)
         if self.kind not in APPLICABLE[role]:
-            raise ValueError(f"{self.kind} cannot befall {self.target}; {', '.join(APPLICABLE[role])} can")
+            raise ValueError(f"{self.kind} does not apply to {self.target}; {', '.join(APPLICABLE[role])} do")
         if not (0 <= self.time < 1e6 and 0 <= self.duration < 1e6):
             raise ValueError(f"time {self.time} and duration {self.duration} must be seconds from 0 to a million")
 
@@ -190,7 +190,7 @@ SOON_SECONDS = 20.0
 """Latest start of the next coordinator: a third of the operator's wait at a suspension."""
 CRASH_WEIGHT = 3
 BURST_SHARE, BURST_SECONDS = 0.5, 2.0
-LEAVE_SHARE = OFFICE_SHARE = 0.25
+LEAVE_SHARE = API_LOSS_SHARE = 0.25
 
 
 def draw_plan(
@@ -211,7 +211,7 @@ def draw_plan(
     targets = possible_targets(machines, replicas, workers)
     faults: list[Fault] = []
     for _ in range(drawn.randint(1, most)):
-        role = drawn.choice([role for role in Role if role is not Role.OFFICE])
+        role = drawn.choice([role for role in Role if role is not Role.COORDINATOR_API])
         kinds = [kind for kind in APPLICABLE[role] if kind is not FaultType.LEAVE]
         (kind,) = drawn.choices(kinds, [CRASH_WEIGHT if kind is FaultType.CRASH else 1 for kind in kinds])
         time = drawn.uniform(0, horizon)
@@ -224,10 +224,10 @@ def draw_plan(
     if len(faults) < most and leaves.random() < LEAVE_SHARE:
         seconds = leaves.choice([1.0, GRACE_SECONDS])
         faults.append(_leave(leaves, leaves.choice(faults).time + leaves.uniform(-1, 1) * BURST_SECONDS, seconds))
-    offices = random.Random(f"{seed}/office")
-    if len(faults) < most and offices.random() < OFFICE_SHARE:
-        time, seconds = offices.uniform(0, horizon), longest * offices.random()
-        faults.append(Fault(round(time, 3), FaultType.PARTITION, Role.OFFICE.value, round(seconds, 3)))
+    leases = random.Random(f"{seed}/office")
+    if len(faults) < most and leases.random() < API_LOSS_SHARE:
+        time, seconds = leases.uniform(0, horizon), longest * leases.random()
+        faults.append(Fault(round(time, 3), FaultType.PARTITION, Role.COORDINATOR_API.value, round(seconds, 3)))
     return FaultPlan(tuple(sorted(faults)))
 
 
@@ -261,7 +261,7 @@ def possible_targets(machines: int, replicas: int, workers: bool = False) -> dic
         Role.REWARDS: ["rewards"],
         Role.MACHINE: [*names, "trainer-0"],
         Role.COORDINATOR: ["coordinator"],
-        Role.OFFICE: ["coordinator/api"],
+        Role.COORDINATOR_API: ["coordinator/api"],
         Role.API: ["api"],
     }
 

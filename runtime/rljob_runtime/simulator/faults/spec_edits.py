@@ -61,10 +61,10 @@ def draw_edit(random_: random.Random, horizon: float, rounds: int, most_rounds: 
 class SpecEditSchedule:
     """Applies an edit: the user writes the spec, the operator deletes and creates pods."""
 
-    def __init__(self, control: SimulatedControlPlane, world: SimulatedCluster, seat: CoordinatorHost) -> None:
+    def __init__(self, control: SimulatedControlPlane, world: SimulatedCluster, host: CoordinatorHost) -> None:
         self._control = control
         self._world = world
-        self._seat = seat
+        self._host = host
 
     def schedule(self, edit: Edit) -> None:
         """Schedule the edit from now on, second 0 of the job."""
@@ -96,11 +96,11 @@ class SpecEditSchedule:
             return
         for incarnation in self._control.stop():
             self._world.power_off(incarnation)
-        self._seat.absent += 1
-        self._seat.crashes.set()
+        self._host.absent += 1
+        self._host.crashes.set()
         asyncio.get_running_loop().call_at(max(until, loop_time()), self._resume)
 
     def _resume(self) -> None:
         self._control.resume()
-        self._seat.absent -= 1
-        self._seat.returned.fire()
+        self._host.absent -= 1
+        self._host.returned.fire()

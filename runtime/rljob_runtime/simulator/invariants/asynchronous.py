@@ -68,7 +68,7 @@ class ExperienceInvariants(Invariants):
 
     def end(self, rounds: int) -> None:
         super().end(rounds)
-        still = [draw for draw, (_, fate) in self._groups.items() if fate is None]
+        still = [draw for draw, (_, outcome) in self._groups.items() if outcome is None]
         self._expect(not still, "one place", f"{len(still)} groups are still open: {still[:3]}")
 
     # --- the trainer ---
@@ -79,7 +79,7 @@ class ExperienceInvariants(Invariants):
         for response in (scored.response for scored in group.responses):
             version = response.weight_version
             known = version in self._versions
-            self._expect(known, "one version", f"{response.key} is of version {version}, which nobody knows")
+            self._expect(known, "one version", f"{response.key} is of version {version}, which was never published")
             self._not_invented(response)
         if self._bound is not None and versions <= self._version_steps.keys():
             stale = len(self._history) - self._version_steps[versions.pop()]
@@ -89,7 +89,7 @@ class ExperienceInvariants(Invariants):
 
     def _held_of(self, key: TrajectoryKey, attempt: int) -> int:
         draws = self._by_prompt[key.prompt.epoch, key.prompt.index]
-        under_way = next((draw for draw, fate in draws.items() if fate is None), None)
+        under_way = next((draw for draw, outcome in draws.items() if outcome is None), None)
         if under_way is None:
             return 0
         sample = key.prompt.epoch, key.prompt.index, under_way, key.sample
@@ -137,15 +137,15 @@ class ExperienceInvariants(Invariants):
             self._groups.pop((epoch, index, draw), None)
             self._by_prompt[epoch, index].pop(draw, None)
             return epoch, index
-        _, _, _, step, fate, _ = row.values
-        told = None if fate is None else str(fate)
+        _, _, _, step, outcome, _ = row.values
+        told = None if outcome is None else str(outcome)
         self._groups[epoch, index, draw] = (step if isinstance(step, int) else None, told)
         self._by_prompt[epoch, index][draw] = told
         return epoch, index
 
     def _in_one_group(self, prompt: tuple[int, int]) -> None:
         draws = self._by_prompt[prompt]
-        elsewhere = {draw: fate for draw, fate in draws.items() if draw < max(draws) and fate != "requeued"}
+        elsewhere = {draw: outcome for draw, outcome in draws.items() if draw < max(draws) and outcome != "requeued"}
         self._expect(not elsewhere, "one place", f"prompt {prompt} is drawn again, but was {elsewhere}")
 
     def _sample_row(self, sample: Sample, row: Row) -> None:
@@ -167,14 +167,14 @@ class ExperienceInvariants(Invariants):
 
     def _no_token_lost(self, sample: Sample, held: int, before: tuple[int, str | None, int] | None) -> None:
         now, row = self._held[sample], self._rows.get(sample)
-        _, fate = self._groups.get(sample[:3], (None, None))
+        _, outcome = self._groups.get(sample[:3], (None, None))
         moved = before is not None and row is not None and before != row
-        if fate is None and row is not None and not moved:
+        if outcome is None and row is not None and not moved:
             self._expect(now >= held, "no progress lost", f"{sample} had {held} tokens in the store, has {now}")
 
     def _forget_store(self) -> None:
         """Forget the settled prompts of a lost store; only the trainer and observers know them."""
-        self._filtered |= {draw[:2] for draw, (_, fate) in self._groups.items() if fate == "filtered"}
+        self._filtered |= {draw[:2] for draw, (_, outcome) in self._groups.items() if outcome == "filtered"}
         for known in (
             self._groups,
             self._by_prompt,
@@ -199,7 +199,7 @@ class ExperienceInvariants(Invariants):
             f"{self._drawn} prompts are drawn, {len(known)} have a place",
         )
         self._anchored()
-        told = {draw[:2] for draw, (at, fate) in self._groups.items() if at == step and fate == "trained"}
+        told = {draw[:2] for draw, (at, outcome) in self._groups.items() if at == step and outcome == "trained"}
         ids = self._history[step - 1] if 0 < step <= len(self._history) else ()
         done = {_prompt(one) for one in ids}
         self._expect(told == done or step == self._began, "trained once", f"store and trainer differ in step {step}")

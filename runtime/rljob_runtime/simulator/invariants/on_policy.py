@@ -110,8 +110,8 @@ class RoundInvariants(Invariants):
         if row.values is None:
             self._prompts[epoch, index].pop(step, None)
         else:
-            fate = row.values[0]
-            self._prompts[epoch, index][step] = None if fate is None else str(fate)
+            outcome = row.values[0]
+            self._prompts[epoch, index][step] = None if outcome is None else str(outcome)
         return epoch, index
 
     def _in_one_place(self, prompt: Prompt) -> None:

@@ -86,7 +86,7 @@ class Assumptions:
     # Repack.
     move_seconds: Assumption = Assumption(
         0.69,
-        "s until what is repacked is at its new replica, its context not yet computed anew",
+        "s until what is repacked is at its new replica, its context not yet computed again",
         "Laminar Table 1: what a repack costs",
     )
 
@@ -165,7 +165,7 @@ SETTINGS = tuple(
     for name, model, longest, tensor_parallel, accelerators, trainers, machine, source in (
         (
             *("7b-8k", QWEN2_5_7B, 8_000, 1, 16, 8, 4),
-            "RollPacker §6.1: 16 H800, TP 1; assumed: the split, half; pods of half a host, so that one can be lent",
+            "RollPacker §6.1: 16 H800, TP 1; assumed: the split, half; pods of half a host, so that one can be loaned",
         ),
         ("14b-16k", QWEN2_5_14B, 16_000, 2, 32, 16, 8, "RollPacker §6.1: 32 H800, TP 2; the split: assumed, half"),
         ("32b-32k", QWEN2_5_32B, 32_000, 2, 64, 32, 8, "RollPacker §6.1: 64 H800, TP 2; the split: assumed, half"),

@@ -75,7 +75,7 @@ class Machine:
 
 
 class SimulatedCluster(Called):
-    """All machines of a simulated job. `seed` determines latencies and the fate of messages."""
+    """All machines of a simulated job. `seed` determines latencies and which messages are lost."""
 
     def __init__(
         self,

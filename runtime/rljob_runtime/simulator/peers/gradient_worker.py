@@ -52,15 +52,15 @@ class SimulatedWorker:
         async with self._busy:
             since, start = loop_time(), 0.0
             if not self._room():
-                raise Refused(f"{self.name}: out of memory: the seats' engines hold it")
+                raise Refused(f"{self.name}: out of memory: the replicas' engines hold it")
             if self._task != (term, step, version):
                 if self._weights.whole != version:
                     raise WrongVersion(f"the relay holds version {self._weights.whole}, not {version}")
                 self._task, self._content, self._groups = (term, step, version), self._weights.content, {}
-                start = self._costs.lend
+                start = self._costs.loan_start
             fresh = [group for group in groups if group.prompt not in self._groups]
             tokens = tokens_of(fresh)
-            seconds = start + tokens * self._costs.lent_token
+            seconds = start + tokens * self._costs.loaned_token
             await self._pace.sleep(seconds)
             self._groups.update((group.prompt, group) for group in fresh)
             if fresh:

@@ -57,9 +57,9 @@ class TrainerCosts:
     step: float = 2.0
     token: float = 0.0
     publish: float = 0.0
-    lend: float = 0.0
+    loan_start: float = 0.0
     """Until a loaned machine computes: its engines release their memory, and it loads the weights."""
-    lent_token: float = 0.0
+    loaned_token: float = 0.0
     """Of a loaned machine, per token that it sums."""
     bring: float = 0.0
     """To transfer one loaned machine's sums to the trainer, whose link all of them share."""

@@ -164,11 +164,11 @@ CRAMPED = replace(
 
 def test_machines_are_lent_and_laid_out_anew_where_a_job_may() -> None:
     trial = run(CRAMPED, WHOLE, ROUNDS, 1, colocated=False)
-    assert trial.row()["machines_lent"] == sum(report.loaned_machines or 0 for report in trial.reports) > 0
+    assert trial.row()["machines_loaned"] == sum(report.loaned_machines or 0 for report in trial.reports) > 0
     assert sum(report.loaned_groups or 0 for report in trial.reports) > 0
     assert trial.row()["largest_tensor_parallel_size"] > CRAMPED.tensor_parallel
     alone = run(CRAMPED, STREAM, ROUNDS, 1, colocated=False)
-    assert alone.row()["machines_lent"] == 0
+    assert alone.row()["machines_loaned"] == 0
 
 
 def test_what_a_lent_machine_generated_goes_on_elsewhere() -> None:
@@ -202,10 +202,10 @@ def test_stream_training_changes_no_length_and_stays_below_perfect_overlap() -> 
     assert [report.early_groups for report in after.reports] == [0, 0]
     early = [report.early_groups or 0 for report in beside.reports]
     assert all(0 < groups < SMALL.prompts for groups in early)
-    assert 1 < speedup(after, beside) < 1.0001 * after.seconds() / overlapped(SMALL, after, lent=False)
+    assert 1 < speedup(after, beside) < 1.0001 * after.seconds() / overlapped(SMALL, after, loaned=False)
     tokens = [[report.mean_response_tokens for report in trial.reports] for trial in (after, lent)]
     assert tokens[0] == tokens[1]
-    assert overlapped(SMALL, after, lent=True) <= overlapped(SMALL, after, lent=False) < after.seconds()
+    assert overlapped(SMALL, after, loaned=True) <= overlapped(SMALL, after, loaned=False) < after.seconds()
 
 
 def test_with_few_trainers_the_other_machines_generate() -> None:
@@ -220,12 +220,12 @@ def test_the_bench_of_stream_training() -> None:
     result = json.loads(json.dumps(stream(quick=True, seed=2)))
     names = [figure["name"] for figure in result["figures"]]
     settings = ("7b-8k", "7b-8k-few-trainers")
-    ablations = [f".lent.{each}" for each in ("from_20", "from_30", "from_40", "at_once", *other_windows())]
+    ablations = [f".loaned.{each}" for each in ("from_20", "from_30", "from_40", "at_once", *other_windows())]
     assert names == [
         f"{setting}.{rounds}{lent}"
         for setting, ablated in zip(settings, ([], ablations), strict=True)
         for rounds in ("plain", "tail_batching")
-        for lent in ("", ".lent", *ablated)
+        for lent in ("", ".loaned", *ablated)
     ]
     values = {figure["name"]: figure["value"] for figure in result["figures"]}
     for name in [name for name in names if name.endswith("at_once")]:
@@ -235,7 +235,7 @@ def test_the_bench_of_stream_training() -> None:
     assert [row["overlap_seconds"] > 0 for row in result["rows"]] == [*unablated * 2, *few * 2]
 
 
-LENT = replace(PLAIN, stream=True, lend=True)
+LENT = replace(PLAIN, stream=True, loans=True)
 LOAN = cluster_of(scarce(SMALL), colocated=False).machines // 2
 """Half of the machines."""
 
@@ -244,7 +244,7 @@ def test_a_fixed_trigger_lends_whatever_is_predicted() -> None:
     for share in TRIGGERS:
         trial = run(scarce(SMALL), replace(LENT, adapt=trigger(share)), ROUNDS, 1, colocated=False)
         assert [report.loaned_machines for report in trial.reports] == [LOAN] * len(trial.reports)
-    assert run(scarce(SMALL), LENT, ROUNDS, 1, colocated=False).row()["machines_lent"] == 0
+    assert run(scarce(SMALL), LENT, ROUNDS, 1, colocated=False).row()["machines_loaned"] == 0
 
 
 def test_groups_fetched_at_once_are_shared_with_lent_machines_when_generation_has_ended() -> None:

@@ -29,7 +29,7 @@ def test_every_run_plays_all_rounds_and_fixed_numbers_stay(runs):
     assert all([row["round"] for row in rows] == list(range(1, QUICK.rounds + 1)) for rows in runs.values())
     for number in range(1, QUICK.most + 1):
         assert {row["machines"] for row in runs[f"{number} machines"]} == {number}
-        assert not any(row["foretold_seconds"] for row in runs[f"{number} machines"])
+        assert not any(row["predicted_seconds"] for row in runs[f"{number} machines"])
 
 
 def test_from_both_sides_it_finds_the_best_number_and_stays(result, runs):
@@ -50,7 +50,8 @@ def test_what_is_foretold_is_what_comes(runs):
     """Of the number that there is, within what rounds differ by."""
     for start in (1, QUICK.most):
         told = [
-            (row["foretold_seconds"].get(str(row["machines"])), row["seconds"]) for row in runs[f"elastic from {start}"]
+            (row["predicted_seconds"].get(str(row["machines"])), row["seconds"])
+            for row in runs[f"elastic from {start}"]
         ]
         known = [(foretold, seconds) for foretold, seconds in told if foretold]
         assert len(known) > QUICK.rounds // 2

@@ -42,7 +42,7 @@ def test_it_does_not_go_back_to_a_size_that_is_foretold_to_be_slower(runs):
     assert large == short[-len(large) :]
     assert not any(row["preemptions"] for row in large)
     for row in large[1:]:
-        foretold, size = row["foretold_seconds"], row["tensor_parallel_size"]
+        foretold, size = row["predicted_seconds"], row["tensor_parallel_size"]
         assert foretold[str(SIZES[0])] > foretold[str(size)] > 0
 
 

@@ -254,7 +254,7 @@ def test_a_release_waits_for_the_call_in_hand():
     """Longer than for a command that is answered at once: a worker that computes is healthy."""
 
     async def program():
-        worker = SimulatedWorker("rollout-0", Weights(whole=1), costs=TrainerCosts(lent_token=1.0))
+        worker = SimulatedWorker("rollout-0", Weights(whole=1), costs=TrainerCosts(loaned_token=1.0))
         wire = SimulatedWire(Process("worker", worker), random.Random(1), latency=0.001)
         hosted = RemoteWorker("rollout-0", wire, CallTimeouts(command=3.0, gradients=30.0))
         computing = asyncio.create_task(hosted.compute(1, 1, 1, some(1, tokens=9)))

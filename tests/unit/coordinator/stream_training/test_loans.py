@@ -35,7 +35,7 @@ from tests.support.paths import ROOT
 from tests.support.simulated_job import Stage, job, until
 from tests.support.stream_training import some
 
-DEAR = TrainerCosts(step=0.2, token=0.05, lent_token=0.05, bring=0.1)
+DEAR = TrainerCosts(step=0.2, token=0.05, loaned_token=0.05, bring=0.1)
 """Training takes much longer than generation."""
 RULES = LoanRules(0.2, 0.8, 0.05)
 LOANED = LoanReport(state="Loaned")
@@ -146,7 +146,7 @@ def test_what_the_lent_machine_generated_goes_on_elsewhere_from_the_tokens_that_
     ("costs", "verdict"),
     [
         (replace(DEAR, token=0.0), not_loaned("NoGain")),
-        (replace(DEAR, lent_token=50.0), LOANED),
+        (replace(DEAR, loaned_token=50.0), LOANED),
     ],
     ids=["training is free", "workers are slower than was believed"],
 )
@@ -192,7 +192,7 @@ def test_without_workers_or_on_one_machine_nothing_is_lent(tmp_path):
 
 
 def test_where_auto_streams_it_lends_and_nowhere_else(tmp_path):
-    costs = TrainerCosts(step=0.1, token=0.01, lent_token=0.01)
+    costs = TrainerCosts(step=0.1, token=0.01, loaned_token=0.01)
     stage, events = loan_stage(tmp_path / "state.db", costs, stream="Auto", rounds=6)
     assert play(stage, lending=lending_rules(stage.job), first_responses=24).outcome is FinishedOutcome.COMPLETE
     complete(stage)
@@ -306,7 +306,7 @@ def test_where_training_is_cheap_no_seat_makes_room(tmp_path):
 
 
 def test_a_machine_that_is_called_back_generates_again_on_its_accelerators(tmp_path):
-    stage, events = loan_stage(tmp_path / "state.db", replace(DEAR, token=0.2, lent_token=0.2), shared=True, rounds=2)
+    stage, events = loan_stage(tmp_path / "state.db", replace(DEAR, token=0.2, loaned_token=0.2), shared=True, rounds=2)
     seen = []
 
     async def kill(stage):
@@ -329,7 +329,7 @@ def test_a_machine_that_is_called_back_generates_again_on_its_accelerators(tmp_p
 
 def test_a_newcomer_is_fed_while_a_machine_is_lent_and_the_loan_goes_on(tmp_path):
     stage, events = loan_stage(
-        tmp_path / "state.db", replace(DEAR, token=0.2, lent_token=0.2), machines=4, shared=True, rounds=2
+        tmp_path / "state.db", replace(DEAR, token=0.2, loaned_token=0.2), machines=4, shared=True, rounds=2
     )
     seen = []
 
@@ -423,7 +423,7 @@ def test_a_lent_machine_that_dies_leaves_the_round_exact(tmp_path):
 
 
 def test_when_no_other_machine_is_left_the_lent_one_generates_again(tmp_path):
-    stage, events = loan_stage(tmp_path / "state.db", replace(DEAR, token=0.2, lent_token=0.2), rounds=2)
+    stage, events = loan_stage(tmp_path / "state.db", replace(DEAR, token=0.2, loaned_token=0.2), rounds=2)
     seen = []
 
     async def kill(stage):

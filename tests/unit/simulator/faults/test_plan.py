@@ -78,7 +78,7 @@ def test_every_kind_and_role_is_there():
         ("3 crash rollout-0", "3 words; `TIME KIND TARGET DURATION`"),
         ("3 crush rollout-0 2", "'crush' is no kind of fault: crash, hang"),
         ("3 crash rollout-x 2", "target 'rollout-x' is nothing here; trainer, rewards"),
-        ("3 disk-full rewards 2", "disk-full cannot befall rewards; crash, hang, slow can"),
+        ("3 disk-full rewards 2", "disk-full does not apply to rewards; crash, hang, slow do"),
         ("-1 crash trainer 2", "must be seconds from 0"),
         ("nan crash trainer 2", "must be seconds from 0"),
         ("3 crash trainer inf", "must be seconds from 0"),
