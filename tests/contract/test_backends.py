@@ -318,7 +318,7 @@ def test_a_layout_begins_without_weights_and_drops_what_was_held(backend):
     backend.run(test)
 
 
-def test_a_seat_makes_room_for_a_worker_whatever_its_layout_and_comes_back_to_it(backend):
+def test_a_replica_in_any_layout_releases_accelerators_and_takes_them_back(backend):
     async def test(wire, replica, kill):
         await replica.submit(1, [request(tokens=LONG)])
         await asyncio.gather(replica.release_accelerators(1, SLEEPING), replica.release_accelerators(1, SLEEPING))
@@ -348,7 +348,7 @@ def test_a_layout_that_is_in_force_is_left_alone(backend):
     backend.run(test)
 
 
-def test_a_layout_that_cannot_be_had_is_refused_and_the_former_one_can_be_had_again(backend):
+def test_a_refused_layout_leaves_the_former_one_available(backend):
     async def test(wire, replica, kill):
         with pytest.raises(Refused, match="no engine of tensor parallel size 3, only of 1 and 2"):
             await replica.switch_layout(1, 3)
@@ -399,7 +399,7 @@ def test_a_call_ends_at_its_bound_and_the_peer_stays_usable(backend):
     backend.run(test)
 
 
-def test_a_late_reply_disturbs_nobody(backend):
+def test_a_late_reply_disturbs_no_later_call(backend):
     async def test(wire, replica, kill):
         with pytest.raises(PeerTimeout):
             await wire.call(0.1, "sleep", 5.0)
@@ -462,7 +462,7 @@ def test_a_worker_sums_a_group_once_and_hands_over_what_it_summed(backend):
     backend.run_worker(test)
 
 
-def test_a_worker_refuses_other_weights_other_steps_and_former_coordinators(backend):
+def test_a_worker_refuses_other_weights_steps_and_former_coordinators(backend):
     async def test(worker, kill):
         with pytest.raises(WrongVersion, match="holds version 1, not 2"):
             await worker.compute(2, 7, 2, groups(1))
@@ -493,7 +493,7 @@ def test_a_worker_that_dies_is_gone(backend):
 
 
 @pytest.mark.engine
-def test_a_worker_computes_on_the_accelerators_of_all_seats(ray_cluster, tmp_path):
+def test_a_worker_computes_on_the_accelerators_of_all_replicas(ray_cluster, tmp_path):
     """Ray counts them as the seats', so there is none left for it to give."""
     import ray
 
@@ -611,7 +611,7 @@ sys.stdin.read()
 
 
 @pytest.mark.engine
-def test_an_actor_that_a_former_coordinator_only_registered_is_made_anew(ray_cluster, tmp_path):
+def test_an_actor_that_was_only_registered_is_made_again(ray_cluster, tmp_path):
     """It was cut off in the middle of making it. Ray keeps the name, and never makes the process."""
     import ray
 

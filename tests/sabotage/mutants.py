@@ -93,7 +93,7 @@ WHAT_IF = "tests/unit/scheduling/round_planner/test_planner.py"
 FORECAST = "tests/unit/coordinator/on_policy/test_plan_next_round.py"
 NEXT_ROUND = (
     f"{TAIL}::test_the_next_round",
-    f"{TAIL}::test_a_job_trains_on_the_prompts_that_plain_rounds_would_take_each_once",
+    f"{TAIL}::test_a_job_trains_once_on_each_prompt_of_plain_rounds",
 )
 INLET = "tests/unit/relay/test_receiver.py"
 HEAD_POD = "tests/unit/operator/policies/pods/test_ray_head.py"
@@ -122,8 +122,7 @@ VLLM = (
 )
 ENGINE_MODEL = (
     "tests/unit/perf_model/test_engine_simulator.py::test_the_event_model_is_the_stepwise_engine",
-    "tests/unit/perf_model/test_engine_simulator.py::"
-    "test_the_youngest_is_preempted_goes_first_in_the_queue_and_is_computed_anew",
+    "tests/unit/perf_model/test_engine_simulator.py::test_the_youngest_is_preempted_queued_first_and_computed_again",
 )
 POLICIES = ("tests/unit/operator/policies/test_tables.py",)
 NODES = ("tests/unit/operator/policies/failure/test_nodes.py",)
@@ -147,9 +146,7 @@ EDITS = (
 FOLLOWING = (
     "tests/unit/coordinator/control_plane/test_kubernetes.py::test_a_spec_is_followed_once_the_operator_has_accepted_it",
 )
-DELETIONS = (
-    "tests/unit/operator/test_parts.py::test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was_judged",
-)
+DELETIONS = ("tests/unit/operator/test_parts.py::test_only_the_leader_deletes_a_pod_and_only_the_judged_one",)
 CEL = ("tests/integration/api/test_cel.py::test_the_server_refuses_what_it_can_see",)
 INVALID = ("tests/unit/api/test_invalid_specs.py",)
 
@@ -188,7 +185,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if kl <= LARGEST_MISMATCH:",
         "    if not kl > 1e9:",
         (
-            "tests/unit/scheduling/test_logprob_agreement.py::test_a_job_whose_engine_computes_something_else_stops_at_its_first_round",
+            "tests/unit/scheduling/test_logprob_agreement.py::test_a_job_whose_engine_disagrees_stops_at_its_first_round",
         ),
     ),
     Mutant(
@@ -260,7 +257,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/round_planner/planner.py",
         "        left = self._most_events - self.events",
         "        left = 1 << 40",
-        (f"{WHAT_IF}::test_a_decision_costs_no_more_where_prompts_are_filtered_or_engines_preempt",),
+        (f"{WHAT_IF}::test_filters_and_preemptions_do_not_slow_a_decision",),
     ),
     Mutant(
         "what ended at a former limit has ended",
@@ -274,7 +271,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/store/round_history.py",
         "    since = history_start(predicted.fetchall())",
         "    since = 0",
-        (f"{FORECAST}::test_after_a_round_that_nothing_explains_only_lengths_since_then_are_believed",),
+        (f"{FORECAST}::test_an_unexplained_round_restarts_the_length_history",),
     ),
     Mutant(
         "replicas are those that had something to do",
@@ -288,7 +285,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/store/round_history.py",
         "    return tuple(Speed.from_json(text) for (text,) in reversed(rows))",
         "    return () if stream else tuple(Speed.from_json(text) for (text,) in reversed(rows))",
-        (f"{FORECAST}::test_how_engines_do_beside_a_computing_trainer_is_known_however_long_ago_it_was_seen",),
+        (f"{FORECAST}::test_engine_speed_during_training_is_remembered_without_limit",),
     ),
     Mutant(
         "lengths of before the limit was lowered are believed",
@@ -380,7 +377,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/round_planner/survival.py",
         "cuts[length + length // HEAD_START] += count",
         "cuts[length] += count",
-        (f"{TAIL}::test_the_last_winner_of_a_race_tells_nothing_of_those_that_were_stopped_with_it",),
+        (f"{TAIL}::test_the_last_winner_tells_nothing_of_responses_stopped_with_it",),
     ),
     Mutant(
         "a look at pods may be older than those just made",
@@ -417,7 +414,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if not self._all_members(chained):",
         (
             "tests/unit/coordinator/fleet/test_broadcast.py"
-            "::test_all_machines_are_out_of_reach_while_the_chain_is_being_closed_over_the_first",
+            "::test_all_machines_fail_while_the_chain_closes_over_the_first",
         ),
     ),
     Mutant(
@@ -446,35 +443,35 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/core/settings.py",
         "if not any(plan.stream for plan in _choices(spec).plans):",
         "if stream.enabled is not True:",
-        (f"{LOANS}::test_machines_are_lent_where_rounds_may_stream",),
+        (f"{LOANS}::test_machines_are_loaned_where_rounds_may_stream",),
     ),
     Mutant(
         "a round that does not stream lends machines",
         f"{RUNTIME}/coordinator/on_policy/loop.py",
         "rules = self._context.settings.lending if streams else None",
         "rules = self._context.settings.lending",
-        (f"{LOANS}::test_where_auto_streams_it_lends_and_nowhere_else",),
+        (f"{LOANS}::test_auto_loans_only_where_it_streams",),
     ),
     Mutant(
         "why nothing is lent is not told",
         f"{RUNTIME}/coordinator/stream_training/loans.py",
         "LoanDecision(rules if isinstance(rules, LoanOutcome) else LoanOutcome.OUTSIDE_WINDOW) if rules else None",
         "None",
-        (f"{LOANS}::test_the_round_tells_why_nothing_is_lent",),
+        (f"{LOANS}::test_the_round_reports_why_nothing_is_loaned",),
     ),
     Mutant(
         "the slow-down of streaming is measured beside lent machines",
         f"{RUNTIME}/coordinator/generation/engine_observer.py",
         "self._loaned = True",
         "pass",
-        (f"{LOANS}::test_what_engines_did_beside_lent_machines_is_kept_apart",),
+        (f"{LOANS}::test_engine_speed_during_loans_is_kept_apart",),
     ),
     Mutant(
         "an update's cost is learned where lent machines did the work",
         f"{RUNTIME}/coordinator/store/round_history.py",
         "updated = tuple(one for one in rounds if not one.report.loaned_machines) or _last_without_loan(",
         "updated = tuple(one for one in rounds) or _last_without_loan(",
-        (f"{FORECAST}::test_what_an_update_costs_is_not_learned_from_rounds_in_which_machines_were_lent",),
+        (f"{FORECAST}::test_rounds_with_loans_teach_no_update_cost",),
     ),
     Mutant(
         "a loan knows nothing of responses that were stopped",
@@ -488,14 +485,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/stream_training/stream.py",
         "rate = self._measured.with_loan if loaned or self.loaned else self._measured.training",
         "rate = self._measured.training",
-        (f"{LANE}::test_the_trainers_speed_beside_lent_machines_is_kept_apart",),
+        (f"{LANE}::test_the_trainers_speed_during_loans_is_kept_apart",),
     ),
     Mutant(
         "beside lent machines the trainer is believed as fast as alone",
         f"{RUNTIME}/scheduling/lending/gain.py",
         "1 / (1 / max(beside, 1e-12)",
         "1 / (1 / max(trainer, 1e-12)",
-        (f"{LOAN_GAIN}::test_what_the_trainer_does_beside_lent_machines_is_no_measure_of_it_alone",),
+        (f"{LOAN_GAIN}::test_trainer_speed_during_loans_is_no_measure_of_it_alone",),
     ),
     Mutant(
         "of the rounds before a loan remembers what was stopped longest",
@@ -509,21 +506,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/lending/policy.py",
         "if not self._rules.requires_gain:",
         "if False:",
-        (f"{BENCHMARKS}::test_a_fixed_trigger_lends_whatever_is_predicted",),
+        (f"{BENCHMARKS}::test_a_fixed_trigger_loans_whatever_is_predicted",),
     ),
     Mutant(
         "groups fetched at once are fetched as they end",
         f"{RUNTIME}/coordinator/on_policy/loop.py",
         "streaming.offer if self._context.settings.fetch_as_they_end else held.extend,",
         "streaming.offer,",
-        (f"{BENCHMARKS}::test_groups_fetched_at_once_are_shared_with_lent_machines_when_generation_has_ended",),
+        (f"{BENCHMARKS}::test_groups_fetched_together_are_shared_with_loaned_machines",),
     ),
     Mutant(
         "groups fetched at once are not shared with lent machines",
         f"{RUNTIME}/coordinator/on_policy/loop.py",
         "streaming.offer(held)",
         "pass",
-        (f"{BENCHMARKS}::test_groups_fetched_at_once_are_shared_with_lent_machines_when_generation_has_ended",),
+        (f"{BENCHMARKS}::test_groups_fetched_together_are_shared_with_loaned_machines",),
     ),
     Mutant(
         "only the first thread of an actor that computes stands back",
@@ -572,7 +569,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/plan.py",
         'updates["relay"] = dissolved(before.relay)',
         "pass",
-        ("tests/unit/operator/policies/test_plan.py::test_nobody_is_in_the_chain_of_a_job_that_has_ended",),
+        ("tests/unit/operator/policies/test_plan.py::test_the_chain_of_an_ended_job_is_empty",),
     ),
     Mutant(
         "sums of other weights are taken",
@@ -593,7 +590,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/relay/gradient_transfer.py",
         "unless=lambda: publisher.link[0] in GIVEN_UP",
         "unless=lambda: False",
-        (f"{LENT}::test_a_delivery_ends_as_soon_as_the_desk_is_lost_or_refuses",),
+        (f"{LENT}::test_a_delivery_ends_when_the_inbox_is_lost_or_refuses",),
     ),
     Mutant(
         "a loan that is over is waited for",
@@ -642,14 +639,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/core/settings.py",
         "workers_per_trainer=spec.trainer.ranks / max(1, spec.rollout.accelerators_per_machine),",
         "workers_per_trainer=spec.trainer.ranks,",
-        (f"{LOANS}::test_a_machine_is_believed_to_be_as_fast_as_its_accelerators_until_it_is_measured",),
+        (f"{LOANS}::test_an_unmeasured_machine_counts_by_its_accelerators",),
     ),
     Mutant(
         "what lost its race is expected to run on",
         f"{RUNTIME}/scheduling/lending/gain.py",
         "engines[other].abort(place, now)",
         "pass",
-        (f"{LOAN_GAIN}::test_what_lost_its_race_slows_nobody_down",),
+        (f"{LOAN_GAIN}::test_a_response_that_lost_its_race_slows_no_other_down",),
     ),
     Mutant(
         "what still runs is expected to end at the mean",
@@ -670,7 +667,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/lending/gain.py",
         "seen = min(max(running, self.least), self.most)",
         "seen = running",
-        (f"{LOAN_GAIN}::test_outside_of_the_batches_that_were_seen_tokens_come_as_fast_as_at_the_nearest",),
+        (f"{LOAN_GAIN}::test_outside_observed_batches_the_nearest_speed_counts",),
     ),
     Mutant(
         "a machine that is called back counts as slow",
@@ -684,7 +681,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/stream_training/loaned_worker.py",
         "self._owner.run_in_background(self._machine.release_worker(self._term))",
         "pass",
-        (f"{LANE}::test_whoever_is_lent_no_more_is_told_and_nobody_waits_for_it",),
+        (f"{LANE}::test_the_end_of_a_loan_is_sent_and_not_awaited",),
     ),
     Mutant(
         "a worker computes before the seats have made room",
@@ -692,7 +689,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "await self._call(self._machine.sleep_engines(self._term))",
         "pass",
         (
-            f"{LOANS}::test_all_seats_of_a_lent_machine_make_room_and_come_back_with_the_next_weights",
+            f"{LOANS}::test_all_replicas_of_a_loaned_machine_sleep_until_the_next_weights",
             f"{LANE}::test_to_make_room_and_to_come_back_is_part_of_its_first_computation",
         ),
     ),
@@ -701,14 +698,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/fleet/layouts.py",
         "await release_accelerators(machine, self._term)",
         "pass",
-        (f"{LOANS}::test_a_coordinator_that_comes_back_has_workers_let_go_before_it_lays_seats_out",),
+        (f"{LOANS}::test_a_restarted_coordinator_ends_loans_before_it_switches_layouts",),
     ),
     Mutant(
         "a lent machine is laid out when a newcomer is fed",
         f"{RUNTIME}/coordinator/fleet/weights.py",
         "if machine.loaned:",
         "if False:",
-        (f"{LOANS}::test_a_newcomer_is_fed_while_a_machine_is_lent_and_the_loan_goes_on",),
+        (f"{LOANS}::test_a_newcomer_gets_weights_while_a_loan_continues",),
     ),
     Mutant(
         "a machine that is called back is not fed",
@@ -722,7 +719,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/stream_training/stream.py",
         'worker.watch(partial(self._end_loan, worker, "its machine left"))',
         "pass",
-        (f"{LANE}::test_an_idle_workers_loss_is_noticed_and_its_groups_go_to_those_who_are_left",),
+        (f"{LANE}::test_an_idle_workers_loss_returns_its_groups_to_the_others",),
     ),
     Mutant(
         "a call takes all there is",
@@ -731,7 +728,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return len(sums)",
         (
             "tests/unit/coordinator/stream_training/test_stream.py::test_calls_are_bounded_and_one_at_a_time",
-            f"{LANE}::test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take",
+            f"{LANE}::test_a_loaned_machine_gets_no_more_than_a_call_should_take",
         ),
     ),
     Mutant(
@@ -739,21 +736,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/stream_training/stream.py",
         "async with asyncio.timeout_at(until):",
         "async with asyncio.timeout_at(None):",
-        (f"{LANE}::test_sums_that_do_not_come_are_waited_for_no_longer_than_the_trainer_would_take",),
+        (f"{LANE}::test_missing_sums_are_awaited_no_longer_than_the_trainer_needs",),
     ),
     Mutant(
         "machines are lent to a trainer that takes nothing",
         f"{RUNTIME}/coordinator/stream_training/stream.py",
         "return not self._broken and self._trainer.published_version == self._version",
         "return True",
-        (f"{LANE}::test_no_machine_is_lent_that_the_trainer_would_take_nothing_from",),
+        (f"{LANE}::test_no_machine_is_loaned_whose_sums_the_trainer_refuses",),
     ),
     Mutant(
         "a new trainer publishes nothing within a round",
         f"{RUNTIME}/coordinator/trainer/weight_publisher.py",
         "force = self._trainer.published_version != version",
         "force = False",
-        (f"{LOANS}::test_a_trainer_that_was_replaced_within_a_round_takes_what_is_summed_for_it",),
+        (f"{LOANS}::test_a_trainer_replaced_within_a_round_accepts_its_sums",),
     ),
     Mutant(
         "what was computed before counts as speed",
@@ -777,7 +774,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/on_policy/generation.py",
         "names = self._pool.names(without=self._loans.loaned)",
         "names = self._pool.names()",
-        (f"{LOANS}::test_what_the_lent_machine_generated_goes_on_elsewhere_from_the_tokens_that_came",),
+        (f"{LOANS}::test_responses_of_a_loaned_machine_continue_from_received_tokens",),
     ),
     Mutant(
         "advantages are not centred",
@@ -861,14 +858,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "hack/chaos/recovery.py",
         "return now.healthy and not now.problems - self.before.problems",
         "return True",
-        (f"{CHAOS}::test_what_breaks_again_before_it_settled_begins_anew",),
+        (f"{CHAOS}::test_a_fault_before_recovery_settled_restarts_the_clock",),
     ),
     Mutant(
         "chaos: what nobody's loss explains may be replaced",
         "hack/chaos/recovery.py",
         "if self.row.replaced is False:",
         "if False:",
-        (f"{CHAOS}::test_what_hits_nobody_in_the_job_must_replace_nobody",),
+        (f"{CHAOS}::test_a_fault_outside_the_job_replaces_no_pod",),
     ),
     Mutant(
         "a checkpoint counts without its marker",
@@ -967,7 +964,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/store/async_rewind.py",
         'draw = g.draw AND tokens IS NOT NULL) ORDER BY step, place",',
         'draw = g.draw AND tokens < 0) ORDER BY step, place",',
-        (f"{EXPERIENCE_STORE}::test_a_rewind_before_the_last_checkpoint_draws_again_what_it_no_longer_holds",),
+        (f"{EXPERIENCE_STORE}::test_a_rewind_before_the_last_checkpoint_draws_lost_prompts_again",),
     ),
     Mutant(
         "the store's journal is never brought into its file",
@@ -988,7 +985,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/store/store_thread.py",
         "        self._thread.submit(self._tidy)\n",
         "",
-        (f"{STORE[0]}::test_the_stores_thread_tidies_up_when_nobody_waits",),
+        (f"{STORE[0]}::test_the_store_thread_prunes_when_no_call_waits",),
     ),
     Mutant(
         "all tokens go in one transaction, however many",
@@ -1263,7 +1260,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/asynchronous/loop.py",
         "self._buffer.restore_capacity(boundary.report.capacity_prompts)",
         "pass",
-        (f"{UPDATES}::test_a_coordinator_that_comes_back_lets_as_many_groups_be_open_as_the_last_one_did",),
+        (f"{UPDATES}::test_a_restarted_coordinator_keeps_the_in_flight_limit",),
     ),
     Mutant(
         "a larger capacity does not reach the replicas",
@@ -1452,7 +1449,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/fault_detection/suspicion.py",
         "return self if own_delay > heartbeat / 2 else replace",
         "return self if False else replace",
-        (f"{SUSPICION}::test_a_coordinator_that_stood_still_blames_nobody",),
+        (f"{SUSPICION}::test_a_coordinator_that_stood_still_blames_no_machine",),
     ),
     Mutant(
         "a busy machine is given no more time than an idle one",
@@ -1466,7 +1463,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/fault_detection/suspicion.py",
         "if self.reachable_from & set(present):",
         "if False:",
-        (f"{SUSPICION}::test_the_last_word_of_those_who_are_here_counts_and_one_who_reaches_it_is_enough",),
+        (f"{SUSPICION}::test_one_neighbour_that_reaches_a_machine_is_enough",),
     ),
     Mutant(
         "neighbours are forgotten when the chain closes",
@@ -1487,7 +1484,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/fleet/failure_detector.py",
         "if suspected is not None and suspected.suspicion.reason != KEEPS_FAILING:",
         "if suspected is not None:",
-        (f"{PULSE}::test_a_machine_that_fails_again_too_soon_is_to_be_replaced_though_it_works",),
+        (f"{PULSE}::test_a_working_machine_that_failed_again_too_soon_is_replaced",),
     ),
     Mutant(
         "the processes of a silent machine are ended at once",
@@ -1510,7 +1507,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "found[machine] = machine",
         (
             "tests/unit/operator/policies/failure/test_nodes.py"
-            "::test_machines_of_one_node_are_one_failure_though_they_fall_one_after_the_other",
+            "::test_machines_of_one_node_that_fail_in_sequence_are_one_failure",
         ),
     ),
     Mutant(
@@ -1546,7 +1543,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/fleet/weights.py",
         "machine.run_unless_left(self._load(machine, version)) for machine in complete",
         "self._load(machine, version) for machine in complete",
-        (f"{PULSE}::test_a_machine_that_goes_as_it_loads_weights_keeps_nobody_waiting",),
+        (f"{PULSE}::test_a_machine_lost_while_it_loads_weights_delays_no_other",),
     ),
     # --- weights: one order of coordinators and chains, whole versions only ---
     Mutant(
@@ -1652,14 +1649,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/relay/receiver.py",
         'caller.refuse(wire.BUSY, "this relay is ending")',
         "pass",
-        (f"{INLET}::test_a_caller_still_in_the_handshake_when_the_relay_has_ended_is_refused",),
+        (f"{INLET}::test_a_caller_in_the_handshake_of_an_ended_relay_is_refused",),
     ),
     Mutant(
         "a machine whose process ended counts as gone",
         f"{RUNTIME}/relay/network/tcp.py",
         "if error.errno in ANSWERS:",
         "if False:",
-        (f"{WIRE}::test_a_machine_where_nobody_listens_answers",),
+        (f"{WIRE}::test_a_machine_without_a_listener_answers",),
     ),
     Mutant(
         "trouble of its own makes a neighbour a witness",
@@ -1694,14 +1691,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/relay/version_store.py",
         "if self._draft is not None and self._draft.manifest.version == version:",
         "if False:",
-        (f"{REPAIR}::test_whoever_dies_whenever_the_rest_are_sent_each_chunk_once",),
+        (f"{REPAIR}::test_after_any_death_the_rest_receive_each_chunk_once",),
     ),
     Mutant(
         "the predecessor before may go on writing",
         f"{RUNTIME}/relay/relay.py",
         "            if self._predecessor_changed(chain):",
         "            if False:",
-        (f"{CHAIN}::test_a_new_chain_ends_the_connection_of_a_predecessor_that_is_none_any_more",),
+        (f"{CHAIN}::test_a_new_chain_ends_the_connection_of_a_former_predecessor",),
     ),
     Mutant(
         "readers are given a version before it is whole",
@@ -1740,7 +1737,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/ray_backend/backend.py",
         "            return handle, is_abandoned(handle)",
         "            return handle, False",
-        ("tests/contract/test_backends.py::test_an_actor_that_a_former_coordinator_only_registered_is_made_anew",),
+        ("tests/contract/test_backends.py::test_an_actor_that_was_only_registered_is_made_again",),
     ),
     Mutant(
         "the numbers of a lost store are used again",
@@ -1834,21 +1831,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/fleet/layouts.py",
         "        refusals += [one.reason for one in self._unable.values()]",
         "        refusals += []",
-        (f"{LAYOUTS}::test_a_machine_without_any_layout_is_told_and_comes_when_its_engines_start",),
+        (f"{LAYOUTS}::test_a_machine_without_a_layout_joins_when_its_engines_start",),
     ),
     Mutant(
         "machines that cannot start their engines are waited for for ever",
         f"{RUNTIME}/coordinator/fleet/layouts.py",
         "        return bool(failures) and all(",
         "        return False and all(",
-        (f"{LAYOUTS}::test_a_job_none_of_whose_machines_can_start_its_engines_ends_with_their_words",),
+        (f"{LAYOUTS}::test_a_job_whose_machines_start_no_engine_ends_with_their_error",),
     ),
     Mutant(
         "machines that are still to come are thought to be unable",
         f"{RUNTIME}/coordinator/fleet/layouts.py",
         "for name in {*machines, *self._members}]",
         "for name in machines]",
-        (f"{LAYOUTS}::test_one_bad_machine_does_not_end_a_job_whose_other_ones_are_still_to_come",),
+        (f"{LAYOUTS}::test_one_bad_machine_does_not_end_a_job_before_the_others_join",),
     ),
     Mutant(
         "a machine's next pod is thought to be unable",
@@ -2048,14 +2045,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/failure/mass_failure_hold.py",
         "if loss.doubted and loss.pod is observed.current(loss.machine)]",
         "if loss.doubted]",
-        (f"{NODES[0]}::test_a_successor_of_which_the_status_does_not_know_yet_holds_its_loss_in_no_pause",),
+        (f"{NODES[0]}::test_a_successor_that_the_status_lacks_causes_no_hold",),
     ),
     Mutant(
         "a loss that has its successor is none of those that fell at once",
         f"{OPERATOR}/policies/failure/mass_failure_hold.py",
         "{**_doubted(rollout, observed, before, now), **_lost(rollout, losses)}",
         "_doubted(rollout, observed, before, now)",
-        (f"{NODES[0]}::test_a_successor_of_which_the_status_does_not_know_yet_holds_its_loss_in_no_pause",),
+        (f"{NODES[0]}::test_a_successor_that_the_status_lacks_causes_no_hold",),
     ),
     Mutant(
         "a node that is not ready loses its machines at once",
@@ -2167,10 +2164,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/pods/owned_objects.py",
         "if coordinator is not None and coordinator.incarnation != observed.addressed:",
         "if coordinator is not None and new is not None:",
-        (
-            "tests/unit/operator/policies/test_plan.py"
-            "::test_a_coordinator_that_was_to_be_replaced_and_lives_gets_its_address_back",
-        ),
+        ("tests/unit/operator/policies/test_plan.py::test_a_coordinator_that_survives_gets_its_address_back",),
     ),
     Mutant(
         "a step back rests on four rounds",
@@ -2207,10 +2201,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/on_policy/plan_next_round.py",
         "present = fleet.replicas * layout // settings.slots",
         "present = fleet.replicas",
-        (
-            "tests/unit/coordinator/on_policy/test_plan_next_round.py"
-            "::test_at_a_bound_no_machine_beyond_it_is_foretold_and_machines_are_not_engines",
-        ),
+        ("tests/unit/coordinator/on_policy/test_plan_next_round.py::test_no_machine_beyond_a_bound_is_predicted",),
     ),
     Mutant(
         "the number of machines is not bounded",
@@ -2323,28 +2314,28 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/coordinator.py",
         "            await self._commands.save()",
         "            pass",
-        (f"{LEAVING}::test_the_coordinators_leave_costs_no_finished_update_though_the_trainer_goes_as_well",),
+        (f"{LEAVING}::test_coordinator_and_trainer_leave_together_without_a_lost_update",),
     ),
     Mutant(
         "a trainer that is ahead of the store goes with its update",
         f"{RUNTIME}/coordinator/coordinator.py",
         "boundary.step if boundary.step == state.step else None",
         "state.step",
-        (f"{LEAVING}::test_a_suspension_saves_the_update_whose_answer_a_former_coordinator_never_heard",),
+        (f"{LEAVING}::test_a_suspension_saves_an_update_whose_answer_was_lost",),
     ),
     Mutant(
         "a suspension asks no trainer whose step is not known",
         f"{RUNTIME}/coordinator/control_plane/commands.py",
         " or self.may_lose_updates:",
         ":",
-        (f"{LEAVING}::test_a_suspension_saves_the_update_whose_answer_a_former_coordinator_never_heard",),
+        (f"{LEAVING}::test_a_suspension_saves_an_update_whose_answer_was_lost",),
     ),
     Mutant(
         "a trainer that is asked where it stands is forgotten at a suspension",
         f"{RUNTIME}/coordinator/control_plane/target_follower.py",
         "(self.suspended and not self.needs_trainer_state())",
         "self.suspended",
-        (f"{LEAVING}::test_a_suspension_at_any_moment_of_a_coordinators_start_saves_what_the_trainer_holds",),
+        (f"{LEAVING}::test_a_suspension_during_a_start_saves_what_the_trainer_holds",),
     ),
     Mutant(
         "a suspension waits for a trainer that loads",
@@ -2464,7 +2455,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/fleet/fleet.py",
         "await (call if machine is None else machine.run_while_member(call))",
         "await call",
-        (f"{COMINGS}::test_a_command_to_a_replica_that_is_lost_keeps_nobody_waiting",),
+        (f"{COMINGS}::test_a_command_to_a_lost_replica_does_not_wait",),
     ),
     Mutant(
         "what a replica does not know of is waited for",
@@ -2499,7 +2490,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/fleet/weights.py",
         "self.no_source = self.version == version",
         "self.no_source = False",
-        (f"{COMINGS}::test_a_round_whose_weights_nobody_holds_any_more_gets_them_from_a_new_trainer",),
+        (f"{COMINGS}::test_a_round_without_weights_gets_them_from_a_restarted_trainer",),
     ),
     Mutant(
         "a call that fails late ends the next trainer",
@@ -2527,7 +2518,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/trainer/trainer_client.py",
         "return await self._unless_changed(lambda: self._backend.trainer(self._term, members))",
         "return await self._backend.trainer(self._term, members)",
-        (f"{TRAINER_SEAT}::test_a_trainer_that_never_comes_up_is_not_waited_for_once_its_pod_is_replaced",),
+        (f"{TRAINER_SEAT}::test_a_trainer_that_never_starts_is_dropped_with_its_pod",),
     ),
     Mutant(
         "a command overtakes one whose caller gave up",
@@ -2550,7 +2541,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/trainer/checkpoints.py",
         "except StaleTerm:\n            raise\n        except Refused as error:\n            log.error",
         "except Refused as error:\n            log.error",
-        (f"{TRAINER_SEAT}::test_whoever_is_out_of_office_leaves_the_trainer_to_the_next[checkpoint]",),
+        (f"{TRAINER_SEAT}::test_a_fenced_coordinator_leaves_the_trainer_to_the_next[checkpoint]",),
     ),
     Mutant(
         "a trainer that refuses an update is asked again",
@@ -2580,7 +2571,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ":",
         (
             "tests/unit/coordinator/on_policy/test_loop.py"
-            "::test_a_round_under_way_is_played_to_its_end_though_fewer_are_asked_for_and_the_trainer_is_lost[trainer]",
+            "::test_a_running_round_ends_though_fewer_rounds_are_requested[trainer]",
         ),
     ),
     Mutant(
@@ -2588,10 +2579,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/coordinator.py",
         "            if boundary.step >= self._follower.rounds:\n",
         "            if True:\n",
-        (
-            "tests/unit/coordinator/on_policy/test_loop.py"
-            "::test_rounds_that_are_asked_for_while_the_final_model_waits_for_space_are_played",
-        ),
+        ("tests/unit/coordinator/on_policy/test_loop.py::test_rounds_requested_while_the_export_waits_for_space_run",),
     ),
     Mutant(
         "a simulated fault never ends",
@@ -2869,7 +2857,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/rewards/code_scorer.py",
         "            task.add_done_callback(self._shadow_ended)",
         "            await task",
-        ("tests/unit/rewards/test_code_scorer.py::test_a_shadow_run_delays_nobody_and_is_counted_when_it_ends",),
+        ("tests/unit/rewards/test_code_scorer.py::test_a_shadow_run_delays_no_reward_and_is_counted_at_its_end",),
     ),
     Mutant(
         "a process is killed before it could reap what runs under it",
@@ -3112,10 +3100,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/plan.py",
         "    if job.spec.suspend or held is not None or _stopping(job, observed):",
         "    if job.spec.suspend or held is not None:",
-        (
-            "tests/unit/operator/policies/test_plan.py::"
-            "test_what_is_edited_under_a_suspension_reaches_new_pods_also_when_the_resume_overtakes_the_drain",
-        ),
+        ("tests/unit/operator/policies/test_plan.py::test_an_edit_under_a_suspension_reaches_new_pods",),
     ),
     Mutant(
         "a resumption cut short throws its pods away",
@@ -3130,7 +3115,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "    elif heard is not None and last.round > heard:",
         "    elif heard is not None and last.round < heard:",
         (
-            "tests/unit/operator/policies/scaling/test_parallelism_planner.py::test_a_size_that_engines_refuse_is_left_and_not_tried_again_for_a_while",
+            "tests/unit/operator/policies/scaling/test_parallelism_planner.py::test_a_refused_size_is_left_and_not_tried_again_for_a_while",
         ),
     ),
     Mutant(
@@ -3139,7 +3124,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "return last.round < (history.ceiling_round or 0) + REFUSED_ROUNDS",
         "return last.round < (history.ceiling_round or 0)",
         (
-            "tests/unit/operator/policies/scaling/test_parallelism_planner.py::test_a_size_that_engines_refuse_is_left_and_not_tried_again_for_a_while",
+            "tests/unit/operator/policies/scaling/test_parallelism_planner.py::test_a_refused_size_is_left_and_not_tried_again_for_a_while",
         ),
         # --- benchmarks on the simulator ---
     ),
@@ -3190,7 +3175,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{BENCH_ROOT}/lib/cluster.py",
         'STREAM_SECONDS if self.lendable else float("inf")',
         'float("inf")',
-        (f"{BENCHMARKS}::test_what_a_lent_machine_generated_goes_on_elsewhere",),
+        (f"{BENCHMARKS}::test_what_a_loaned_machine_generated_continues_elsewhere",),
     ),
     Mutant(
         "machines are lent for a hair's breadth",
@@ -3211,7 +3196,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/simulator/core/network.py",
         "if not self._life.alive:\n            # A killed process",
         "if False:\n            # A killed process",
-        ("tests/simulation/test_runs.py::test_a_coordinator_that_was_killed_takes_leave_of_nobody",),
+        ("tests/simulation/test_runs.py::test_a_killed_coordinator_runs_no_exit_code",),
     ),
     Mutant(
         "programs never meet their timeout",
@@ -3225,14 +3210,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/scaling/parallelism_planner.py",
         "return other in seconds and size in seconds and seconds[other] >= seconds[size]",
         "return False",
-        (f"{PARALLELISM[0]}::test_foretold_seconds_have_the_last_word",),
+        (f"{PARALLELISM[0]}::test_predicted_seconds_have_the_last_word",),
     ),
     Mutant(
         "a faster size is not taken",
         f"{OPERATOR}/policies/scaling/parallelism_planner.py",
         "return best if seconds[best] <= CLEARLY * seconds[size] else size",
         "return size",
-        (f"{PARALLELISM[0]}::test_foretold_seconds_have_the_last_word",),
+        (f"{PARALLELISM[0]}::test_predicted_seconds_have_the_last_word",),
     ),
     Mutant(
         "every layout is foretold with the engines of the present one",
@@ -3240,7 +3225,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "latency, replicas, seen = fit_latency(speeds), fleet.replicas * layout // size, speeds[-1]",
         "latency, replicas, seen = fleet.latency, fleet.replicas, speeds[-1]",
         (
-            "tests/unit/coordinator/on_policy/test_plan_next_round.py::test_a_round_is_foretold_in_every_layout_that_was_seen",
+            "tests/unit/coordinator/on_policy/test_plan_next_round.py::test_a_round_is_predicted_in_every_observed_layout",
         ),
     ),
     Mutant(
@@ -3262,7 +3247,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{BENCH_ROOT}/lib/replay.py",
         "self._most, versions.index(version))",
         "self._most, 0)",
-        (f"{REPLAY}::test_a_prompt_answers_anew_when_other_weights_launch_it",),
+        (f"{REPLAY}::test_other_weights_draw_new_lengths_for_a_prompt",),
     ),
     Mutant(
         "a replayed response ends at a limit",
@@ -3360,24 +3345,21 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/async_groups.py",
         "prompts = dict.fromkeys(key.prompt for key in self._waiting)",
         "prompts = dict.fromkeys(self._groups)",
-        (f"{CONTINUOUS}::test_a_group_whose_weights_nobody_holds_is_stranded",),
+        (f"{CONTINUOUS}::test_a_group_whose_weights_no_machine_holds_is_orphaned",),
     ),
     Mutant(
         "an outage of the API server makes kubelets silent",
         "operator/rljob_operator/kubelet_leases.py",
         "            self._observed = {}\n            raise\n",
         "            raise\n",
-        (f"{KUBELETS}::test_time_in_which_nobody_could_look_is_held_against_no_kubelet",),
+        (f"{KUBELETS}::test_time_without_a_watch_is_held_against_no_kubelet",),
     ),
     Mutant(
         "a coordinator that could not renew is replaced while it comes back",
         "operator/rljob_operator/observer.py",
         "        before = {} if outage else self._observed",
         "        before = self._observed",
-        (
-            "tests/unit/operator/test_parts.py"
-            "::test_after_an_outage_a_coordinator_has_its_leases_duration_to_come_back[15]",
-        ),
+        ("tests/unit/operator/test_parts.py::test_after_an_outage_a_coordinator_has_its_lease_duration_to_return[15]",),
     ),
     Mutant(
         "a Lease that nobody could read or renew is old when it can be read",
@@ -3391,7 +3373,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "operator/rljob_operator/kubelet_leases.py",
         "held = before if passed <= 2 * self._interval else {}",
         "held = before",
-        (f"{KUBELETS}::test_time_in_which_nobody_could_look_is_held_against_no_kubelet",),
+        (f"{KUBELETS}::test_time_without_a_watch_is_held_against_no_kubelet",),
     ),
     Mutant(
         "a silent kubelet is no witness",
@@ -3407,7 +3389,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "for one, at in behind.items() if one is None)",
         (
             f"{LIVENESS}::test_a_feeder_is_blamed_once_two_have_waited_for_it_in_vain",
-            f"{LIVENESS}::test_a_relay_that_passes_nothing_on_keeps_failing_and_those_behind_it_do_not",
+            f"{LIVENESS}::test_only_the_relay_that_forwards_nothing_keeps_failing",
         ),
     ),
     Mutant(
@@ -3450,7 +3432,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/asynchronous/loop.py",
         "            await self.generation.reload()\n",
         "            pass\n",
-        (f"{UPDATES}::test_rollouts_go_on_while_the_trainer_is_started_anew_and_what_it_lost_is_given_back",),
+        (f"{UPDATES}::test_rollouts_continue_while_the_trainer_restarts",),
     ),
     Mutant(
         "the full buffer does not close admission",
@@ -3498,7 +3480,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/scheduling/partial_responses.py",
         "        del held.token_ids[offset:]\n",
         "        pass\n",
-        (f"{UPDATES}::test_the_last_long_responses_move_together_and_the_freed_replicas_go_on",),
+        (f"{UPDATES}::test_the_last_long_responses_move_together",),
     ),
     Mutant(
         "the attempt of a move is not reserved",
@@ -3507,7 +3489,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        assert reserved\n",
         (
             "tests/simulation/test_runs.py::test_seeds_hold_every_invariant",
-            f"{UPDATES}::test_the_last_long_responses_move_together_and_the_freed_replicas_go_on",
+            f"{UPDATES}::test_the_last_long_responses_move_together",
         ),
     ),
     Mutant(
@@ -3558,9 +3540,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/rollout/replica.py",
         "token_ids=request.prompt_token_ids + request.prefix_token_ids,",
         "token_ids=request.prompt_token_ids,",
-        (
-            f"{REPACK_JOB}::test_its_logprobs_are_its_samplers_own_and_greedy_tokens_those_of_one_that_stayed[Reference]",
-        ),
+        (f"{REPACK_JOB}::test_a_moved_response_has_the_tokens_and_logprobs_of_one_that_stayed[Reference]",),
     ),
     Mutant(
         "the source of a move is not released",
@@ -3616,7 +3596,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "hack/chaos/schedule.py",
         "return next((name for name in due if ROWS[name].victims(seen, Random(0))), due[0])",
         "return due[0]",
-        ("tests/unit/hack/chaos/test_schedule.py::test_a_row_that_finds_nobody_to_hit_waits_for_its_turn",),
+        ("tests/unit/hack/chaos/test_schedule.py::test_a_row_without_a_target_waits_for_its_turn",),
     ),
     Mutant(
         "a machine that Kueue evicts stays in the target",
@@ -3637,14 +3617,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/kueue/settlement.py",
         "(changed or elsewhere or one.queue",
         "(changed or one.queue",
-        (f"{QUOTA}::test_a_base_that_waits_is_asked_for_anew_when_its_pods_want_other_nodes",),
+        (f"{QUOTA}::test_a_waiting_base_is_requested_again_when_its_nodes_change",),
     ),
     Mutant(
         "Kueue is asked for no limit of a container",
         f"{OPERATOR}/policies/kueue/workloads.py",
         'requests = {**resources["limits"], **(resources.get("requests") or {})}',
         'requests = resources.get("requests") or {}',
-        (f"{QUOTA}::test_a_pod_set_asks_for_what_its_pods_ask_for_and_for_nothing_new_after_a_new_image",),
+        (f"{QUOTA}::test_a_pod_set_requests_what_its_pods_request",),
     ),
     Mutant(
         "a resource that the queue lacks is waited for",
@@ -3665,7 +3645,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/policies/kueue/settlement.py",
         "return Settlement(one, _given_back(one, now)) if empty else None",
         "return Settlement(one, _given_back(one, now))",
-        (f"{QUOTA}::test_an_evicted_base_suspends_the_job_and_gives_its_quota_back_when_the_pods_are_gone",),
+        (f"{QUOTA}::test_an_evicted_base_suspends_the_job_and_gives_its_quota_back",),
     ),
     Mutant(
         "fewer machines than are asked for are a measure of them",
@@ -3693,7 +3673,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{KUBE}/client.py",
         'params = kept | {"continue": token}',
         'params = {"continue": token} | kept',
-        ("tests/unit/kube/test_client.py::test_a_list_whose_version_is_dropped_begins_anew",),
+        ("tests/unit/kube/test_client.py::test_a_list_whose_version_is_dropped_begins_again",),
     ),
     Mutant(
         "a plan is made in the event loop",
@@ -3721,14 +3701,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/observer.py",
         "await asyncio.gather(*(self._confirm(key, gate) for key in expired))",
         "self._watched |= {key: replace(self._watched[key], confirmed=True) for key in expired}",
-        ("tests/unit/operator/test_parts.py::test_a_cache_that_stands_still_makes_nobody_silent",),
+        ("tests/unit/operator/test_parts.py::test_a_stale_cache_makes_no_kubelet_silent",),
     ),
     Mutant(
         "what a cache shows is newer than what the store said",
         f"{OPERATOR}/observer.py",
         "if read.version < known.version or (known.renewed, known.holder) == (read.renewed, read.holder):",
         "if (known.renewed, known.holder) == (read.renewed, read.holder):",
-        ("tests/unit/operator/test_parts.py::test_a_cache_that_stands_still_makes_nobody_silent",),
+        ("tests/unit/operator/test_parts.py::test_a_stale_cache_makes_no_kubelet_silent",),
     ),
     Mutant(
         "of a pod template only the names are looked at",
@@ -3763,7 +3743,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/control_plane/confirmed_term.py",
         "        await self._confirm()",
         "        pass",
-        ("tests/simulation/test_fencing.py::test_a_coordinator_that_is_cut_off_ends_nobody",),
+        ("tests/simulation/test_fencing.py::test_a_coordinator_that_is_cut_off_ends_no_actor",),
     ),
     Mutant(
         "a renewal under way confirms the office",
@@ -3791,7 +3771,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/asynchronous/loop.py",
         "        if self._commands.step is not None:\n            # Otherwise the trainer",
         "        if True:\n            # Otherwise the trainer",
-        ("tests/simulation/test_runs.py::test_an_update_that_nobody_heard_of_is_kept",),
+        ("tests/simulation/test_runs.py::test_an_unreported_update_is_kept",),
     ),
     Mutant(
         "a trainer is made before the one before has ended",
@@ -3836,14 +3816,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/coordinator/store/opening.py",
         "            if clock() - since >= patience:",
         "            if True:",
-        (f"{OPENING}::test_a_store_that_somebody_holds_is_waited_for",),
+        (f"{OPENING}::test_a_store_held_by_another_process_is_awaited",),
     ),
     Mutant(
         "an opening that nobody waits for goes on",
         f"{RUNTIME}/coordinator/store/connection.py",
         "        self._given_up = True",
         "        pass",
-        (f"{OPENING}::test_an_opening_that_nobody_waits_for_any_more_ends_and_holds_nothing",),
+        (f"{OPENING}::test_a_cancelled_opening_ends_and_holds_nothing",),
     ),
     Mutant(
         "a task of a stage ends unheard",
@@ -3982,14 +3962,14 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/entrypoints/ray_head.py",
         "_TRIES = 100",
         "_TRIES = 1",
-        (f"{HEAD_LOCKS}::test_whoever_looks_at_a_lock_is_in_nobodys_way",),
+        (f"{HEAD_LOCKS}::test_a_reader_of_a_lock_blocks_no_holder",),
     ),
     Mutant(
         "a coordinator that lost its Lease takes its time to leave Ray",
         f"{RUNTIME}/entrypoints/coordinator.py",
         "        in_time = False",
         "        in_time = True",
-        ("tests/unit/entrypoints/test_coordinator.py::test_whoever_lost_its_lease_has_no_time_for_a_goodbye",),
+        ("tests/unit/entrypoints/test_coordinator.py::test_a_coordinator_without_its_lease_exits_immediately",),
     ),
     Mutant(
         "connections outlive the program that they belong to",
@@ -4039,7 +4019,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{OPERATOR}/seals.py",
         "        if version is not None and not seal:",
         "        if False:",
-        (f"{SEALS}::test_a_job_that_an_operator_without_seals_began_is_sealed_at_the_first_look",),
+        (f"{SEALS}::test_a_job_of_an_operator_without_seals_is_sealed_at_first",),
     ),
     Mutant(
         "a digest depends on how the server spells a number",
@@ -4103,7 +4083,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/rollout/engine_thread.py",
         "        except Exception as error:\n            future.set_exception(error)",
         "        except EngineDied as error:\n            future.set_exception(error)",
-        (f"{ENGINE_THREAD}::test_a_call_that_fails_tells_its_caller_and_nobody_else",),
+        (f"{ENGINE_THREAD}::test_a_failed_call_raises_for_its_caller_alone",),
     ),
     # --- lists ---
     Mutant(
@@ -4133,9 +4113,6 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{API}/renamed.py",
         '        reward["function"] = present_path(reward["function"])',
         "        pass",
-        (
-            "tests/unit/api/test_renamed.py::"
-            "test_what_an_earlier_version_accepted_is_read_with_the_present_path_of_a_reward",
-        ),
+        ("tests/unit/api/test_renamed.py::test_a_stored_spec_is_read_with_the_present_path_of_a_reward",),
     ),
 )

@@ -67,7 +67,7 @@ def test_a_coordinator_that_is_cut_off_is_succeeded_while_the_cut_lasts(mode, ta
 
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("seconds", [70, *slow(8, 25)])
-def test_a_coordinator_that_is_cut_off_ends_nobody(mode, seconds):
+def test_a_coordinator_that_is_cut_off_ends_no_actor(mode, seconds):
     """It takes all machines for lost. They work, and its successor finds every one of them as it was."""
     ended: list[str] = []
 

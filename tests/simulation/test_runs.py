@@ -78,7 +78,7 @@ def test_planned_leaves_cost_no_finished_update(portion, mode):
 
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("portion", [0, *slow(*range(1, PORTIONS))])
-def test_a_suspension_costs_no_finished_update_though_the_coordinator_has_just_been_killed(portion, mode):
+def test_a_suspension_after_a_killed_coordinator_keeps_finished_updates(portion, mode):
     """At any moment around its death and its successor's start: the invariant `no update lost`."""
     for seed in range(portion, SEEDS, PORTIONS):
         drawn = random.Random(f"{seed}/restart")
@@ -95,7 +95,7 @@ def test_a_suspension_costs_no_finished_update_though_the_coordinator_has_just_b
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_an_update_that_nobody_heard_of_is_kept(mode):
+def test_an_unreported_update_is_kept(mode):
     """The coordinator dies while the trainer computes, and its successor finds the trainer an update ahead."""
     scenario = replace(draw_scenario(3, mode), rounds=4, edit=None, checkpoint_every=100)
     trained, began = [], []
@@ -114,7 +114,7 @@ def test_an_update_that_nobody_heard_of_is_kept(mode):
         assert began == [0], "the trainer is never started anew"
 
 
-def test_the_coordinators_leave_costs_no_update_though_its_store_goes_with_it():
+def test_a_coordinator_that_leaves_with_its_store_costs_no_update():
     """The trainer, and what it saved, are still there."""
     scenario, leave = replace(LONG, checkpoint_every=100), "20 leave coordinator 75"
     left, trained, restored = [], [], []
@@ -244,7 +244,7 @@ def test_seeds_are_small_and_differ():
 
 
 @pytest.mark.slow
-def test_seeds_change_layouts_and_lend_machines_under_their_faults():
+def test_seeds_change_layouts_and_loan_machines_under_their_faults():
     scenarios = [
         scenario for seed in range(120) if (scenario := draw_scenario(seed)).restless or scenario.site.lendable
     ]
@@ -360,7 +360,7 @@ def test_anchors_outlive_the_coordinator_and_a_rewind():
     assert set(learned[2]) < set(learned[-1])
 
 
-def test_a_coordinator_that_was_killed_takes_leave_of_nobody():
+def test_a_killed_coordinator_runs_no_exit_code():
     """What it would say on its way out, nobody hears: a killed process runs no such code."""
     asked = []
 

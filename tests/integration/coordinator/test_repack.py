@@ -145,7 +145,7 @@ def test_a_response_that_moved_is_of_one_version_and_goes_on_where_it_was(played
         assert its[0][1].offset >= SHORT // 2, "what was made of it went along"
 
 
-def test_its_logprobs_are_its_samplers_own_and_greedy_tokens_those_of_one_that_stayed(played: Played) -> None:
+def test_a_moved_response_has_the_tokens_and_logprobs_of_one_that_stayed(played: Played) -> None:
     responses, greedy = trained(played), 0
     for version in {move.version for move, _ in hops(played)}:
         model = played.model(version)
@@ -179,7 +179,7 @@ def _logprobs(model: torch.nn.Module, prompt: tuple[int, ...], tokens: object) -
     return model(ids).logits[0, len(prompt) - 1 : -1].double().log_softmax(-1)
 
 
-def test_the_receiver_computes_the_prefix_once_and_engines_account_for_every_token(played: Played) -> None:
+def test_the_receiver_computes_the_prefix_once_and_every_token_is_counted(played: Played) -> None:
     prompts: Counter[str] = Counter()
     for replica, request in submitted(played):
         prompts[replica] += len(request.prompt_token_ids) + len(request.prefix_token_ids)

@@ -92,7 +92,7 @@ async def test_pods_that_the_server_refuses(
 
 
 @pytest.mark.parametrize("knows", [True, False])
-async def test_the_address_of_a_coordinator_that_was_not_made_is_mended(
+async def test_the_address_of_a_coordinator_that_was_not_made_is_repaired(
     connection: Connection, server: Server, knows: bool
 ) -> None:
     """It could not renew its Lease, and its successor's address was written; then the server did not answer, and when

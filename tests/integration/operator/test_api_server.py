@@ -212,7 +212,7 @@ MISSPELT = {"template": {"spec": {"containers": [{"name": "main", "resource": {}
 """A mistake that the CRD's rules do not see: a template is a part of a PodSpec, of which the schema knows little."""
 
 
-async def test_an_invalid_spec_is_told_and_mended(server: Server, operator: Any) -> None:
+async def test_an_invalid_spec_is_reported_until_it_is_corrected(server: Server, operator: Any) -> None:
     await server.apply_job(rollout=MISSPELT)
     job = await server.until(lambda j: condition(j, "Stalled") == "True/InvalidSpec")
     message = next(c["message"] for c in job["status"]["conditions"] if c["type"] == "Stalled")
@@ -250,7 +250,7 @@ async def test_no_node_is_large_enough(server: Server, operator: Any) -> None:
     await server.until(lambda j: condition(j, "Stalled") is None)
 
 
-async def test_an_image_that_cannot_be_pulled_and_its_mending(server: Server, operator: Any) -> None:
+async def test_an_image_that_cannot_be_pulled_stalls_until_it_is_corrected(server: Server, operator: Any) -> None:
     await server.apply_job(rollout={"template": _image("example/wrong:1")})
     await server.until_pods(ALL)
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}
@@ -286,7 +286,7 @@ async def test_a_changed_template_leaves_running_pods_alone(server: Server, oper
     assert set(await server.pods()) == ALL
 
 
-async def test_somebody_elses_job_is_left_alone(server: Server, operator: Any) -> None:
+async def test_a_job_managed_by_another_controller_is_left_alone(server: Server, operator: Any) -> None:
     await server.apply_job("other", managedBy="kueue.x-k8s.io/multikueue")
     await started(server)
     assert "status" not in await server.job("other")
@@ -387,7 +387,7 @@ async def test_git_applies_the_same_again_and_nothing_happens(connection: Connec
 
 
 @pytest.mark.usefixtures("without_second_look")
-async def test_idle_reports_wake_nobody(connection: Connection, server: Server) -> None:
+async def test_idle_reports_wake_no_job(connection: Connection, server: Server) -> None:
     found: list[FaultyKube] = []
 
     def spy(*args: Any, **counted: Any) -> FaultyKube:

@@ -155,9 +155,7 @@ async def test_a_template_of_another_namespace_is_none(served: Server, fleet: Fl
         fleet.api.call("DELETE", f"{API}/namespaces/default/resourceclaimtemplates/{fleet.name}")
 
 
-async def test_an_extended_resource_that_a_class_serves_is_given_by_claims_of_the_schedulers_own(
-    served: Server, fleet: Fleet
-) -> None:
+async def test_an_extended_resource_of_a_class_comes_by_scheduler_claims(served: Server, fleet: Fleet) -> None:
     """The job asks as for any device plugin's resource, and has nothing of claims in its pods."""
     resource = f"example.com/{fleet.name.partition('.')[0]}"
     fleet.make_class(resource)

@@ -94,7 +94,7 @@ async def test_a_forbidden_edit_is_told_and_taken_back(
     await server.until_events({"InvalidSpec", "SpecAccepted"})
 
 
-async def test_the_job_goes_on_as_accepted_whoever_looks(connection: Connection, server: Server) -> None:
+async def test_the_job_continues_as_accepted_with_any_operator(connection: Connection, server: Server) -> None:
     """A fresh operator knows what was accepted; it replaces a lost pod by one of the accepted kind."""
     wanted = options(server.namespace)
     edit = {"data": {"seed": 7}, "trainer": {"template": image("example/other:1")}, "rollout": {"machines": 5}}

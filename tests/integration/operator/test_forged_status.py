@@ -192,9 +192,7 @@ async def test_a_report_is_no_forgery(connection: Connection, server: Server) ->
     assert "StatusForged" not in await server.events("j")
 
 
-async def test_the_coordinator_can_write_neither_the_seal_nor_anything_but_the_status(
-    connection: Connection, server: Server
-) -> None:
+async def test_the_coordinator_can_write_only_the_status(connection: Connection, server: Server) -> None:
     await _begin(connection, server, "j")
     role = ROLE.path(server.namespace, "j-coordinator")
     async with admin(await _as_coordinator(connection, server, "j")) as kube:
@@ -217,7 +215,7 @@ async def test_the_coordinator_can_write_neither_the_seal_nor_anything_but_the_s
     assert f"{GROUP}/x" not in (after["metadata"].get("annotations") or {})
 
 
-async def test_a_job_of_an_operator_without_seals_goes_on_and_is_protected_from_then_on(
+async def test_a_job_of_an_operator_without_seals_continues_and_is_sealed(
     connection: Connection, server: Server
 ) -> None:
     before = await _begin(connection, server, "j")
@@ -242,7 +240,7 @@ async def _unsealed(server: Server, job: str) -> None:
     assert ANNOTATION not in (role["metadata"].get("annotations") or {})
 
 
-async def test_a_role_that_is_mended_keeps_its_seal(connection: Connection, server: Server) -> None:
+async def test_a_repaired_role_keeps_its_seal(connection: Connection, server: Server) -> None:
     """A newer operator gives coordinators other rights."""
     await _begin(connection, server, "j")
     role = await server.kube.get(ROLE, server.namespace, "j-coordinator")

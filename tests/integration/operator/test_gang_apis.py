@@ -33,7 +33,7 @@ def group_of(kind: Gang, namespace: str, smallest: int) -> Json:
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-async def test_the_definition_accepts_the_group_and_its_change_and_no_other_field(server: Server, kind: Gang) -> None:
+async def test_the_definition_accepts_the_group_and_no_other_field(server: Server, kind: Gang) -> None:
     group, api = group_of(kind, server.namespace, 2), POD_GROUPS[kind]
     strict = {"fieldValidation": "Strict"}
     async with installed(server, kind):

@@ -149,7 +149,7 @@ def neighbours_placed(life: Life) -> int:
     return sum("nodeName" in item["spec"] for item in items)
 
 
-def test_a_native_group_holds_a_new_pod_until_as_many_as_its_size_are_there(life: Life) -> None:
+def test_a_native_group_holds_pods_until_all_exist(life: Life) -> None:
     """Why replacements stand outside of the group: this is how Kubernetes 1.37 treats one that belongs to it."""
     group = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": {"name": "g"}}
     life.kubectl.apply({**group, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}})
@@ -173,9 +173,7 @@ def test_a_native_group_holds_a_new_pod_until_as_many_as_its_size_are_there(life
     life.kubectl("delete", "pod", "three", "--now")
 
 
-def test_a_gang_larger_than_the_cluster_says_so_and_begins_once_its_base_is_smaller(
-    nodes: FakeNodes, tmp_path: Path
-) -> None:
+def test_a_gang_larger_than_the_cluster_begins_once_its_base_is_smaller(nodes: FakeNodes, tmp_path: Path) -> None:
     """Told by an operator that may see nodes, and told from one that only waits."""
     with own_life(nodes, tmp_path / "operator.log", everywhere=True) as life:
         apply(life, "a", "Native", machines=6, smallest=6)

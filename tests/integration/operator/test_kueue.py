@@ -193,7 +193,7 @@ def test_a_neighbours_base_takes_one_machine_which_comes_back(tenancy: Tenancy) 
     tenancy.until("all of it is admitted", lambda: condition(tenancy.of("a"), "Admitted") == "True/Admitted")
 
 
-def test_an_evicted_base_saves_its_state_and_goes_on_when_it_is_admitted_again(tenancy: Tenancy) -> None:
+def test_an_evicted_base_saves_its_state_and_continues_when_admitted(tenancy: Tenancy) -> None:
     tenancy.quota("8")
     tenancy.queue()
     tenancy.submit("a", 2)
@@ -248,7 +248,7 @@ def test_a_flavor_that_contradicts_the_template_is_told(tenancy: Tenancy) -> Non
     assert {pod["spec"]["nodeName"] for pod in pods} == {"fake-1"}
 
 
-def test_a_job_that_is_suspended_by_hand_gives_all_back_and_is_admitted_anew(tenancy: Tenancy) -> None:
+def test_a_suspended_job_gives_its_quota_back_and_is_admitted_again(tenancy: Tenancy) -> None:
     """Meanwhile what it names may go: a job that runs does not need it, one that asks does."""
     urgent, label = f"urgent-{tenancy.kubectl.namespace}", "kueue.x-k8s.io/priority-class"
     priority: Json = {"apiVersion": V, "kind": "WorkloadPriorityClass", "metadata": {"name": urgent}, "value": 10}
@@ -337,7 +337,7 @@ def test_a_flavor_that_no_node_has_is_told(tenancy: Tenancy) -> None:
     assert pod["spec"]["nodeSelector"] == {"nobody/has": "this"}
 
 
-def test_a_job_lives_through_an_upgrade_of_kueue_and_stops_when_it_is_removed(tenancy: Tenancy) -> None:
+def test_a_job_survives_an_upgrade_of_kueue_and_stops_at_its_removal(tenancy: Tenancy) -> None:
     manager = tenancy.manager
     tenancy.quota("8")
     tenancy.queue()

@@ -47,7 +47,7 @@ async def test_a_job_as_large_as_it_may_be_is_looked_after(
 
 
 @pytest.mark.parametrize("depth", [300, 9000])
-async def test_a_job_that_is_nested_deeply_stops_nobody(server: Server, operator: Any, depth: int) -> None:
+async def test_a_deeply_nested_job_stops_no_other_job(server: Server, operator: Any, depth: int) -> None:
     deep = "[" * depth + "]" * depth
     body = json.dumps(manifest("deep", server.namespace)).replace(
         '"rollout": {', f'"rollout": {{"template": {{"spec": {{"aNewField": {deep}}}}}, ', 1

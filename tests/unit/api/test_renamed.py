@@ -81,7 +81,7 @@ def test_what_an_earlier_version_accepted_is_read_with_the_present_names() -> No
     assert found.spec == load(job({present(path, new): value for path, value, new, _ in TABLE})).spec
 
 
-def test_what_an_earlier_version_accepted_is_read_with_the_present_path_of_a_reward() -> None:
+def test_a_stored_spec_is_read_with_the_present_path_of_a_reward() -> None:
     def rewarded(module: str) -> dict[str, Any]:
         function = f"rljob_runtime.rewards.{module}:has_number"
         reward = {"name": "number", "kind": "Python", "function": function, "config": {"a": 1}}

@@ -81,7 +81,7 @@ def test_what_ends_where_the_workload_says_has_ended_by_itself():
     ]
 
 
-def test_a_prompt_answers_anew_when_other_weights_launch_it():
+def test_other_weights_draw_new_lengths_for_a_prompt():
     lengths = ReplayedLengths(WORKLOAD, 6)
     first = [lengths.of(key(3, sample), 7) for sample in range(6)]
     anew = [lengths.of(key(3, sample), 9) for sample in range(6)]
@@ -124,7 +124,7 @@ class Press:
         assert chain is CHAIN
 
 
-def test_the_trainer_that_stands_still_counts_steps_and_publishes_the_same_weights():
+def test_the_still_trainer_counts_steps_and_publishes_the_same_weights():
     async def run() -> None:
         press = Press()
         trainer = StillTrainer(Folder(), press)  # type: ignore[arg-type]

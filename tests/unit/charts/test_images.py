@@ -25,7 +25,7 @@ def stage(name: str) -> str:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_chart_image_runs_as_nobody_special(target: str) -> None:
+def test_chart_image_runs_as_an_unprivileged_user(target: str) -> None:
     """The image's user is the pods' user, and nothing after it becomes root again."""
     users = re.findall(r"^USER (.*)$", stage(target), re.MULTILINE)
     assert users == [f"{USER}:{USER}"]

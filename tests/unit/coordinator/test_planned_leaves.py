@@ -59,7 +59,7 @@ def test_the_trainers_leave_costs_no_finished_update(tmp_path, mode, seconds):
 
 @MODES
 @MOMENTS
-def test_the_coordinators_leave_costs_no_finished_update_though_the_trainer_goes_as_well(tmp_path, mode, seconds):
+def test_coordinator_and_trainer_leave_together_without_a_lost_update(tmp_path, mode, seconds):
     stage = stage_of(tmp_path, mode)
 
     async def program():
@@ -169,7 +169,7 @@ def resume(stage: Stage) -> None:
 
 @MODES
 @pytest.mark.parametrize("updates", [1, 2, ROUNDS])
-def test_a_suspension_saves_the_update_whose_answer_a_former_coordinator_never_heard(tmp_path, mode, updates):
+def test_a_suspension_saves_an_update_whose_answer_was_lost(tmp_path, mode, updates):
     """It was killed between the update and its entry in the store: the trainer is one step ahead."""
     stage = stage_of(tmp_path, mode)
 
@@ -188,7 +188,7 @@ def test_a_suspension_saves_the_update_whose_answer_a_former_coordinator_never_h
 
 @MODES
 @pytest.mark.parametrize("seconds", [0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 3.5])
-def test_a_suspension_at_any_moment_of_a_coordinators_start_saves_what_the_trainer_holds(tmp_path, mode, seconds):
+def test_a_suspension_during_a_start_saves_what_the_trainer_holds(tmp_path, mode, seconds):
     stage = stage_of(tmp_path, mode)
 
     async def program():

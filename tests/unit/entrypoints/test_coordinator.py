@@ -38,7 +38,7 @@ def test_what_the_driver_raises_is_raised() -> None:
 @pytest.mark.parametrize(
     ("error", "goodbyes"), [(LeaseLost("late"), 0), (RuntimeError("a bug"), 1), (None, 1)], ids=repr
 )
-def test_whoever_lost_its_lease_has_no_time_for_a_goodbye(
+def test_a_coordinator_without_its_lease_exits_immediately(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None, goodbyes: int
 ) -> None:
     said: list[None] = []

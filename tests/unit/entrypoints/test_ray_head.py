@@ -71,7 +71,7 @@ def test_a_lock_goes_with_its_process_however_that_ends(tmp_path: Path) -> None:
         process.kill()
 
 
-def test_whoever_looks_at_a_lock_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_reader_of_a_lock_blocks_no_holder(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()
     with path.open() as looker:

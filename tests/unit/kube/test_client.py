@@ -42,7 +42,7 @@ class Pages(KubeClient):
 
 
 @pytest.mark.parametrize("expiries", [0, 1, 2])
-async def test_a_list_whose_version_is_dropped_begins_anew(expiries: int) -> None:
+async def test_a_list_whose_version_is_dropped_begins_again(expiries: int) -> None:
     kube = Pages(expiries)
     items = await kube.list(TWO, "default", not_older_than="7")
     assert [item["number"] for item in items] == [0, 1, 2, 3, 4]

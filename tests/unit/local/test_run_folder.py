@@ -88,14 +88,14 @@ def test_a_second_run_goes_on_with_the_same_identity(tmp_path, job):
         ),
     ],
 )
-def test_what_never_changes_is_refused_with_its_field_both_values_and_the_cure(tmp_path, job, changed, said):
+def test_an_edit_of_a_fixed_field_is_refused_with_both_values(tmp_path, job, changed, said):
     folder = tmp_path / "run"
     base = {"model": {"source": "package://rljob/toy", "dtype": "float32"}, "data": {"seed": 0}}
     played(folder, job(**base))
     assert refusal(folder, job(**{**base, **changed})).splitlines() == [f"{line}; {CURE}" for line in said]
 
 
-def test_another_prompt_file_is_refused_and_so_is_the_same_one_with_other_bytes(tmp_path, job, data):
+def test_another_prompt_file_or_other_bytes_are_refused(tmp_path, job, data):
     folder, other = tmp_path / "run", tmp_path / f"{'long' * 30}.jsonl"
     other.write_bytes(data.read_bytes())
     played(folder, job())
@@ -204,7 +204,7 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, job, kind):
 
 
 @pytest.mark.parametrize("left", [None, b"", b"short"])
-def test_a_relay_key_that_is_too_short_is_made_anew(tmp_path, left):
+def test_a_relay_key_that_is_too_short_is_replaced(tmp_path, left):
     path = tmp_path / "auth" / "relay-key"
     if left is not None:
         path.parent.mkdir()

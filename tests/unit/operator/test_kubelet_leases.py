@@ -78,7 +78,7 @@ async def test_only_nodes_in_doubt_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-async def test_time_in_which_nobody_could_look_is_held_against_no_kubelet(answers: bool) -> None:
+async def test_time_without_a_watch_is_held_against_no_kubelet(answers: bool) -> None:
     """The API server was away, or this process was stopped."""
     world = World()
     world.died["one"] = 0.0
@@ -120,7 +120,7 @@ def test_the_kubelets_silence_is_a_second_witness(witnesses: int, silent: tuple[
     assert not (lost and silent) or "the kubelet of node-of-rollout-0-1" in losses[0].message
 
 
-def test_a_silent_kubelet_alone_loses_nobody() -> None:
+def test_a_silent_kubelet_alone_loses_no_machine() -> None:
     """The node controller says when that is enough."""
     cluster = working(1)
     seen = Observed(tuple(cluster.pods.values()), nodes=cluster.nodes, silent_nodes=frozenset(cluster.nodes))

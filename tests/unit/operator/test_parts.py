@@ -207,7 +207,7 @@ async def test_an_event_is_counted_not_repeated() -> None:
     assert len(client.objects) == 1
 
 
-async def test_an_event_that_cannot_be_written_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_event_that_cannot_be_written_stops_no_work(caplog: pytest.LogCaptureFixture) -> None:
     client: Any = Events()
     client.broken = True
     await EventRecorder(client).record("ns", "demo", "uid", "Normal", "Created", "text")
@@ -235,7 +235,7 @@ class Requests(KubeClient):
         return {}
 
 
-async def test_a_pod_is_deleted_by_the_leader_and_only_if_it_is_the_one_that_was_judged() -> None:
+async def test_only_the_leader_deletes_a_pod_and_only_the_judged_one() -> None:
     client = Requests()
     asked: list[int] = []
 
@@ -343,7 +343,7 @@ def test_what_the_coordinator_acknowledges_is_relevant(change: dict[str, Any]) -
     assert job_signature(_body(**change)) != job_signature(_body(event=1))
 
 
-def test_a_pod_as_we_made_it_wakes_nobody() -> None:
+def test_a_pod_as_it_was_made_wakes_no_job() -> None:
     pod = render_pod(make_job(), NewPod("rollout-0", Role.ROLLOUT, 1), 1, Config())
     pod["status"] = {"phase": "Pending"}
     assert not ChangeFilter().changed("pod", pod_signature(pod)) or pod_signature(pod) is None
@@ -450,7 +450,7 @@ async def test_a_lease_that_stands_still_is_silence() -> None:
     assert woken == [("ns", "demo")]
 
 
-async def test_a_cache_that_stands_still_makes_nobody_silent() -> None:
+async def test_a_stale_cache_makes_no_kubelet_silent() -> None:
     leases = Leases()
     monitor, woken = _monitor(leases)
     await _looks(monitor, leases, 2, renewing=True)
@@ -496,7 +496,7 @@ async def test_time_in_which_we_could_not_look_is_not_held_against_anybody() -> 
 
 
 @pytest.mark.parametrize("comes_back_after", [5, 15])
-async def test_after_an_outage_a_coordinator_has_its_leases_duration_to_come_back(comes_back_after: int) -> None:
+async def test_after_an_outage_a_coordinator_has_its_lease_duration_to_return(comes_back_after: int) -> None:
     """It has let go of its job when it could not renew for that long, and connects anew before it renews."""
     leases = Leases()
     monitor, woken = _monitor(leases)

@@ -43,7 +43,7 @@ def test_the_coordinators_field_is_not_the_operators() -> None:
     assert foreign({"a": 1, "b": 2, "c": 3}, {"a": 1.0, "b": 3, "d": 4}) == ("b", "c", "d")
 
 
-async def test_a_job_in_which_nothing_changes_costs_one_request_in_the_life_of_a_process() -> None:
+async def test_an_unchanged_job_costs_one_request_per_process() -> None:
     roles = Roles({ANNOTATION: digest({"phase": "Running"})})
     book = seals(roles)
     for round_ in range(5):
@@ -61,7 +61,7 @@ async def test_a_new_job_costs_no_look_at_a_role_that_is_not_there_yet() -> None
     assert roles.requests == ["PATCH"]
 
 
-async def test_what_somebody_else_wrote_is_found_and_the_truth_is_known() -> None:
+async def test_a_forged_status_is_found_and_the_truth_is_known() -> None:
     book = seals(Roles({ANNOTATION: digest({})}))
     assert await book.forgery(job()) is None
     await write(book, {"accepted": {"spec": "good"}, "phase": "Running"})
@@ -88,7 +88,7 @@ async def test_a_role_of_an_earlier_job_of_this_name_says_nothing() -> None:
     assert roles.requests == ["GET"]
 
 
-async def test_a_job_that_an_operator_without_seals_began_is_sealed_at_the_first_look() -> None:
+async def test_a_job_of_an_operator_without_seals_is_sealed_at_first() -> None:
     roles = Roles()
     assert await seals(roles).forgery(job({"phase": "Running"})) is None
     assert roles.requests == ["GET", "PATCH"]

@@ -118,7 +118,7 @@ def test_a_forged_status_of_whatever_content(forged: Json, runtime: Json | None,
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_an_evil_spec_that_somebody_accepted_for_the_operator(known: bool) -> None:
+def test_an_evil_spec_in_a_forged_status_is_survived(known: bool) -> None:
     evil = json.loads(OURS["accepted"]["spec"])
     evil["data"]["seed"] += 1  # never changes: the user's own spec would be a refused edit
     evil["rollout"]["template"] = {"spec": {"volumes": [{"name": "host", "hostPath": {"path": "/"}}]}}

@@ -12,7 +12,7 @@ def test_each_printed_latency_is_met_within_its_bound(anchor):
     assert abs(anchor.error) <= anchor.within
 
 
-def test_half_of_them_within_six_percent_and_no_family_leans_to_one_side_by_more_than_fifteen():
+def test_half_within_six_percent_and_no_family_biased_by_fifteen():
     """What docs/internals/simulator/performance-model.md says of the table as a whole."""
     assert statistics.median(abs(anchor.error) for anchor in ANCHORS) < 0.06
     for family in {anchor.achieved for anchor in ANCHORS}:

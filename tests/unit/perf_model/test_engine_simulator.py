@@ -136,7 +136,7 @@ def test_who_comes_in_the_middle_of_a_step_waits_for_its_end():
     assert engine.drain() == [Finish("b", 5 + 2 + 1.25), Finish("a", 8.25 + 6 * 1.0)]
 
 
-def test_the_youngest_is_preempted_goes_first_in_the_queue_and_is_computed_anew():
+def test_the_youngest_is_preempted_queued_first_and_computed_again():
     engine = EngineSimulator(LAW, 20, watermark=0.0)
     engine.submit(0.0, [Request("old", 6, 10), Request("young", 6, 8), Request("last", 6, 2)])
     # Two fit: 12 tokens, 4 steps to 20. Then `young` leaves with 10 tokens, and `old` ends alone after 6 steps.

@@ -96,7 +96,7 @@ def test_kv_heads_are_split_and_then_copied():
     assert [replace(QWEN2_5_7B, heads=32).kv_token_bytes(size) for size in (4, 8, 16)] == [one_head] * 3
 
 
-def test_a_layout_that_does_not_split_the_heads_is_refused_with_those_that_do():
+def test_a_layout_that_does_not_split_the_heads_is_refused():
     with pytest.raises(
         ValueError, match=r"size 8 does not split the 28 heads and 4 KV heads of Qwen2.5-7B.* 1, 2, 4, 28"
     ):
@@ -147,7 +147,7 @@ def test_the_ridge_parts_memory_from_compute():
     assert after == pytest.approx(VLLM_NVLINK.sequence_seconds + 2 * QWEN2_5_7B.matrix_parameters / (0.5 * H800.flops))
 
 
-def test_a_small_batch_gains_by_more_accelerators_and_a_large_one_over_pcie_loses():
+def test_small_batches_gain_by_accelerators_and_large_ones_lose_on_pcie():
     """PAT's observation (§3.1)."""
     from rljob_runtime.perf_model.hardware import SGLANG_PCIE
 

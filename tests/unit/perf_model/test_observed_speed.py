@@ -66,7 +66,7 @@ def test_how_much_slower_is_a_ratio_of_what_was_seen():
     assert slowdown(law, []) == 1.0
 
 
-def test_what_engines_do_while_others_are_lent_says_nothing_of_streaming_but_something_of_the_engine():
+def test_speed_during_loans_describes_the_engine_not_streaming():
     law = LatencyModel(((1, 0.01), (1024, 0.01)), 0.0, 0.0, 0.0, 0.0)
     before = SpeedSample(100, 8, 800, 1.1)
     beside = [SpeedSample(100, 8, 800, 3.0, lent=True), SpeedSample(100, 16, 1600, 3.0, lent=True)]

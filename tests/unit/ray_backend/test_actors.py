@@ -24,7 +24,7 @@ print(json.dumps(found))
 """
 
 
-def test_an_actor_stands_back_with_all_its_threads_and_what_it_starts_and_never_comes_to_the_fore() -> None:
+def test_an_actor_and_its_children_keep_a_low_priority() -> None:
     told = subprocess.run([sys.executable, "-c", STANDS_BACK], check=True, capture_output=True, text=True).stdout
     before, stood_back, asked_for_none = json.loads(told)
     own = before[0]

@@ -29,7 +29,7 @@ class Handle:
         return self.made
 
 
-def test_an_actor_that_dies_after_its_caller_gave_up_is_no_error_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_actor_that_dies_after_a_timeout_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
     async def give_up() -> None:
         handle = Handle()
         call = asyncio.create_task(RayChannel("a", handle).call(60.0, "poll"))

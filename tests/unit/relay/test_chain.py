@@ -191,7 +191,7 @@ async def test_an_interrupted_broadcast_goes_on_from_the_first_missing_chunk(rel
     back.close()
 
 
-async def test_a_successor_that_restarts_in_mid_broadcast_is_fed_again_through_its_new_address(relays):
+async def test_a_successor_that_restarts_in_mid_broadcast_is_fed_again(relays):
     first, second, third = [relays(f"rollout-{i}") for i in range(3)]
     await join_all([first, second, third])
     manifest, data = sealed(1)
@@ -226,7 +226,7 @@ async def test_a_late_joiner_is_fed_the_newest_version(relays, publisher):
     assert_holds(late, 3)
 
 
-async def test_a_newcomer_gets_the_whole_version_when_the_one_on_its_way_is_stuck(relays):
+async def test_a_newcomer_gets_the_complete_version_when_a_broadcast_is_stuck(relays):
     settings = RelaySettings(1024, heartbeat_seconds=2.0, rebuild_timeout_seconds=0.5)
     first, late = relays("rollout-0", settings=settings), relays("rollout-1", settings=settings)
     await join_all([first])
@@ -434,7 +434,7 @@ async def test_only_the_predecessor_is_let_in(relays):
         Predecessor(first, name="rollout-1")
 
 
-async def test_a_new_chain_ends_the_connection_of_a_predecessor_that_is_none_any_more(relays):
+async def test_a_new_chain_ends_the_connection_of_a_former_predecessor(relays):
     first, second = relays("rollout-0"), relays("rollout-1")
     await second.join(1, chain_of([first, second]))
     old = Predecessor(second, name="rollout-0")

@@ -214,7 +214,7 @@ chunks = st.builds(
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(offers | chunks | frames | st.just(frame(b'{"type":"ping"}')), max_size=8).map(b"".join))
-def test_no_neighbour_brings_a_relay_what_nobody_foresaw(said: bytes) -> None:
+def test_no_neighbour_causes_an_unexpected_error_in_a_relay(said: bytes) -> None:
     with store() as found:
         reception = _Reception(Channel(Stream(said)), Identity("rollout-9", 0), found)
         reception.run()

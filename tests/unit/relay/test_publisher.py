@@ -79,7 +79,7 @@ def test_too_little_shared_memory_leaves_the_version_before(publisher, memory, m
     assert publisher.manifest.version == 2
 
 
-def test_what_goes_wrong_in_the_background_is_said_once_and_may_be_tried_again(publisher, monkeypatch):
+def test_a_background_failure_is_raised_once_and_may_be_tried_again(publisher, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("rljob_runtime.relay.publisher.checksum", lambda data: 1 / 0)
         publisher.publish(1, {"w": torch.ones(10)})

@@ -76,7 +76,7 @@ def test_a_caller_that_is_let_in_while_the_relay_ends_is_ended_too(memory):
         channel.close()
 
 
-def test_a_caller_still_in_the_handshake_when_the_relay_has_ended_is_refused(memory):
+def test_a_caller_in_the_handshake_of_an_ended_relay_is_refused(memory):
     admitted = []
     with listening(memory, lambda caller, token: admitted.append(caller)) as receiver:
 

@@ -41,7 +41,7 @@ def some_relays(count: int) -> Iterator[list[Relay]]:
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(length=st.integers(2, 4), place=st.integers(0, 3), moment=st.integers(0, CHUNKS), settled=st.booleans())
-def test_whoever_dies_whenever_the_rest_are_sent_each_chunk_once(length, place, moment, settled):
+def test_after_any_death_the_rest_receive_each_chunk_once(length, place, moment, settled):
     """`moment`: chunks that the trainer has sent by then; `settled`: whether all of them have arrived everywhere."""
     asyncio.run(_die(length, place % length, moment, settled))
 
@@ -79,7 +79,7 @@ async def _die(length: int, place: int, moment: int, settled: bool) -> None:
         trainer.close()
 
 
-async def test_who_has_the_version_whole_becomes_the_master_and_the_trainer_sends_nothing(relays):
+async def test_a_holder_of_the_complete_version_becomes_the_master(relays):
     master, second, newcomer = [relays(f"rollout-{i}") for i in range(3)]
     await join_all([master, second])
     manifest, data = sealed(1)
@@ -96,7 +96,7 @@ async def test_who_has_the_version_whole_becomes_the_master_and_the_trainer_send
     assert second.counters.chunks_received == CHUNKS
 
 
-async def test_where_nobody_has_it_whole_the_trainer_sends_a_new_master_what_it_lacks(memory, relays):
+async def test_without_a_complete_copy_the_trainer_feeds_a_new_master(memory, relays):
     chain = [relays(f"rollout-{i}") for i in range(3)]
     patient = RelaySettings(1024, heartbeat_seconds=2.0)
     with Publisher(memory / "trainer", KEY, patient, torch.float32) as publisher:

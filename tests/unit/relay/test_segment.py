@@ -83,7 +83,7 @@ def test_versions_only_rise(memory, version):
     assert_whole(memory / "s", 5)
 
 
-def test_a_reader_keeps_its_version_while_two_slots_are_written_over_and_over(memory):
+def test_a_reader_keeps_its_version_while_slots_are_overwritten(memory):
     writer = SegmentWriter.open(memory / "s")
     commit(writer, 1)
     held = Segment.open(memory / "s").current()
@@ -186,7 +186,7 @@ def test_a_writer_killed_at_any_chunk_leaves_a_whole_version(memory, chunks, fli
     assert_whole(folder, 3)
 
 
-def test_a_reader_that_found_a_slot_and_was_late_to_pin_it_does_not_read_what_a_dead_writer_left(memory):
+def test_a_late_reader_does_not_read_what_a_dead_writer_left(memory):
     writer = SegmentWriter.open(memory / "s")
     commit(writer, 1)
     found = os.open(memory / "s" / "current", os.O_RDONLY)
@@ -230,7 +230,7 @@ def test_readers_never_see_a_torn_version_under_a_writer_in_full_speed(memory):
         child.join()
 
 
-def test_segments_of_dead_processes_are_swept_and_the_living_and_ones_own_stay(memory):
+def test_only_segments_of_dead_processes_are_swept(memory):
     alive = SegmentWriter.open(memory / "rljob-1" / "rollout-0")
     commit(alive, 1)
     dead = [memory / "rljob-1" / "rollout-1", memory / "rljob-2" / "rollout-0", memory / "rljob-3"]
@@ -260,7 +260,7 @@ def test_writers_that_start_while_others_sweep_all_start(memory):
             writer.close()
 
 
-def test_a_folder_that_is_swept_between_the_halves_of_its_making_is_made_again(memory, monkeypatch):
+def test_a_folder_swept_while_it_is_made_is_made_again(memory, monkeypatch):
     make, tries = Path.mkdir, []
 
     def mkdir(path, *args, **kwargs):

@@ -96,7 +96,7 @@ async def test_a_stranger_that_hardly_speaks_is_given_up(relays, publisher, monk
         await eventually(lambda: publisher.counters.connections_lost >= 1, 20)
 
 
-async def test_callers_that_hardly_speak_keep_out_nobody(relays):
+async def test_slow_callers_keep_no_other_out(relays):
     """They have few of the seats, and none for long."""
     relay = relays("rollout-0", settings=IMPATIENT)
     await join_all([relay])
@@ -136,7 +136,7 @@ async def test_a_relay_without_threads_left_serves_the_next_caller(relays, monke
     assert relay.counters.connections_refused == 1
 
 
-async def test_an_error_that_nobody_foresaw_ends_one_connection_alone(relays, publisher, monkeypatch):
+async def test_an_unexpected_error_ends_one_connection_alone(relays, publisher, monkeypatch):
     relay = relays("rollout-0")
     chain = await join_all([relay])
     proof, failed = wire._proof, []

@@ -322,7 +322,7 @@ async def shadowed(scorer: CodeScorer, sandbox: Held) -> float:
     return score
 
 
-async def test_a_shadow_run_delays_nobody_and_is_counted_when_it_ends() -> None:
+async def test_a_shadow_run_delays_no_reward_and_is_counted_at_its_end() -> None:
     async with CodeScorer(CodeRule("code"), sandbox := Held()) as scorer:
         assert await shadowed(scorer, sandbox) == 0.0, "judged at its timeout"
         figures = scorer.timeout.stats

@@ -250,9 +250,7 @@ async def watching_in_time(late: Container) -> AsyncIterator[None]:
     assert not late.reward_server.connected
 
 
-async def test_the_containers_death_aborts_what_is_under_way_and_ends_the_coordinator(
-    container: Container, monkeypatch
-) -> None:
+async def test_the_containers_death_aborts_calls_and_ends_the_coordinator(container: Container, monkeypatch) -> None:
     monkeypatch.setattr(client, "ABORT_SECONDS", 0.1)
     async with watching(container.reward_server) as line:
         async with RewardPool([code()], reward_server=container.reward_server) as pool:
@@ -290,7 +288,7 @@ async def test_sigterm_is_for_the_coordinator_to_answer(container: Container) ->
     assert await container.ended() == 0
 
 
-async def test_sigterm_ends_a_container_that_nobody_uses(container: Container) -> None:
+async def test_sigterm_ends_a_container_without_a_client(container: Container) -> None:
     with contextlib.suppress(InvalidReward):  # it is up when it has answered
         async with RewardPool([Rule("r", "no_such_module:f")], reward_server=container.reward_server):
             pass
@@ -361,9 +359,7 @@ async def host_that(answers: Sequence[bytes], folder: str) -> AsyncIterator[Rewa
 READY = encode({"ready": True})
 
 
-async def test_a_container_that_does_not_come_or_does_not_answer_is_not_waited_for_without_end(
-    folder: str, monkeypatch
-) -> None:
+async def test_an_absent_or_silent_container_is_awaited_for_a_bounded_time(folder: str, monkeypatch) -> None:
     monkeypatch.setattr(client, "CONNECT_SECONDS", 0.5)
     monkeypatch.setattr(client, "OPEN_SECONDS", 0.3)
     async with asyncio.timeout(20):

@@ -138,7 +138,7 @@ def test_an_engine_that_does_not_start_leaves_the_one_before_to_go_back_to() -> 
     assert cache.stats().layout_switches_total == 3
 
 
-def test_an_engine_that_does_not_wake_is_closed_and_built_anew() -> None:
+def test_an_engine_that_does_not_wake_is_closed_and_built_again() -> None:
     workshop = Workshop()
     cache = EngineCache(workshop)
     cache.switch(1)
@@ -285,7 +285,7 @@ def test_ranks_that_make_different_tokens_end_the_engine(pair: MultiProcessEngin
         run(pair, [])
 
 
-def test_a_rank_that_is_terminated_is_noticed_at_once_and_the_other_ends_with_the_engine(
+def test_a_terminated_rank_is_noticed_and_ends_the_engine(
     pair: MultiProcessEngine,
 ) -> None:
     pair.add(greedy(1)[0])

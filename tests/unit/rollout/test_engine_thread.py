@@ -43,7 +43,7 @@ def test_a_call_has_an_answer_though_telling_of_it_fails() -> None:
         found.call(lambda engine: 4).result(20)
 
 
-def test_a_call_that_fails_tells_its_caller_and_nobody_else() -> None:
+def test_a_failed_call_raises_for_its_caller_alone() -> None:
     found = thread(lambda engine, outputs: None)
     with pytest.raises(ZeroDivisionError):
         found.call(lambda engine: 1 / 0).result(20)

@@ -222,7 +222,7 @@ async def test_no_delta_is_made_after_an_abort(gated: Gated) -> None:
     assert {d.key for d in (await replica.poll(1, cursor, 0)).deltas} == {key(1)}, "an aborted attempt came back"
 
 
-async def test_a_late_abort_harms_no_later_attempt_and_a_late_submit_begins_nothing(gated: Gated) -> None:
+async def test_late_aborts_and_submits_have_no_effect(gated: Gated) -> None:
     replica = gated.replica
     await replica.load(1, 1)
     await replica.submit(1, [ask(0, 1, attempt=2), ask(1, 1, attempt=1)])

@@ -55,7 +55,7 @@ def test_what_a_lost_replica_generated_goes_on_with_the_same_weights_only(flight
     assert not flight.generated(key(ONE, 0), Lease("a", 1)), "its lease is void"
 
 
-def test_a_group_goes_to_the_replica_with_the_least_to_do_and_stays_together(flight):
+def test_a_group_goes_to_the_least_loaded_replica_and_stays_together(flight):
     flight.add(TWO, 5, "gone")
     launched(flight, {"a": 5})
     leases = {launch.key: launch.lease.replica for launch in flight.launch({"a": 5, "b": 5})}
@@ -65,7 +65,7 @@ def test_a_group_goes_to_the_replica_with_the_least_to_do_and_stays_together(fli
     assert {flight.lease(key(TWO, sample)).replica for sample in range(2)} == {"c"}
 
 
-def test_a_group_whose_weights_nobody_holds_is_stranded(flight):
+def test_a_group_whose_weights_no_machine_holds_is_orphaned(flight):
     assert flight.orphaned({5}) == []
     assert flight.orphaned({4, 6}) == [ONE]
     launched(flight, {"a": 5})
@@ -77,7 +77,7 @@ def test_a_group_whose_weights_nobody_holds_is_stranded(flight):
     assert flight.orphaned(set()) == []
 
 
-def test_a_group_that_waits_for_rewards_alone_is_not_stranded(flight):
+def test_a_group_that_waits_for_rewards_alone_is_not_orphaned(flight):
     launched(flight, {"a": 5})
     for sample in range(2):
         assert flight.generated(key(ONE, sample), Lease("a", 1))
@@ -103,7 +103,7 @@ def test_equal_rewards_are_filtered_where_they_teach_nothing():
     assert flight.drain_done() == (GroupDone(ONE, 5, (1.0, 1.0), EQUAL_REWARDS),)
 
 
-def test_a_failed_reward_is_generated_anew_until_the_group_is_given_up(flight):
+def test_a_failed_reward_is_generated_again_until_the_group_is_filtered(flight):
     for attempt in range(1, 4):
         leases = launched(flight, {"a": 5})
         assert leases[key(ONE, 0)] == Lease("a", attempt)

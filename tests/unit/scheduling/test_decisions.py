@@ -101,7 +101,7 @@ def test_only_the_lease_and_the_version_in_force_extend_a_response(lease, versio
     assert len(partials.tokens_of(key)[0]) == (1 if verdict is DeltaStatus.ACCEPTED else 0)
 
 
-def test_a_response_goes_on_under_a_new_lease_and_starts_anew_under_a_new_version():
+def test_a_response_continues_with_a_new_lease_and_restarts_with_a_version():
     partials, key = Partials(), TrajectoryKey(A, 0)
     partials.open(key, Lease("r", 1), 7)
     partials.accept(key, Lease("r", 1), 0, [5, 6], [-1.0, -2.0], 7, finished=False)

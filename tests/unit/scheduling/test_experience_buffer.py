@@ -64,7 +64,7 @@ def test_which_groups_a_sampler_takes(kind, count, bound, taken):
 
 
 @given(KINDS, st.permutations(ROW), st.integers(1, 7), st.integers(0, 99), st.none() | st.integers(0, 10))
-def test_a_sample_is_whole_without_repetition_and_the_same_for_any_order_of_the_buffer(kind, rows, count, seed, bound):
+def test_a_sample_is_complete_unique_and_independent_of_buffer_order(kind, rows, count, seed, bound):
     taken = sample(kind, ready_groups(rows), count, seed, bound, [])
     assert len(taken) in (0, count)
     assert len(set(taken)) == len(taken)
@@ -115,7 +115,7 @@ def open_groups(draw) -> tuple[int, int, list[int]]:
 
 @given(KINDS, open_groups(), st.lists(st.booleans(), min_size=10, max_size=10), st.integers(0, 9))
 @settings(max_examples=300)
-def test_an_update_is_made_exactly_when_one_can_be_made_that_leaves_all_others_in_time(kind, opened, ended, seed):
+def test_an_update_is_made_exactly_when_it_keeps_all_others_fresh(kind, opened, ended, seed):
     bound, count, groups = opened
     ages = [age for age, has_ended in zip(groups, ended, strict=False) if has_ended]
     in_flight = [age for age, has_ended in zip(groups, ended, strict=False) if not has_ended]
@@ -284,7 +284,7 @@ class Loop:
 
 @given(KINDS, st.integers(1, 4), st.integers(0, 12), st.none() | st.integers(0, 4), st.integers(0, 10**6))
 @settings(max_examples=300)
-def test_no_group_is_ever_over_the_bound_none_is_lost_and_the_trainer_gets_its_batch(kind, count, more, bound, seed):
+def test_no_group_is_lost_or_over_the_staleness_bound(kind, count, more, bound, seed):
     loop = Loop(kind, count, count + more, bound, Random(seed))
     for _ in range(120):
         loop.any_step()
@@ -319,7 +319,7 @@ def test_the_capacity_follows_the_trainer(capacity, waited, left, fullness, afte
     assert capacity_after(capacity, BufferLimits.of(8, None), 8, waited, left, fullness) == after
 
 
-def test_the_capacity_begins_at_two_updates_and_moves_between_five_quarters_and_four():
+def test_the_capacity_begins_at_two_updates_and_stays_in_its_bounds():
     assert BufferLimits.of(8, None) == BufferLimits(first=16, least=10, most=32)
     assert BufferLimits.of(1, None) == BufferLimits(first=2, least=2, most=4)
 

@@ -28,7 +28,7 @@ def problems(stage: Stage) -> dict[str, str]:
     return {problem.reason: problem.message for problem in stage.control.last.warnings}
 
 
-def test_a_job_whose_engine_computes_something_else_stops_at_its_first_round(tmp_path) -> None:
+def test_a_job_whose_engine_disagrees_stops_at_its_first_round(tmp_path) -> None:
     stage, told = Stage(tmp_path / "state.db", job=job(rounds=3)), {}
     stage.world.costs.mismatch = 5.4
 

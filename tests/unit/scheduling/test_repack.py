@@ -260,7 +260,7 @@ def best_plan(loads: Sequence[ReplicaLoad], rules: RepackRules) -> int:
 
 @given(fleets(size=5, versions=1), ALL_RULES)
 @settings(max_examples=200)
-def test_one_is_released_where_any_can_be_and_half_of_the_most_where_all_are_alike(loads, rules):
+def test_at_least_one_is_released_and_half_where_all_are_alike(loads, rules):
     released, best = len(plan_repack(loads, rules, ALWAYS)), best_plan(loads, rules)
     assert min(1, best) <= released <= best
     alike = [replace(one, kv_tokens=100, receives=True) for one in loads]
@@ -293,7 +293,7 @@ def test_what_does_not_pay_stays_and_what_a_receiver_was_given_counts():
 
 @given(st.data(), st.integers(2, 5), st.integers(2, 12))
 @settings(max_examples=200)
-def test_no_look_gives_a_replica_more_than_it_may_hold_whatever_is_under_way(data, replicas, most):
+def test_no_check_gives_a_replica_more_than_it_may_hold(data, replicas, most):
     """Moves take their time: each look finds some of the last one's made, and others not. When all are made, nobody has
     more than the limits allow, and nobody was emptied who was being filled."""
     rules = RepackRules(kv_cache_threshold=1.0, max_batch=most)

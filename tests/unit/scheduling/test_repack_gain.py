@@ -65,7 +65,7 @@ def test_what_a_receiver_was_given_already_makes_its_steps_longer():
         (speed(step=0.022, each=0.002), 4),
     ],
 )
-def test_the_batch_that_is_packed_is_one_that_decodes_with_hardly_more_latency(law, batch):
+def test_the_packed_batch_decodes_with_hardly_more_latency(law, batch):
     assert within(RULES, law) == RepackRules(0.99, batch)
 
 
@@ -111,7 +111,7 @@ def test_what_is_merged_depends_on_the_engines_but_not_by_the_papers_rule(law, m
 
 
 @given(st.lists(st.integers(1, 12), min_size=2, max_size=6), st.floats(1e-5, 0.1), st.floats(0, 0.01))
-def test_every_merge_that_is_made_saves_time_and_stays_within_the_engines_batch(many, step, each):
+def test_every_merge_saves_time_and_fits_the_engines_batch(many, step, each):
     law, replicas = speed(step, each), {f"r{place}": count for place, count in enumerate(many)}
     its = tails(law, **replicas)
     plan = merges_that_pay(loads(**replicas), RULES, its)

@@ -72,7 +72,7 @@ def test_an_old_lease_finishes_nothing():
         assert not round_.generated(key, new[key])
 
 
-def test_a_reward_that_fails_too_often_filters_its_group_and_names_what_runs():
+def test_a_reward_that_fails_too_often_filters_its_group():
     round_ = Round(plan(max_failures=1))
     key, other = A_ = TrajectoryKey(A, 0), TrajectoryKey(A, 1)
     for turn in range(2):
@@ -111,7 +111,7 @@ def test_a_round_that_keeps_more_than_it_launches_is_refused(shape):
 # --- the race inside a prompt ---
 
 
-def test_the_first_responses_have_the_places_and_their_siblings_are_aborted_before_any_reward():
+def test_the_first_responses_win_and_siblings_abort_before_rewards():
     round_ = Round(plan(prompts=(A,), responses=3, group_size=2))
     end(round_, TrajectoryKey(A, 2), TrajectoryKey(A, 0), reward=None)
     assert states(round_, A) == [SampleState.GENERATED, SampleState.LOST, SampleState.GENERATED]
@@ -139,7 +139,7 @@ def test_a_failed_reward_gives_its_place_back_and_the_siblings_race_again():
 # --- the race between prompts ---
 
 
-def test_the_first_whole_prompts_win_and_the_others_are_requeued_whatever_they_have():
+def test_the_first_complete_prompts_win_and_the_others_are_requeued():
     round_ = Round(plan(prompts=(A, B, C), groups=1))
     end(round_, *round_.plan.responses_of(B)[:1], *round_.plan.responses_of(A)[:1])
     assert not round_.complete
@@ -163,7 +163,7 @@ LOST = [SampleState.LOST, SampleState.LOST]
 A0, A1, B0, B1 = (TrajectoryKey(prompt, sample) for prompt in (A, B) for sample in (0, 1))
 
 
-def test_the_race_is_decided_as_responses_end_and_not_as_their_rewards_come():
+def test_the_race_is_decided_by_ends_not_by_rewards():
     """A prompt whose rewards take long wins all the same: else programs that run into their timeout would lose."""
     round_ = Round(plan(prompts=(A, B), groups=1))
     end(round_, B0)
@@ -179,7 +179,7 @@ def test_the_race_is_decided_as_responses_end_and_not_as_their_rewards_come():
     assert round_.settle().groups == (A,)
 
 
-def test_a_failed_reward_gives_the_place_of_its_prompt_back_and_the_others_race_again():
+def test_a_failed_reward_reopens_the_race_for_its_place():
     round_ = Round(plan(prompts=(A, B), groups=1))
     end(round_, B0)
     end(round_, A0, A1, reward=None)
@@ -193,7 +193,7 @@ def test_a_failed_reward_gives_the_place_of_its_prompt_back_and_the_others_race_
     assert round_.settle().outcomes == {A: PromptOutcome.REQUEUED, B: PromptOutcome.TRAINED}
 
 
-def test_the_reward_of_a_response_whose_prompt_lost_is_kept_for_when_it_races_again():
+def test_the_reward_of_a_lost_prompt_is_kept_for_a_later_race():
     round_ = Round(plan(prompts=(A, B), groups=1))
     end(round_, B0, reward=None)
     end(round_, A0, A1, reward=None)
@@ -205,7 +205,7 @@ def test_the_reward_of_a_response_whose_prompt_lost_is_kept_for_when_it_races_ag
     assert states(round_, B) == [SampleState.SCORED, SampleState.WAITING]
 
 
-def test_a_reward_that_fails_for_a_prompt_that_lost_counts_only_when_it_races_again():
+def test_a_failed_reward_of_a_lost_prompt_counts_in_its_next_race():
     round_ = Round(plan(prompts=(A, B), groups=1, max_failures=1))
     end(round_, B0, reward=None)
     end(round_, A0, A1, reward=None)
@@ -248,7 +248,7 @@ def test_a_group_that_had_won_and_fails_leaves_its_place_to_who_had_lost():
     assert round_.settle().outcomes == {A: PromptOutcome.FILTERED, B: PromptOutcome.TRAINED}
 
 
-def test_more_full_groups_than_places_in_an_older_store_are_no_round_that_keeps_more():
+def test_an_older_store_with_too_many_full_groups_keeps_no_more():
     """A runtime before this decided by rewards: more prompts than places may have all of their responses."""
     keys = [TrajectoryKey(prompt, sample) for prompt in (A, B, C) for sample in (0, 1)]
     round_ = Round(plan(prompts=(A, B, C), groups=2), {key: RestoredSample(1, generated=True) for key in keys})
@@ -275,13 +275,13 @@ def test_a_group_of_equal_rewards_is_filtered_and_another_prompt_wanted():
     assert not round_.complete
 
 
-def test_groups_of_equal_rewards_are_trained_on_where_nothing_else_is_asked():
+def test_groups_of_equal_rewards_are_trained_on_by_default():
     round_ = Round(plan())
     end(round_, *round_.plan.trajectories(), reward=1.0)
     assert round_.settle().groups == (A, B)
 
 
-def test_a_round_without_a_group_wants_all_prompts_anew_until_it_has_drawn_all_it_may():
+def test_a_round_without_a_group_draws_again_up_to_its_limit():
     round_ = Round(plan(prompts=(A,), max_failures=0, max_prompts=2))
     end(round_, TrajectoryKey(A, 0), reward=None)
     round_.reward_failed(TrajectoryKey(A, 0), 1)
@@ -364,7 +364,7 @@ def check_settled(round_: Round) -> None:
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 @given(plans(), st.data())
-def test_whatever_happens_everything_has_one_fate_and_a_crash_changes_nothing(plan_, data):
+def test_everything_has_one_outcome_and_a_crash_changes_nothing(plan_, data):
     """Finishes, rewards, failures, losses, late replies and crashes of the coordinator in any order."""
     round_, further = Round(plan_), iter(PromptKey(1, index) for index in range(100))
     attempts: dict[TrajectoryKey, int] = {}

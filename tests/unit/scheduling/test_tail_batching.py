@@ -83,7 +83,7 @@ def test_only_long_rounds_take_replacements_from_the_queue_and_none_twice():
     st.integers(0, 5),
     st.randoms(use_true_random=False),
 )
-def test_a_job_trains_on_the_prompts_that_plain_rounds_would_take_each_once(groups, rounds, factors, waiting, rng):
+def test_a_job_trains_once_on_each_prompt_of_plain_rounds(groups, rounds, factors, waiting, rng):
     """Whoever wins the races: after the last round nothing waits, and what was drawn is what was trained on."""
     waiting = min(waiting, groups * rounds)
     queue = tuple(PromptKey(-1, index) for index in range(waiting))
@@ -121,7 +121,7 @@ def test_the_survival_estimate_of_a_textbook():
     assert mean_length([1, 3, 4, 6], [2, 6]) == pytest.approx(expected, abs=1e-3)
 
 
-def test_the_last_winner_of_a_race_tells_nothing_of_those_that_were_stopped_with_it():
+def test_the_last_winner_tells_nothing_of_responses_stopped_with_it():
     """Of eleven, five ended, the last of them when the six others had a token less."""
     curve = Survival([2, 3, 4, 5, 10], [9] * 6)
     assert [curve.longer_than(length) for length in (9, 10, 99)] == pytest.approx([7 / 11, 6 / 11, 6 / 11])

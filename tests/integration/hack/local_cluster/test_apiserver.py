@@ -50,7 +50,7 @@ def test_is_of_the_version_that_the_recipe_names(apiserver):
     assert apiserver.client().get("/version")["gitVersion"] == f"v{recipe.release().version}"
 
 
-def test_with_controllers_namespaces_end_and_users_have_no_rights_but_rbacs(tmp_path):
+def test_controllers_end_namespaces_and_rbac_limits_users(tmp_path):
     with api_server(tmp_path, [pki.User("nobody", "nobody")], controllers=True) as server:
         api = server.client()
         with pytest.raises(kube.ApiError, match="403"):

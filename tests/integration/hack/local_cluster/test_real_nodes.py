@@ -127,7 +127,7 @@ def test_a_loaded_image_runs_untouched(real_nodes, kubectl, tmp_path):
     assert "no such file" in kubectl("exec", "own", "--", "/usr/bin/true", check=False)
 
 
-def test_the_switch_keeps_its_address_whoever_is_plugged_in(real_nodes):
+def test_the_switch_keeps_its_address_when_machines_join(real_nodes):
     """One that takes the address of a port is not found for some seconds when that port is unplugged."""
     network = settings.load(real_nodes.name).network
     links = Path("/sys/class/net").glob(f"{network.bridge}*")

@@ -116,7 +116,7 @@ def test_partial_rollout_interrupts_and_goes_on() -> None:
     assert list(outcome.latencies)[:3] == pytest.approx([10.0, 10.0, 14.0])
 
 
-def test_partial_rollout_pays_for_the_context_it_computes_anew() -> None:
+def test_partial_rollout_pays_for_the_context_it_computes_again() -> None:
     dear = replace(SECOND, prefill_token_seconds=0.5)
     outcome = PartialJob(rig(1, dear, update=5.0), prompts(lambda _: (10,), 1, 1), capacity=2).play(0, 4)
     assert outcome.recomputed_share > 0.1
@@ -132,7 +132,7 @@ def test_two_tails_are_packed_on_one_replica_and_the_other_goes_on() -> None:
     assert (outcome.releases, outcome.moved) == (1, 1)
 
 
-def test_prompts_are_drawn_with_the_weights_that_are_newest_when_a_replica_has_taken_its() -> None:
+def test_prompts_are_drawn_with_the_newest_loaded_weights() -> None:
     """Two updates of 1 s begin when the first two groups end, at 10 and 20 s. Then the replica loads the first one's
     weights until 22 s, finds newer ones, loads these until 24 s, and generates for 10 s."""
     job = Job(rig(1, update=1.0, load_seconds=2.0), prompts(lambda _: (10,), 1, 1), Policy(1.0, repack=None))

@@ -135,7 +135,7 @@ def test_a_job_that_chooses_by_itself_begins_plain_and_then_races(result: dict[s
 
 
 @pytest.mark.slow
-def test_rounds_stages_and_trainers_are_as_asked_and_auto_plays_every_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_stages_and_trainers_are_as_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "QUICK", replace(benchmark.QUICK, settings=(SMALL,)))
     asked = rollpacker(quick=True, seed=3, rounds=6, auto_rounds=3, reward_seconds=(5.0, 30.0), trainers=4)
     auto = [row for row in asked["rows"] if row["technique"] == AUTO.name]
@@ -162,7 +162,7 @@ CRAMPED = replace(
 """Engines so small that they preempt, a trainer so slow that help pays."""
 
 
-def test_machines_are_lent_and_laid_out_anew_where_a_job_may() -> None:
+def test_machines_are_loaned_and_change_layout_where_allowed() -> None:
     trial = run(CRAMPED, WHOLE, ROUNDS, 1, colocated=False)
     assert trial.row()["machines_loaned"] == sum(report.loaned_machines or 0 for report in trial.reports) > 0
     assert sum(report.loaned_groups or 0 for report in trial.reports) > 0
@@ -171,7 +171,7 @@ def test_machines_are_lent_and_laid_out_anew_where_a_job_may() -> None:
     assert alone.row()["machines_loaned"] == 0
 
 
-def test_what_a_lent_machine_generated_goes_on_elsewhere() -> None:
+def test_what_a_loaned_machine_generated_continues_elsewhere() -> None:
     prefixes: list[int] = []
 
     def watch(event: object) -> None:
@@ -240,14 +240,14 @@ LOAN = cluster_of(scarce(SMALL), colocated=False).machines // 2
 """Half of the machines."""
 
 
-def test_a_fixed_trigger_lends_whatever_is_predicted() -> None:
+def test_a_fixed_trigger_loans_whatever_is_predicted() -> None:
     for share in TRIGGERS:
         trial = run(scarce(SMALL), replace(LENT, adapt=trigger(share)), ROUNDS, 1, colocated=False)
         assert [report.loaned_machines for report in trial.reports] == [LOAN] * len(trial.reports)
     assert run(scarce(SMALL), LENT, ROUNDS, 1, colocated=False).row()["machines_loaned"] == 0
 
 
-def test_groups_fetched_at_once_are_shared_with_lent_machines_when_generation_has_ended() -> None:
+def test_groups_fetched_together_are_shared_with_loaned_machines() -> None:
     lent = replace(LENT, adapt=at_once(trigger(0.4)))
     trial = run(scarce(SMALL), lent, ROUNDS, 1, colocated=False)
     assert [report.loaned_machines for report in trial.reports] == [LOAN] * len(trial.reports)

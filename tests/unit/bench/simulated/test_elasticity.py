@@ -46,7 +46,7 @@ def test_from_both_sides_it_finds_the_best_number_and_stays(result, runs):
         assert product["value"] == pytest.approx(1.0, abs=0.02)
 
 
-def test_what_is_foretold_is_what_comes(runs):
+def test_predicted_rounds_are_what_is_measured(runs):
     """Of the number that there is, within what rounds differ by."""
     for start in (1, QUICK.most):
         told = [

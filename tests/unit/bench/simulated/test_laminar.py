@@ -33,7 +33,7 @@ def test_every_system_has_a_row_at_every_scale(compared: dict[str, Any]) -> None
     assert sorted(rows) == sorted((system.value, total) for system in System for total in (16, 256))
 
 
-def test_at_the_largest_scale_ours_is_faster_than_all_that_go_batch_by_batch(compared: dict[str, Any]) -> None:
+def test_at_the_largest_scale_rljob_outruns_all_batch_systems(compared: dict[str, Any]) -> None:
     figures = values(compared)
     for other in ("synchronous", "one_step_staleness", "stream_generation", "ours_without_repack"):
         assert figures[f"dapo.7b-256.ours_over_{other}"] > 1
@@ -45,7 +45,7 @@ def test_tables_name_what_they_rest_on(compared: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_repack_fills_caches_and_brings_more_where_steps_take_the_same_time() -> None:
+def test_repack_fills_caches_and_gains_more_at_flat_latency() -> None:
     figures = values(repack(quick=True, seed=1))
     assert figures["table-1.kv_use"] > figures["table-1.kv_use_without"]
     assert figures["table-1.flat-latency.generation"] > figures["table-1.generation"] > 1

@@ -34,7 +34,7 @@ def test_fixed_sizes_stay_and_the_planner_moves_up_under_pressure(runs):
     assert short[rise]["preemptions"] > 0
 
 
-def test_it_does_not_go_back_to_a_size_that_is_foretold_to_be_slower(runs):
+def test_it_does_not_return_to_a_size_predicted_slower(runs):
     """Four quiet rounds in a row would be a reason to, by preemptions alone."""
     short = [row for row in runs[PLANNER] if row["kind"] == RoundKind.SHORT.value]
     large = [row for row in short if row["tensor_parallel_size"] > SIZES[0]]

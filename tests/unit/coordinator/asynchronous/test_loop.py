@@ -132,7 +132,7 @@ def test_an_update_does_not_wait_for_the_broadcast_of_the_one_before(tmp_path):
 
 
 @pytest.mark.parametrize("call", [300, *slow(200, 350)])
-def test_a_coordinator_that_comes_back_lets_as_many_groups_be_open_as_the_last_one_did(tmp_path, call):
+def test_a_restarted_coordinator_keeps_the_in_flight_limit(tmp_path, call):
     """Each update that the trainer waits for lets one group more be open: from 8 on, and not again from 8. It dies in
     the third update at most; what was under way may then be ready before the trainer asks for it."""
     stage = stage_of(tmp_path, rounds=8)
@@ -256,7 +256,7 @@ def test_as_many_groups_are_open_as_the_trainer_needs(tmp_path, step, opened):
 # --- failures ---
 
 
-def test_what_a_dead_machine_generated_goes_on_in_its_version_from_its_tokens(tmp_path):
+def test_responses_of_a_dead_machine_continue_in_their_version(tmp_path):
     stage = stage_of(tmp_path)
     stage.world.site = replace(stage.world.site, engine=steady(0.05))
     submitted = seen(stage, Submitted)
@@ -301,7 +301,7 @@ def test_a_group_whose_weights_are_gone_is_drawn_again_and_counted(tmp_path, cap
     check_whole(stage, 6 * 4 * 2)
 
 
-def test_rollouts_go_on_while_the_trainer_is_started_anew_and_what_it_lost_is_given_back(tmp_path):
+def test_rollouts_continue_while_the_trainer_restarts(tmp_path):
     stage = stage_of(tmp_path, rounds=8, experience={"maxPrompts": 40})
     stage.world.costs.start = 20.0
     ends: list[float] = []
@@ -421,7 +421,7 @@ def tailed(tmp_path: Path, **more: Any) -> Stage:
     return stage
 
 
-def test_the_last_long_responses_move_together_and_the_freed_replicas_go_on(tmp_path):
+def test_the_last_long_responses_move_together(tmp_path):
     stage = tailed(tmp_path, repack={"intervalSeconds": 0.5})
     submitted, aborted = seen(stage, Submitted), seen(stage, Aborted)
     stage.play()

@@ -174,7 +174,7 @@ def padded(document: dict, size: int) -> dict:
 
 
 @pytest.mark.parametrize("size", [100_000, 600_000, 3 << 20, LONGEST_EVENT_BYTES])
-async def test_an_event_of_any_size_that_etcd_takes_is_read_and_a_larger_one_ends_its_watch_alone(size):
+async def test_a_too_large_event_ends_only_its_own_watch(size):
     server = FakeServer()
     async with client_of(server) as client:
         control = KubernetesControlPlane(client, "ns", "demo")
@@ -230,7 +230,7 @@ def lease_of(client, holder):
     return TermLease(client, "ns", "demo", holder, lambda: datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
 
 
-async def test_taking_office_raises_the_term_once_and_survives_conflicts():
+async def test_taking_the_lease_raises_the_term_once_despite_conflicts():
     server = FakeServer()
     async with client_of(server) as client:
         server.fail_with = [500]

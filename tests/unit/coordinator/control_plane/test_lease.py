@@ -171,7 +171,7 @@ def test_what_is_needed_ends_the_work():
     assert virtual_time.run(program()) == ["the work was ended first"]
 
 
-def test_an_office_is_confirmed_by_a_renewal_that_began_later():
+def test_a_term_is_confirmed_by_a_renewal_that_began_later():
     """At once where the server answers, for all who wait together; not at all where it does not."""
 
     async def program() -> None:

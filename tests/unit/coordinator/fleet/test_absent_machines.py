@@ -80,7 +80,7 @@ def test_a_machine_that_is_replaced_in_place_comes_back(gap, late):
     assert backend.held == {"rollout-0": 2}
 
 
-def test_why_a_machine_does_not_come_up_is_told_until_it_does_or_is_asked_for_no_more():
+def test_why_a_machine_is_absent_is_reported_until_it_joins_or_is_dropped():
     backend = Backend()
     backend.held = {"rollout-0": 9, "rollout-1": 9}
 

@@ -96,7 +96,7 @@ def test_a_machine_lost_in_mid_broadcast_comes_back(stage, victim, moment):
     assert suspicions(stage) == {(victim, "ProcessExited")}
 
 
-def test_a_version_that_is_forgotten_while_it_is_on_its_way_is_loaded_by_nobody(stage):
+def test_a_version_dropped_during_its_broadcast_is_loaded_by_no_machine(stage):
     """A newcomer is being fed when the update begins, and who feeds it dies. The newcomer is not lost over it."""
     newcomer, _ = (stage.world.hold_back(name) for name in NAMES[1:])
     stage.world.network.hop_seconds = 8.0
@@ -115,7 +115,7 @@ def test_a_version_that_is_forgotten_while_it_is_on_its_way_is_loaded_by_nobody(
 
 
 @pytest.mark.parametrize("victim", NAMES)
-def test_a_machine_back_before_the_trainer_is_done_is_not_waited_for_in_the_old_chain(stage, victim):
+def test_a_machine_that_returns_is_not_awaited_in_the_old_chain(stage, victim):
     stage.world.costs.publish = 8.0
     times = {}
 
@@ -154,7 +154,7 @@ def test_one_comes_and_one_goes_at_once(stage, victim, moment):
 
 @pytest.mark.parametrize("moment", [shipping, broadcasting])
 @pytest.mark.parametrize("after", [0.8, 1.0, 1.1])
-def test_all_machines_are_out_of_reach_while_the_chain_is_being_closed_over_the_first(stage, after, moment):
+def test_all_machines_fail_while_the_chain_closes_over_the_first(stage, after, moment):
     """Whoever waits to change the chain next finds nobody for it."""
 
     async def fault(stage):
@@ -174,7 +174,7 @@ def test_all_machines_are_out_of_reach_while_the_chain_is_being_closed_over_the_
 
 @pytest.mark.parametrize("every_rounds", [1, 2, 3, 4])
 @pytest.mark.parametrize("moment", [shipping, broadcasting])
-def test_the_trainer_comes_back_from_a_checkpoint_older_than_what_the_relays_hold(stage, moment, every_rounds):
+def test_the_trainer_returns_with_weights_older_than_the_relays(stage, moment, every_rounds):
     """Relays only go upwards: the checkpoint's weights need a number above that of the history that was lost."""
     stage.job = job(rounds=6, machines=3, every_rounds=every_rounds)
 

@@ -102,7 +102,7 @@ def test_the_neighbours_in_the_chain_as_it_was_are_asked(tmp_path):
     assert stage.play(fault).outcome is FinishedOutcome.COMPLETE
 
 
-def test_a_machine_that_goes_as_it_loads_weights_keeps_nobody_waiting(stage):
+def test_a_machine_lost_while_it_loads_weights_delays_no_other(stage):
     site = stage.world.site
     stage.world.site = replace(site, engine=replace(site.engine, load_seconds=2.0))
 
@@ -140,7 +140,7 @@ def test_a_process_that_ended_on_a_machine_that_lives_has_one_witness(stage, vic
     assert witnesses(stage) == {victim: {"coordinator"}}
 
 
-def test_a_machine_that_loses_its_power_after_its_processes_has_two_witnesses(stage):
+def test_a_machine_that_loses_power_after_its_processes_has_two_witnesses(stage):
     async def fault(stage):
         await at_rest(stage)
         gate = stage.world.hold_back("rollout-1")
@@ -213,7 +213,7 @@ def test_what_one_neighbour_reaches_is_not_gone(stage):
     assert stage.control.last.suspects == ()
 
 
-def test_a_lost_message_is_no_missed_beat_of_the_next(stage):
+def test_a_lost_message_does_not_miss_the_next_heartbeat(stage):
     """Beats do not wait for each other's answers."""
 
     async def fault(stage):
@@ -235,7 +235,7 @@ def test_a_lost_message_is_no_missed_beat_of_the_next(stage):
     assert not witnesses(stage)
 
 
-def test_a_job_of_one_machine_has_nobody_to_ask(tmp_path):
+def test_a_job_of_one_machine_has_no_neighbour_to_ask(tmp_path):
     stage = Stage(tmp_path / "state.db", job=job(rounds=2, machines=1), machines=1)
 
     async def fault(stage):
@@ -249,7 +249,7 @@ def test_a_job_of_one_machine_has_nobody_to_ask(tmp_path):
 
 
 @pytest.mark.parametrize(("apart", "within", "kept"), [(20.0, 600.0, True), (20.0, 10.0, False), (20.0, 0.0, False)])
-def test_a_machine_that_fails_again_too_soon_is_to_be_replaced_though_it_works(stage, apart, within, kept):
+def test_a_working_machine_that_failed_again_too_soon_is_replaced(stage, apart, within, kept):
     async def fault(stage):
         await at_rest(stage)
         stage.world.costs.step = 1.0

@@ -25,12 +25,12 @@ from tests.support.simulated_job import Stage, job, until
     ("accelerators", "each", "size", "leading"),
     [(1, 1, 1, (0,)), (2, 1, 2, (0,)), (4, 1, 2, (0, 2)), (8, 2, 2, (0, 1, 2, 3)), (8, 2, 8, (0,)), (6, 1, 3, (0, 3))],
 )
-def test_the_seats_that_lead(accelerators, each, size, leading):
+def test_the_slots_that_lead(accelerators, each, size, leading):
     assert EngineSlots(accelerators, each).leading(size) == leading
 
 
 @given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 64))
-def test_a_layout_uses_every_accelerator_once_or_is_refused_with_both_numbers(count, each, size):
+def test_a_layout_uses_every_accelerator_once_or_is_refused(count, each, size):
     seats = EngineSlots(count * each, each)
     if size in seats.sizes:
         used = [index * each + place for index in seats.leading(size) for place in range(size)]
@@ -40,12 +40,12 @@ def test_a_layout_uses_every_accelerator_once_or_is_refused_with_both_numbers(co
             seats.leading(size)
 
 
-def test_accelerators_that_do_not_split_into_seats_are_refused():
+def test_accelerators_that_do_not_split_into_slots_are_refused():
     with pytest.raises(ValueError, match="8 accelerators of a machine do not split into engine slots of 3"):
         EngineSlots(8, 3)
 
 
-def test_a_size_that_does_not_split_the_model_ends_the_job_before_any_engine_is_built():
+def test_a_size_that_does_not_split_the_model_ends_the_job_at_start():
     shape = {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576, "num_hidden_layers": 30,
              "intermediate_size": 1536, "vocab_size": 49152}  # fmt: skip
     files = {"config.json": json.dumps(shape).encode()}
@@ -174,7 +174,7 @@ def test_applied_is_said_when_the_layout_is_in_force(stage):
     assert min(seen) == 2
 
 
-def test_a_machine_whose_engine_does_not_start_keeps_its_layout_and_is_told_as_a_problem(stage):
+def test_a_machine_whose_engine_fails_keeps_its_layout_with_a_warning(stage):
     asked: list[int] = []
 
     async def break_one(stage):
@@ -219,7 +219,7 @@ def broken(monkeypatch):
     return machines
 
 
-def test_a_machine_without_any_layout_is_told_and_comes_when_its_engines_start(stage, broken):
+def test_a_machine_without_a_layout_joins_when_its_engines_start(stage, broken):
     broken.add("rollout-1")
 
     async def mend(stage):
@@ -237,7 +237,7 @@ def test_a_machine_without_any_layout_is_told_and_comes_when_its_engines_start(s
 
 
 @pytest.mark.parametrize("after", [0, 1])
-def test_a_job_none_of_whose_machines_can_start_its_engines_ends_with_their_words(stage, broken, after):
+def test_a_job_whose_machines_start_no_engine_ends_with_their_error(stage, broken, after):
     """From the start, or once all machines were lost in the middle of a round."""
 
     async def lose_all(stage):
@@ -258,7 +258,7 @@ def test_a_job_none_of_whose_machines_can_start_its_engines_ends_with_their_word
     assert stage.rounds == list(range(1, after + 1))
 
 
-def test_one_bad_machine_does_not_end_a_job_whose_other_ones_are_still_to_come(stage, broken):
+def test_one_bad_machine_does_not_end_a_job_before_the_others_join(stage, broken):
     broken.add("rollout-0")
     stage.control = SimulatedControlPlane(stage.job, stage.machines, observe=stage.observe)
     stage.control.withdraw("rollout-1")
@@ -321,7 +321,7 @@ def test_the_problem_ends_with_the_wish(stage):
     assert {report.tensor_parallel_size for report in stage.closed} == {1}
 
 
-def test_a_machine_that_dies_while_its_layout_changes_is_lost_and_comes_back_in_the_new_one(stage):
+def test_a_machine_lost_in_a_layout_change_returns_in_the_new_layout(stage):
     killed = []
 
     async def break_one(stage):

@@ -87,7 +87,7 @@ def is_cut_off(stage: Stage, other: str) -> None:
 
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize(("befalls", "poll", "within"), [(hangs, 5.0, 10.0), (is_cut_off, 100.0, 5.0)])
-def test_a_command_to_a_replica_that_is_lost_keeps_nobody_waiting(tmp_path, mode, befalls, poll, within):
+def test_a_command_to_a_lost_replica_does_not_wait(tmp_path, mode, befalls, poll, within):
     """It does not answer as it is given requests, which may take 100 s. Its poll, or its relay's beats, tell sooner,
     and its requests are given to the other one."""
     stage = Stage(tmp_path / "state.db", job=job(mode=mode))
@@ -146,7 +146,7 @@ def test_a_replica_that_comes_while_another_is_emptied_has_its_turn_first(tmp_pa
     check_trained_once(stage)
 
 
-def test_weights_asked_for_by_a_newcomer_during_an_update_do_not_get_an_old_number(stage):
+def test_weights_requested_during_an_update_get_a_new_version(stage):
     """The trainer was restored and has published once more what it holds. All relays are lost while it computes an
     update: who comes back meanwhile must not be fed the new weights under the number of the old ones."""
     stage.world.costs.step = 20.0
@@ -169,7 +169,7 @@ def test_weights_asked_for_by_a_newcomer_during_an_update_do_not_get_an_old_numb
     assert versions == [(1, 0), (1, 0), (2, 1), (3, 2), (4, 3)]
 
 
-def test_a_round_whose_weights_nobody_holds_any_more_gets_them_from_a_new_trainer(stage):
+def test_a_round_without_weights_gets_them_from_a_restarted_trainer(stage):
     """The trainer dies while others generate, which nobody notices; then the last machines die. Who comes back can get
     the round's weights only from a trainer that is started anew."""
 

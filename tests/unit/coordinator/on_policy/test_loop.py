@@ -272,7 +272,7 @@ def test_training_goes_on_without_the_api_server(stage):
 
 
 @pytest.mark.parametrize("lost", ["trainer", "rollout-0"])
-def test_a_round_under_way_is_played_to_its_end_though_fewer_are_asked_for_and_the_trainer_is_lost(stage, lost):
+def test_a_running_round_ends_though_fewer_rounds_are_requested(stage, lost):
     """Its prompts have a place then, and trainer and store one step."""
 
     async def edit(stage):
@@ -288,7 +288,7 @@ def test_a_round_under_way_is_played_to_its_end_though_fewer_are_asked_for_and_t
     check_trained_once(stage, rounds=3)
 
 
-def test_rounds_that_are_asked_for_while_the_final_model_waits_for_space_are_played(stage):
+def test_rounds_requested_while_the_export_waits_for_space_run(stage):
     async def disk(stage):
         stage.world.disk.full = True
         await until(lambda: bool(stage.rounds))

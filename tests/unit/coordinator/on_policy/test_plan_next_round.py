@@ -137,7 +137,7 @@ async def change_the_layout(run):
     run.control.set_tensor_parallel(2, 2)
 
 
-def test_a_round_is_foretold_in_every_layout_that_was_seen(tmp_path):
+def test_a_round_is_predicted_in_every_observed_layout(tmp_path):
     run = two_layouts(tmp_path / "state.db")
     done = run.play(change_the_layout, first_responses=64, tensor_parallel_sizes=(1, 2))
     assert done.outcome is FinishedOutcome.COMPLETE
@@ -154,7 +154,7 @@ def test_a_round_is_foretold_in_every_layout_that_was_seen(tmp_path):
     assert {report.plan_reason for report in run.closed} == {""}, "nothing was chosen"
 
 
-def test_a_layout_that_the_operator_may_not_ask_for_is_not_foretold(tmp_path):
+def test_a_layout_that_is_not_allowed_is_not_predicted(tmp_path):
     run = two_layouts(tmp_path / "state.db", tail=AUTO)
     run.play(change_the_layout, first_responses=64, tensor_parallel_sizes=(2, 4))
     assert {report.layout_forecasts for report in run.closed} == {None}
@@ -180,7 +180,7 @@ def machine_forecasts(report: RoundReport) -> dict[int, float]:
     return {one.machines: one.seconds for one in report.machine_forecasts or ()}
 
 
-def test_a_round_is_foretold_with_one_machine_less_and_one_more(tmp_path):
+def test_a_round_is_predicted_with_one_machine_less_and_one_more(tmp_path):
     seconds = {}
     for machines in (1, 2, 3):
         # Where the operator chooses nothing, as the job has one number.
@@ -197,7 +197,7 @@ def test_a_round_is_foretold_with_one_machine_less_and_one_more(tmp_path):
         assert told == {machines: pytest.approx(seconds[machines], rel=0.1) for machines in (1, 2, 3)}
 
 
-def test_at_a_bound_no_machine_beyond_it_is_foretold_and_machines_are_not_engines(tmp_path):
+def test_no_machine_beyond_a_bound_is_predicted(tmp_path):
     run = elastic(tmp_path / "state.db", 2, rounds=3, smallest=1, largest=2, engines=2)
     run.play(first_responses=64)
     told = machine_forecasts(run.closed[-1])
@@ -205,7 +205,7 @@ def test_at_a_bound_no_machine_beyond_it_is_foretold_and_machines_are_not_engine
     assert told[2] == pytest.approx(run.closed[-1].seconds, rel=0.1)
 
 
-def test_a_job_that_shares_out_its_work_grows_and_one_that_waits_for_its_longest_shrinks(tmp_path):
+def test_a_job_with_parallel_work_grows_and_one_with_a_long_tail_shrinks(tmp_path):
     """The whole loop: the coordinator foretells, the operator's policy chooses, the coordinator follows."""
     grows = elastic(tmp_path / "grows.db", 1, rounds=30)
     assert grows.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
@@ -347,7 +347,7 @@ def test_a_round_that_was_taken_up_near_its_end_counts_all_replicas(tmp_path):
 @pytest.mark.parametrize(
     ("streamed", "plan"), [(range(0), "plain, stream"), (range(2, 3), "plain"), (range(3, 15), "plain")]
 )
-def test_how_engines_do_beside_a_computing_trainer_is_known_however_long_ago_it_was_seen(tmp_path, streamed, plan):
+def test_engine_speed_during_training_is_remembered_without_limit(tmp_path, streamed, plan):
     """Engines are three times slower there, which costs more than streaming gains. Of 14 rounds these streamed."""
     costs = TrainerCosts(step=0.1, token=0.01)
     run = stage(tmp_path / "state.db", rounds=14, tail={"enabled": False}, costs=costs)
@@ -369,7 +369,7 @@ def test_how_engines_do_beside_a_computing_trainer_is_known_however_long_ago_it_
 
 
 @pytest.mark.parametrize("lent", [range(0), range(5, 15), range(3, 15)], ids=["none", "many", "all that are looked at"])
-def test_what_an_update_costs_is_not_learned_from_rounds_in_which_machines_were_lent(tmp_path, lent):
+def test_rounds_with_loans_teach_no_update_cost(tmp_path, lent):
     """There the update finds next to nothing left to do. If that were what it costs, to stream would bring nothing."""
     run = stage(tmp_path / "state.db", rounds=14, tail={"enabled": False}, costs=TrainerCosts(step=0.1, token=0.01))
     run.play()
@@ -391,7 +391,7 @@ def test_what_an_update_costs_is_not_learned_from_rounds_in_which_machines_were_
 
 
 @pytest.mark.parametrize("predicted", [True, False])
-def test_after_a_round_that_nothing_explains_only_lengths_since_then_are_believed(tmp_path, predicted):
+def test_an_unexplained_round_restarts_the_length_history(tmp_path, predicted):
     """But not if it was taken up by another coordinator: then its seconds were not measured as they were predicted."""
     run = stage(tmp_path / "state.db", rounds=6)
     run.play(first_responses=64)
@@ -479,7 +479,7 @@ def test_the_watch_learns_nothing_from_another_boot_or_a_preemption():
     assert watch.speed().decode == ()
 
 
-def test_a_seat_that_has_made_room_does_not_say_that_its_engine_has_none():
+def test_a_replica_that_released_accelerators_reports_no_full_cache():
     watch = EngineObserver()
     stats = EngineStats(4, 0, 0.1, 0, 100, 0, 0, 0, kv_tokens=500, max_running=8)
     watch.record("r", ReplicaReport("1", 0, (), 1, stats), 0.0)
@@ -487,7 +487,7 @@ def test_a_seat_that_has_made_room_does_not_say_that_its_engine_has_none():
     assert (watch.speed().kv_tokens, watch.speed().max_running) == (500, 8)
 
 
-def test_seats_that_rest_since_the_layout_changed_say_nothing_of_the_room_now():
+def test_replicas_asleep_since_a_layout_change_are_not_counted():
     before, watch = EngineObserver(), EngineObserver()
     small, large = (EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0, kv_tokens=room, max_running=8) for room in (100, 250))
     for name in ("rollout-0/replica-0", "rollout-0/replica-1"):

@@ -112,7 +112,7 @@ def test_a_full_disk_costs_lines_and_they_come_back_with_room(tmp_path):
     assert all(file.stat().st_size for file in tmp_path.iterdir()), "tries leave no empty files"
 
 
-def test_a_volume_that_does_not_answer_holds_nobody_up(tmp_path):
+def test_a_volume_that_does_not_answer_delays_no_round(tmp_path):
     os.mkfifo(tmp_path / "rounds.jsonl")  # opening it waits for a reader
     journal, told = journal_of(tmp_path, most=2), []
     began = time.monotonic()
@@ -144,7 +144,7 @@ def written(folder):
     return [(line["round"], line["training"]["loss"]) for line in map(json.loads, (folder / "rounds.jsonl").open())]
 
 
-def test_a_round_that_is_played_again_has_one_line_and_what_was_undone_none(tmp_path):
+def test_a_round_that_runs_again_has_one_line(tmp_path):
     def play(log, number, loss):
         log(RoundReport(round=number), replace(TRAINED, loss=loss))
 

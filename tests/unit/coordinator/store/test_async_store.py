@@ -356,7 +356,7 @@ def test_groups_are_ready_in_the_order_of_their_last_rewards(store):
     assert second.response.logprobs.tolist() == [-0.5, -0.5]
 
 
-def test_a_response_that_starts_anew_has_no_tokens_and_counts_its_failures(store):
+def test_a_restarted_response_has_no_tokens_and_counts_its_failures(store):
     draw(store, A)
     generate(store, A)
     store.experience.score([(FIRST, 1.0)])
@@ -477,7 +477,7 @@ def test_a_rewind_frees_what_was_assigned_to_the_update_under_way(store):
     store.experience.assign(1, [B])
 
 
-def test_a_rewind_before_the_last_checkpoint_draws_again_what_it_no_longer_holds(store):
+def test_a_rewind_before_the_last_checkpoint_draws_lost_prompts_again(store):
     ready(store, A, B)
     train(store, A)
     train(store, B)

@@ -124,7 +124,7 @@ def test_a_job_goes_on_from_it_to_its_end(path):
     assert stage.rounds == [1, 2, 3, 4]
 
 
-def test_prompts_that_format_1_had_settled_in_a_round_under_way_are_no_part_of_it(tmp_path):
+def test_migration_drops_settled_prompts_of_an_open_round_of_format_1(tmp_path):
     """It drew all prompts anew where no group was left, and kept the former ones in the same round."""
     void = "UPDATE prompts SET fate = 'filtered', reason = 'RewardFailed' WHERE step = 3 AND idx = 6;\n"
     ended = "UPDATE trajectories SET outcome = 'discarded', reason = 'RewardFailed' WHERE step = 3 AND idx = 6;\n"

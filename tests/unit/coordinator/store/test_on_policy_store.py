@@ -400,7 +400,7 @@ def test_the_journal_is_brought_into_the_file_once_enough_was_written(tmp_path, 
     store.close()
 
 
-async def test_the_stores_thread_tidies_up_when_nobody_waits(tmp_path, monkeypatch, caplog):
+async def test_the_store_thread_prunes_when_no_call_waits(tmp_path, monkeypatch, caplog):
     done: list[str] = []
 
     def tidy(store: Store) -> None:

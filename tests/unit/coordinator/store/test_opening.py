@@ -59,7 +59,7 @@ def holder(tmp_path):
         process.kill()
 
 
-async def test_a_store_that_somebody_holds_is_waited_for(tmp_path, holder, monkeypatch):
+async def test_a_store_held_by_another_process_is_awaited(tmp_path, holder, monkeypatch):
     monkeypatch.setattr(module, "HELD_BACK_OFF", Backoff(initial=0.1, maximum=0.1))
     told = Told()
     opening = asyncio.create_task(
@@ -78,7 +78,7 @@ async def test_a_store_that_somebody_holds_is_waited_for(tmp_path, holder, monke
     await store.aclose()
 
 
-async def test_a_store_that_nobody_lets_go_of_is_not_waited_for_without_end(tmp_path, holder):
+async def test_a_store_that_stays_locked_is_refused_in_the_end(tmp_path, holder):
     with pytest.raises(StoreHeld, match="another process holds it"):
         await open_store(lambda opening: Store(tmp_path / "state.db", "uid-1", opening), Told(), patience=0.0)
 
@@ -108,7 +108,7 @@ async def test_the_loop_goes_on_while_a_store_is_opened_and_people_are_told(tmp_
     assert told.of(STORE_OPENING)[-1] is None
 
 
-async def test_an_opening_that_nobody_waits_for_any_more_ends_and_holds_nothing(tmp_path):
+async def test_a_cancelled_opening_ends_and_holds_nothing(tmp_path):
     """As where the Lease is lost in the middle of a migration."""
     path, ended = tmp_path / "state.db", []
 

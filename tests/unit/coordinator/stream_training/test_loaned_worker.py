@@ -161,7 +161,7 @@ def test_an_owner_is_told_whether_the_machine_is_to_generate_again():
     assert virtual_time.run(_with_loan(program)) == ([True], [False])
 
 
-def test_a_seat_that_makes_no_room_counts_as_slow_and_is_not_computed_beside():
+def test_a_replica_that_keeps_its_accelerators_counts_as_slow():
     async def program(loan):
         (seat,) = with_seats(loan, 1.0)
 
@@ -227,7 +227,7 @@ async def _with_loan(program):
 
 
 @pytest.mark.parametrize("computing", [True, False], ids=["in the middle of a call", "idle"])
-def test_whoever_is_lent_no_more_is_told_and_nobody_waits_for_it(computing):
+def test_the_end_of_a_loan_is_sent_and_not_awaited(computing):
     async def program(loan):
         task = await loan.begin(1, 2)
         if not computing:
@@ -296,7 +296,7 @@ def stream_over(workers, seat, most=1000):
     return stream, machines, owner, measured
 
 
-def test_an_idle_workers_loss_is_noticed_and_its_groups_go_to_those_who_are_left():
+def test_an_idle_workers_loss_returns_its_groups_to_the_others():
     async def program():
         workers = [Worker("rollout-0", seconds=0.01), Worker("rollout-1", seconds=0.01)]
         stream, machines, _, measured = stream_over(workers, seat := Office(1.0, 1.0))
@@ -322,7 +322,7 @@ def test_an_idle_workers_loss_is_noticed_and_its_groups_go_to_those_who_are_left
     assert seconds == pytest.approx(0.01)
 
 
-def test_the_trainers_speed_beside_lent_machines_is_kept_apart():
+def test_the_trainers_speed_during_loans_is_kept_apart():
     """Where they share processors it is slower beside them, which is no reason for the next loan."""
 
     async def program():
@@ -364,7 +364,7 @@ def test_sums_are_collected_from_all_machines_at_the_same_time():
     assert each == pytest.approx(seconds / 3)
 
 
-def test_sums_that_do_not_come_are_waited_for_no_longer_than_the_trainer_would_take():
+def test_missing_sums_are_awaited_no_longer_than_the_trainer_needs():
     async def program():
         loop = asyncio.get_running_loop()
         workers = [Worker("rollout-0", 0.01, bring=1000.0), Worker("rollout-1", 0.01, bring=1.0)]
@@ -445,7 +445,7 @@ def test_nothing_is_begun_once_a_stream_is_closed():
     assert virtual_time.run(program()) == (1, 0)
 
 
-def test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take():
+def test_a_loaned_machine_gets_no_more_than_a_call_should_take():
     calls = []
 
     class Counting(Worker):
@@ -464,7 +464,7 @@ def test_a_machine_that_is_lent_is_asked_for_no_more_than_a_call_should_take():
     assert max(calls) == 2
 
 
-def test_no_machine_is_lent_that_the_trainer_would_take_nothing_from():
+def test_no_machine_is_loaned_whose_sums_the_trainer_refuses():
     async def program(seat):
         stream = Streaming(seat, 1, 1, 1, 9, LoanMeasurements())
         before = stream.accepts_contributions

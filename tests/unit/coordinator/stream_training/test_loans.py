@@ -118,7 +118,7 @@ def test_half_of_the_machines_works_beside_the_trainer(tmp_path):
     assert {report.loaned_machines for report in alone.closed} == {0}
 
 
-def test_a_lent_machine_generates_nothing_until_the_next_round(tmp_path):
+def test_a_loaned_machine_generates_nothing_until_the_next_round(tmp_path):
     stage, events = loan_stage(tmp_path / "state.db", rounds=3)
     assert play(stage).outcome is FinishedOutcome.COMPLETE
     first = next(place for place, event in enumerate(events) if isinstance(event, Summed))
@@ -128,7 +128,7 @@ def test_a_lent_machine_generates_nothing_until_the_next_round(tmp_path):
     assert any(isinstance(e, Generated) and e.replica.startswith(machine) for e in events[done:])
 
 
-def test_what_the_lent_machine_generated_goes_on_elsewhere_from_the_tokens_that_came(tmp_path):
+def test_responses_of_a_loaned_machine_continue_from_received_tokens(tmp_path):
     stage, events = loan_stage(tmp_path / "state.db", rounds=2)
     assert play(stage).outcome is FinishedOutcome.COMPLETE
     aborted = {event.key: event for event in events if isinstance(event, Aborted)}
@@ -160,7 +160,7 @@ def test_the_verdict_is_told(tmp_path, costs, verdict):
     assert stage.closed[2].predicted_gain_seconds < 0
 
 
-def test_a_round_without_room_for_what_would_move_lends_nothing(tmp_path):
+def test_a_round_without_room_for_migrations_loans_nothing(tmp_path):
     stage, _ = loan_stage(tmp_path / "state.db", rounds=2)
     engine = replace(stage.world.site.engine, kv_tokens=120)
     stage.world = SimulatedCluster(0, replace(stage.world.site, engine=engine), DEAR, stage.observe)
@@ -182,7 +182,7 @@ def test_sums_share_the_trainers_link():
     assert virtual_time.run(program()) == (3.0, [1, 2, 3])
 
 
-def test_without_workers_or_on_one_machine_nothing_is_lent(tmp_path):
+def test_without_workers_or_on_one_machine_nothing_is_loaned(tmp_path):
     stage, _ = loan_stage(tmp_path / "one.db", machines=1, rounds=1)
     assert play(stage).outcome is FinishedOutcome.COMPLETE
     assert stage.closed[0].loan == not_loaned("TooFewMachines")
@@ -191,7 +191,7 @@ def test_without_workers_or_on_one_machine_nothing_is_lent(tmp_path):
     assert [report.loan for report in stage.closed] == [not_loaned("NoWorker")] * 2
 
 
-def test_where_auto_streams_it_lends_and_nowhere_else(tmp_path):
+def test_auto_loans_only_where_it_streams(tmp_path):
     costs = TrainerCosts(step=0.1, token=0.01, loaned_token=0.01)
     stage, events = loan_stage(tmp_path / "state.db", costs, stream="Auto", rounds=6)
     assert play(stage, lending=lending_rules(stage.job), first_responses=24).outcome is FinishedOutcome.COMPLETE
@@ -203,7 +203,7 @@ def test_where_auto_streams_it_lends_and_nowhere_else(tmp_path):
     assert {e.step for e in events if isinstance(e, Summed)} <= {one.round for one in by_plan["plain, stream"]}
 
 
-def test_what_engines_did_beside_lent_machines_is_kept_apart(tmp_path):
+def test_engine_speed_during_loans_is_kept_apart(tmp_path):
     stage, _ = loan_stage(tmp_path / "state.db", rounds=3)
     play(stage)
     lent = {one.round for one in stage.closed if one.loaned_machines}
@@ -228,12 +228,12 @@ REFUSED = {
 
 @pytest.mark.parametrize("stream", [True, "Auto"])
 @pytest.mark.parametrize(("reason", "spec"), REFUSED.items(), ids=REFUSED)
-def test_why_machines_of_a_job_are_never_lent(reason, spec, stream):
+def test_why_machines_of_a_job_are_never_loaned(reason, spec, stream):
     assert lending_rules(job(stream=stream, **spec)) == reason
 
 
 @pytest.mark.parametrize("stream", [True, "Auto"])
-def test_machines_are_lent_where_rounds_may_stream(stream):
+def test_machines_are_loaned_where_rounds_may_stream(stream):
     assert lending_rules(job(stream=stream)) == LoanRules(0.2, 0.5)
     assert lending_rules(job(stream=stream, rollout={"acceleratorsPerMachine": 1})) == LoanRules(0.2, 0.5)
     assert lending_rules(job(stream=False)) is None
@@ -250,12 +250,12 @@ def test_machines_are_lent_where_rounds_may_stream(stream):
     ],
     ids=["processors", "half a trainer each", "larger than the trainer", "ranks share processors"],
 )
-def test_a_machine_is_believed_to_be_as_fast_as_its_accelerators_until_it_is_measured(trainer, rollout, believed):
+def test_an_unmeasured_machine_counts_by_its_accelerators(trainer, rollout, believed):
     assert Settings.of(job(trainer=trainer, rollout=rollout)).workers_per_trainer == believed
 
 
 @pytest.mark.parametrize("reason", ["NeedsReferenceModel", "SwitchedOff"])
-def test_the_round_tells_why_nothing_is_lent(tmp_path, reason):
+def test_the_round_reports_why_nothing_is_loaned(tmp_path, reason):
     stage, events = loan_stage(tmp_path / "state.db", rounds=2, **REFUSED[reason])
     assert stage.play(stream_tokens=80).outcome is FinishedOutcome.COMPLETE
     complete(stage)
@@ -264,7 +264,7 @@ def test_the_round_tells_why_nothing_is_lent(tmp_path, reason):
     assert not any_of(events, Summed)
 
 
-def test_a_round_in_which_nobody_looked_tells_that(tmp_path):
+def test_a_round_without_a_loan_check_reports_that(tmp_path):
     stage, _ = loan_stage(tmp_path / "state.db", rounds=1)
     play(stage, lending=LoanRules(0.04, 0.05))
     assert stage.closed[0].loan == not_loaned("OutsideWindow")
@@ -278,7 +278,7 @@ def test_every_verdict_is_explained(text):
 # --- on accelerators ---
 
 
-def test_all_seats_of_a_lent_machine_make_room_and_come_back_with_the_next_weights(tmp_path):
+def test_all_replicas_of_a_loaned_machine_sleep_until_the_next_weights(tmp_path):
     """The simulated worker has no memory while a seat holds it, and a seat none while the worker does."""
     stage, events = loan_stage(tmp_path / "state.db", shared=True, rounds=4)
     assert play(stage).outcome is FinishedOutcome.COMPLETE
@@ -298,7 +298,7 @@ def test_all_seats_of_a_lent_machine_make_room_and_come_back_with_the_next_weigh
         assert any(isinstance(e, Generated) and e.replica == rooms[0] for e in events[events.index(back[0]) :])
 
 
-def test_where_training_is_cheap_no_seat_makes_room(tmp_path):
+def test_where_training_is_cheap_no_replica_releases_accelerators(tmp_path):
     stage, events = loan_stage(tmp_path / "state.db", replace(DEAR, token=0.0), shared=True)
     play(stage)
     complete(stage)
@@ -327,7 +327,7 @@ def test_a_machine_that_is_called_back_generates_again_on_its_accelerators(tmp_p
     assert parts(events)[1] == {"trainer": 6}
 
 
-def test_a_newcomer_is_fed_while_a_machine_is_lent_and_the_loan_goes_on(tmp_path):
+def test_a_newcomer_gets_weights_while_a_loan_continues(tmp_path):
     stage, events = loan_stage(
         tmp_path / "state.db", replace(DEAR, token=0.2, loaned_token=0.2), machines=4, shared=True, rounds=2
     )
@@ -350,7 +350,7 @@ def test_a_newcomer_is_fed_while_a_machine_is_lent_and_the_loan_goes_on(tmp_path
 
 
 @pytest.mark.parametrize("moment", [MadeRoom, Summed, Brought])
-def test_a_coordinator_that_comes_back_has_workers_let_go_before_it_lays_seats_out(tmp_path, moment):
+def test_a_restarted_coordinator_ends_loans_before_it_switches_layouts(tmp_path, moment):
     stage, events = loan_stage(tmp_path / "state.db", shared=True, rounds=3)
 
     async def stop():
@@ -370,7 +370,7 @@ def test_a_coordinator_that_comes_back_has_workers_let_go_before_it_lays_seats_o
 
 
 @pytest.mark.parametrize("part", ["worker", "replica-1", "trainer"])
-def test_whatever_dies_on_a_lent_machine_with_accelerators_the_round_is_exact(tmp_path, part):
+def test_any_death_on_a_loaned_machine_leaves_the_round_exact(tmp_path, part):
     stage, events = loan_stage(tmp_path / "state.db", shared=True, rounds=3, every_rounds=1)
 
     async def kill(stage):
@@ -410,7 +410,7 @@ def test_a_worker_that_stands_still_is_not_waited_for_long(tmp_path):
     assert stage.closed[1].seconds < 4 * alone
 
 
-def test_a_lent_machine_that_dies_leaves_the_round_exact(tmp_path):
+def test_a_loaned_machine_that_dies_leaves_the_round_exact(tmp_path):
     stage, events = loan_stage(tmp_path / "state.db", rounds=3)
 
     async def kill(stage):
@@ -422,7 +422,7 @@ def test_a_lent_machine_that_dies_leaves_the_round_exact(tmp_path):
     assert parts(events)[1] == {"trainer": 6}
 
 
-def test_when_no_other_machine_is_left_the_lent_one_generates_again(tmp_path):
+def test_the_last_machine_generates_again_though_it_was_loaned(tmp_path):
     stage, events = loan_stage(tmp_path / "state.db", replace(DEAR, token=0.2, loaned_token=0.2), rounds=2)
     seen = []
 
@@ -450,7 +450,7 @@ def test_a_trainer_that_is_lost_takes_all_sums_with_it(tmp_path):
     assert stage.closed[1].loaned_groups == 0
 
 
-def test_a_trainer_that_was_replaced_within_a_round_takes_what_is_summed_for_it(tmp_path):
+def test_a_trainer_replaced_within_a_round_accepts_its_sums(tmp_path):
     """It is a new one, which has published nothing; all relays hold the round's weights already."""
     stage, events = loan_stage(tmp_path / "state.db", rounds=2, every_rounds=1)
 
@@ -486,7 +486,7 @@ def test_a_coordinator_that_comes_back_takes_no_sums_of_its_former_term(tmp_path
     complete(stage)
 
 
-def test_a_machine_that_is_found_forgets_the_loans_of_a_coordinator_that_is_no_more(tmp_path, monkeypatch):
+def test_a_found_machine_drops_the_loans_of_a_former_coordinator(tmp_path, monkeypatch):
     """One that was killed has told nobody that they are over."""
     forgets: list[tuple[str, int]] = []
     release = SimulatedWorker.release

@@ -306,7 +306,7 @@ def test_a_store_that_is_there_decides(tmp_path):
     store.close()
 
 
-def test_a_step_that_nobody_knows_how_it_was_reached_is_not_gone_on_from(tmp_path):
+def test_a_step_of_unknown_history_is_not_continued(tmp_path):
     store = Store(tmp_path / "state.db", "uid-1")
     with pytest.raises(NoHistory, match="not know step 3, and the newest checkpoint is of step 2"):
         reconcile_store_and_trainer(store, found(3, json.dumps({**WHOLE, "step": 2}), kept=2), SimulatedPrompts(), 4)

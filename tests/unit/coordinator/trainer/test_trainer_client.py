@@ -114,7 +114,7 @@ def test_a_trainer_whose_next_pod_has_no_address_yet_is_waited_for():
 
 
 @pytest.mark.timeout(60)
-def test_a_job_whose_trainers_next_pod_has_no_address_yet_waits_and_goes_on(stage):
+def test_a_trainer_pod_without_an_address_is_awaited(stage):
     async def fault(stage):
         await until(lambda: stage.rounds == [1], tick=0.01)
         stage.world.kill("trainer")
@@ -182,7 +182,7 @@ def test_what_is_left_of_a_group_is_ended_before_a_whole_one_is_made():
     assert (backend.released, backend.made) == ([1], [(3.0, 1)])
 
 
-def test_at_the_coordinators_end_nobody_is_ended_any_more():
+def test_a_closed_client_ends_no_actor():
     async def program():
         seat = seat_on(backend := Backend(release_seconds=7.0))
         seat.set_members(pods(1))
@@ -213,7 +213,7 @@ def test_other_pods_are_tried_at_once():
 
 # Nobody would ever have his turn again.
 @pytest.mark.timeout(20)
-def test_a_trainer_that_never_comes_up_is_not_waited_for_once_its_pod_is_replaced():
+def test_a_trainer_that_never_starts_is_dropped_with_its_pod():
     """Its pod was gone before the Ray cluster noticed: an actor made for that node waits for its return."""
 
     async def program():
@@ -283,7 +283,7 @@ def test_a_trainer_that_refuses_is_not_asked_again(stage, method):
 
 
 @pytest.mark.parametrize("method", ["train", "publish", "checkpoint", "export"])
-def test_whoever_is_out_of_office_leaves_the_trainer_to_the_next(stage, method):
+def test_a_fenced_coordinator_leaves_the_trainer_to_the_next(stage, method):
     with pytest.raises(StaleTerm, match="term 1 is over"):
         stage.play(refusing(method, StaleTerm("term 1 is over")))
     assert stage.world.process("trainer") is not None

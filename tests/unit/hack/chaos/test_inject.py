@@ -62,7 +62,7 @@ def test_a_relay_is_the_actor_that_writes_the_machines_weights(machine: str) -> 
             process.communicate()
 
 
-def test_a_pause_of_the_api_server_lets_nobody_be_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_of_the_api_server_evicts_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
     """The controllers stand still with it, and until each kubelet has renewed its node's Lease."""
     story: list[str] = []
 

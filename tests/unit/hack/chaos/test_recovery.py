@@ -30,7 +30,7 @@ def rounds(
     return [(first + number, replace(seen, round=begin + number)) for number in range(count)]
 
 
-def test_an_observation_reads_what_is_there_and_nothing_is_whole_without_it() -> None:
+def test_an_observation_reads_what_exists_and_absent_parts_are_unhealthy() -> None:
     assert HEALTHY.healthy
     assert (HEALTHY.round, HEALTHY.term, HEALTHY.version, HEALTHY.checkpoint, HEALTHY.desired) == (10, 1, 11, 10, 3)
     assert observe(1.0, {}, []) == Observation(1.0)
@@ -100,7 +100,7 @@ def test_a_suspect_is_a_sign_and_its_absolution_an_end() -> None:
     assert found.back == pytest.approx(4.0)
 
 
-def test_what_breaks_again_before_it_settled_begins_anew() -> None:
+def test_a_fault_before_recovery_settled_restarts_the_clock() -> None:
     lost = without(HEALTHY, "rollout-1")
     looks = [(0.3, lost), *rounds(HEALTHY, 1.0, count=3), (5.0, lost), *rounds(HEALTHY, 9.0, begin=12)]
     assert play(recovery("relay-killed", "rollout-1"), *looks).back == pytest.approx(10.0)
@@ -124,7 +124,7 @@ def test_nothing_is_well_while_a_fault_lasts() -> None:
 
 
 @pytest.mark.parametrize("row", ["operator-killed", "api-paused", "etcd-paused"])
-def test_what_hits_nobody_in_the_job_must_replace_nobody(row: str) -> None:
+def test_a_fault_outside_the_job_replaces_no_pod(row: str) -> None:
     found = recovery(row, "")
     found.taken_back = 101.0
     play(found, (2.0, filled_again(HEALTHY, "rollout-2")))

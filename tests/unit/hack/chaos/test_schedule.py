@@ -46,7 +46,7 @@ def test_a_schedule_of_nothing_is_refused(rows, count) -> None:
         schedule(rows, count, 0)
 
 
-def test_a_row_that_finds_nobody_to_hit_waits_for_its_turn() -> None:
+def test_a_row_without_a_target_waits_for_its_turn() -> None:
     on_one_node = replace(
         HEALTHY, pods=tuple(replace(pod, node="node-3") if pod.role == "rollout" else pod for pod in HEALTHY.pods)
     )

@@ -344,9 +344,7 @@ def test_seeds_go_on_where_a_run_was_interrupted(tmp_path: Path, monkeypatch: py
     assert played == [{}, first["digests"], {}]
 
 
-def test_a_part_that_is_left_out_keeps_what_was_recorded_of_the_same_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_skipped_part_keeps_the_record_of_the_same_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "record.json"
     first = record.make_record(file, record.Options(("crd",)))
     both = record.make_record(file, record.Options(("mutants",)))

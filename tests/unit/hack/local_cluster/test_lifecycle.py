@@ -194,7 +194,7 @@ def test_volumes_serve_many_and_are_emptied_between_claims(tmp_path):
     assert list(target.iterdir()) == []
 
 
-def test_what_is_handed_to_the_policies_program_is_what_it_would_take_itself():
+def test_the_policies_program_receives_what_it_would_read_itself():
     cluster = Cluster("default", "real", 3, NETWORK, "identity", "/venv", "1.37")
     rules = [" ".join(rule) for rule in network_policies.rules(cluster)]
     assert "--uid-owner 0 -j RETURN" in rules[0], "the kubelet's probes reach every pod"

@@ -172,7 +172,7 @@ def test_a_job_that_ends_during_a_refused_edit_has_ended() -> None:
     assert not cluster.status.is_true("Stalled")
 
 
-def test_a_job_without_a_sandbox_is_stalled_keeps_its_pods_and_goes_on_when_there_is_one() -> None:
+def test_a_job_without_a_sandbox_stalls_and_keeps_its_pods() -> None:
     cluster = running()
     pods = set(cluster.pods)
     cluster.report(warnings=[{"reason": "SandboxUnavailable", "message": "Landlock would be right"}])
@@ -190,7 +190,7 @@ def test_a_job_without_a_sandbox_is_stalled_keeps_its_pods_and_goes_on_when_ther
     assert set(cluster.pods) == pods
 
 
-def test_a_coordinator_that_was_to_be_replaced_and_lives_gets_its_address_back() -> None:
+def test_a_coordinator_that_survives_gets_its_address_back() -> None:
     """It could not renew its Lease while the API server was away; the address of its successor was written, and then
     whoever would have made that one lost its own Lease."""
     cluster = running()
@@ -221,7 +221,7 @@ def test_what_is_complete_stays_complete() -> None:
 
 
 @pytest.mark.parametrize("policy", ["None", "Running", "All"])
-def test_nobody_is_in_the_chain_of_a_job_that_has_ended(policy: str) -> None:
+def test_the_chain_of_an_ended_job_is_empty(policy: str) -> None:
     cluster = running(runPolicy={"cleanPodPolicy": policy})
     assert cluster.status.relay is not None
     epoch = cluster.status.relay.epoch
@@ -252,7 +252,7 @@ def round_report(number: int, preemptions: int, size: int) -> dict[str, Any]:
     return {"applied": 1, "event": number, "lastRound": figures}
 
 
-def test_a_surge_of_preemptions_is_a_new_target_told_in_the_status_and_as_an_event() -> None:
+def test_a_surge_of_preemptions_sets_a_target_with_an_event() -> None:
     cluster = running(rollout=CHOICE)
     cluster.report(**round_report(1, 41, 2))
     cluster.settle()
@@ -287,7 +287,7 @@ def test_suspension_keeps_the_layouts_and_what_was_learned() -> None:
         assert cluster.status.parallelism == learned
 
 
-def test_what_is_edited_under_a_suspension_reaches_new_pods_also_when_the_resume_overtakes_the_drain() -> None:
+def test_an_edit_under_a_suspension_reaches_new_pods() -> None:
     """Coordinator and trainer read the spec when they start: one that goes on would keep the former settings."""
     cluster = running()
     first = set(cluster.pods)
@@ -379,7 +379,7 @@ def test_a_machine_lost_while_the_job_is_suspended_leaves_the_chain() -> None:
     assert cluster.decide().empty
 
 
-def test_operators_that_die_before_each_status_leave_coordinators_of_which_one_stays() -> None:
+def test_operators_that_die_before_each_status_leave_one_coordinator() -> None:
     cluster = running()
     for incarnation in (1, 2):
         cluster.silence = Silence(f"demo-coordinator-0-{incarnation}_x", 3.0)

@@ -107,7 +107,7 @@ def test_what_waits_for_a_refused_coordinator_gives_its_place_back(
 
 
 @pytest.mark.parametrize("state", [{"deleting": True}, {"phase": "Pending", "ready": False}])
-def test_nobody_gives_way_while_an_old_coordinator_holds_a_place(
+def test_no_machine_gives_way_while_an_old_coordinator_holds_a_place(
     alone: tuple[RLJob, dict[str, Pod]], state: dict[str, object]
 ) -> None:
     """A pod that is on its way out counts until it has gone; one that is there may not be refused."""
@@ -134,5 +134,5 @@ def test_only_a_refused_coordinator_makes_others_give_way(refuse: set[str], seco
         assert not [removal for removal in done.removals if removal.reason == "NoCoordinator"]
 
 
-def test_the_trainer_waits_longer_than_the_machines_whose_places_may_be_enough() -> None:
+def test_the_trainer_waits_longer_than_machines_in_its_place() -> None:
     assert PATIENCE_SECONDS[Role.TRAINER] > 2 * PATIENCE_SECONDS[Role.ROLLOUT]

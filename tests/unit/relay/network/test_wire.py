@@ -213,7 +213,7 @@ def _listening() -> tuple[socket.socket, tuple[str, int]]:
     return listener, listener.getsockname()
 
 
-def test_a_machine_where_nobody_listens_answers():
+def test_a_machine_without_a_listener_answers():
     listener, address = _listening()
     assert TCP.reaches(*address, 5)
     listener.close()

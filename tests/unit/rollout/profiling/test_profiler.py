@@ -80,7 +80,7 @@ def test_the_coefficients_of_an_engine_are_found():
     assert near(law.prefill_seconds, LAW.prefill_seconds + replica, 0.02)
 
 
-def test_rounds_that_no_fit_saw_are_foretold():
+def test_rounds_outside_the_fit_are_predicted():
     profile, _, _ = profiled(Limits(64, 512, 600.0))
     errors = round_errors(profile, fit(profile, 1), 1)
     assert len(errors) >= 3
@@ -305,7 +305,7 @@ def test_one_size_leaves_nothing_to_choose(tmp_path, monkeypatch, slots, sizes, 
 
 @pytest.mark.engine
 @pytest.mark.timeout(300)
-def test_a_profile_of_a_real_engine_is_written_read_and_refused_for_another(tmp_path: Path) -> None:
+def test_a_profile_of_a_real_engine_is_refused_for_another(tmp_path: Path) -> None:
     file, toy = tmp_path / "toy.json", ("--model", "package://rljob/toy", "--engine", "reference")
     result = rljob(*toy, "--seconds", "3", "--out", str(file))
     assert result.exit_code == 0, result.output

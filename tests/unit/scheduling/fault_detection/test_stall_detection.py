@@ -31,7 +31,7 @@ def test_idle_is_not_stalled():
     assert progress.stalled(True, 5, 210.0)
 
 
-def test_another_incarnation_has_failed_nobody():
+def test_another_incarnation_has_no_failures():
     relapses = RestartHistory(600.0)
     assert not relapses.record("a", 1, 0.0)
     assert not relapses.record("a", 2, 1.0)
@@ -150,7 +150,7 @@ def test_a_response_that_its_replica_does_not_know_of_goes_on_elsewhere(tmp_path
     assert any("ReplicaLost" in reasons for reasons in reasons_of(stage).values())
 
 
-def test_a_machine_that_fails_again_soon_is_reported_as_one_that_keeps_failing(tmp_path):
+def test_a_machine_that_fails_again_soon_is_reported_as_failing(tmp_path):
     stage = Stage(tmp_path / "state.db")
 
     async def twice(stage):
@@ -173,7 +173,7 @@ def reasons_of(stage: Stage) -> dict[str, set[str]]:
     return found
 
 
-def test_a_relay_that_passes_nothing_on_keeps_failing_and_those_behind_it_do_not(tmp_path):
+def test_only_the_relay_that_forwards_nothing_keeps_failing(tmp_path):
     stage = Stage(tmp_path / "state.db", job=job(rounds=4, machines=4), machines=4)
     network = stage.world.network
     pass_on = network._pass_on

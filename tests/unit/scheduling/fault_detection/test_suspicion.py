@@ -21,14 +21,14 @@ NAMES = ("a", "b", "c", "d", "e")
 # --- beats ---
 
 
-def test_two_missed_beats_in_a_row_make_a_machine_silent():
+def test_two_missed_heartbeats_in_a_row_make_a_machine_silent():
     beats = Heartbeats().record_miss(HEARTBEAT, 0.0)
     assert not beats.silent
     assert beats.record_miss(HEARTBEAT, 0.0).silent
     assert not beats.record_answer(0.3).record_miss(HEARTBEAT, 0.0).silent
 
 
-def test_a_coordinator_that_stood_still_blames_nobody():
+def test_a_coordinator_that_stood_still_blames_no_machine():
     beats = Heartbeats()
     for _ in range(10):
         beats = beats.record_miss(HEARTBEAT, own_delay=0.3)
@@ -47,7 +47,7 @@ def test_a_busy_machine_is_given_the_time_that_it_is_seen_to_take(answers, secon
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 100)), max_size=60), st.floats(0.05, 10))
-def test_silence_is_two_misses_since_the_last_answer_and_patience_has_bounds(history, heartbeat):
+def test_silence_is_two_misses_and_the_timeout_has_bounds(history, heartbeat):
     beats, missed = Heartbeats(), 0
     for answer in history:
         beats = beats.record_miss(heartbeat, 0.0) if answer is None else beats.record_answer(answer)
@@ -56,7 +56,7 @@ def test_silence_is_two_misses_since_the_last_answer_and_patience_has_bounds(his
         assert heartbeat / 2 <= beats.timeout(heartbeat) <= max(heartbeat / 2, MOST_SECONDS)
 
 
-def test_a_machine_without_power_is_out_of_the_chain_after_two_and_a_half_heartbeats():
+def test_a_machine_without_power_leaves_the_chain_in_2_5_heartbeats():
     """The worst moment is just after an answer: a whole heartbeat to the next beat, another to the one after it."""
     worst = HEARTBEAT + HEARTBEAT + Heartbeats().record_answer(0.01).timeout(HEARTBEAT)
     assert worst == 2.5 * HEARTBEAT < 1.5
@@ -68,7 +68,7 @@ SAID = st.lists(st.tuples(st.sampled_from(NAMES), st.booleans()), max_size=12)
 
 
 @given(SAID, st.sets(st.sampled_from(NAMES)))
-def test_the_last_word_of_those_who_are_here_counts_and_one_who_reaches_it_is_enough(said, present):
+def test_one_neighbour_that_reaches_a_machine_is_enough(said, present):
     suspicion = Suspicion("HeartbeatLost")
     for neighbour, reached in said:
         suspicion = suspicion.with_report(neighbour, reached)
@@ -99,7 +99,7 @@ def test_the_nearest_that_are_left_are_asked(chain, machine, present, asked):
 
 
 @given(st.permutations(NAMES), st.sampled_from((*NAMES, "x")), st.sets(st.sampled_from((*NAMES, "y"))))
-def test_whoever_is_left_is_asked_never_the_machine_itself_and_nobody_twice(chain, machine, present):
+def test_each_other_member_is_asked_once(chain, machine, present):
     asked = neighbours(chain, machine, present)
     assert len(asked) == len(set(asked)) == min(2, len(present - {machine}))
     assert set(asked) <= present - {machine}

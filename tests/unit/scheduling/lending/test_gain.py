@@ -59,7 +59,7 @@ def outlook(*by_machine: int, backlog: int = 0, length: int = 50, generated: int
 # --- engines ---
 
 
-def test_outside_of_the_batches_that_were_seen_tokens_come_as_fast_as_at_the_nearest():
+def test_outside_observed_batches_the_nearest_speed_counts():
     known = speed(0.1, 0.01, least=4, most=16)
     assert known.decode(8, 0, 10) == pytest.approx(10 * 0.18)
     assert known.decode(2, 0, 1) == pytest.approx(0.14 / 2)
@@ -70,7 +70,7 @@ def test_outside_of_the_batches_that_were_seen_tokens_come_as_fast_as_at_the_nea
 
 
 @given(st.integers(1, 200), st.integers(1, 200), st.floats(0, 1), st.floats(0, 0.1), st.integers(1, 64))
-def test_a_larger_batch_never_makes_fewer_tokens_a_second_nor_a_shorter_step(one, other, a, b, least):
+def test_a_larger_batch_is_never_slower_nor_its_step_shorter(one, other, a, b, least):
     known = speed(a + 1e-3, b, least=least)
     small, large = sorted((one, other))
     assert known.decode(small, 0, 1) <= known.decode(large, 0, 1) * (1 + 1e-9)
@@ -145,7 +145,7 @@ def test_only_what_can_still_be_kept_is_trained_on():
     assert simulate_tail([engine], groups, 3)[2] == (pytest.approx(20.0), 50 + 30 + 20)
 
 
-def test_what_lost_its_race_slows_nobody_down():
+def test_a_response_that_lost_its_race_slows_no_other_down():
     lengths, groups = ExpectedLengths(Survival([10, 20]), 20), [OpenGroup(1), OpenGroup(1)]
     # Group 0 has its place after 5 steps of 3 s, one of its runners is stopped, and group 1 makes 15 more of 1 s.
     runners = [Unfinished(1, 15, 0), Unfinished(1, 12, 0), Unfinished(1, 0, 1)]
@@ -286,7 +286,7 @@ def test_without_measurements_nothing_is_predicted():
     assert not math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
 
 
-def test_what_the_trainer_does_beside_lent_machines_is_no_measure_of_it_alone():
+def test_trainer_speed_during_loans_is_no_measure_of_it_alone():
     """Where they want the same processors, its seconds alone would look longer with each loan, and loans better."""
     round_ = outlook(1, 1, backlog=100)
     apart, sharing = measured(1.0, 1.0), measured(1.0, 4.0)

@@ -87,7 +87,7 @@ def test_the_verdict(fleet, settings, verdict):
     assert bool(decision.machines) is (verdict is LoanOutcome.LOANED)
 
 
-def test_it_looks_at_every_twentieth_and_lends_once():
+def test_it_checks_every_twentieth_and_loans_once():
     lending, asked = LoanPolicy(), []
 
     def gain(names):
@@ -108,7 +108,7 @@ def test_the_prediction_is_asked_for_the_machines_that_would_go():
     assert decision.gain == 2.5
 
 
-def test_a_fixed_trigger_lends_what_fits_and_asks_for_no_prediction():
+def test_a_fixed_trigger_loans_what_fits_without_a_prediction():
     def gain(names):
         raise AssertionError("nobody should ask")
 
@@ -162,7 +162,7 @@ def test_what_was_stopped_or_still_runs_is_longer_than_it_is():
 
 
 @given(LENGTHS, LENGTHS, st.integers(0, 45), st.integers(1, 45))
-def test_whoever_knows_of_more_that_were_stopped_expects_no_less(ended, cut, generated, most):
+def test_more_stopped_responses_never_lower_the_expectation(ended, cut, generated, most):
     known, more = ExpectedLengths(Survival(ended), most), ExpectedLengths(Survival(ended, cut), most)
     assert more.of(generated) >= known.of(generated) - 1e-9
     if max(ended, default=0) > generated:
@@ -210,7 +210,7 @@ def test_one_response_more_never_needs_less(unfinished, lengths, further):
     LENGTHS,
     st.integers(0, 400),
 )
-def test_whatever_happens_a_round_lends_once_at_most_half_and_what_stays_has_room(looks, total, lengths, kv):
+def test_a_round_loans_once_and_at_most_half(looks, total, lengths, kv):
     lending, loans, last, expected = LoanPolicy(), 0, None, ExpectedLengths(Survival(lengths), 40)
     for done, fleet, gain in looks:
         done = min(done, total)

@@ -232,7 +232,7 @@ def test_the_last_rounds_and_a_few_whole_ones_are_looked_at(last, whole):
     ("seconds", "of_draws", "surprised"),
     [(14.0, 20.0, False), (19.0, 20.0, False), (21.0, 20.0, True), (15.1, 9.0, True)],
 )
-def test_a_round_surprises_that_takes_longer_than_predicted_and_than_all_that_was_drawn(seconds, of_draws, surprised):
+def test_a_round_slower_than_every_sampled_prediction_is_a_surprise(seconds, of_draws, surprised):
     predicted = Prediction(Plan(Factors()), plain=20.0, short=10.0, long=30.0, seconds=12.0, longest=of_draws)
     explained = predicted.explained(RoundKind.SHORT, 0)
     assert history_start([(6, 99.0, None), (7, seconds, explained), (8, 1.0, explained)]) == 7 * surprised
@@ -351,7 +351,7 @@ def test_the_reference_is_left_for_a_clear_gain_and_returned_to_late(seed, tail,
         assert stayed.prediction.seconds <= stayed.reference.seconds
 
 
-def test_a_former_plan_that_is_no_choice_any_more_holds_nobody():
+def test_a_former_plan_that_is_no_candidate_has_no_effect():
     tail = what_if(tailed(Random(0), 64, 8), open_=candidate_plans(False, 1, 1, None))
     assert decide(tail, in_force=Plan(Factors(1.5, 1.5))).plan.factors is None
 
@@ -378,7 +378,7 @@ EVERY = candidate_plans(None, None, None, None)
 
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("kv_tokens", [20_000, 1 << 30])
-def test_a_decision_costs_no_more_where_prompts_are_filtered_or_engines_preempt(filtered, kv_tokens):
+def test_filters_and_preemptions_do_not_slow_a_decision(filtered, kv_tokens):
     prompts = [
         PromptLengths(
             10, tuple(LengthObservation(random.randint(1000, 4000)) for _ in range(8)), filtered and number % 10 < 7

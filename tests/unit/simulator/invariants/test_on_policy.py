@@ -207,11 +207,11 @@ def test_the_rounds_are_those_that_were_asked_for(asked, events):
         (2, (START, PUBLISHED, OPENED, Exported(0), Asked(2), TRAINED, CLOSED)),
     ],
 )
-def test_a_job_that_ends_before_the_rounds_that_were_asked_for_has_not_ended_right(asked, events):
+def test_a_job_that_ends_before_its_last_round_is_a_violation(asked, events):
     assert broken_by(*events, end=asked) == "the job ends"
 
 
-def test_a_job_that_goes_on_after_fewer_rounds_were_asked_for_has_not_ended_right():
+def test_a_job_that_exceeds_its_reduced_rounds_is_a_violation():
     later = (
         Published(2, 1, SECOND, 0.0),
         trained(step=2, groups=(), before=SECOND, parts=()),

@@ -124,7 +124,7 @@ def test_what_is_held_counts_as_a_whole_or_not_at_all(held, of, keeps, sent) -> 
     assert responses_in([shares]) == responses_of(wanted[-sent:])
 
 
-def test_early_groups_drop_what_is_held_only_where_one_came_with_other_contents() -> None:
+def test_early_groups_drop_held_sums_only_for_other_contents() -> None:
     groups = make_groups(3, 4)
     assert plan_contribute(holding(groups[:2]), 5, groups[2:], 1)[0].keeps
     again, (shares,) = plan_contribute(holding(groups[:2]), 5, [changed(groups[0]), groups[3]], 1)

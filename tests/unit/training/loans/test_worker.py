@@ -294,7 +294,7 @@ def closed_port() -> int:
         return listener.getsockname()[1]
 
 
-def test_a_delivery_ends_as_soon_as_the_desk_is_lost_or_refuses(site: Site) -> None:
+def test_a_delivery_ends_when_the_inbox_is_lost_or_refuses(site: Site) -> None:
     groups, began = make_groups(seed=8, count=2), time.monotonic()
     impatient = dataclasses.replace(RELAY, rebuild_timeout_seconds=0.1)
     worker = site.worker("rollout-0", relay=impatient, seconds=1000.0)
@@ -308,7 +308,7 @@ def test_a_delivery_ends_as_soon_as_the_desk_is_lost_or_refuses(site: Site) -> N
     assert time.monotonic() - began < 900.0
 
 
-def test_a_desk_takes_nothing_of_another_step(site: Site) -> None:
+def test_an_inbox_takes_nothing_of_another_step(site: Site) -> None:
     (inbox,) = site.open()
     impatient = dataclasses.replace(RELAY, rebuild_timeout_seconds=0.1)
     worker = site.worker("rollout-0", relay=impatient, seconds=40.0)
@@ -443,7 +443,7 @@ def test_nothing_of_a_unit_is_left_when_the_loan_is_over(site: Site) -> None:
     assert not list(site.memory.glob("rollout-0*"))
 
 
-def test_a_unit_begins_anew_when_the_process_that_it_is_forked_from_has_ended(site: Site) -> None:
+def test_a_unit_restarts_when_its_fork_server_has_ended(site: Site) -> None:
     fork_server = ForkServer(precise_rank.PEER)
     site.fork_server = fork_server
     worker, groups = site.worker("rollout-0"), make_groups(seed=3, count=2)
@@ -459,7 +459,7 @@ def test_a_unit_begins_anew_when_the_process_that_it_is_forked_from_has_ended(si
     worker.close()
 
 
-def test_nobody_else_can_reach_a_units_ranks(site: Site) -> None:
+def test_no_other_user_can_reach_a_units_ranks(site: Site) -> None:
     worker = site.worker("rollout-0")
     worker.compute(1, 1, VERSION, make_groups(seed=3, count=1))
     addresses = {address for pid in pids_of(worker) for address in local_addresses(pid)}

@@ -103,7 +103,7 @@ def test_a_family_that_rows_do_not_give_is_refused_by_name(tmp_path, name) -> No
         load_model(folder, longest=LONGEST)
 
 
-def test_a_rope_that_follows_the_length_is_right_up_to_the_original_context(tmp_path) -> None:
+def test_dynamic_rope_is_right_up_to_the_original_context(tmp_path) -> None:
     folder = save_family(tmp_path / "model", "phi3", **longrope(LONGEST))
     assert largest_difference(folder) <= LIMIT
     for longest in (LONGEST + 1, None):

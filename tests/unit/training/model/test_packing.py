@@ -83,9 +83,7 @@ def test_advantages_are_centred_and_in_the_order_of_rewards(rewards: list[float]
 
 
 @given(st.lists(st.integers(-8, 8).map(float), min_size=2, max_size=8), st.sampled_from([1e200, 1e307]))
-def test_advantages_of_very_large_rewards_are_those_of_rewards_of_the_same_shape(
-    rewards: list[float], factor: float
-) -> None:
+def test_advantages_do_not_depend_on_the_scale_of_rewards(rewards: list[float], factor: float) -> None:
     large = [reward * factor for reward in rewards]
     assert group_advantages(large) == pytest.approx(group_advantages(rewards), abs=1e-5)
     assert all(map(math.isfinite, group_advantages(large, by_std=False)))

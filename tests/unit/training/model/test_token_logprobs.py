@@ -34,7 +34,7 @@ def test_they_and_their_gradient_are_those_of_a_log_softmax(monkeypatch, rows_at
     torch.testing.assert_close(logits.grad, plain.grad, rtol=1e-12, atol=1e-14)
 
 
-def test_where_the_model_is_sure_the_gradient_of_half_precision_logits_is_right_to_their_rounding() -> None:
+def test_the_half_precision_gradient_is_right_where_the_model_is_sure() -> None:
     """One less the probability is what counts there: rounded apart, the two parts would leave little of it."""
     logits = torch.zeros(1, 4, dtype=torch.bfloat16)
     logits[0, 1] = 9.0

@@ -226,7 +226,7 @@ def test_a_pod_tells_whom_it_avoids() -> None:
     st.dictionaries(st.sampled_from("abc"), st.booleans()),
     st.sets(st.sampled_from("abcd")),
 )
-def test_one_node_is_forgiven_at_a_time_and_none_that_helps_nobody(
+def test_one_useful_node_is_forgiven_at_a_time(
     avoided: list[tuple[str, int]], known: dict[str, bool], blamed: set[str]
 ) -> None:
     entries = [AvoidedNode(name=name, until=NOW + timedelta(hours=1, minutes=at)) for name, at in avoided]
@@ -338,7 +338,7 @@ def test_one_node_with_all_machines_is_one_failure() -> None:
     assert len(cluster.decide().losses) == 3
 
 
-def test_machines_of_one_node_are_one_failure_though_they_fall_one_after_the_other() -> None:
+def test_machines_of_one_node_that_fail_in_sequence_are_one_failure() -> None:
     cluster = working(3, where={"rollout_0": "one", "rollout_1": "one", "rollout_2": "two"})
     for number in range(2):
         cluster.suspect(f"rollout-{number}")
@@ -379,7 +379,7 @@ def test_what_has_ended_waits_for_no_pause() -> None:
     assert [live(cluster, f"rollout-{n}") for n in range(3)] == [[1], [1], [2]]
 
 
-def test_a_successor_of_which_the_status_does_not_know_yet_holds_its_loss_in_no_pause() -> None:
+def test_a_successor_that_the_status_lacks_causes_no_hold() -> None:
     """The operator died after it had created the pod; it counts the loss, and among those that fell at once."""
     cluster = working(3)
     cluster.suspect("rollout-0")
@@ -577,7 +577,7 @@ async def test_without_the_right_to_see_nodes_the_operator_goes_on() -> None:
         await book.prime()
 
 
-async def test_what_a_node_offers_is_known_though_it_wakes_nobody() -> None:
+async def test_what_a_node_offers_is_known_though_it_wakes_no_job() -> None:
     book = NodeCache(Api(_node("n1"), _node("n2")))  # type: ignore[arg-type]
     assert book.all() is None, "nobody has been allowed to look"
     await book.prime()

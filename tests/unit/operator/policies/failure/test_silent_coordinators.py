@@ -46,7 +46,7 @@ def later(cluster: Cluster, seconds: float) -> None:
     cluster.settle()
 
 
-def test_a_silent_coordinator_is_replaced_at_once_and_counts_when_its_node_is_well() -> None:
+def test_a_silent_coordinator_is_replaced_and_counts_on_a_healthy_node() -> None:
     cluster = cut_off()
     assert counted(cluster) == 0
     waits = cluster.decide().again_seconds

@@ -56,7 +56,7 @@ def marks(kind: Gang, pod: dict[str, Any]) -> str | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_job_that_begins_makes_its_base_together_and_the_rest_once_that_has_its_places(kind: Gang) -> None:
+def test_a_job_makes_its_base_together_and_then_the_rest(kind: Gang) -> None:
     found = job(kind)
     first = decide(found, seen())
     assert {creation.new.machine for creation in first.creations} == BASE
@@ -75,7 +75,7 @@ def test_a_job_that_begins_makes_its_base_together_and_the_rest_once_that_has_it
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pods_of_a_job_that_has_begun_wait_for_nobody(kind: Gang) -> None:
+def test_pods_of_a_job_that_has_begun_wait_for_no_gang(kind: Gang) -> None:
     created = decide(job(kind, begun=True), seen(None)).creations
     assert {creation.new.machine for creation in created} == {*BASE, "rollout-1"}
     assert {marks(kind, creation.manifest) for creation in created} == {None}
@@ -124,7 +124,7 @@ def test_the_group_is_as_large_as_the_pods_that_say_they_belong_to_it(
     assert pod_groups.changes(group)["spec"].items() <= group["spec"].items()
 
 
-def test_the_group_is_written_at_first_after_an_edit_and_when_all_is_looked_at_again() -> None:
+def test_the_group_is_written_at_start_after_an_edit_and_at_resync() -> None:
     found = job()
     written = found.model_copy(update={"status": found.status.model_copy(update={"accepted": accept(found)})})
     present = pods_of(decide(found, seen()))
@@ -142,7 +142,7 @@ def test_the_group_is_written_at_first_after_an_edit_and_when_all_is_looked_at_a
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_its_api_the_job_is_stalled_with_what_to_install_and_makes_no_pod(kind: Gang) -> None:
+def test_without_its_api_the_job_stalls_and_makes_no_pod(kind: Gang) -> None:
     decided = decide(job(kind), seen(False))
     assert decided.creations == ()
     assert not [child for child in decided.children if child["kind"] == "PodGroup"]

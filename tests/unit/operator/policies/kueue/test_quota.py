@@ -145,7 +145,7 @@ def running(job: RLJob | None = None) -> Queued:
 # --- what is asked ----------------------------------------------------------------------------------------------------
 
 
-def test_the_base_is_asked_for_first_and_single_machines_once_it_is_admitted() -> None:
+def test_quota_is_requested_for_the_base_first_then_for_machines() -> None:
     cluster = Queued(make_job(rollout=BOUNDS, trainer={"replicas": 2}))
     cluster.settle()
     assert list(cluster.workloads) == ["demo-base"]
@@ -161,7 +161,7 @@ def test_the_base_is_asked_for_first_and_single_machines_once_it_is_admitted() -
     assert cluster.reason("Admitted") == "True/PartlyAdmitted"
 
 
-def test_a_workload_is_the_jobs_own_and_a_machine_above_the_minimum_is_less_urgent_than_any_base() -> None:
+def test_a_machine_above_the_minimum_is_less_urgent_than_any_base() -> None:
     job = queued(make_job(rollout=BOUNDS))
     kueue = Kueue("lq", priority=Priority(100, "kueue.x-k8s.io", "high"))
     base, (surplus,) = workloads.base(job, kueue, CONFIG), workloads.surplus(job, kueue, [1], 100, CONFIG)
@@ -180,7 +180,7 @@ def test_a_workload_is_the_jobs_own_and_a_machine_above_the_minimum_is_less_urge
     assert lowest["spec"]["priority"] == workloads.LOWEST
 
 
-def test_a_pod_set_asks_for_what_its_pods_ask_for_and_for_nothing_new_after_a_new_image() -> None:
+def test_a_pod_set_requests_what_its_pods_request() -> None:
     resources = {"requests": {"cpu": "2"}, "limits": {"memory": "1Gi"}}
     template = {"spec": {"nodeSelector": {"a": "b"}, "containers": [{"name": "main", "resources": resources}]}}
     job = queued(make_job(rollout={**BOUNDS, "template": template}))
@@ -204,7 +204,7 @@ def test_a_label_that_is_taken_off_does_not_free_pods_from_their_quota() -> None
     assert queue_of(job, ()) is None
 
 
-def test_a_job_that_holds_quota_stays_in_its_queue_until_it_gives_that_back() -> None:
+def test_a_job_stays_in_its_queue_until_it_gives_its_quota_back() -> None:
     cluster = running()
     cluster.queue = "other"
     del cluster.workloads["demo-rollout-2"]
@@ -247,7 +247,7 @@ def test_kueue_takes_one_machine_which_hands_over_and_comes_back() -> None:
     assert "demo-rollout-2-2" in cluster.pods
 
 
-def test_an_evicted_base_suspends_the_job_and_gives_its_quota_back_when_the_pods_are_gone() -> None:
+def test_an_evicted_base_suspends_the_job_and_gives_its_quota_back() -> None:
     cluster = running()
     cluster.evict("demo-base")
     cluster.settle()
@@ -488,7 +488,7 @@ def test_a_priority_class_that_is_gone_stalls() -> None:
     assert cluster.decide().again_seconds == LOOK_AGAIN_SECONDS, "nobody tells when it is made"
 
 
-def test_a_base_that_waits_is_asked_for_anew_when_its_pods_want_other_nodes() -> None:
+def test_a_waiting_base_is_requested_again_when_its_nodes_change() -> None:
     """As the advice of FlavorMismatch says. One that holds quota keeps it: its pods are where they are."""
 
     def wants(zone: str) -> RLJob:
@@ -550,7 +550,7 @@ def test_a_base_whose_claims_cannot_be_made_is_not_asked_for(devices: Devices, t
     assert [one["metadata"]["name"] for one in plan(job, there, NOW, CONFIG).asked] == ["demo-base"]
 
 
-def test_other_resources_in_the_template_are_asked_for_anew() -> None:
+def test_other_resources_in_the_template_are_requested_again() -> None:
     cluster = running()
     more = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]}}
     changed = asynchronous(rollout={**BOUNDS, "template": more}).spec.rollout
@@ -567,7 +567,7 @@ def test_other_resources_in_the_template_are_asked_for_anew() -> None:
     assert not cluster.parsed("demo-base").reserved
 
 
-def test_a_job_without_a_queue_asks_nobody() -> None:
+def test_a_job_without_a_queue_makes_no_workload() -> None:
     job, seen = make_job(), Observed()
     assert kueue_admission.hold(job, seen, CONFIG) is None
     assert kueue_admission.admission_condition(job, seen, 3) is None

@@ -256,7 +256,7 @@ def test_a_node_that_shuts_down_is_told_from_one_that_is_lost(
     assert (node.ready, node.shutting_down) == found
 
 
-def test_a_coordinator_that_falls_silent_as_it_leaves_is_waited_for_no_longer() -> None:
+def test_a_coordinator_that_falls_silent_as_it_leaves_is_not_awaited() -> None:
     cluster = working(make_job(checkpoint=CLAIM))
     cluster.silence = Silence(f"{delete(cluster, 'coordinator-0')}_1", 3.0)
     assert [loss.reason for loss in cluster.decide().losses] == ["CoordinatorSilent"]

@@ -168,7 +168,7 @@ def test_a_gang_that_fits_the_empty_cluster_waits() -> None:
     assert "larger" not in message
 
 
-def test_a_gang_that_is_larger_than_the_cluster_says_so_and_how_large_it_may_be() -> None:
+def test_a_gang_larger_than_the_cluster_reports_the_largest_size() -> None:
     found = decided(gang_of(7), (node(), node("n2")))
     reason, message = stalled(found)
     assert reason == "GangTooLarge"

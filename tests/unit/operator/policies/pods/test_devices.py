@@ -162,7 +162,7 @@ def test_a_device_class_becomes_a_template_of_each_role_before_its_pods() -> Non
     assert rollout["spec"]["metadata"]["labels"]["rljob.dev/role"] == "rollout"
 
 
-def test_a_template_is_made_again_where_it_is_gone_and_not_where_it_is_there() -> None:
+def test_a_template_is_made_again_only_where_it_was_deleted() -> None:
     assert set(templates(decided(CLASS, Devices(templates=OWN), children=True))) == set()
     (kept, *gone) = sorted(OWN)
     assert set(templates(decided(CLASS, Devices(templates=frozenset({kept})), children=True))) == set(gone)
@@ -262,7 +262,7 @@ WAYS = st.one_of(
 
 
 @given(WAYS, WAYS, WAYS, st.integers(0, 4), st.integers(0, 4), st.booleans(), st.sets(st.sampled_from("cd")))
-def test_no_pod_is_made_whose_template_nobody_has_or_makes(
+def test_no_pod_is_made_without_its_claim_template(
     everywhere: Any, trainer: Any, rollout: Any, ranks: int, machine: int, served: bool, present: set[str]
 ) -> None:
     """Whatever is asked: a pod has its accelerators in exactly one way, and a claim's template is there before it."""
@@ -311,7 +311,7 @@ class Asked:
         return {} if name in self.present else None
 
 
-async def test_what_was_absent_is_asked_for_again_and_what_was_there_is_not_for_a_while() -> None:
+async def test_absent_objects_are_checked_again_before_present_ones() -> None:
     kube, time = Asked(True, set()), [0.0]
     book = DeviceClaimCache(kube, fresh_seconds=5.0, clock=lambda: time[0])  # type: ignore[arg-type]
     assert await book.facts(job_with()) == Devices()

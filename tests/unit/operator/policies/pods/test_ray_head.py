@@ -79,7 +79,7 @@ def test_who_has_rays_token_has_not_the_api_servers(template: Json) -> None:
 
 
 @both
-def test_the_head_has_rays_folder_rays_token_and_rays_tables_and_nothing_else(template: Json) -> None:
+def test_the_head_has_the_folder_token_and_tables_of_ray_alone(template: Json) -> None:
     pod = pod_of(templated(template))
     main, head = pod["spec"]["containers"][0], head_of(pod)
     volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
@@ -101,7 +101,7 @@ def test_the_head_has_rays_folder_rays_token_and_rays_tables_and_nothing_else(te
     assert "envFrom" not in head
 
 
-def test_it_starts_before_the_coordinator_ends_after_it_and_keeps_no_pod_alive() -> None:
+def test_the_head_starts_before_and_ends_after_the_coordinator() -> None:
     pod = pod_of(templated(TEMPLATE))
     assert [container["name"] for container in pod["spec"]["initContainers"]] == ["prepare", HEAD_CONTAINER]
     assert [container["name"] for container in pod["spec"]["containers"]] == ["main", "rewards", "logs"]
@@ -219,7 +219,7 @@ def test_the_parts_add_up_and_stay_of_their_class(
         assert [part["cpu"] for part in read["limits"]] == [part["cpu"] for part in read["requests"]]
 
 
-def test_a_program_of_the_users_own_in_place_of_the_coordinator_has_no_head() -> None:
+def test_a_users_own_coordinator_program_has_no_head() -> None:
     found = pod_of(templated({"spec": {"containers": [{"name": "main", "command": ["sleep", "9"]}]}}))
     assert "initContainers" not in found["spec"]
     assert "rljob-ray" not in {volume["name"] for volume in found["spec"]["volumes"]}

@@ -116,7 +116,7 @@ def test_a_replacement_gives_rest() -> None:
     assert run.play((0.5, 0.0))[-1] == 5
 
 
-def test_who_sets_the_number_is_obeyed_and_it_goes_on_from_there() -> None:
+def test_a_number_set_by_a_user_is_followed_and_continued_from() -> None:
     run = Run(spec())
     run.play(*[(0.5, 0.0)] * 8)
     assert run.counts[-1] == 6
@@ -127,7 +127,7 @@ def test_who_sets_the_number_is_obeyed_and_it_goes_on_from_there() -> None:
     assert run.play((0.0, 0.0))[-1] == 3
 
 
-def test_a_run_that_goes_back_to_a_checkpoint_learns_anew() -> None:
+def test_a_run_that_returns_to_a_checkpoint_learns_again() -> None:
     run = Run(spec())
     run.play(*[(0.5, 0.0)] * 3)
     run.round = 0
@@ -149,7 +149,7 @@ def decided(machines: int, demand: float, wobble: float) -> int:
 
 @given(st.integers(1, 16), st.floats(0.3, 20.0), st.integers(0, 2**16))
 @example(1, 15.53125, 12)
-def test_it_settles_where_nobody_waits_much(start: int, demand: float, noise: int) -> None:
+def test_it_settles_where_no_machine_waits_much(start: int, demand: float, noise: int) -> None:
     """From any number, at any demand: it moves in one direction, stops, and stays, but that a number which only the
     noise keeps may be left late."""
     run = Run(spec(start, 1, 16))
@@ -314,7 +314,7 @@ def test_the_trainer_is_as_large_as_its_accelerators(
 
 
 @pytest.mark.parametrize("seconds", [{}, {3: 40.0, 5: 24.0}, {7: 1.0, 8: 1.0}, {4: 0.0, 5: 1.0}])
-def test_a_round_that_was_not_foretold_for_the_present_number_says_nothing(seconds: dict[int, float]) -> None:
+def test_a_round_without_a_prediction_for_this_number_is_ignored(seconds: dict[int, float]) -> None:
     assert marginal_gain.measure(4, 1.0, round_report(1, seconds)) is None
 
 
@@ -432,7 +432,7 @@ def test_a_starving_trainer_gets_a_machine_and_a_full_buffer_drains_one() -> Non
     assert cluster.decide().empty
 
 
-def test_what_was_learned_stays_in_the_status_when_the_bounds_are_taken_away() -> None:
+def test_what_was_learned_stays_in_the_status_without_bounds() -> None:
     """The bounds may come back."""
     run = Run(spec())
     run.play((0.5, 0.0))

@@ -152,7 +152,7 @@ def test_a_round_counts_once() -> None:
     assert job.status == before
 
 
-def test_after_a_rewind_the_rounds_played_anew_count() -> None:
+def test_after_a_rewind_the_repeated_rounds_count() -> None:
     job = Job(rollout(2))
     for _ in range(QUIET_ROUNDS - 1):
         job.play(0)
@@ -162,7 +162,7 @@ def test_after_a_rewind_the_rounds_played_anew_count() -> None:
     assert job.play(0) == 1
 
 
-def test_a_step_down_that_brings_preemptions_back_is_not_tried_again_until_rounds_are_smaller() -> None:
+def test_a_step_down_that_preempts_waits_for_smaller_rounds() -> None:
     job = Job(rollout(2))
 
     def load(size: int, tokens: int) -> int:
@@ -197,7 +197,7 @@ def test_another_number_of_machines_makes_old_rounds_no_measure() -> None:
     assert job.play(500) == 4
 
 
-def test_an_edit_of_the_size_starts_anew() -> None:
+def test_an_edit_of_the_size_starts_again() -> None:
     job = Job(rollout(1))
     job.play(1)
     job.play(2)
@@ -221,7 +221,7 @@ def test_without_a_choice_there_is_nothing_to_remember() -> None:
 # --- sizes that engines refuse ---
 
 
-def test_a_size_that_engines_refuse_is_left_and_not_tried_again_for_a_while() -> None:
+def test_a_refused_size_is_left_and_not_tried_again_for_a_while() -> None:
     job = Job(rollout(1))
     job.play(40)
     job.play(57)
@@ -260,7 +260,7 @@ def test_a_refusal_in_one_kind_of_round_says_nothing_of_the_other() -> None:
     assert job.play(30, RoundKind.LONG) == 4
 
 
-def test_the_job_of_another_size_that_is_refused_goes_on_from_the_one_it_ran_at() -> None:
+def test_a_job_whose_new_size_is_refused_keeps_its_former_size() -> None:
     """An edit of tensorParallelSize, on machines whose engines do not start in it."""
     job = Job(rollout(1))
     job.spec = rollout(4)
@@ -295,14 +295,14 @@ def test_the_job_of_another_size_that_is_refused_goes_on_from_the_one_it_ran_at(
         (2, [(0, {2: 30.0, 3: 1.0})], [2]),
     ],
 )
-def test_foretold_seconds_have_the_last_word(
+def test_predicted_seconds_have_the_last_word(
     start: int, rounds: list[tuple[int, dict[int, float]]], sizes: list[int]
 ) -> None:
     job = Job(rollout(start))
     assert [job.play(preemptions, foretold=foretold) for preemptions, foretold in rounds] == sizes
 
 
-def test_a_faster_size_is_explained_and_its_first_round_has_nothing_to_be_compared_with() -> None:
+def test_a_faster_size_is_explained_and_its_first_round_not_compared() -> None:
     job = Job(rollout(2))
     job.play(10)
     job.play(413, foretold={1: 26.0, 2: 30.0})
@@ -340,7 +340,7 @@ rounds_of = st.lists(
 
 
 @given(sizes_of, rounds_of, st.data())
-def test_it_is_total_stays_inside_the_choices_and_moves_one_kind_by_one_step_or_to_a_faster_size(
+def test_it_is_total_and_moves_one_kind_by_one_step(
     sizes: tuple[int, ...], rounds: list[Any], data: st.DataObject
 ) -> None:
     spec = rollout(data.draw(st.sampled_from(sizes)), sizes)

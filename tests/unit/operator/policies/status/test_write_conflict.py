@@ -42,9 +42,7 @@ def test_what_counts_as_a_report_alone(what: str) -> None:
 
 
 @pytest.mark.cluster
-async def test_a_coordinator_that_reports_before_each_write_keeps_none_of_them_out(
-    connection: Connection, server: Server
-) -> None:
+async def test_frequent_reports_block_no_write(connection: Connection, server: Server) -> None:
     """Before each write of the operator comes a report, twice in a row."""
     await server.apply_job("j")
     reports = 0
