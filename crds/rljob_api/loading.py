@@ -27,7 +27,7 @@ def load(source: str | Mapping[str, Any]) -> RLJob:
     too (a claim, a ConfigMap), which are ignored. Unknown fields are refused in the spec. In the status, which a newer
     version may have written, they are ignored.
     """
-    document = _parse(source) if isinstance(source, str) else dict(source)
+    document = parse(source) if isinstance(source, str) else dict(source)
     _expect_kind(document)
     document["status"] = _known_status(document.get("status") or {})
     text, spec = _to_json(document), document.get("spec")
@@ -50,7 +50,8 @@ def _refuse(errors: Iterable[FieldError]) -> None:
         raise InvalidSpec(found)
 
 
-def _parse(text: str) -> dict[str, Any]:
+def parse(text: str) -> dict[str, Any]:
+    """Return the RLJob in a YAML or JSON text as it is written, unchecked. Raises `InvalidSpec` if there is not one."""
     documents = [document for document in yaml_text.documents(text) if document is not None]
     if not documents:
         raise InvalidSpec([FieldError("(file)", ABSENT, "is empty; must hold exactly one RLJob")])

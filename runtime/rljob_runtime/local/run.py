@@ -6,19 +6,21 @@ import asyncio
 import contextlib
 import logging
 import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api import RLJob
 from rljob_api.constants import ENGINE_MISMATCH
-from rljob_api.status import RLJobStatus, RuntimeStatus
+from rljob_api.status import RLJobStatus, RoundReport, RuntimeStatus, StatusWarning
 from rljob_runtime.coordinator.build import Folders, run_job
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.inputs import LazyRewards
+from rljob_runtime.local.blocking import Interrupt, run_blocking
 from rljob_runtime.local.control_plane import LocalControlPlane
-from rljob_runtime.local.run_folder import FolderRefused, hold, relay_key
+from rljob_runtime.local.run_folder import Change, FolderRefused, hold, relay_key
 from rljob_runtime.models.source import cache_folder
+from rljob_runtime.protocols import TrainReport
 from rljob_runtime.ray_backend.actors import ActorPlacement
 from rljob_runtime.ray_backend.backend import RayBackend
 from rljob_runtime.ray_backend.local_ray import LocalRay, local_ray
@@ -27,20 +29,37 @@ from rljob_runtime.relay.segment import SHARED_MEMORY
 log = logging.getLogger(__name__)
 
 
-def run(job: RLJob, workdir: Path, on_progress: Callable[[RuntimeStatus], None] = lambda status: None) -> RuntimeStatus:
+def run(
+    job: RLJob,
+    workdir: Path,
+    on_progress: Callable[[RuntimeStatus], None] = lambda status: None,
+    on_round: Callable[[RoundReport, TrainReport], None] = lambda report, trained: None,
+    on_changes: Callable[[Sequence[Change]], None] = lambda changes: None,
+) -> RuntimeStatus:
     """Run the job to its end and return its last `status.runtime`; `finished` is None if it was interrupted.
 
-    All state is below `workdir`: a second call continues where the first stopped. SIGINT and SIGTERM stop the run
-    cleanly. Raises `FolderRefused` or `StoreUnusable` if the folder cannot be used, and `RayFailed`.
+    All state is below `workdir`: a second call continues where the first stopped, and `on_changes` receives the fields
+    of the spec that differ since then. SIGINT and SIGTERM stop the run cleanly. In a notebook, interrupting the cell
+    does. Raises `FolderRefused` or `StoreUnusable` if the folder cannot be used, and `RayFailed`.
     """
     with hold(workdir.resolve(), job) as folder:
+        on_changes(folder.changes)
         job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": folder.uid})})
+        interrupt = Interrupt()
         with (
             local_places(folder.path, SHARED_MEMORY / f"rljob-{folder.uid}") as placement,
             _log_to(folder.path / "coordinator.log"),
             local_ray(job) as node,
         ):
-            return asyncio.run(_run(job, placement, node, on_progress))
+            return run_blocking(_run(job, placement, node, _Callbacks(on_progress, on_round), interrupt), interrupt)
+
+
+@dataclass(frozen=True)
+class _Callbacks:
+    """Functions of the caller."""
+
+    progress: Callable[[RuntimeStatus], None] = lambda status: None
+    round: Callable[[RoundReport, TrainReport], None] = lambda report, trained: None
 
 
 @contextlib.contextmanager
@@ -68,18 +87,22 @@ def local_places(folder: Path, shared: Path) -> Iterator[ActorPlacement]:
 
 
 async def _run(
-    job: RLJob, placement: ActorPlacement, node: LocalRay, on_progress: Callable[[RuntimeStatus], None]
+    job: RLJob, placement: ActorPlacement, node: LocalRay, tell: _Callbacks, interrupt: Interrupt
 ) -> RuntimeStatus:
     running: list[Coordinator] = []
 
     def started(coordinator: Coordinator) -> None:
         running.append(coordinator)
-        _stop_on_signals(coordinator)
+        interrupt.calls(coordinator.stop)
+
+    def observe(report: RoundReport, trained: TrainReport) -> StatusWarning | None:
+        tell.round(report, trained)
+        return None
 
     def show(status: RLJobStatus) -> None:
         if status.runtime is None:
             return
-        on_progress(status.runtime)
+        tell.progress(status.runtime)
         # A local run cannot be edited while it is blocked: it ends, and its warnings give the reason.
         if any(problem.reason == ENGINE_MISMATCH for problem in status.runtime.warnings):
             for coordinator in running:
@@ -89,7 +112,9 @@ async def _run(
     backend = RayBackend(job, placement, resource_of=lambda member: member.machine)
     rewards = LazyRewards(job.spec)
     folders = Folders(placement.volume, placement.scratch)
-    playing = asyncio.create_task(run_job(job, rewards, control, backend, folders, term=1, on_start=started))
+    playing = asyncio.create_task(
+        run_job(job, rewards, control, backend, folders, term=1, observers=[observe], on_start=started)
+    )
     ended = asyncio.create_task(node.ended())
     try:
         await asyncio.wait({playing, ended}, return_when=asyncio.FIRST_COMPLETED)
@@ -102,12 +127,6 @@ async def _run(
             task.cancel()
         await asyncio.gather(playing, ended, return_exceptions=True)
     return control.status.runtime or RuntimeStatus()
-
-
-def _stop_on_signals(coordinator: Coordinator) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, coordinator.stop)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """Run folder of a local run: one run at a time works in it, and all runs belong to one job.
 
-The identity of a run (`rljob_api.immutability.IDENTITY`, the job's name, the bytes of the prompts) is kept in
-`run.json` from the first drawn prompt. A store refers to prompts by number, so with other data its history would refer
-to prompts that were never drawn.
+The complete spec, the job's name and a digest of the prompts are kept in `run.json`. From the first drawn prompt, every
+change is checked as an API server checks an edit of a suspended job (`rljob_api.immutability.NEVER`). A store refers to
+prompts by number, so with other data its history would refer to prompts that were never drawn.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rljob_api import InvalidSpec, RLJob, load
 from rljob_api.constants import API_VERSION, KIND
 from rljob_api.errors import show
-from rljob_api.immutability import IDENTITY, differences
+from rljob_api.immutability import NEVER, differences
 from rljob_runtime.coordinator.store.connection import has_history
 from rljob_runtime.data.records import local_path
 from rljob_runtime.relay.relay import MIN_KEY_BYTES
@@ -33,16 +34,25 @@ SHOWN = 1024
 """Characters of a value in a message: two paths often differ only at their ends."""
 
 
+Change = tuple[str, Any, Any]
+"""Path, former value and present value of a field; `rljob_api.errors.ABSENT` for none."""
+
+
 class FolderRefused(Exception):
     """The run cannot use the folder. The message gives the reason and the action. Nothing in the folder was changed."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder that this process holds. `uid`: the job's, the same for every run in the folder."""
+    """A folder that this process holds.
+
+    `uid` is the job's, the same for every run in the folder. `changes` are the fields of the spec that differ from the
+    previous run's, once that has drawn a prompt.
+    """
 
     path: Path
     uid: str
+    changes: tuple[Change, ...] = field(default=(), compare=False)
 
 
 @contextlib.contextmanager
@@ -58,8 +68,7 @@ def hold(path: Path, job: RLJob) -> Iterator[RunFolder]:
         raise FolderRefused(_unusable(path, error)) from None
     try:
         try:
-            folder = RunFolder(path, _uid(path))
-            _check_identity(path, job)
+            folder = RunFolder(path, _uid(path), _accept(path, job))
         except OSError as error:
             raise FolderRefused(_unusable(path, error)) from None
         yield folder
@@ -133,36 +142,47 @@ def _write(path: Path, text: str) -> None:
 # --- identity --------------------------------------------------------------------------------------------------------
 
 
-def _check_identity(folder: Path, job: RLJob) -> None:
-    """Raise `FolderRefused` if the folder's history belongs to another run; else record the identity of this run."""
+def _accept(folder: Path, job: RLJob) -> tuple[Change, ...]:
+    """Record the spec of this run; return the changes to that of a previous run with a history.
+
+    Raises `FolderRefused` for a change that an existing job does not allow.
+    """
     path = folder / "run.json"
     digests = _digests(job)
+    changes: tuple[Change, ...] = ()
     if path.exists() and has_history(folder / "state.db"):
-        changes = list(_changes(path, job, digests))
-        if changes:
+        before, kept = _recorded(path)
+        if refused := list(_refused(before, job, kept, digests)):
             cure = "set it back, or give --workdir another folder"
-            raise FolderRefused("\n".join(f"{change}; {cure}" for change in changes))
-        return
+            raise FolderRefused("\n".join(f"{change}; {cure}" for change in refused))
+        changes = tuple(differences(before, job, sorted({*before.spec.to_dict(), *job.spec.to_dict()})))
+        if not changes:
+            return ()
     run = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": job.name}, "spec": job.spec.to_dict()}
     _write(path, json.dumps({"job": run, "sha256": digests}, indent=1))
+    return changes
 
 
-def _changes(path: Path, job: RLJob, digests: dict[str, str]) -> Iterator[str]:
+def _recorded(path: Path) -> tuple[RLJob, dict[str, str]]:
+    """Return the job and the digests of the previous run. Raises `FolderRefused`."""
     try:
         recorded = json.loads(path.read_text(encoding="utf-8"))
-        before, kept = load(recorded["job"]), dict(recorded["sha256"])
+        return load(recorded["job"]), dict(recorded["sha256"])
     except (ValueError, KeyError, TypeError, InvalidSpec) as error:
         cure = "remove it if name, data, model, mode and seed are those of the previous run"
         raise FolderRefused(f"{path}: cannot be read: {error}; {cure}") from None
+
+
+def _refused(before: RLJob, job: RLJob, kept: dict[str, str], digests: dict[str, str]) -> Iterator[str]:
     if before.name != job.name:
         yield f"metadata.name: {show(job.name)} cannot change in a folder; it was {show(before.name)}"
-    changed = list(differences(before, job, IDENTITY))
-    for field, was, now in changed:
-        yield f"{field}: {show(now, SHOWN)} cannot change in a folder; it was {show(was, SHOWN)}"
+    changed = list(differences(before, job, NEVER))
+    for path, was, now in changed:
+        yield f"{path}: {show(now, SHOWN)} cannot change in a folder; it was {show(was, SHOWN)}"
     if not changed:
-        for field, now in digests.items():
-            if (was := kept.get(field, now)) != now:
-                yield f"{field}: the content has changed (sha256 is {now[:12]}; it was {was[:12]})"
+        for path, digest in digests.items():
+            if (was := kept.get(path, digest)) != digest:
+                yield f"{path}: the content has changed (sha256 is {digest[:12]}; it was {was[:12]})"
 
 
 def _digests(job: RLJob) -> dict[str, str]:

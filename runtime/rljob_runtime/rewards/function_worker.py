@@ -23,7 +23,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +32,7 @@ import rljob_api
 import rljob_runtime
 from rljob_runtime.rewards.evaluation import CallerGone, evaluate
 from rljob_runtime.rewards.rules import InvalidReward, Rule, confined
+from rljob_runtime.rewards.user_traceback import Tracebacks
 from rljob_runtime.sandbox.confine_child import Interpreter, installed_packages
 from rljob_runtime.sandbox.program import SandboxUnavailable
 from rljob_runtime.sandbox.resource_usage import threads
@@ -64,6 +65,7 @@ def load(rule: Rule) -> Callable[..., Any]:
         if rule.ours and (library := getattr(module, "LIBRARIES", {}).get(name)):
             importlib.import_module(library)
     except Exception as error:
+        Tracebacks(code_folders()).print_once(rule.name, error)
         raise InvalidReward(f"reward {rule.name}: module {module_name!r} cannot be imported: {error!r}") from error
     function = getattr(module, name, None)
     if not callable(function):
@@ -131,15 +133,20 @@ def frame(message: object) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "little") + body
 
 
-def score_in_process(functions: Mapping[str, Callable[..., Any]], name: str, prompt: object, response: str) -> Json:
-    """Compute the rule's answer in this process.
+class InProcessEvaluator:
+    """Computes answers in this process. An error of a rule is an answer, and its traceback goes to stderr once."""
 
-    An error of the rule is an answer.
-    """
-    try:
-        return {"value": score(functions[name], prompt, response)}
-    except Exception as error:
-        return {"raised": f"{type(error).__name__}: {error}"[:LONGEST_REASON]}
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        """Load the rules. Raises `InvalidReward`."""
+        self._functions = {rule.name: load(rule) for rule in rules}
+        self._tracebacks = Tracebacks(code_folders())
+
+    def __call__(self, name: str, prompt: object, response: str) -> Json:
+        """Compute the rule's answer."""
+        try:
+            return {"value": score(self._functions[name], prompt, response)}
+        except Exception as error:
+            return {"raised": self._tracebacks.print_once(name, error)[:LONGEST_REASON]}
 
 
 class IsolatedEvaluator:
@@ -217,10 +224,10 @@ def _prepared(rules: Sequence[Rule], requests: BinaryIO, reply: Callable[[Json],
     """Return how a worker with these rules computes answers and receives requests."""
     if confined(rules):
         return IsolatedEvaluator(rules, requests.fileno(), lambda pid: reply({"process": pid})), partial(read, requests)
-    functions = {rule.name: load(rule) for rule in rules}
+    work = InProcessEvaluator(rules)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=frames, args=(requests, inbox), daemon=True).start()
-    return partial(score_in_process, functions), inbox.get
+    return work, inbox.get
 
 
 if __name__ == "__main__":

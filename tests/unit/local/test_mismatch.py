@@ -11,8 +11,10 @@ import yaml
 from rljob_api import RLJob
 from rljob_api.constants import ENGINE_MISMATCH
 from rljob_api.status import RuntimeStatus, StatusWarning
-from rljob_runtime.cli.run import _why
+from rljob_api.status_runtime import CheckpointStatus
+from rljob_runtime.cli.run.ending import INTERRUPTED, ending
 from rljob_runtime.local import run as local_run
+from rljob_runtime.local.blocking import Interrupt
 from rljob_runtime.ray_backend.actors import ActorPlacement
 from tests.support.paths import ROOT
 
@@ -48,9 +50,20 @@ async def test_a_local_run_ends_with_the_mismatch(tmp_path, monkeypatch) -> None
     job = RLJob.model_validate(yaml.safe_load(EXAMPLE.read_text()))
     placement = ActorPlacement(tmp_path, tmp_path, tmp_path, tmp_path, tmp_path / "key")
     node = SimpleNamespace(ended=asyncio.Event().wait)
-    result = await module._run(job, placement, node, lambda status: None)
-    assert _why(result) == f"{ENGINE_MISMATCH}: their KL is 5.4 a token"
+    result = await module._run(job, placement, node, module._Callbacks(), Interrupt())
+    end = ending(job, tmp_path, result, "rljob run job.yaml")
+    assert f"not complete ({ENGINE_MISMATCH}: their KL is 5.4 a token)" in end.line
+    assert end.code == 1
 
 
-def test_a_run_that_was_stopped_says_so() -> None:
-    assert _why(RuntimeStatus()) == "interrupted"
+def test_an_interrupted_run_tells_its_checkpoint_and_how_to_continue(tmp_path) -> None:
+    job = RLJob.model_validate(yaml.safe_load(EXAMPLE.read_text()))
+    saved = CheckpointStatus(round=3, name="step-00000003")
+    end = ending(job, tmp_path, RuntimeStatus(round=3, checkpoint=saved), "rljob run job.yaml --set spec.rounds=9")
+    assert end.line == (
+        f"minimal: interrupted after round 3 of {job.spec.rounds}; its last checkpoint is of round 3; "
+        f"logs in {tmp_path}"
+    )
+    assert end.more == ("continue with: rljob run job.yaml --set spec.rounds=9",)
+    assert end.code == INTERRUPTED
+    assert "it has no checkpoint yet" in ending(job, tmp_path, RuntimeStatus(), "rljob run job.yaml").line

@@ -240,3 +240,19 @@ def test_a_store_that_was_drawn_from_is_seen_in_any_format(tmp_path):
         db.execute("INSERT INTO rounds VALUES (1)")
     assert has_history(path)
     assert os.listdir(tmp_path) == ["state.db"]
+
+
+def test_what_may_change_is_returned_and_becomes_the_recorded_spec(tmp_path, job):
+    folder = tmp_path / "run"
+    played(folder, job(rounds=8))
+    with hold(folder, job(rounds=9)) as held:
+        assert held.changes == (("spec.rounds", 8, 9),)
+    assert json.loads((folder / "run.json").read_text())["job"]["spec"]["rounds"] == 9
+    with hold(folder, job(rounds=9)) as held:
+        assert held.changes == ()
+
+
+def test_an_edit_that_an_api_server_refuses_is_refused(tmp_path, job):
+    folder = tmp_path / "run"
+    played(folder, job())
+    assert refusal(folder, job(checkpoint={"volumeClaimName": "other"})).startswith("spec.checkpoint.volumeClaimName: ")

@@ -1,0 +1,101 @@
+"""Display of a local run: a drawing on a terminal, one line a round elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.live import Live
+
+from rljob_api.status import RoundKind, RoundReport, RuntimeStatus
+from rljob_runtime.cli.screen import say
+from rljob_runtime.cli.view import runtime_view
+from rljob_runtime.protocols import TrainReport
+
+
+class Display(Protocol):
+    """Shows a run while it lasts."""
+
+    def status(self, status: RuntimeStatus) -> None:
+        """Show a new status."""
+        ...
+
+    def round(self, report: RoundReport, trained: TrainReport) -> None:
+        """Show a finished round."""
+        ...
+
+
+class Drawing:
+    """Redraws the status on a terminal."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self._live = Live(console=console, refresh_per_second=4)
+        self._rounds = rounds
+
+    def __enter__(self) -> Self:
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def status(self, status: RuntimeStatus) -> None:
+        """Draw the status."""
+        self._live.update(runtime_view(status, self._rounds))
+
+    def round(self, report: RoundReport, trained: TrainReport) -> None:
+        """Do nothing: the status has the last round."""
+
+
+class Lines:
+    """Prints a line a round to stdout, and each new warning to stderr."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self._console = console
+        self._rounds = rounds
+        self._warned: set[tuple[str, str]] = set()
+
+    def status(self, status: RuntimeStatus) -> None:
+        """Print the warnings that are new."""
+        for warning in status.warnings:
+            if (warning.reason, warning.message) not in self._warned:
+                self._warned.add((warning.reason, warning.message))
+                print(f"{warning.reason}: {warning.message}", file=sys.stderr, flush=True)
+
+    def round(self, report: RoundReport, trained: TrainReport) -> None:
+        """Print the round."""
+        say(self._console, round_line(report, self._rounds))
+
+
+@contextmanager
+def display(console: Console, rounds: int) -> Iterator[Display]:
+    """Yield the display that fits the console."""
+    if console.is_terminal:
+        with Drawing(console, rounds) as drawing:
+            yield drawing
+    else:
+        yield Lines(console, rounds)
+
+
+def round_line(report: RoundReport, rounds: int) -> str:
+    """Return a finished round as one line; values that it does not have are left out."""
+    parts = [f"round {report.round}/{rounds}"]
+    if report.kind is not RoundKind.PLAIN:
+        parts.append(report.kind.value)
+    for value, text in (
+        (report.reward, "reward {:.3g}"),
+        (report.responses, "{} responses"),
+        (report.mean_response_tokens, "{:.4g} tokens each"),
+        (report.staleness, "staleness {:.2g}"),
+        (report.aborted_samples or None, "{} aborted"),
+        (report.seconds, "{:.1f} s"),
+    ):
+        if value is not None:
+            parts.append(text.format(value))
+    return "  ".join(parts)

@@ -1,0 +1,66 @@
+"""Ending of a local run: what is said at its end, where its results are, and the exit status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_api import RLJob
+from rljob_api.constants import ENGINE_MISMATCH
+from rljob_api.status import FinishedOutcome, RuntimeStatus
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+_RESULTS = {
+    "rounds": ("rounds.jsonl", "{path}"),
+    "samples": ("samples", "rljob samples {folder}"),
+    "TensorBoard": ("tensorboard", "tensorboard --logdir {path}"),
+}
+"""By label: a file or folder of the run, and its path or the command that shows it."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The last lines of a run. `style` is that of the first."""
+
+    line: str
+    more: tuple[str, ...] = ()
+    style: str = ""
+    code: int = 0
+
+
+def ending(job: RLJob, folder: Path, result: RuntimeStatus, again: str) -> Ending:
+    """Return the ending for the last status of a run. `again` is the command that continues it."""
+    finished = result.finished
+    halt = next((warning for warning in result.warnings if warning.reason == ENGINE_MISMATCH), None)
+    if finished is None and halt is None:
+        saved = result.checkpoint.round if result.checkpoint is not None else 0
+        kept = f"its last checkpoint is of round {saved}" if saved else "it has no checkpoint yet"
+        line = f"{job.name}: interrupted after round {result.round} of {job.spec.rounds}; {kept}; logs in {folder}"
+        return Ending(line, (f"continue with: {again}",), "yellow", INTERRUPTED)
+    failure = halt if finished is None else finished
+    if failure is not None and (finished is None or finished.outcome is not FinishedOutcome.COMPLETE):
+        line = f"{job.name}: not complete ({failure.reason}: {failure.message}); logs in {folder}"
+        return Ending(line, style="red", code=1)
+    return Ending(_complete(job.name, result), tuple(_results(folder, result)))
+
+
+def _complete(name: str, result: RuntimeStatus) -> str:
+    """Return the line of a complete job. A run that finds all rounds done publishes nothing."""
+    done = f"{name}: Complete rounds={result.round}"
+    if result.weight_version is None:
+        return f"{done}: nothing was left to do, the model is in {result.model_path}"
+    return f"{done} weight_version={result.weight_version} reward={result.reward}"
+
+
+def _results(folder: Path, result: RuntimeStatus) -> Iterator[str]:
+    if result.reward_first is not None and result.reward_last is not None:
+        first, last = f"{result.reward_first:.3g}", f"{result.reward_last:.3g}"
+        yield f"  reward       {first} in the first fifth of the rounds, {last} in the last"
+    if result.model_path is not None:
+        yield f"  model        {result.model_path}"
+    for label, (name, text) in _RESULTS.items():
+        path = folder / name
+        if path.exists():
+            yield f"  {label:<13}{text.format(path=path, folder=folder)}"

@@ -1,0 +1,55 @@
+"""User traceback: the part of an error's traceback that is in the user's own code."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+_IMPORT_SYSTEM = ("<frozen importlib", "importlib/__init__.py")
+
+
+def user_traceback(error: BaseException, ours: Sequence[str]) -> str:
+    """Return the traceback of an error from the first frame of the user's code on.
+
+    `ours` are folders of packages whose frames before that are left out.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((place for place, frame in enumerate(frames) if not _is_ours(frame.filename, ours)), len(frames))
+    kept = [frame for frame in frames[first:] if not frame.filename.startswith(_IMPORT_SYSTEM[0])]
+    head = ["Traceback (most recent call last):\n", *traceback.format_list(kept)] if kept else []
+    return "".join([*head, *traceback.format_exception_only(error)])
+
+
+def place_of(error: BaseException, ours: Sequence[str]) -> str | None:
+    """Return the innermost place in the user's code as "file.py:12, in score", or None."""
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((place for place, frame in enumerate(frames) if not _is_ours(frame.filename, ours)), len(frames))
+    if first == len(frames):
+        return None
+    file = frames[first].filename
+    frame = [one for one in frames[first:] if one.filename == file][-1]
+    return f"{Path(file).name}:{frame.lineno}, in {frame.name}"
+
+
+def _is_ours(file: str, ours: Sequence[str]) -> bool:
+    return file.startswith(tuple(ours)) or any(part in file for part in _IMPORT_SYSTEM)
+
+
+class Tracebacks:
+    """Prints the traceback of an error to stderr, once for each place: an error repeats with every response."""
+
+    def __init__(self, ours: Sequence[str], most: int = 20) -> None:
+        self._ours = tuple(ours)
+        self._most = most
+        self._printed: set[str | None] = set()
+
+    def print_once(self, rule: str, error: BaseException) -> str:
+        """Print the error if its place is new; return it in one line, with its place."""
+        place = place_of(error, self._ours)
+        if place not in self._printed and len(self._printed) < self._most:
+            self._printed.add(place)
+            print(f"reward {rule}:\n{user_traceback(error, self._ours)}", end="", file=sys.stderr, flush=True)
+        said = f"{type(error).__name__}: {error}"
+        return said if place is None else f"{said} ({place})"
