@@ -11,6 +11,34 @@ from rljob_runtime.protocols.reward_stats import RewardStats
 Anchors = Mapping[str, Mapping[str, int]]
 """Milliseconds by rule and test, as the store holds them."""
 
+Terms = Mapping[str, float]
+"""Values by rule, without weights, in the order of `spec.rewards`."""
+
+
+class Reward(float):
+    """A reward: the weighted sum of all rules, with the value of each.
+
+    It is a float wherever only the sum counts."""
+
+    terms: Terms
+
+    def __new__(cls, total: float, terms: Terms) -> Reward:
+        made = super().__new__(cls, total)
+        made.terms = terms
+        return made
+
+    def __reduce__(self) -> tuple[type[Reward], tuple[float, Terms]]:
+        return Reward, (float(self), self.terms)
+
+
+def terms_of(reward: float) -> Terms:
+    """Return the value of each rule; empty for a plain number.
+
+    >>> terms_of(Reward(2.5, {"right": 1.0, "short": 0.5}))["short"]
+    0.5
+    """
+    return reward.terms if isinstance(reward, Reward) else {}
+
 
 class RewardFailed(PeerError):
     """The reward failed (it raised, hung, or returned no finite number). The sample is aborted; it never counts as 0.
@@ -40,7 +68,10 @@ class Rewards(Protocol):
     """Scores responses while replicas generate."""
 
     async def score(self, prompt: object, response_text: str) -> float:
-        """Return the reward, a finite number. `prompt`: the `rljob_runtime.data.Prompt`. Raises `RewardFailed`."""
+        """Return the reward, a finite number, with the value of each rule if it is a `Reward`.
+
+        `prompt`: the `rljob_runtime.data.Prompt`. Raises `RewardFailed`.
+        """
         ...
 
     def figures(self) -> RewardStats:

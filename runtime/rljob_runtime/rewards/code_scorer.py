@@ -20,6 +20,7 @@ from typing import Self
 
 from rljob_api.rewards import CodeScore
 from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.rewards.code_test_cases import InvalidTests, TestCase, parse_tests
 from rljob_runtime.rewards.errors import Failure, ScoreFailed
 from rljob_runtime.rewards.offload import offload
@@ -114,7 +115,7 @@ class CodeScorer:
         """Number of supervisors since the start."""
         return self._sandbox.processes_started
 
-    async def score(self, prompt: Prompt, response: str) -> float:
+    async def score(self, prompt: Prompt, response: str) -> Reward:
         """Return the weighted score.
 
         Raises `ScoreFailed`.
@@ -126,7 +127,7 @@ class CodeScorer:
             raise ScoreFailed(Failure.NO_TESTS, self._rule.name, f"record {prompt.index}: {error}") from error
         source = await offload(self._program, prompt, response)
         if source is None:
-            return 0.0
+            return self._reward(0, len(tests))
         sample = await offload(_identity, response)
         passed = 0
         for number, test in enumerate(tests):
@@ -136,8 +137,11 @@ class CodeScorer:
             if right:
                 passed += 1
             elif settings.score is CodeScore.ALL_TESTS:
-                return 0.0
-        return self._rule.weight * passed / len(tests)
+                return self._reward(0, len(tests))
+        return self._reward(passed, len(tests))
+
+    def _reward(self, passed: int, tests: int) -> Reward:
+        return Reward(self._rule.weight * passed / tests, {self._rule.name: passed / tests})
 
     @contextlib.asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.rewards.errors import Failure, RewardsNotReady, ScoreFailed
 from rljob_runtime.rewards.function_worker import code_folders, frame
 from rljob_runtime.rewards.rules import CannotSandbox, InvalidReward, Rule, confined
@@ -168,7 +169,7 @@ class FunctionScorer:
         """End all workers."""
         await self.pool.close()
 
-    async def score(self, prompt: object, response: str) -> float:
+    async def score(self, prompt: object, response: str) -> Reward:
         """Return the weighted sum over the rules.
 
         Raises `ScoreFailed`.
@@ -179,16 +180,17 @@ class FunctionScorer:
         except (InvalidReward, SandboxUnavailable) as error:  # a later worker failed where the first one succeeded
             raise ScoreFailed(Failure.NOT_STARTED, "*", str(error)) from error
 
-    async def _sum(self, worker: _Worker, prompt: object, response: str) -> float:
-        total = 0.0
+    async def _sum(self, worker: _Worker, prompt: object, response: str) -> Reward:
+        total, terms = 0.0, {}
         for rule in self._rules:
             try:
-                total += rule.weight * await worker.score(rule, prompt, response)
+                terms[rule.name] = await worker.score(rule, prompt, response)
+                total += rule.weight * terms[rule.name]
             except TimeoutError:
                 await worker.kill()
                 detail = f"no value within {rule.timeout_seconds:g} s"
                 raise ScoreFailed(Failure.TIMED_OUT, rule.name, detail) from None
-        return total
+        return Reward(total, terms)
 
     async def _start(self) -> _Worker:
         try:

@@ -18,6 +18,7 @@ from typing import Any, Self
 import aiohttp
 
 from rljob_runtime.data.prompt import Prompt
+from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.rewards.errors import Failure, ScoreFailed
 from rljob_runtime.rewards.offload import offload
 from rljob_runtime.rewards.rules import InvalidReward, JudgeRule, fill_template
@@ -115,7 +116,7 @@ class JudgeScorer:
         if self._session is not None:
             await self._session.close()
 
-    async def score(self, prompt: Prompt, response: str) -> float:
+    async def score(self, prompt: Prompt, response: str) -> Reward:
         """Return the weighted score.
 
         Raises `ScoreFailed`.
@@ -125,7 +126,8 @@ class JudgeScorer:
             for attempt in range(1, self._rule.settings.attempts + 1):
                 try:
                     raw = await self._ask(request)
-                    return self._rule.weight * await offload(self._score_of, raw)
+                    value = await offload(self._score_of, raw)
+                    return Reward(self._rule.weight * value, {self._rule.name: value})
                 except _Unanswered as error:
                     detail, final = str(error), error.final
                 except ValueError as error:

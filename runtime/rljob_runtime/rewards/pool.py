@@ -16,7 +16,7 @@ from typing import Any, Protocol, Self
 
 from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.protocols.reward_stats import RewardStats
-from rljob_runtime.protocols.rewards import Anchors
+from rljob_runtime.protocols.rewards import Anchors, Reward, terms_of
 from rljob_runtime.rewards.code_scorer import CodeScorer
 from rljob_runtime.rewards.errors import BY_RESPONSE, Failure, ScoreFailed
 from rljob_runtime.rewards.function_scorer import FunctionScorer
@@ -40,8 +40,8 @@ class Scorer(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    async def score(self, prompt: Any, response: str) -> float:
-        """Return the weighted score.
+    async def score(self, prompt: Any, response: str) -> Reward:
+        """Return the weighted sum of its rules, and their values.
 
         Raises `ScoreFailed`.
         """
@@ -108,8 +108,8 @@ class RewardPool:
         """End the scorers."""
         await self._closing.aclose()
 
-    async def score(self, prompt: Any, response_text: str) -> float:
-        """Return the weighted sum over all rules, a finite number.
+    async def score(self, prompt: Any, response_text: str) -> Reward:
+        """Return the weighted sum over all rules, a finite number, with the value of each.
 
         Raises `RewardFailed`, which names the rule and the reason.
         """
@@ -125,20 +125,22 @@ class RewardPool:
         self._scored += 1
         return total
 
-    async def _sum(self, prompt: Any, response: str) -> float:
-        total = 0.0
+    async def _sum(self, prompt: Any, response: str) -> Reward:
+        total, terms = 0.0, dict.fromkeys((rule.name for rule in self.rules), 0.0)
         for scorer in self._scorers:
             try:
-                total += await scorer.score(prompt, response)
+                part = await scorer.score(prompt, response)
             except ScoreFailed:
                 raise
             except Exception as error:
                 # For example, the machine has no process left. A sample without an answer would block the round.
                 log.exception("a reward failed unexpectedly")
                 raise ScoreFailed(Failure.CRASHED, "*", repr(error)) from error
+            total += part
+            terms.update(terms_of(part))
         if not math.isfinite(total):
             raise ScoreFailed(Failure.NOT_FINITE, "*", f"the weighted sum is {total}")
-        return total
+        return Reward(total, terms)
 
     def figures(self) -> RewardStats:
         """Return totals since the start."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.rewards.errors import Failure, RewardsNotReady, ScoreFailed
 from rljob_runtime.rewards.function_scorer import cannot_confine, longest_seconds
 from rljob_runtime.rewards.rules import InvalidReward, Rule
@@ -188,7 +189,7 @@ class RemoteFunctionScorer:
         """Close all connections."""
         await self.pool.close()
 
-    async def score(self, prompt: object, response: str) -> float:
+    async def score(self, prompt: object, response: str) -> Reward:
         """Return the weighted sum over the rules.
 
         Raises `ScoreFailed`.
@@ -209,7 +210,7 @@ class RemoteFunctionScorer:
             raise ScoreFailed(Failure.CRASHED, "*", f"the rewards container: {answer['broken']}")
         if "failure" in answer:
             raise ScoreFailed(Failure(answer["failure"]), answer["rule"], answer["detail"])
-        return float(answer["value"])
+        return Reward(float(answer["value"]), {rule.name: float(answer["terms"][rule.name]) for rule in self._rules})
 
 
 class RemoteSandbox:

@@ -110,7 +110,8 @@ class RewardServer:
                 async def call(request: Json) -> Json:
                     prompt, response = pickle.loads(base64.b64decode(request["sample"]))
                     try:
-                        return {"value": await scorer.score(prompt, response)}
+                        reward = await scorer.score(prompt, response)
+                        return {"value": float(reward), "terms": reward.terms}
                     except ScoreFailed as failed:
                         return {"failure": failed.failure.value, "rule": failed.rule, "detail": str(failed)}
 

@@ -50,6 +50,7 @@ async def test_the_reward_is_the_weighted_sum_of_all_rules() -> None:
     async with RewardPool(rules, workers=2) as pool:
         values = await asyncio.gather(*(pool.score(PROMPT, "x" * n) for n in range(5)))
     assert values == [n + 0.5 * 3 * n - 2 for n in range(5)]
+    assert [list(value.terms.items()) for value in values] == [[("a", n), ("b", 3 * n), ("c", 1)] for n in range(5)]
     figures = pool.figures()
     assert figures.scored == 5
     assert not figures.failed

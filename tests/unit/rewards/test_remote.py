@@ -143,6 +143,8 @@ async def test_functions_and_programs_run_there_and_not_here(container: Containe
         assert set(children_of(os.getpid())) == ours, "nothing was started in the coordinator's container"
         assert len(children_of(container.process.pid)) == pool.figures().processes
     assert scores == [0.5 * len(RIGHT) + 3.0, 0.5 * 4 + 2.0, 0.5 * len(RIGHT) + 3.0]
+    assert scores[0].terms == {"length": len(RIGHT), "tuple": 2.0, "code": 1.0}
+    assert scores[1].terms == {"length": 4, "tuple": 2.0, "code": 0.0}
     figures = pool.figures()
     assert (figures.scored, figures.programs) == (3, {"Exited": 2})
 

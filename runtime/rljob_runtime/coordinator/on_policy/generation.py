@@ -149,7 +149,7 @@ class Generation:
         for key in self.round.places(prompt):
             reward = self.round.reward(key)
             assert reward is not None
-            scored.append(ScoredResponse(self.responses[key], reward))
+            scored.append(ScoredResponse(self.responses[key], float(reward)))
         return Group(prompt, tuple(self._prompts.prompt(prompt).token_ids), tuple(scored))
 
     def _tell_of_groups(self) -> None:
