@@ -202,7 +202,7 @@ class AsyncLoop:
         totals = totals_after(boundary.totals, report, dropped * self._context.settings.responses_per_prompt)
         cursor = await self._context.store.do(lambda s: s.experience.cursor())
         closed, risen = Boundary(trained.step, cursor, totals, report), self._context.rewards.take_anchors()
-        await self._context.store.do(lambda s: s.experience.close_update(closed, risen))
+        await self._context.store.do(lambda s: s.experience.close_update(closed, risen, stale))
         clock.start()
         self._context.notify_closed(report, trained)
         first, last = await self._context.store.do(Store.reward_ends)

@@ -54,7 +54,7 @@ CREATE INDEX groups_filtered ON groups (drawn) WHERE fate = 'filtered';
 CREATE TABLE samples (
   {_GROUP}, sample INTEGER NOT NULL CHECK (sample >= 0),
   attempt INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
-  replica TEXT, finish TEXT, reward REAL, tokens INTEGER,
+  replica TEXT, finish TEXT, reward REAL, terms TEXT, tokens INTEGER,
   PRIMARY KEY (epoch, idx, draw, sample),
   CHECK (reward IS NULL OR finish IS NOT NULL),
   FOREIGN KEY (epoch, idx, draw) REFERENCES groups (epoch, idx, draw) ON DELETE CASCADE

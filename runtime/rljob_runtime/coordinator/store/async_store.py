@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from rljob_runtime.coordinator.store.async_rewind import next_number, set_cursor
 from rljob_runtime.coordinator.store.connection import attempts_before, transaction
-from rljob_runtime.coordinator.store.records import Boundary, Tokens, insert_boundary
+from rljob_runtime.coordinator.store.kept_samples import KeptSamples
+from rljob_runtime.coordinator.store.records import Boundary, Tokens, insert_boundary, terms_text
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import (
     Cursor,
@@ -69,8 +70,9 @@ class KeptGroup:
 class AsyncStore:
     """Tables of `mode: Asynchronous`, on the store's connection."""
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    def __init__(self, db: sqlite3.Connection, kept: KeptSamples) -> None:
         self._db = db
+        self._kept_samples = kept
 
     def _transaction(self) -> AbstractContextManager[None]:
         return transaction(self._db)
@@ -172,7 +174,10 @@ class AsyncStore:
             number = next_number(self._db, "ready")
             for key, reward in rewards:
                 row = self._row(key)
-                self._db.execute(f"UPDATE samples SET reward = ? WHERE {_WHERE}", (reward, *row))
+                self._db.execute(
+                    f"UPDATE samples SET reward = ?, terms = ? WHERE {_WHERE}",
+                    (float(reward), terms_text(reward), *row),
+                )
                 changed = self._db.execute(
                     "UPDATE groups SET ready = ?1 WHERE epoch = ?2 AND idx = ?3 AND draw = ?4 AND NOT EXISTS"
                     " (SELECT 1 FROM samples WHERE epoch = ?2 AND idx = ?3 AND draw = ?4 AND reward IS NULL)",
@@ -186,9 +191,11 @@ class AsyncStore:
         """Restart a response without tokens."""
         with self._transaction():
             row = self._row(key)
+            self._kept_samples.keep_failed_sample(key.prompt, row[2], key.sample)
             self._db.execute(f"DELETE FROM experience_chunks WHERE {_WHERE}", row)
             self._db.execute(
-                f"UPDATE samples SET failures = ?, finish = NULL, reward = NULL WHERE {_WHERE}", (failures, *row)
+                f"UPDATE samples SET failures = ?, finish = NULL, reward = NULL, terms = NULL WHERE {_WHERE}",
+                (failures, *row),
             )
 
     def end(self, prompts: Iterable[PromptKey], outcome: PromptOutcome, reason: str) -> int:
@@ -202,8 +209,8 @@ class AsyncStore:
                     f"UPDATE groups SET fate = ?, reason = ?, queued = ? WHERE {_GROUP}",
                     (outcome.value, reason, queued, *group),
                 )
+                self._kept_samples.keep_ended(prompt, group[2])
                 self._drop_tokens(group)
-
                 tokens += self._db.execute(
                     f"SELECT ifnull(SUM(tokens), 0) FROM samples WHERE {_GROUP}", group
                 ).fetchone()[0]
@@ -225,12 +232,18 @@ class AsyncStore:
         rows = self._db.execute("SELECT epoch, idx FROM groups WHERE step = ? ORDER BY place", (step,)).fetchall()
         return tuple(PromptKey(*row) for row in rows)
 
-    def close_update(self, boundary: Boundary, anchors: Anchors = MappingProxyType({})) -> None:
+    def close_update(
+        self,
+        boundary: Boundary,
+        anchors: Anchors = MappingProxyType({}),
+        stale: Mapping[PromptKey, int] = MappingProxyType({}),
+    ) -> None:
         """Close the update: its groups are trained on, and the boundary exists, in one transaction.
 
-        Tokens stay until a checkpoint makes the update final (`forget`)."""
+        `stale`: staleness of its groups. Tokens stay until a checkpoint makes the update final (`forget`)."""
         with self._transaction():
             self._db.execute("UPDATE groups SET fate = 'trained' WHERE step = ?", (boundary.step,))
+            self._kept_samples.close_update(boundary.step, stale)
             insert_boundary(self._db, boundary, anchors)
 
     def forget(self, step: int) -> bool:

@@ -214,6 +214,21 @@ def _from_6(db: sqlite3.Connection) -> None:
         db.execute("UPDATE boundaries SET report = ? WHERE step = ?", (json.dumps(report), step))
 
 
+def _from_7(db: sqlite3.Connection) -> None:
+    """Add the values of reward rules, and samples that wait for their file. Former rewards have no values by rule."""
+    for table in ("trajectories", "samples"):
+        db.execute(f"ALTER TABLE {table} ADD COLUMN terms TEXT")
+    db.execute(
+        """
+        CREATE TABLE kept_samples (
+        step INTEGER NOT NULL, number INTEGER NOT NULL,
+        record TEXT NOT NULL, tokens BLOB NOT NULL,
+        PRIMARY KEY (step, number)
+        )
+        """
+    )
+
+
 STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     1: _from_1,
     2: _from_2,
@@ -221,5 +236,6 @@ STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     4: _from_4,
     5: _from_5,
     6: _from_6,
+    7: _from_7,
 }
 """By the format that each starts from."""

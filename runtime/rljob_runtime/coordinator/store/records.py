@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rljob_api.status import RoundReport, RuntimeTotals
-from rljob_runtime.protocols.rewards import Anchors
+from rljob_runtime.protocols.rewards import Anchors, terms_of
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.partial_responses import Partial
 from rljob_runtime.scheduling.round import RestoredSample, RoundPlan
@@ -58,6 +58,12 @@ class Tokens:
     start: int
     token_ids: Sequence[int]
     logprobs: Sequence[float]
+
+
+def terms_text(reward: float) -> str | None:
+    """Return the values of a reward's rules as the store holds them."""
+    terms = terms_of(reward)
+    return json.dumps(dict(terms)) if terms else None
 
 
 def insert_boundary(db: sqlite3.Connection, boundary: Boundary, risen: Anchors) -> None:

@@ -11,7 +11,7 @@
 Tables of `mode: Asynchronous` are in `async_schema`.
 """
 
-FORMAT = 7
+FORMAT = 8
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
 _SAME = "step = NEW.step AND epoch = NEW.epoch AND idx = NEW.idx"
@@ -92,6 +92,7 @@ CREATE TABLE trajectories (
   {_IDENTITY}, sample INTEGER NOT NULL,
   attempt INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0,
   version INTEGER, replica TEXT, finish TEXT, reward REAL,
+  terms TEXT, -- The value of each rule, as JSON; absent before the reward, and where only the sum is known.
   tokens INTEGER, -- How far it came, once its round is closed: whole if it has a `finish`, else stopped there.
   outcome TEXT CHECK (outcome IN ('trained', 'discarded')), reason TEXT,
   PRIMARY KEY (step, epoch, idx, sample),
@@ -115,6 +116,14 @@ CREATE TABLE assigned (
   PRIMARY KEY (epoch, idx, sample),
   FOREIGN KEY (step, epoch, idx, sample) REFERENCES trajectories (step, epoch, idx, sample) ON DELETE CASCADE
 ) WITHOUT ROWID;
+
+-- Responses whose file (`rljob_runtime.samples`) is to be written: with `number` from 0 for the ones that were chosen
+-- when the round closed, and below 0 for those that ended before. `record`: a sample without texts. `tokens`: int32.
+CREATE TABLE kept_samples (
+  step INTEGER NOT NULL, number INTEGER NOT NULL,
+  record TEXT NOT NULL, tokens BLOB NOT NULL,
+  PRIMARY KEY (step, number)
+);
 
 CREATE UNIQUE INDEX trained_once ON trajectories (epoch, idx, sample) WHERE outcome = 'trained';
 """

@@ -17,8 +17,9 @@ from rljob_api.status import RoundKind, RoundReport, RuntimeTotals
 from rljob_runtime.coordinator.store.async_rewind import begin, give_back
 from rljob_runtime.coordinator.store.async_store import AsyncStore
 from rljob_runtime.coordinator.store.connection import Opening, attempts_before, begin_attempts, open_file, transaction
+from rljob_runtime.coordinator.store.kept_samples import KeptSamples
 from rljob_runtime.coordinator.store.pruning import forget_sums, prune
-from rljob_runtime.coordinator.store.records import Boundary, OpenRound, Pool, Tokens, insert_boundary
+from rljob_runtime.coordinator.store.records import Boundary, OpenRound, Pool, Tokens, insert_boundary, terms_text
 from rljob_runtime.coordinator.store.round_history import Remembered, remembered
 from rljob_runtime.perf_model.observed_speed import Speed
 from rljob_runtime.protocols.rewards import Anchors
@@ -39,7 +40,8 @@ class Store:
 
     def __init__(self, path: Path, job: str, opening: Opening | None = None) -> None:
         self._db = open_file(path, job, opening)
-        self.experience = AsyncStore(self._db)
+        self.samples = KeptSamples(self._db)
+        self.experience = AsyncStore(self._db, self.samples)
         """Tables of `mode: Asynchronous`."""
         self._tidied = self._turns = 0
 
@@ -109,6 +111,7 @@ class Store:
             for table in ("rounds", "boundaries", "rewards"):
                 self._db.execute(f"DELETE FROM {table}")
             forget_sums(self._db)
+            self.samples.forget_after(-1)
             begin(self._db, pool)
             insert_boundary(self._db, boundary, anchors)
 
@@ -152,6 +155,7 @@ class Store:
                 self._db.execute(f"DELETE FROM {table} WHERE step > ?", (step,))
             self._lose_versions_after(step)
             self._db.execute("DELETE FROM rounds WHERE step > ?", (step,))
+            self.samples.forget_after(step)
             give_back(self._db, step)
         return True
 
@@ -254,14 +258,18 @@ class Store:
     def score(self, step: int, key: TrajectoryKey, reward: float) -> None:
         """Record a reward."""
         with self._transaction():
-            self._db.execute(f"UPDATE trajectories SET reward = ? WHERE {_WHERE}", (reward, *_row(step, key)))
+            self._db.execute(
+                f"UPDATE trajectories SET reward = ?, terms = ? WHERE {_WHERE}",
+                (float(reward), terms_text(reward), *_row(step, key)),
+            )
 
     def restart(self, step: int, key: TrajectoryKey, failures: int) -> None:
         """Restart a response without tokens."""
         with self._transaction():
+            self.samples.keep_failed(step, key.prompt, key.sample)
             self._db.execute(f"DELETE FROM chunks WHERE {_WHERE}", _row(step, key))
             self._db.execute(
-                f"UPDATE trajectories SET failures = ?, finish = NULL, reward = NULL WHERE {_WHERE}",
+                f"UPDATE trajectories SET failures = ?, finish = NULL, reward = NULL, terms = NULL WHERE {_WHERE}",
                 (failures, *_row(step, key)),
             )
 
@@ -291,6 +299,7 @@ class Store:
             if speed is not None:
                 self._db.execute("UPDATE decisions SET speed = ? WHERE step = ?", (speed.to_json(), step))
             self._settle(step, settlement)
+            self.samples.close_round(step)
             insert_boundary(self._db, boundary, risen)
             self._db.execute("DELETE FROM chunks WHERE step = ?", (step,))
 
