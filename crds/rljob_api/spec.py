@@ -27,6 +27,7 @@ from rljob_api.spec_resources import (
     ReplacementBackOff,
     Rollout,
     RunPolicy,
+    Samples,
     Scheduling,
     Store,
     TemplateMetadata,
@@ -94,6 +95,7 @@ __all__ = [
     "RewardTimeout",
     "Rollout",
     "RunPolicy",
+    "Samples",
     "Scheduling",
     "StreamTraining",
     "TailBatching",
@@ -139,6 +141,7 @@ class RLJobSpec(Model):
     relay: Relay = Relay()
     checkpoint: Checkpoint = Checkpoint()
     store: Store = Store()
+    samples: Samples = Samples()
     failure_policy: FailurePolicy = FailurePolicy()
     scheduling: Scheduling = Scheduling()
 

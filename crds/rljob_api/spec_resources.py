@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WithJsonSchema, WrapValidator
+from pydantic_core import PydanticCustomError
 
 from rljob_api.accelerators import DEFAULT_RESOURCE, Accelerator
 from rljob_api.constants import MAIN_CONTAINER
@@ -247,6 +248,45 @@ class Store(Model):
     keep_rounds: int = Field(default=1000, ge=1, le=1_000_000)
     """Rounds (OnPolicy) or updates (Asynchronous) of which every response is kept; of older ones only sums. A response
     takes about 100 bytes. What checkpoints and predictions need is always kept."""
+
+
+ALL: Literal["All"] = "All"
+"""Every response."""
+MOST_SAMPLES = 10_000
+
+
+def _per_round(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    if value == ALL:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_SAMPLES:
+        advice = f"must be an integer from 0 to {MOST_SAMPLES}, or All"
+        raise PydanticCustomError("spelling", "{advice}", {"advice": advice})
+    return handler(value)
+
+
+PerRound = Annotated[
+    int | Literal["All"],
+    WrapValidator(_per_round),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "minimum": 0, "maximum": MOST_SAMPLES, "pattern": f"^{ALL}$"}),
+]
+
+
+class Samples(Model):
+    """Responses that are kept as text, in `samples/` beside `rounds.jsonl`: to read what the model answers.
+
+    They may change at any time, and take effect with the next round.
+    """
+
+    per_round: PerRound = 8
+    """Responses of each round: a mix of the best, the worst, random ones, and some that are not trained on. All keeps
+    every response, and 0 none."""
+    keep_rounds: int = Field(default=50, ge=1, le=1_000_000)
+    """Rounds whose files are kept, the newest ones."""
+
+    @property
+    def count(self) -> int | None:
+        """Return the most responses of a round; None for all."""
+        return None if self.per_round == ALL else self.per_round
 
 
 class ReplacementBackOff(Model):

@@ -37,6 +37,7 @@ from rljob_runtime.relay.relay import read_key
 from rljob_runtime.relay.segment import SHARED_MEMORY
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.scheduling.repack_gain import merges_that_fit
+from rljob_runtime.training.spec_advantages import advantages_of
 
 LONG, SHORT = 700, 20
 """Tokens: a replica is through with its short responses before it has looked twice, and its long one runs on for many
@@ -255,6 +256,7 @@ async def _play(job: RLJob, model: ModelFolder, placement: ActorPlacement) -> Pl
                 backend,
                 Folders(placement.volume, placement.scratch),
                 term=1,
+                advantages=advantages_of(job.spec),
                 observers=[lambda report, trained: played.reports.append(report)],
                 on_start=lambda coordinator: setattr(replaying, "stop", coordinator.stop),
             )

@@ -14,6 +14,7 @@ from rljob_runtime.coordinator.loop.context import RoundObserver
 from rljob_runtime.local.control_plane import LocalControlPlane
 from rljob_runtime.protocols import Backend
 from rljob_runtime.ray_backend.actors import ActorPlacement
+from rljob_runtime.training.spec_advantages import advantages_of
 from rljob_runtime.workloads import Generator, Workload, parameters
 from rljob_runtime.workloads.scaled import Scaled
 
@@ -98,7 +99,9 @@ async def play_replayed(
     control = LocalControlPlane(job, lambda status: None)
     folders = Folders(placement.volume / f"job-{term}", placement.scratch)
     folders.state.mkdir()
-    finished = await run_job(job, LazyRewards(job.spec), control, backend, folders, term, observers=observers)
+    finished = await run_job(
+        job, LazyRewards(job.spec), control, backend, folders, term, advantages_of(job.spec), observers=observers
+    )
     if finished is None or finished.outcome is not FinishedOutcome.COMPLETE:
         raise RuntimeError(f"{what}: {finished.message if finished else 'interrupted'}")
     return control.status.runtime or RuntimeStatus()

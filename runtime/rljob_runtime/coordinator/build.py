@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api import RLJob
+from rljob_api.spec_resources import Samples
 from rljob_api.status import Finished, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.inputs import LazyRewards, open_prompts
 from rljob_runtime.coordinator.loop.context import RoundObserver
 from rljob_runtime.coordinator.reporting.round_log import RoundJournal, RoundLog, TensorBoard
+from rljob_runtime.coordinator.samples.writer import SampleWriter
+from rljob_runtime.coordinator.store.kept_samples import Advantages
 from rljob_runtime.coordinator.store.opening import EarlyReports, open_store
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import Backend, ControlPlane, PromptSource
@@ -38,6 +41,7 @@ async def run_job(
     backend: Backend,
     folders: Folders,
     term: int,
+    advantages: Advantages,
     observers: Sequence[RoundObserver] = (),
     on_report: Callable[[RuntimeStatus], None] = lambda status: None,
     on_start: Callable[[Coordinator], None] = lambda coordinator: None,
@@ -45,6 +49,7 @@ async def run_job(
 ) -> Finished | None:
     """Run the job's coordinator until the job ends; return its result, or None after `Coordinator.stop`.
 
+    `advantages`: the trainer's, of a group's rewards; samples show them.
     Raises `StoreUnusable` if the state folder belongs to another job, or another process holds its store for longer
     than `patience` seconds.
     """
@@ -61,14 +66,23 @@ async def run_job(
         }
     )
 
+    async def samples_of_spec() -> Samples:
+        return (await control.observe()).job.spec.samples
+
+    samples = SampleWriter(folders.state, store, job.spec.data.seed, advantages, samples_of_spec)
+
     async def prompts_from(model_files: dict[str, bytes]) -> PromptSource:
         await rewards.open(closing)
-        return await asyncio.to_thread(open_prompts, job.spec, model_files, folders.scratch)
+        prompts = await asyncio.to_thread(open_prompts, job.spec, model_files, folders.scratch)
+        samples.use_prompts(prompts)
+        return prompts
 
     async with contextlib.AsyncExitStack() as closing:
         closing.push_async_callback(store.aclose)
         closing.push_async_callback(asyncio.to_thread, journal.close)
+        closing.push_async_callback(samples.close)
         term = await store.do(lambda opened: opened.adopt_term(term))
+        await samples.use(job.spec.samples)
         inputs = CoordinatorInputs(
             control,
             backend,
@@ -77,10 +91,15 @@ async def run_job(
             rewards,
             settings,
             term,
-            observers=[journal, *observers],
+            observers=[journal, samples.round_closed, *observers],
             on_report=on_report,
             before=early.draft if job.status.runtime is not None else None,
         )
         coordinator = Coordinator(inputs)
         on_start(coordinator)
-        return await coordinator.run()
+        writing = asyncio.create_task(samples.run(), name="samples")
+        try:
+            return await coordinator.run()
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)

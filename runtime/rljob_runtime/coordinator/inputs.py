@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -12,7 +12,6 @@ from rljob_api.spec import RLJobSpec
 from rljob_runtime.protocols import (
     PromptRecord,
     PromptsNotUsable,
-    PromptSource,
     RewardFailed,
     RewardsNotUsable,
     RewardsUnavailable,
@@ -43,6 +42,8 @@ class PromptDrawer(Protocol):
     def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]: ...
 
     def prompt(self, key: PromptKey) -> PromptRecord: ...
+
+    def messages(self, key: PromptKey) -> Sequence[Mapping[str, str]]: ...
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
@@ -78,6 +79,10 @@ class ObservedPrompts:
     def prompt(self, key: PromptKey) -> PromptRecord:
         return self._raising_unusable(lambda: self._source.prompt(key))
 
+    async def messages(self, key: PromptKey) -> Sequence[Mapping[str, str]]:
+        """Return a drawn prompt as chat messages."""
+        return await offload(self._raising_unusable, lambda: self._source.messages(key))
+
     async def decode(self, token_ids: Sequence[int]) -> str:
         return await offload(self._source.decode, token_ids)
 
@@ -96,7 +101,7 @@ class ObservedPrompts:
             raise PromptsNotUsable(str(error)) from error
 
 
-def open_prompts(spec: RLJobSpec, model_files: dict[str, bytes], scratch: Path) -> PromptSource:
+def open_prompts(spec: RLJobSpec, model_files: dict[str, bytes], scratch: Path) -> ObservedPrompts:
     """Open the job's prompts with the tokenizer in the model files. Blocks for seconds. Raises `PromptsNotUsable`."""
     from rljob_runtime.data.errors import DataError
     from rljob_runtime.data.prompts import open_prompts as open_data

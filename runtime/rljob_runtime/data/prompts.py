@@ -103,6 +103,13 @@ class PromptSet:
             raise DataError(f"{self._source.name}: {found}")
         return found
 
+    def messages(self, key: PromptKey) -> tuple[Mapping[str, str], ...]:
+        """Return a drawn prompt as chat messages, with the system prompt; text without a template is one message.
+
+        Raises `DataError` as `prompt` does.
+        """
+        return tuple(self._messages(self.prompt(key).text_or_messages))
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode a response to text without special tokens, as rewards receive it."""
         text: Any = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
@@ -175,10 +182,13 @@ class PromptSet:
     def _tokens(self, prompt: TextOrMessages) -> array[int]:
         if not self._data.chat_template:
             return array("i", self._tokenizer(prompt)["input_ids"])
+        return self._templated(self._messages(prompt))
+
+    def _messages(self, prompt: TextOrMessages) -> list[dict[str, str]]:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
         if self._data.system_prompt:
             messages.insert(0, {"role": "system", "content": self._data.system_prompt})
-        return self._templated(messages)
+        return messages
 
     def _templated(self, messages: list[dict[str, str]]) -> array[int]:
         tokens: Any = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)

@@ -8,8 +8,7 @@ import functools
 import logging
 import math
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,7 +36,7 @@ from rljob_runtime.coordinator.control_plane.kubernetes import KubernetesControl
 from rljob_runtime.coordinator.control_plane.lease import LeaseLost, TermLease
 from rljob_runtime.coordinator.control_plane.pod_client import ApiClient
 from rljob_runtime.coordinator.coordinator import Coordinator
-from rljob_runtime.coordinator.core.async_utils import alongside
+from rljob_runtime.coordinator.core.async_utils import alongside, in_daemon_thread
 from rljob_runtime.coordinator.core.event_loop_lag import EventLoopLag
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.inputs import LazyRewards
@@ -50,6 +49,7 @@ from rljob_runtime.entrypoints.ray_node import NodeEnded, tables_held
 from rljob_runtime.ray_backend.actors import ActorPlacement
 from rljob_runtime.ray_backend.backend import RayBackend
 from rljob_runtime.rewards import RewardServerClient
+from rljob_runtime.training.spec_advantages import advantages_of
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +157,7 @@ async def _coordinate(
         ConfirmedBackend(backend, lease.confirm),
         folders,
         term,
+        advantages_of(job.spec),
         observers=[metrics.round],
         on_report=metrics.status,
         on_start=on_start,
@@ -190,7 +191,7 @@ async def _connect(identity: Identity, head: HeadClient) -> None:
                     await asyncio.sleep(0.2)
                     continue
                 try:
-                    await _run_in_daemon_thread(functools.partial(_init_driver, identity, head.node_id))
+                    await in_daemon_thread(functools.partial(_init_driver, identity, head.node_id), "driver")
                     return
                 except (ConnectionError, RuntimeError, ValueError) as error:
                     log.info("the head does not answer yet: %s", error)
@@ -210,34 +211,3 @@ def _init_driver(identity: Identity, node_id: str) -> None:
         log_to_driver=False,
         configure_logging=False,
     )
-
-
-async def _run_in_daemon_thread(work: Callable[[], None]) -> None:
-    """Run blocking work in a thread that the end of the process does not wait for.
-
-    A driver whose head has died retries for `HEAD_ABSENCE_SECONDS`, but the pod must end so that the next one starts a
-    head.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is None:
-            done.set_result(None)
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            work()
-        except BaseException as raised:  # passed to the awaiting caller
-            error = raised
-        # No caller waits if the loop is closed.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(settle, error)
-
-    threading.Thread(target=run, name="driver", daemon=True).start()
-    await done

@@ -25,6 +25,7 @@ from rljob_runtime.ray_backend.actors import ActorPlacement
 from rljob_runtime.ray_backend.backend import RayBackend
 from rljob_runtime.ray_backend.local_ray import LocalRay, local_ray
 from rljob_runtime.relay.segment import SHARED_MEMORY
+from rljob_runtime.training.spec_advantages import advantages_of
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,17 @@ async def _run(
     rewards = LazyRewards(job.spec)
     folders = Folders(placement.volume, placement.scratch)
     playing = asyncio.create_task(
-        run_job(job, rewards, control, backend, folders, term=1, observers=[observe], on_start=started)
+        run_job(
+            job,
+            rewards,
+            control,
+            backend,
+            folders,
+            term=1,
+            advantages=advantages_of(job.spec),
+            observers=[observe],
+            on_start=started,
+        )
     )
     ended = asyncio.create_task(node.ended())
     try:

@@ -75,6 +75,9 @@ TYPES = [
     one("spec.streamTraining.enabled", "auto", "must be true, false or Auto"),
     one("spec.repack.enabled", "Sometimes", "must be true or false"),
     one("spec.tailBatching.promptFactor", "auto", "must be a number from 1 to 4, or Auto"),
+    one("spec.samples.perRound", "all", "must be an integer from 0 to 10000, or All"),
+    one("spec.samples.perRound", True, "must be an integer from 0 to 10000, or All"),
+    one("spec.samples.perRound", 2.5, "must be an integer from 0 to 10000, or All"),
     one("spec.tailBatching.responseFactor", True, "must be a number from 1 to 4, or Auto", server=False),
 ]
 
@@ -118,6 +121,9 @@ RANGES = [
     one("spec.rewards[0].timeout.factor", 0.5, "must be at least 1"),
     one("spec.rollout.allowedTensorParallelSizes", [], "must have 1 or more entries"),
     one("spec.tailBatching.promptFactor", 0.9, "must be at least 1"),
+    one("spec.samples.perRound", -1, "must be an integer from 0 to 10000, or All"),
+    one("spec.samples.perRound", 10_001, "must be an integer from 0 to 10000, or All"),
+    one("spec.samples.keepRounds", 0, "must be at least 1"),
     one("spec.tailBatching.responseFactor", 50, "must be at most 4"),
     one("spec.algorithm.dynamicSampling.maxPromptFactor", 0.5, "must be at least 1"),
     one("spec.algorithm.dynamicSampling.maxPromptFactor", 1000, "must be at most 100"),

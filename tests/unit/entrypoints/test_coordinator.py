@@ -7,7 +7,8 @@ import pytest
 import ray
 
 from rljob_runtime.coordinator.control_plane.lease import LeaseLost
-from rljob_runtime.entrypoints.coordinator import _disconnect_from_ray, _run_in_daemon_thread
+from rljob_runtime.coordinator.core.async_utils import in_daemon_thread
+from rljob_runtime.entrypoints.coordinator import _disconnect_from_ray
 
 
 def test_the_program_ends_while_the_driver_still_waits() -> None:
@@ -19,7 +20,7 @@ def test_the_program_ends_while_the_driver_still_waits() -> None:
 
     async def program() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(_run_in_daemon_thread(stuck), 0.05)
+            await asyncio.wait_for(in_daemon_thread(stuck, "driver"), 0.05)
 
     asyncio.run(program())
     assert not came_back.is_set()
@@ -32,7 +33,7 @@ def test_what_the_driver_raises_is_raised() -> None:
         raise ConnectionError("no head")
 
     with pytest.raises(ConnectionError, match="no head"):
-        asyncio.run(_run_in_daemon_thread(refused))
+        asyncio.run(in_daemon_thread(refused, "driver"))
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -69,6 +71,35 @@ async def alongside(work: Coroutine[Any, Any, T], *needed: Coroutine[Any, Any, N
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
+    """Run blocking work in a thread that neither a cancelled caller nor the end of the process waits for.
+
+    It suits work that may block for ever, as on a volume that does not answer."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is None:
+            done.set_result(cast(T, result))
+        else:
+            done.set_exception(error)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except BaseException as raised:  # passed to the awaiting caller
+            error = raised
+        # No caller waits if the loop is closed.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await done
 
 
 CLOSE_SECONDS = 1.0

@@ -13,6 +13,7 @@ from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.reporting.round_log import ROUNDS_NOT_LOGGED
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
+from rljob_runtime.coordinator.samples.writer import SAMPLES_NOT_WRITTEN
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
@@ -25,6 +26,10 @@ log = logging.getLogger(__name__)
 RoundObserver = Callable[[RoundReport, TrainReport], StatusWarning | None]
 """Called for every closed round or update: round log, TensorBoard, metrics. It must not block. It returns a warning
 about earlier rounds, or None."""
+
+
+OBSERVER_REASONS = (ROUNDS_NOT_LOGGED, SAMPLES_NOT_WRITTEN)
+"""Reasons of these warnings. Each disappears with the next round that no observer warns about."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +49,15 @@ class CoordinatorContext:
 
     def notify_closed(self, report: RoundReport, trained: TrainReport) -> None:
         """Call the observers for a closed round or update. Their errors are only logged."""
-        problem: StatusWarning | None = None
+        problems: dict[str, StatusWarning | None] = dict.fromkeys(OBSERVER_REASONS)
         for observe in self.observers:
             try:
-                problem = observe(report, trained) or problem
+                if (problem := observe(report, trained)) is not None:
+                    problems[problem.reason] = problem
             except Exception:  # an observer must not end the job
                 log.exception("an observer failed over round %d", report.round)
-        self.reporter.problem(ROUNDS_NOT_LOGGED, problem)
+        for reason, found in problems.items():
+            self.reporter.problem(reason, found)
 
 
 class TrainingLoop(Protocol):

@@ -49,6 +49,7 @@ FIELDS = {
     3: "295b26035c34695b",
     4: "05f72e03ed888935",
     5: "5f213f894ce66c42",
+    6: "f43c483b12d7d052",
 }
 """Digest of the names of all fields, by schema revision."""
 
@@ -68,12 +69,14 @@ def test_it_is_structural_and_of_few_keywords() -> None:
         "type", "format", "description", "properties", "required", "items", "additionalProperties", "default", "enum",
         "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength", "minItems",
         "maxItems", "maxProperties", "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
-        "x-kubernetes-map-type", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
+        "x-kubernetes-int-or-string", "x-kubernetes-map-type", "x-kubernetes-preserve-unknown-fields",
+        "x-kubernetes-validations",
     }  # fmt: skip
     for path, node in NODES.items():
         assert node.keys() <= known, path
-        # Without a type only where servers are told to keep what they find: fields that take Auto.
-        assert "type" in node or node.get("x-kubernetes-preserve-unknown-fields"), path
+        # Without a type only where servers are told to keep what they find: fields that take Auto or All.
+        untyped = ("x-kubernetes-preserve-unknown-fields", "x-kubernetes-int-or-string")
+        assert "type" in node or any(node.get(name) for name in untyped), path
         assert not ("properties" in node and "additionalProperties" in node), path
 
 

@@ -1,0 +1,1 @@
+"""Samples: writes the responses that the store keeps for people into files."""

@@ -1,0 +1,151 @@
+"""Sample writer: turns the samples that wait in the store into files, one round after the other.
+
+It runs beside the rounds and none waits for it: texts are decoded and files are written in threads, a few responses at
+a time. A round whose file cannot be written loses its samples, and the job goes on with a warning."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from rljob_api.spec_resources import Samples
+from rljob_api.status import RoundReport, StatusWarning
+from rljob_runtime.coordinator.core.async_utils import in_daemon_thread, wait_for_event
+from rljob_runtime.coordinator.store.kept_samples import ROUNDS_DUE, Advantages, KeptSample, SampleRules
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.store_thread import StoreAccess
+from rljob_runtime.protocols import PeerError, TrainReport
+from rljob_runtime.protocols.trajectory import PromptKey
+from rljob_runtime.samples import Sample, SampleFolder
+
+log = logging.getLogger(__name__)
+
+SAMPLES_NOT_WRITTEN = "SamplesNotWritten"
+"""The reason of the warning that the writer reports."""
+
+READ_AT_ONCE = 64
+"""Samples in one call to the store, so that other calls do not wait long."""
+CLOSE_SECONDS = 10.0
+
+
+class PromptTexts(Protocol):
+    """Texts of prompts and responses; `coordinator.inputs.ObservedPrompts` implements it."""
+
+    async def messages(self, key: PromptKey) -> Sequence[Mapping[str, str]]: ...
+
+    async def decode(self, token_ids: Sequence[int]) -> str: ...
+
+
+class SampleWriter:
+    """Writes the samples of one job. `spec` reads the present `spec.samples`, which may change.
+
+    Call `use` before the first round, `run` beside the coordinator, and `close` after it. `round_closed` is a
+    `RoundObserver`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        store: StoreAccess,
+        seed: int,
+        advantages: Advantages,
+        spec: Callable[[], Awaitable[Samples]],
+    ) -> None:
+        self._folder = SampleFolder(folder)
+        self._store = store
+        self._seed = seed
+        self._advantages = advantages
+        self._spec = spec
+        self._keep = 1
+        self._prompts: PromptTexts | None = None
+        self._due = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._waiting = 0
+        """Rounds that closed since all files were written."""
+        self._lost, self._why = 0, ""
+
+    async def use(self, spec: Samples) -> None:
+        """Keep samples by these settings from the next round that closes."""
+        self._keep = spec.keep_rounds
+        rules = SampleRules(spec.count, self._seed, self._advantages)
+        await self._store.do(lambda store: store.samples.use(rules))
+
+    def use_prompts(self, prompts: PromptTexts) -> None:
+        """Begin with files: the tokenizer is there."""
+        self._prompts = prompts
+        self._due.set()
+
+    def round_closed(self, report: RoundReport, trained: TrainReport) -> StatusWarning | None:
+        """Write the round soon. Return a warning while samples are missing."""
+        self._waiting += 1
+        self._due.set()
+        return self.problem()
+
+    def problem(self) -> StatusWarning | None:
+        """Return a warning if the last file could not be written, or too many wait."""
+        dropped = max(0, self._waiting - ROUNDS_DUE)
+        missing = []
+        if self._why:
+            missing.append(f"the samples of {self._lost} rounds could not be written ({self._why})")
+        if dropped:
+            missing.append(f"the samples of {dropped} rounds were not kept: the volume does not answer")
+        if not missing:
+            return None
+        cure = f"Training continues. Check that {self._folder.path} can be written to and has space."
+        return StatusWarning(reason=SAMPLES_NOT_WRITTEN, message=f"{'; '.join(missing)}. {cure}"[:2048])
+
+    async def run(self) -> None:
+        """Write rounds until cancelled."""
+        while True:
+            await wait_for_event(self._due, None)
+            await self._write_due()
+            try:
+                await self.use(await self._spec())
+            except PeerError as error:
+                log.warning("spec.samples cannot be read, the last one is used: %s", error)
+
+    async def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Write the rounds that wait, for at most `seconds`. The rest waits for the next coordinator."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._write_due()
+
+    async def _write_due(self) -> None:
+        if self._prompts is None:
+            return
+        async with self._writing:
+            closed = self._waiting
+            for step in await self._store.do(lambda store: store.samples.due()):
+                await self._write(step, self._prompts)
+            self._waiting -= closed
+
+    async def _write(self, step: int, prompts: PromptTexts) -> None:
+        """Write a round's file, then delete its samples in the store."""
+        try:
+            samples = await self._texts(step, prompts)
+            await in_daemon_thread(lambda: self._folder.write(step, samples, self._keep), "samples")
+            self._why = ""
+        except Exception as error:  # a bad folder, a full disk, a prompt or a text that cannot be decoded
+            self._lost, self._why = self._lost + 1, str(error) or type(error).__name__
+            log.warning("the samples of round %d are not written: %s", step, self._why)
+        await self._store.do(lambda store: store.samples.written(step))
+
+    async def _texts(self, step: int, prompts: PromptTexts) -> list[Sample]:
+        found: list[Sample] = []
+        while part := await self._store.do(partial(_read, step, len(found))):
+            found += [await _with_texts(kept, prompts) for kept in part]
+        return found
+
+
+def _read(step: int, first: int, store: Store) -> list[KeptSample]:
+    return store.samples.read(step, first, READ_AT_ONCE)
+
+
+async def _with_texts(kept: KeptSample, prompts: PromptTexts) -> Sample:
+    messages = await prompts.messages(PromptKey.parse(kept.sample.prompt_id))
+    return replace(kept.sample, prompt=tuple(messages), response=await prompts.decode(kept.token_ids))

@@ -1,0 +1,14 @@
+"""Spec advantages: the advantages of a job's groups, for samples that people read. It imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from rljob_api.spec import RLJobSpec
+from rljob_runtime.training.algorithm.advantage import group_advantages
+
+
+def advantages_of(spec: RLJobSpec) -> Callable[[Sequence[float]], Sequence[float]]:
+    """Return the function from a group's rewards to its advantages, as the trainer computes them."""
+    return partial(group_advantages, by_std=spec.algorithm.normalize_advantages_by_std)

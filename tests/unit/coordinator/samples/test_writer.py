@@ -1,0 +1,189 @@
+"""Files of samples: complete after any restart, and no volume holds a round up or ends a job."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rljob_api.spec_resources import Samples
+from rljob_api.status import RoundKind, RoundReport
+from rljob_runtime.coordinator.samples import writer as writer_module
+from rljob_runtime.coordinator.samples.writer import SAMPLES_NOT_WRITTEN, SampleWriter
+from rljob_runtime.coordinator.store.records import Boundary, Tokens
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols import TrainReport
+from rljob_runtime.protocols.rewards import Reward
+from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
+from rljob_runtime.samples import SampleFolder
+from rljob_runtime.scheduling.round import PromptOutcome, RoundOutcome, RoundPlan, RoundShape
+
+TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
+
+
+class Texts:
+    """Prompts and texts by their numbers. `breaks`: decoding raises."""
+
+    breaks = False
+
+    async def messages(self, key: PromptKey) -> Sequence[dict[str, str]]:
+        return [{"role": "user", "content": f"question {key.index}"}]
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        if self.breaks:
+            raise ValueError("no such token")
+        return " ".join(map(str, token_ids))
+
+
+class Access:
+    """`StoreAccess` in this thread."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    async def do(self, work):
+        return work(self.store)
+
+
+def opened(folder: Path) -> Store:
+    store = Store(folder / "state.db", "uid-1")
+    if store.boundary() is None:
+        store.start_at(Boundary(0, Cursor()))
+        store.publish(1, 0)
+    return store
+
+
+def writer_of(folder: Path, store: Store, spec: Samples) -> SampleWriter:
+    async def present() -> Samples:
+        return spec
+
+    return SampleWriter(folder, Access(store), 7, lambda rewards: [0.0 for _ in rewards], present)
+
+
+def play_round(store: Store, step: int, prompts: int = 1) -> None:
+    """Two responses to each prompt are trained on."""
+    keys = tuple(PromptKey(step, index) for index in range(prompts))
+    plan = RoundPlan(step, 1, RoundShape(RoundKind.PLAIN, prompts, 2, prompts, 2), keys)
+    store.open_round(plan, Cursor(step, prompts))
+    places = plan.trajectories()
+    store.launched(step, 1, [(key, Lease("rollout-0", 1)) for key in places])
+    ended = [Response(key, 1, 1, (1, key.sample), (-1.0, -1.0), FinishReason.STOP, "rollout-0") for key in places]
+    store.finish(step, [Tokens(one.key, 0, one.token_ids, one.logprobs) for one in ended], ended)
+    for key in places:
+        store.score(step, key, Reward(float(key.sample), {"right": float(key.sample)}))
+    store.assign(step, places)
+    outcome = RoundOutcome(keys, dict.fromkeys(keys, PromptOutcome.TRAINED), {}, places)
+    store.close_round(outcome, Boundary(step, Cursor(step, prompts)))
+
+
+def close(writer: SampleWriter, number: int):
+    return writer.round_closed(RoundReport(round=number), TRAINED)
+
+
+async def written(folder: Path, number: int) -> list[str]:
+    async with asyncio.timeout(20):
+        while number not in SampleFolder(folder).rounds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return [one.response for one in SampleFolder(folder).read(number)]
+
+
+async def test_rounds_are_written_while_others_run_and_settings_may_change(tmp_path):
+    store = opened(tmp_path)
+    settings = Samples(per_round=1, keep_rounds=2)
+    writer = writer_of(tmp_path, store, settings)
+
+    async def present() -> Samples:
+        return settings
+
+    writer._spec = present
+    await writer.use(settings)
+    play_round(store, 1)
+    task = asyncio.create_task(writer.run())
+    close(writer, 1)
+    await asyncio.sleep(0.05)
+    assert SampleFolder(tmp_path).rounds() == [], "no tokenizer yet"
+    writer.use_prompts(Texts())
+    assert await written(tmp_path, 1) == ["1 1"], "the best"
+    settings = Samples(per_round="All", keep_rounds=2)
+    for step in (2, 3, 4):
+        play_round(store, step)
+        close(writer, step)
+        await written(tmp_path, step)
+        await asyncio.sleep(0.05)
+    assert await written(tmp_path, 4) == ["1 0", "1 1"]
+    assert SampleFolder(tmp_path).rounds() == [3, 4]
+    (one, other) = SampleFolder(tmp_path).read(4)
+    assert one.prompt == ({"role": "user", "content": "question 0"},)
+    assert (other.reward, other.rewards) == (1.0, {"right": 1.0})
+    assert store.samples.due() == ()
+    assert writer.problem() is None
+    task.cancel()
+    store.close()
+
+
+async def test_a_restarted_coordinator_writes_what_the_former_one_left(tmp_path):
+    store = opened(tmp_path)
+    await writer_of(tmp_path, store, Samples()).use(Samples(per_round="All"))
+    play_round(store, 1, prompts=70)
+    store.close()
+    store = opened(tmp_path)
+    writer = writer_of(tmp_path, store, Samples())
+    await writer.use(Samples())
+    writer.use_prompts(Texts())
+    await writer.close()
+    texts = [one.response for one in SampleFolder(tmp_path).read(1)]
+    assert texts == ["1 0", "1 1"] * 70, "more than one call to the store brings"
+    assert store.samples.due() == ()
+    store.close()
+
+
+@pytest.mark.parametrize("fault", ["folder", "text"])
+async def test_what_cannot_be_written_costs_its_samples_and_a_warning(tmp_path, fault):
+    store, texts = opened(tmp_path), Texts()
+    writer = writer_of(tmp_path, store, Samples())
+    await writer.use(Samples())
+    writer.use_prompts(texts)
+    texts.breaks = fault == "text"
+    if fault == "folder":
+        (tmp_path / "samples").write_text("in the way")
+    play_round(store, 1)
+    await writer.close()
+    warning = close(writer, 1)
+    assert warning is not None
+    assert warning.reason == SAMPLES_NOT_WRITTEN
+    assert warning.message.startswith("the samples of 1 rounds could not be written (")
+    assert warning.message.endswith("Training continues. Check that "
+                                    f"{tmp_path / 'samples'} can be written to and has space.")  # fmt: skip
+    assert store.samples.due() == (), "no space is taken for it"
+    texts.breaks = False
+    (tmp_path / "samples").unlink(missing_ok=True)
+    play_round(store, 2)
+    await writer.close()
+    assert writer.problem() is None
+    assert SampleFolder(tmp_path).rounds() == [2]
+    store.close()
+
+
+async def test_a_volume_that_does_not_answer_delays_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer_module, "ROUNDS_DUE", 2)
+    store, answers = opened(tmp_path), threading.Event()
+    writer = writer_of(tmp_path, store, Samples())
+    await writer.use(Samples())
+    writer.use_prompts(Texts())
+    monkeypatch.setattr(writer._folder, "write", lambda *given: answers.wait(30))
+    task = asyncio.create_task(writer.run())
+    told = []
+    for step in range(1, 5):
+        play_round(store, step)
+        told.append(close(writer, step))
+        await asyncio.sleep(0.05)
+    assert told[:2] == [None, None]
+    assert told[3] is not None
+    assert told[3].message.startswith("the samples of 2 rounds were not kept: the volume does not answer")
+    began = asyncio.get_running_loop().time()
+    task.cancel()
+    await writer.close(seconds=0.1)
+    assert asyncio.get_running_loop().time() - began < 5
+    answers.set()
+    store.close()
