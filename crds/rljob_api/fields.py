@@ -179,9 +179,9 @@ LabelKey = text_type(
 FunctionPath = text_type(
     r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", "must be module:function, e.g. my_rewards.math:score", 253
 )
-FolderOrFile = text_type(
-    r"/[^\0]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^\0]*)?",
-    "must be an absolute path such as /data/train, or pvc://CLAIM/PATH",
+DatasetSource = text_type(
+    r"/[^\0]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^\0]*)?|hf://[\w.-]+/[\w.-]+",
+    "must be an absolute path such as /data/train, pvc://CLAIM/PATH, or hf://ORG/NAME",
     1024,
 )
 PromptFileSource = text_type(

@@ -9,8 +9,8 @@ from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WithJ
 from pydantic_core import PydanticCustomError
 
 from rljob_api.fields import (
+    DatasetSource,
     FieldName,
-    FolderOrFile,
     FreeForm,
     Model,
     ModelSource,
@@ -96,27 +96,34 @@ class ModelSpec(Model):
 
 
 class PromptFile(Model):
-    """A JSONL file: one JSON object a line, UTF-8."""
+    """A file of records: JSONL, JSON (a list of objects), CSV or TSV (with a header), Parquet or Arrow.
+
+    The first bytes and the name tell which.
+    """
 
     path: PromptFileSource
     """The file: an absolute path in the pods, pvc://CLAIM/PATH, or package://rljob/NAME for a built-in one."""
     prompt_field: FieldName = "prompt"
     """Field with the prompt: a string, or a list of chat messages."""
     answer_field: FieldName = "answer"
-    """Field with the reference answer that rewards compare with."""
+    """Field with the reference answer that rewards compare with. A name with dots is a path into objects, e.g.
+    reward_model.ground_truth."""
 
 
 class PromptDataset(Model):
-    """A data set saved to disk by Hugging Face `datasets`."""
+    """A data set of Hugging Face `datasets`: one saved by `save_to_disk`, a folder of data files, or one of the hub."""
 
-    path: FolderOrFile
-    """The folder: an absolute path in the pods, or pvc://CLAIM/PATH."""
+    path: DatasetSource
+    """The folder: an absolute path in the pods, or pvc://CLAIM/PATH. Or hf://ORG/NAME, which is
+    downloaded."""
+    config: Task | None = None
+    """Which configuration, where the data set has several, e.g. main. Not for one saved by `save_to_disk`."""
     split: Task = "train"
-    """Which split, when the folder holds several."""
+    """Which split, where it has several."""
     prompt_field: FieldName = "prompt"
     """Column with the prompt: a string, or a list of chat messages."""
     answer_field: FieldName = "answer"
-    """Column with the reference answer that rewards compare with."""
+    """Column with the reference answer that rewards compare with. A name with dots is a path into objects."""
 
 
 class ReasoningGym(Model):
@@ -134,9 +141,9 @@ class Prompts(Model):
     """The source of prompts: exactly one of the fields."""
 
     file: PromptFile | None = None
-    """A JSONL file."""
+    """A file: JSONL, JSON, CSV, Parquet or Arrow."""
     dataset: PromptDataset | None = None
-    """A folder of Hugging Face `datasets`."""
+    """A data set of Hugging Face `datasets`."""
     reasoning_gym: ReasoningGym | None = None
     """A task of reasoning-gym."""
 

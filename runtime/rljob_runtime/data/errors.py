@@ -17,12 +17,13 @@ class DataError(ValueError):
 class BadRecord:
     """A record that cannot be used.
 
-    `where` is "line 7" or "record 7".
+    `where` is "line 7" or "record 7". `tokens` is the number of tokens of a prompt that is too long.
     """
 
     index: int
     where: str
     reason: str
+    tokens: int | None = None
 
     def __str__(self) -> str:
         return f"{self.where}: {self.reason}"
@@ -32,8 +33,14 @@ SHOWN = 10
 """Bad records that a message lists. Further ones are counted."""
 
 
-def too_many(name: str, bad: Sequence[BadRecord]) -> DataError:
-    """Return the error for bad records that must not be skipped."""
+def too_many(name: str, bad: Sequence[BadRecord], total: int) -> DataError:
+    """Return the error for bad records among `total` that must not be skipped."""
+    tokens = [record.tokens for record in bad if record.tokens is not None]
+    if len(tokens) == len(bad) > 1:
+        longest = max(tokens)
+        count = f"{len(bad)} of {total} prompts are longer than spec.data.maxPromptTokens; the longest has {longest}"
+        cure = f"Set it to {longest} or more, or set spec.data.onInvalidRecord: Skip to leave them out"
+        return DataError(f"{name}: {count}. {cure}")
     listed = "; ".join(map(str, bad[:SHOWN]))
     more = f"; and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
     count = "1 bad record" if len(bad) == 1 else f"{len(bad)} bad records"

@@ -12,7 +12,8 @@ from rljob_runtime.data.errors import BadRecord, DataError, too_many
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.data.prompt_cache import PromptCache
-from rljob_runtime.data.records import GymTask, RecordSource, StoredDataset, TextOrMessages, read_file
+from rljob_runtime.data.records import GymTask, RecordSource, open_dataset, read_file
+from rljob_runtime.data.rows import TextOrMessages
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.stop_tokens import stop_token_ids
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
@@ -119,7 +120,7 @@ class PromptSet:
         found = self._prepared(index)
         if isinstance(found, BadRecord):
             if self._data.on_invalid_record is OnInvalidRecord.FAIL:
-                raise too_many(self._source.name, [found])
+                raise too_many(self._source.name, [found], len(self._source))
             self._skipped[index] = found
         return found
 
@@ -128,7 +129,7 @@ class PromptSet:
         prepared = map(self._prepared, range(len(self._source)))
         bad = [found for found in prepared if isinstance(found, BadRecord)]
         if bad and self._data.on_invalid_record is OnInvalidRecord.FAIL:
-            raise too_many(self._source.name, bad)
+            raise too_many(self._source.name, bad, len(self._source))
         self._skipped = {each.index: each for each in bad}
         if len(bad) == len(self._source):
             raise DataError(f"{self._source.name}: not one of {len(bad)} records can be used; {bad[0]}")
@@ -167,7 +168,7 @@ class PromptSet:
             return BadRecord(index, record.where, f"the model's {self._refusing_part} refuses it: {_shortened(error)}")
         if len(tokens) > self._data.max_prompt_tokens:
             reason = f"{len(tokens)} tokens; spec.data.maxPromptTokens is {self._data.max_prompt_tokens}"
-            return BadRecord(index, record.where, reason)
+            return BadRecord(index, record.where, reason, len(tokens))
         if not tokens:
             return BadRecord(index, record.where, "no tokens")
         prompt = Prompt(index, record.text_or_messages, tokens, record.answer, record.metadata)
@@ -200,15 +201,12 @@ def _shortened(error: Exception) -> str:
     return " ".join(f"{error}".split())[:200] or type(error).__name__
 
 
-def open_source(prompts: Prompts, seed: int) -> RecordSource:
-    """Open the records that a spec names.
-
-    Raises `DataError`.
-    """
+def open_source(prompts: Prompts, seed: int, cache_dir: Path) -> RecordSource:
+    """Open the records that a spec names. Downloads go below `cache_dir`. Raises `DataError`."""
     if prompts.file:
         return read_file(prompts.file)
     if prompts.dataset:
-        return StoredDataset(prompts.dataset)
+        return open_dataset(prompts.dataset, cache_dir)
     if prompts.reasoning_gym:
         return GymTask(prompts.reasoning_gym, seed)
     raise DataError("spec.data.prompts names no source; one of file, dataset and reasoningGym would be right")
@@ -235,4 +233,4 @@ def open_prompts(
         stop = stop_token_ids(model_files, tokenizer)
     except ModelError as error:
         raise DataError(str(error)) from error
-    return PromptSet(open_source(data.prompts, data.seed), data, tokenizer, stop, problem)
+    return PromptSet(open_source(data.prompts, data.seed, scratch), data, tokenizer, stop, problem)

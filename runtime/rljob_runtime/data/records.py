@@ -1,36 +1,21 @@
-"""Record sources: a JSONL file, a data set on disk, a reasoning-gym task.
-
-A record has a prompt, an answer and other fields.
-"""
+"""Record sources: a file, a data set on disk or of the hub, a reasoning-gym task."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from rljob_api.constants import claim_path
 from rljob_api.spec_training import PromptDataset, PromptFile, ReasoningGym
 from rljob_runtime.data.errors import BadRecord, DataError
+from rljob_runtime.data.rows import Fields, Record, kind_of, parse_row, value_at
+from rljob_runtime.data.tables import Format, TableRecords, format_of, read_arrow, read_csv, read_json
 
-TextOrMessages = str | tuple[Mapping[str, str], ...]
 SHIPPED = "package://rljob/"
-ROLES = ("system", "user", "assistant", "tool")
-
-
-@dataclass(frozen=True)
-class Record:
-    """A usable record before tokenisation."""
-
-    index: int
-    where: str
-    text_or_messages: TextOrMessages
-    answer: Any
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+HUB = "hf://"
 
 
 class RecordSource(Protocol):
@@ -65,24 +50,47 @@ class InMemory:
         return self._records[index]
 
 
-def read_file(source: PromptFile) -> InMemory:
-    """Read the records of a JSONL file.
+def read_file(source: PromptFile) -> RecordSource:
+    """Read the records of a file: JSONL, JSON, CSV, Parquet or Arrow.
 
-    Blank lines are skipped. Raises `DataError` when the file cannot be read at all.
+    Raises `DataError` when the file cannot be read at all.
     """
     path = local_path(source.path)
     name = f"spec.data.prompts.file {path}"
     if not path.exists():
         raise DataError(f"{name} does not exist")
     if not path.is_file():
-        raise DataError(f"{name} is no file; a JSONL file would be right, one JSON object a line")
-    records: list[Record | BadRecord] = []
+        raise DataError(f"{name} is no file; a JSONL, JSON, CSV, Parquet or Arrow file would be right")
+    fields = Fields(source.prompt_field, source.answer_field)
     try:
-        for number, offset, raw in _lines(path):
-            records.append(_parse_line(len(records), number, offset, raw, source))
+        with path.open("rb") as file:
+            head = file.read(8)
+        match _format(name, path, head):
+            case Format.PARQUET | Format.ARROW as kind:
+                return read_arrow(name, path, kind, fields)
+            case Format.CSV:
+                return InMemory(name, read_csv(name, path, fields))
+            case Format.JSON:
+                return InMemory(name, read_json(name, path, fields))
+            case _:
+                return InMemory(name, read_jsonl(path, fields))
     except OSError as error:
         raise DataError(f"{name} cannot be read: {error.strerror}") from error
-    return InMemory(name, records)
+
+
+def _format(name: str, path: Path, head: bytes) -> Format:
+    try:
+        return format_of(path, head)
+    except DataError as error:
+        raise DataError(f"{name} {error}") from None
+
+
+def read_jsonl(path: Path, fields: Fields) -> list[Record | BadRecord]:
+    """Read a file with a JSON object a line. Blank lines are skipped. Raises `OSError`."""
+    records: list[Record | BadRecord] = []
+    for number, offset, raw in _lines(path):
+        records.append(_parse_line(len(records), number, offset, raw, fields))
+    return records
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
@@ -97,7 +105,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
             offset += len(raw)
 
 
-def _parse_line(index: int, number: int, offset: int, raw: bytes, source: PromptFile) -> Record | BadRecord:
+def _parse_line(index: int, number: int, offset: int, raw: bytes, fields: Fields) -> Record | BadRecord:
     where = f"line {number}"
     try:
         row = json.loads(raw.decode())
@@ -111,13 +119,12 @@ def _parse_line(index: int, number: int, offset: int, raw: bytes, source: Prompt
     except RecursionError:
         return BadRecord(index, where, "not JSON that can be read: nested too deeply")
     if not isinstance(row, dict):
-        return BadRecord(index, where, f"{_kind(row)} where a JSON object would be right")
+        return BadRecord(index, where, f"{kind_of(row)} where a JSON object would be right")
     if _MAY_BE_HALF.search(raw) is not None and (problem := _check_characters(row)) is not None:
         return BadRecord(index, where, problem)
-    if isinstance(row.get(source.answer_field), float):
-        # The reference keeps the spelling of the file: 1e-05 must not become another number, nor 72.0 another text.
-        row[source.answer_field] = json.loads(raw, parse_float=str, parse_constant=float)[source.answer_field]
-    return parse_row(index, where, row, source.prompt_field, source.answer_field)
+    if isinstance(value_at(row, fields.answer), float):
+        row = fields.with_spelled_answer(row, json.loads(raw, parse_float=str, parse_constant=float))
+    return parse_row(index, where, row, fields)
 
 
 _MAY_BE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -134,47 +141,67 @@ def _check_characters(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-class StoredDataset:
-    """A split of a data set that Hugging Face `datasets` saved to disk.
+def open_dataset(source: PromptDataset, cache_dir: Path) -> TableRecords:
+    """Open a split of a data set: a folder, or one of the Hugging Face hub.
 
-    Rows are read on access.
+    A data set of the hub is downloaded into `cache_dir` once. Rows are read on access. Raises `DataError`.
     """
-
-    checked_ahead = True
-
-    def __init__(self, source: PromptDataset):
-        import datasets
-
+    if source.path.startswith(HUB):
+        name = f"spec.data.prompts.dataset {source.path}"
+        path = _hub_folder(name, source.path.removeprefix(HUB), cache_dir)
+    else:
         path = local_path(source.path)
-        self.name = f"spec.data.prompts.dataset {path}"
+        name = f"spec.data.prompts.dataset {path}"
         if not path.exists():
-            raise DataError(f"{self.name} does not exist")
-        try:
-            found = datasets.load_from_disk(str(path))
-        except (OSError, ValueError, KeyError, IndexError) as error:
-            raise DataError(f"{self.name} is no data set saved by save_to_disk: {error}") from error
-        if isinstance(found, datasets.DatasetDict):
-            if source.split not in found:
-                raise DataError(f"{self.name} has no split {source.split!r}; it has {', '.join(found)}")
-            found = found[source.split]
-        for name in (source.prompt_field, source.answer_field):
-            if name not in found.column_names:
-                raise DataError(f"{self.name} has no column {name!r}; it has {', '.join(found.column_names)}")
-        if not len(found):
-            raise DataError(f"{self.name} is empty: there are no prompts to draw")
-        self._rows = found
-        self._source = source
+            raise DataError(f"{name} does not exist")
+    rows = _dataset(name, path, source, cache_dir)
+    return TableRecords(name, rows, Fields(source.prompt_field, source.answer_field))
 
-    def __len__(self) -> int:
-        return len(self._rows)
 
-    def __getitem__(self, index: int) -> Record | BadRecord:
-        where = f"record {index}"
-        try:
-            row = self._rows[index]
-        except (OSError, ValueError) as error:
-            return BadRecord(index, where, f"cannot be read: {error}")
-        return parse_row(index, where, row, self._source.prompt_field, self._source.answer_field)
+def _dataset(name: str, path: Path, source: PromptDataset, cache_dir: Path) -> Any:
+    """Return a split that `save_to_disk` wrote, or that `load_dataset` reads from a folder of data files."""
+    import datasets
+
+    saved = (path / "state.json").exists() or (path / "dataset_dict.json").exists()
+    if saved and source.config is not None:
+        raise DataError(f"{name} was saved by save_to_disk, which keeps no config; leave config out")
+    try:
+        found = datasets.load_from_disk(str(path)) if saved else _load_dataset(str(path), source, cache_dir)
+    except (OSError, ValueError, KeyError, IndexError, datasets.exceptions.DatasetsError) as error:
+        right = "saved by save_to_disk" if saved else "saved by save_to_disk, and no folder of data files"
+        raise DataError(f"{name} is no data set {right}: {_one_line(error)}") from error
+    if isinstance(found, datasets.DatasetDict):
+        if source.split not in found:
+            raise DataError(f"{name} has no split {source.split!r}; it has {', '.join(found)}")
+        found = found[source.split]
+    return found
+
+
+def _hub_folder(name: str, repository: str, cache_dir: Path) -> Path:
+    """Return the folder of a data set of the hub, downloaded once."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(repository, repo_type="dataset", cache_dir=cache_dir / "hub"))
+    except HFValidationError as error:
+        raise DataError(f"{name}: {_one_line(error)}; hf://ORG/NAME would be right") from error
+    except LocalEntryNotFoundError as error:
+        cure = "a folder, or a volume that holds it, would do"
+        raise DataError(f"{name}: is not in the cache, and the hub cannot be reached; {cure}") from error
+    except (HfHubHTTPError, OSError) as error:
+        raise DataError(f"{name}: the hub refused: {_one_line(error)}") from error
+
+
+def _load_dataset(place: str, source: PromptDataset, cache_dir: Path) -> Any:
+    import datasets
+
+    datasets.disable_progress_bars()
+    return datasets.load_dataset(place, source.config, cache_dir=str(cache_dir / "datasets"))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 class GymTask:
@@ -206,66 +233,6 @@ class GymTask:
         except Exception as error:  # the task may refuse its config for some of its records only
             return BadRecord(index, f"record {index}", f"the task makes none: {type(error).__name__}: {error}")
         return Record(index, f"record {index}", entry["question"], entry["answer"], entry["metadata"])
-
-
-def parse_row(
-    index: int, where: str, row: Mapping[str, Any], prompt_field: str, answer_field: str
-) -> Record | BadRecord:
-    """Convert a row with named fields into a record."""
-    for name in (prompt_field, answer_field):
-        if _is_missing(row.get(name)):
-            there = ", ".join(sorted(key for key in row if not _is_missing(row[key]))) or "none"
-            return BadRecord(index, where, f"field {name!r} is missing (fields: {there})")
-    prompt = row[prompt_field]
-    if isinstance(prompt, list):
-        if problem := _check_messages(prompt):
-            return BadRecord(index, where, f"field {prompt_field!r}: {problem}")
-        prompt = tuple({"role": message["role"], "content": message["content"]} for message in prompt)
-    elif not isinstance(prompt, str):
-        return BadRecord(
-            index, where, f"field {prompt_field!r} is {_kind(prompt)}; text or a list of messages is right"
-        )
-    elif not prompt.strip():
-        return BadRecord(index, where, f"field {prompt_field!r} is empty")
-    answer = row[answer_field]
-    if isinstance(answer, bool) or not isinstance(answer, (str, int, float)):
-        return BadRecord(index, where, f"field {answer_field!r} is {_kind(answer)}; text or a number would be right")
-    if isinstance(answer, float) and not math.isfinite(answer):
-        return BadRecord(index, where, f"field {answer_field!r} is {answer}; a finite number would be right")
-    if not str(answer).strip() and answer:
-        return BadRecord(index, where, f"field {answer_field!r} is blank; an answer, or empty text for none, is right")
-    rest = {key: value for key, value in row.items() if key not in (prompt_field, answer_field)}
-    return Record(index, where, prompt, str(answer), rest)
-
-
-def _is_missing(value: object) -> bool:
-    """Return whether a value is null, or NaN, which pandas uses for a missing value."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _check_messages(messages: list[Any]) -> str | None:
-    if not messages:
-        return "no messages"
-    for place, message in enumerate(messages):
-        if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-            return f"message {place} is no object with role and content"
-        if message.get("role") not in ROLES:
-            return f"message {place} has role {message.get('role')!r}; one of {', '.join(ROLES)} would be right"
-    return None
-
-
-def _kind(value: object) -> str:
-    names = {
-        dict: "an object",
-        list: "a list",
-        str: "text",
-        bool: "a truth value",
-        int: "a number",
-        float: "a number",
-        bytes: "bytes",
-        type(None): "null",
-    }
-    return names.get(type(value), f"of type {type(value).__name__}")
 
 
 def local_path(path: str) -> Path:

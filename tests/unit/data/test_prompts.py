@@ -20,9 +20,11 @@ from rljob_runtime.data import BadRecord, DataError, Prompt, PromptSet, open_pro
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompt_cache import PromptCache, bytes_of
 from rljob_runtime.data.prompts import open_source
-from rljob_runtime.data.records import ROLES, Record
+from rljob_runtime.data.rows import ROLES, Record
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 
+CACHE = Path("/nowhere")
+"""Of downloads; nothing here downloads."""
 GOOD = {"prompt": "2+2", "answer": "4"}
 TEMPLATE = (
     "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}>{% endif %}"
@@ -52,7 +54,7 @@ def lines(path: Path, *rows: object) -> Path:
 
 def open_file(path: Path, tokenizer: PreTrainedTokenizerFast, **settings: Any) -> PromptSet:
     data = spec({"file": {"path": str(path)}}, **settings)
-    return PromptSet(open_source(data.prompts, data.seed), data, tokenizer)
+    return PromptSet(open_source(data.prompts, data.seed, CACHE), data, tokenizer)
 
 
 BAD_LINES = {
@@ -139,7 +141,7 @@ def test_all_bad_lines_are_counted_and_the_first_are_listed(tmp_path, tokenizer)
 def test_files_that_cannot_be_used(tmp_path, tokenizer) -> None:
     cases = {
         tmp_path / "absent.jsonl": "absent.jsonl does not exist",
-        tmp_path: "is no file; a JSONL file would be right",
+        tmp_path: "is no file; a JSONL, JSON, CSV, Parquet or Arrow file would be right",
         lines(tmp_path / "empty.jsonl"): "empty.jsonl is empty",
         lines(tmp_path / "blank.jsonl", b"", b"  "): "blank.jsonl is empty",
     }
@@ -247,23 +249,25 @@ def test_what_no_reward_can_use_is_a_bad_record(tmp_path: Path, tokenizer: PreTr
         return "reward math cannot score it: '?' says nothing" if prompt.answer == "?" else None
 
     with pytest.raises(DataError, match=r"line 2: reward math cannot score it: '.' says nothing; repair its answer"):
-        PromptSet(open_source(data.prompts, data.seed), data, tokenizer, problem=problem)
+        PromptSet(open_source(data.prompts, data.seed, CACHE), data, tokenizer, problem=problem)
 
 
 def test_a_data_set_on_disk(tmp_path, tokenizer) -> None:
     rows = datasets.Dataset.from_list([{"q": f"{i}+1", "a": i + 1, "note": "n"} for i in range(5)])
     datasets.DatasetDict({"train": rows, "other": rows}).save_to_disk(tmp_path / "set")
+    (tmp_path / "empty").mkdir()
 
     def opened(**settings: Any) -> PromptSet:
         source = {"path": str(tmp_path / "set"), "prompt_field": "q", "answer_field": "a", **settings}
         data = spec({"dataset": source})
-        return PromptSet(open_source(data.prompts, data.seed), data, tokenizer)
+        return PromptSet(open_source(data.prompts, data.seed, tmp_path / "cache"), data, tokenizer)
 
     prompt = opened().prompt(PromptKey(0, 3))
     assert (prompt.text_or_messages, prompt.answer, prompt.metadata) == ("3+1", "4", {"note": "n"})
     cases: dict[str, dict[str, Any]] = {
         "does not exist": {"path": str(tmp_path / "absent")},
-        "is no data set saved by save_to_disk": {"path": str(tmp_path)},
+        "is no data set saved by save_to_disk, and no folder of data files": {"path": str(tmp_path / "empty")},
+        "which keeps no config; leave config out": {"config": "main"},
         r"has no split 'test'; it has train, other": {"split": "test"},
         "has no column 'question'; it has q, a, note": {"prompt_field": "question"},
     }
@@ -275,7 +279,7 @@ def test_a_data_set_on_disk(tmp_path, tokenizer) -> None:
 def gym(tokenizer: PreTrainedTokenizerFast, task: str = "chain_sum", **settings: Any) -> PromptSet:
     fields = {key: settings.pop(key) for key in ("size", "config") if key in settings}
     data = spec({"reasoning_gym": {"task": task, **fields}}, **settings)
-    return PromptSet(open_source(data.prompts, data.seed), data, tokenizer)
+    return PromptSet(open_source(data.prompts, data.seed, CACHE), data, tokenizer)
 
 
 def test_a_reasoning_gym_task(tokenizer) -> None:

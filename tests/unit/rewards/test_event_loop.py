@@ -162,7 +162,7 @@ async def test_no_response_holds_the_loop_while_it_becomes_text(tmp_path: Path) 
     path.write_text('{"prompt": "1 + 1 = ", "answer": "2"}\n')
     data = DataSpec.model_validate({"prompts": {"file": {"path": str(path)}}, "chat_template": False})
     tokenizer = toy_tokenizer()
-    prompts = ObservedPrompts(PromptSet(open_source(data.prompts, data.seed), data, tokenizer), DataError)
+    prompts = ObservedPrompts(PromptSet(open_source(data.prompts, data.seed, tmp_path), data, tokenizer), DataError)
     chance = random.Random(26)
     responses = [tuple(chance.choices(range(len(tokenizer)), k=100_000)) for _ in range(4)]
     responses += [(token,) * 100_000 for token in range(0, len(tokenizer), 7)]

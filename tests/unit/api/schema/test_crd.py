@@ -49,7 +49,7 @@ FIELDS = {
     3: "295b26035c34695b",
     4: "05f72e03ed888935",
     5: "5f213f894ce66c42",
-    6: "f43c483b12d7d052",
+    6: "ebea446b28688be3",
 }
 """Digest of the names of all fields, by schema revision."""
 
