@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 from typing import Final
 
@@ -121,6 +123,24 @@ def coordinator_service(job: str) -> str:
 def auth_secret(job: str) -> str:
     """Name the Secret that is mounted at `AUTH_DIR`."""
     return f"{job}-auth"
+
+
+def auth_secret_of(job: str, uid: str) -> str:
+    """Name the Secret of the job with this uid.
+
+    The operator may create Secrets but not read them, so the name alone must show that a Secret is not from an earlier
+    job of the same name.
+    """
+    return f"{auth_secret(job)}-{uid[:8]}"
+
+
+SAMPLES_KEY_HEADER: Final = "Rljob-Samples-Key"
+"""Header of requests for samples to a coordinator's pod."""
+
+
+def samples_key(relay_key: bytes) -> str:
+    """Derive the key of requests for samples. It does not reveal the relay key."""
+    return hmac.new(relay_key, b"rljob samples", hashlib.sha256).hexdigest()
 
 
 def claim_path(source: str) -> tuple[str, str] | None:

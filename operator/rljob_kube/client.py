@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 import aiohttp
@@ -150,11 +151,11 @@ class KubeClient(Transport):
         except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError, LookupError) as error:
             raise Unreachable(f"watch of {path}: {error!r}") from error
 
-    async def text(self, path: str) -> str:
-        """Return the text that the server serves at `path`, as /metrics. The request is sent once."""
+    async def text(self, path: str, headers: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Return the text that the server serves at `path`, as /metrics or a pod's proxy. The request is sent once."""
         try:
             with self._counted("get", path.rpartition("/")[2]):
-                async with await self._open("GET", path, {}, {"Accept": "*/*"}) as response:
+                async with await self._open("GET", path, {}, {"Accept": "*/*", **headers}) as response:
                     return await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"GET {path}: {error!r}") from error

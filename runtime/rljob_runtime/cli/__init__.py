@@ -1,4 +1,4 @@
-"""The `rljob` command: `run`, `status`, `bench`, `check`, `profile`, `simulate`, `trace`."""
+"""The `rljob` command: `run`, `status`, `bench`, `check`, `profile`, `samples`, `simulate`, `trace`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from rljob_runtime.cli.bench import bench
 from rljob_runtime.cli.check import check
 from rljob_runtime.cli.profile import profile
 from rljob_runtime.cli.run import run
+from rljob_runtime.cli.samples import samples
 from rljob_runtime.cli.simulate import simulate
 from rljob_runtime.cli.status import status
 from rljob_runtime.cli.trace import trace
@@ -40,6 +41,7 @@ def main(
 
 app.command()(run)
 app.command()(status)
+app.command()(samples)
 app.command()(bench)
 app.command()(check)
 app.command()(profile)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from rljob_api.constants import LABEL_JOB, LABEL_ROLE, ROLE_COORDINATOR
 from rljob_runtime.cli.files import Unusable
 
 if TYPE_CHECKING:
     from rljob_kube.client import KubeClient
+
+T = TypeVar("T")
 
 _REQUEST_SECONDS = 10.0
 
@@ -38,21 +42,56 @@ class Cluster:
 
     def rljob(self, namespace: str, name: str) -> dict[str, Any]:
         """Return the RLJob as the server stores it. Raises `NoAnswer`."""
+        from rljob_kube.resources import RLJOB
+
+        what = f"rljob/{name} in {namespace}"
+        try:
+            return self._ask(
+                what, lambda kube: kube.get(RLJOB, namespace, name), "is the CRD installed, and the name right?"
+            )
+        except RecursionError:
+            raise NoAnswer(f"{what}: its spec is nested too deeply to be read") from None
+
+    def secret(self, namespace: str, name: str) -> dict[str, Any]:
+        """Return a Secret. Raises `NoAnswer`."""
+        from rljob_kube.resources import SECRET
+
+        return self._ask(
+            f"secret/{name} in {namespace}", lambda kube: kube.get(SECRET, namespace, name), "the job has no pods yet"
+        )
+
+    def coordinator_pod(self, namespace: str, job: str) -> str:
+        """Return the name of the job's running coordinator pod. Raises `NoAnswer`."""
+        from rljob_kube.resources import POD
+
+        labels = f"{LABEL_JOB}={job},{LABEL_ROLE}={ROLE_COORDINATOR}"
+        pods = self._ask(f"pods of {job} in {namespace}", lambda kube: kube.list(POD, namespace, labels=labels))
+        running = [pod["metadata"] for pod in pods if pod.get("status", {}).get("phase") == "Running"]
+        if not running:
+            raise NoAnswer(
+                f"rljob/{job} in {namespace}: its coordinator does not run; read a copy of its volume instead"
+            )
+        return max(running, key=lambda metadata: metadata["creationTimestamp"])["name"]
+
+    def proxied(self, namespace: str, target: str, path: str, headers: Mapping[str, str]) -> str:
+        """Return what a pod serves, through the API server. `target`: name and port. Raises `NoAnswer`."""
+        from rljob_kube.resources import POD
+
+        url = f"{POD.path(namespace, target, 'proxy')}/{path}"
+        return self._ask(f"pod {target} in {namespace}", lambda kube: kube.text(url, headers))
+
+    def _ask(self, what: str, question: Callable[[KubeClient], Awaitable[T]], absent: str = "") -> T:
+        """Return the answer. `absent`: what may be wrong if the server has no such object."""
         from rljob_kube.errors import ApiError, Unreachable
 
+        async def ask() -> T:
+            async with self._kube.opened():
+                return await question(self._kube)
+
         try:
-            return asyncio.run(_read(self._kube, namespace, name))
+            return asyncio.run(ask())
         except ApiError as error:
-            hint = "is the CRD installed, and the name right?" if error.not_found else error.reason or error.message
-            raise NoAnswer(f"rljob/{name} in {namespace}: {error.status}: {hint}") from None
-        except RecursionError:
-            raise NoAnswer(f"rljob/{name} in {namespace}: its spec is nested too deeply to be read") from None
+            hint = absent if error.not_found and absent else error.reason or error.message
+            raise NoAnswer(f"{what}: {error.status}: {hint}") from None
         except Unreachable as error:
             raise NoAnswer(f"the cluster at {self._server}: {error}") from None
-
-
-async def _read(kube: KubeClient, namespace: str, name: str) -> dict[str, Any]:
-    from rljob_kube.resources import RLJOB
-
-    async with kube.opened():
-        return await kube.get(RLJOB, namespace, name)

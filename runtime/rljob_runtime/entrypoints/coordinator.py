@@ -46,8 +46,10 @@ from rljob_runtime.entrypoints.health import serve
 from rljob_runtime.entrypoints.pod_env import RELAY_KEY, Identity
 from rljob_runtime.entrypoints.ray_head import HeadClient
 from rljob_runtime.entrypoints.ray_node import NodeEnded, tables_held
+from rljob_runtime.entrypoints.sample_server import sample_routes
 from rljob_runtime.ray_backend.actors import ActorPlacement
 from rljob_runtime.ray_backend.backend import RayBackend
+from rljob_runtime.relay.relay import read_key
 from rljob_runtime.rewards import RewardServerClient
 from rljob_runtime.training.spec_advantages import advantages_of
 
@@ -76,7 +78,12 @@ async def run(identity: Identity) -> int:
         return None if reward_server is None or reward_server.connected else "the rewards container is absent"
 
     async with (
-        serve(identity.pod_ip, why_not_ready, metrics.registry),
+        serve(
+            identity.pod_ip,
+            why_not_ready,
+            metrics.registry,
+            routes=sample_routes(Path(STATE_DIR), read_key(RELAY_KEY)),
+        ),
         ApiClient.opened(Credentials(in_cluster())) as client,
     ):
         control = KubernetesControlPlane(client, identity.namespace, identity.job)

@@ -1,9 +1,11 @@
-"""Health server of a pod on $POD_IP:8080: `/healthz` (the process answers), `/readyz` (it can work), `/metrics`."""
+"""Health server of a pod on $POD_IP:8080: `/healthz` (the process answers), `/readyz` (it can work), `/metrics`.
+
+The coordinator's has more routes (`sample_server`)."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
@@ -17,7 +19,11 @@ class PortTaken(Exception):
 
 @contextlib.asynccontextmanager
 async def serve(
-    host: str, why_not_ready: Callable[[], str | None], registry: CollectorRegistry, port: int = HEALTH_PORT
+    host: str,
+    why_not_ready: Callable[[], str | None],
+    registry: CollectorRegistry,
+    port: int = HEALTH_PORT,
+    routes: Sequence[web.RouteDef] = (),
 ) -> AsyncIterator[None]:
     """Answer while the context is open. `why_not_ready` returns None when ready. Raises `PortTaken`."""
 
@@ -32,7 +38,7 @@ async def serve(
         return web.Response(body=generate_latest(registry), content_type="text/plain")
 
     app = web.Application()
-    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics)])
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics), *routes])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

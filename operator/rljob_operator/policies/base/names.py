@@ -51,12 +51,8 @@ def account(name: str) -> str:
 
 
 def auth_secret(job: RLJob) -> str:
-    """Name the job's Secret.
-
-    The name contains a part of the uid: the operator may create Secrets but not read them, so the name alone must show
-    that a Secret is not from an earlier job of the same name.
-    """
-    return f"{c.auth_secret(job.name)}-{job.metadata.uid[:8]}"
+    """Name the job's Secret."""
+    return c.auth_secret_of(job.name, job.metadata.uid)
 
 
 def coordinator_address(job: RLJob) -> str:

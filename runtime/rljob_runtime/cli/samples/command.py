@@ -1,0 +1,187 @@
+"""`rljob samples JOB|FOLDER`: what the model answered, in the terminal, as JSON, or as one page of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.text import Text
+
+from rljob_runtime.cli.cluster import NoAnswer
+from rljob_runtime.cli.files import Unusable, fail
+from rljob_runtime.cli.samples.source import FolderSource, SampleSource
+from rljob_runtime.cli.screen import say, screen
+from rljob_runtime.samples import Sample, SampleOutcome, TornFile
+from rljob_runtime.samples.page import page
+from rljob_runtime.samples.visible import visible
+
+STYLES = {
+    SampleOutcome.TRAINED: "green",
+    SampleOutcome.FILTERED: "yellow",
+    SampleOutcome.REQUEUED: "cyan",
+    SampleOutcome.ABORTED: "cyan",
+    SampleOutcome.FAILED: "red",
+}
+DEFAULT_COUNT = 8
+"""Samples that the terminal shows."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which samples, and in which order."""
+
+    best: bool = False
+    worst: bool = False
+    filtered: bool = False
+
+    def __call__(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Return the samples that are asked for.
+
+        `best` and `worst` leave out those without a reward, `filtered` those that were trained on."""
+        found = [one for one in samples if not (self.filtered and one.outcome is SampleOutcome.TRAINED)]
+        if self.best or self.worst:
+            found = [one for one in found if one.reward is not None]
+            found.sort(key=lambda one: one.reward or 0.0, reverse=self.best)
+        return found
+
+
+def samples(
+    job: Annotated[str, typer.Argument(help="The folder of a local run, or the name of an RLJob in a cluster.")],
+    number: Annotated[int | None, typer.Option("--round", help="The round. Default: the newest with samples.")] = None,
+    best: Annotated[bool, typer.Option("--best", help="Highest reward first.")] = False,
+    worst: Annotated[bool, typer.Option("--worst", help="Lowest reward first.")] = False,
+    filtered: Annotated[
+        bool, typer.Option("--filtered", help="Only what was not trained on, with the reason.")
+    ] = False,
+    count: Annotated[int, typer.Option("--count", help="Most samples in the terminal.", min=1)] = DEFAULT_COUNT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every sample as a line of JSON.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write one page with curves and the samples of all rounds; needs no server.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Namespace of the job. Default: the context's.")
+    ] = None,
+) -> None:
+    """Show what the model answered, with rewards, outcome and reason."""
+    if best and worst:
+        raise fail("--best and --worst exclude each other: give one")
+    if as_json and html is not None:
+        raise fail("--json and --html exclude each other: give one")
+    try:
+        source = _source(job, namespace)
+        if html is not None:
+            _write_page(source, html)
+            return
+        shown = Order(best, worst, filtered)(list(source.samples(_round(source, number))))
+    except Unusable as error:
+        raise fail(str(error)) from None
+    except (NoAnswer, TornFile) as error:
+        raise fail(str(error), code=1) from None
+    except OSError as error:
+        raise fail(f"{error.filename or job}: {error.strerror}") from None
+    if as_json:
+        for one in shown:
+            typer.echo(one.to_json())
+    else:
+        _show(screen(), shown, count)
+
+
+def _source(job: str, namespace: str | None) -> SampleSource:
+    """Return where the samples are: a folder that exists, else a job in the cluster."""
+    if namespace is None and Path(job).is_dir():
+        return FolderSource(Path(job))
+    if "/" in job:
+        raise Unusable(f"{job}: no such folder; the folder of a run (--workdir), or an RLJob's name would be right")
+    from rljob_runtime.cli.samples.pods import PodSource
+
+    return PodSource.of(job, namespace)
+
+
+def _round(source: SampleSource, number: int | None) -> int:
+    """Return the round to show. Raises `Unusable` if it has no samples."""
+    rounds = source.rounds()
+    if not rounds:
+        raise Unusable(
+            f"{source.name} has no samples: no round has ended, spec.samples.perRound is 0, or the run is of an "
+            "earlier version"
+        )
+    if number is None:
+        return rounds[-1]
+    if number not in rounds:
+        raise Unusable(f"round {number} has no samples; rounds {_ranges(rounds)} have some (spec.samples.keepRounds)")
+    return number
+
+
+def _ranges(rounds: Sequence[int]) -> str:
+    """Write rising numbers as ranges.
+
+    >>> _ranges([1, 2, 3, 7])
+    '1-3, 7'
+    """
+    parts: list[list[int]] = []
+    for number in rounds:
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
+
+
+def _write_page(source: SampleSource, file: Path) -> None:
+    newest_first = (one for number in source.rounds()[::-1] for one in source.samples(number))
+    found = page(source.name, source.reports(), newest_first)
+    file.write_text(found.text, encoding="utf-8")
+    left_out = f"; {found.left_out} older samples left out" if found.left_out else ""
+    typer.echo(f"{file}: {found.rounds} rounds, {found.samples} samples{left_out}")
+
+
+def _show(console: Console, shown: Sequence[Sample], count: int) -> None:
+    for one in shown[:count]:
+        console.print(panel(one))
+    if not shown:
+        say(console, "no sample of this round is of that kind")
+    elif len(shown) > count:
+        say(console, f"{len(shown) - count} more: --count, or --json for all", "dim")
+
+
+def panel(sample: Sample) -> RenderableType:
+    """Draw one sample. Texts of models are shown without control characters."""
+    style = STYLES[sample.outcome]
+    parts: list[RenderableType] = []
+    for message in sample.prompt:
+        parts += [Text(visible(message.get("role", "")), style="bold dim"), Text(visible(message.get("content", "")))]
+    parts += [Text("response", style=f"bold {style}"), Text(visible(sample.response))]
+    return Panel(
+        Group(*parts),
+        title=Text(visible(_title(sample))),
+        subtitle=Text(visible(_facts(sample))),
+        title_align="left",
+        subtitle_align="left",
+        border_style=style,
+    )
+
+
+def _title(sample: Sample) -> str:
+    outcome = sample.outcome.value if sample.reason is None else f"{sample.outcome.value}: {sample.reason}"
+    reward = "no reward" if sample.reward is None else f"reward {sample.reward:.4g}"
+    terms = ", ".join(f"{name} {value:.4g}" for name, value in sample.rewards.items())
+    scores = f"{reward} ({terms})" if terms else reward
+    return f"round {sample.round}  {sample.prompt_id}.{sample.sample}  {outcome}  {scores}"
+
+
+def _facts(sample: Sample) -> str:
+    facts = [f"{sample.tokens} tokens", f"end: {sample.finish}" if sample.finish else "stopped before its end"]
+    if sample.advantage is not None:
+        facts.append(f"advantage {sample.advantage:+.3g}")
+    if sample.weight_versions:
+        facts.append(f"weights {', '.join(map(str, sample.weight_versions))}")
+    if sample.staleness:
+        facts.append(f"staleness {sample.staleness}")
+    if sample.replica:
+        facts.append(sample.replica)
+    return "  ".join(facts)

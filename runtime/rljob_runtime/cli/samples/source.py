@@ -1,0 +1,70 @@
+"""Sample source: where the samples and round reports of a job are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from rljob_runtime.samples import Sample, SampleFolder
+
+REPORTS = "rounds.jsonl"
+Report = dict[str, Any]
+"""A line of `rounds.jsonl`."""
+
+
+class SampleSource(Protocol):
+    """The samples of one job. Its methods raise `OSError`, `TornFile` and `NoAnswer`."""
+
+    @property
+    def name(self) -> str:
+        """The job, for people."""
+        ...
+
+    def rounds(self) -> list[int]:
+        """Return the rounds that have samples, rising."""
+        ...
+
+    def samples(self, number: int) -> Iterable[Sample]:
+        """Return the samples of a round."""
+        ...
+
+    def reports(self) -> list[Report]:
+        """Return the reports of all rounds."""
+        ...
+
+
+class FolderSource:
+    """The folder of a run, or a copy of a job's volume."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._samples = SampleFolder(folder)
+
+    @property
+    def name(self) -> str:
+        return self._folder.resolve().name
+
+    def rounds(self) -> list[int]:
+        return self._samples.rounds()
+
+    def samples(self, number: int) -> Iterator[Sample]:
+        return self._samples.read(number)
+
+    def reports(self) -> list[Report]:
+        path = self._folder / REPORTS
+        return parse_reports(path.read_bytes()) if path.exists() else []
+
+
+def parse_reports(raw: bytes) -> list[Report]:
+    """Return the complete lines of `rounds.jsonl`; a crash may have cut one."""
+    found = []
+    for line in raw.decode("utf-8", errors="replace").split("\n"):
+        try:
+            report = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(report, dict):
+            found.append(report)
+    return found

@@ -1,0 +1,199 @@
+"use strict";
+// Texts of models come in as text nodes and attributes of SVG only; nothing here parses markup.
+const data = JSON.parse(document.getElementById("data").textContent);
+const byId = (name) => document.getElementById(name);
+const CARDS = 40;
+
+function make(name, attributes, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes || {})) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
+function draw(name, attributes, text) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+const short = (value) => (Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : String(Number(value.toPrecision(3))));
+
+// --- curves ---
+
+const at = (report, path) => path.split(".").reduce((value, name) => (value === undefined || value === null ? undefined : value[name]), report);
+const rules = [...new Set(data.reports.flatMap((report) => Object.keys(report.rewardRules || {})))];
+const CHARTS = [
+  ["Reward", { trained: "reward", scored: "scoredReward" }],
+  ["Reward by rule (mean)", Object.fromEntries(rules.map((rule) => [rule, `rewardRules.${rule}.mean`]))],
+  ["Deviation of rewards inside groups", { deviation: "groupRewardDeviation" }],
+  ["Shares", { "groups of equal rewards": "equalRewardGroups", "cut at the limit": "truncatedResponses" }],
+  ["Length in tokens", { p50: "responseTokensP50", p90: "responseTokensP90", p99: "responseTokensP99", mean: "meanResponseTokens", max: "maxResponseTokens" }],
+  ["KL", { "sampler to trainer": "training.mismatch_kl", reference: "training.reference_kl" }],
+  ["Entropy", { entropy: "training.entropy" }],
+  ["Clipped tokens", { all: "training.clip_fraction", low: "training.clip_low_fraction", high: "training.clip_high_fraction", "importance cap": "training.capped_fraction" }],
+  ["Gradient norm", { norm: "training.grad_norm" }],
+  ["Loss", { loss: "training.loss" }],
+  ["Learning rate", { rate: "training.learning_rate" }],
+  ["Seconds", { round: "seconds", generation: "generationSeconds", training: "trainingSeconds" }],
+  ["Staleness in updates", { mean: "staleness", max: "maxStaleness" }],
+];
+
+function frame(svg, least, most, left, right) {
+  const [x0, x1, y0, y1] = [38, 312, 8, 116];
+  svg.append(draw("line", { class: "axis", x1: x0, x2: x1, y1: y1, y2: y1 }), draw("line", { class: "axis", x1: x0, x2: x0, y1: y0, y2: y1 }));
+  for (const [value, y] of [[most, y0 + 4], [least, y1]]) svg.append(draw("text", { x: x0 - 3, y: y, "text-anchor": "end" }, short(value)));
+  svg.append(draw("text", { x: x0, y: y1 + 11 }, short(left)), draw("text", { x: x1, y: y1 + 11, "text-anchor": "end" }, short(right)));
+  return [x0, x1, y0, y1];
+}
+
+function figure(title, svg, legend) {
+  return make("figure", {}, make("figcaption", {}, title), svg, legend || make("div", { class: "legend" }));
+}
+
+function chart(title, series) {
+  const lines = Object.entries(series)
+    .map(([name, path]) => [name, data.reports.map((report) => [report.round, at(report, path)]).filter(([, value]) => Number.isFinite(value))])
+    .filter(([, points]) => points.length > 0);
+  if (lines.length === 0) return null;
+  const values = lines.flatMap(([, points]) => points.map(([, value]) => value));
+  let [least, most] = [Math.min(...values), Math.max(...values)];
+  const space = Math.abs(most) / 2 || 1;
+  if (least === most) [least, most] = [least - space, most + space];
+  const rounds = data.reports.map((report) => report.round);
+  const [first, last] = [Math.min(...rounds), Math.max(...rounds)];
+  const svg = draw("svg", { viewBox: "0 0 320 132", role: "img", "aria-label": title });
+  const [x0, x1, y0, y1] = frame(svg, least, most, first, last);
+  const x = (round) => (last === first ? (x0 + x1) / 2 : x0 + ((x1 - x0) * (round - first)) / (last - first));
+  const y = (value) => y1 - ((y1 - y0) * (value - least)) / (most - least);
+  const legend = make("div", { class: "legend" });
+  lines.forEach(([name, points], place) => {
+    const colour = `c${place % 6}`;
+    if (points.length === 1) svg.append(draw("circle", { class: colour, cx: x(points[0][0]), cy: y(points[0][1]), r: 2 }));
+    else svg.append(draw("polyline", { class: `series ${colour}`, points: points.map(([round, value]) => `${x(round)},${y(value)}`).join(" ") }));
+    legend.append(make("span", { class: colour }, name));
+  });
+  const cursor = draw("line", { class: "cursor", y1: y0, y2: y1, visibility: "hidden" });
+  svg.append(cursor);
+  const tell = (round) => {
+    [...legend.children].forEach((child, place) => {
+      const [name, points] = lines[place];
+      const found = points.find(([number]) => number === round);
+      child.textContent = round === null || found === undefined ? name : `${name} ${short(found[1])}`;
+    });
+    cursor.setAttribute("visibility", round === null ? "hidden" : "visible");
+    if (round !== null) { cursor.setAttribute("x1", x(round)); cursor.setAttribute("x2", x(round)); }
+    caption.textContent = round === null ? title : `${title}: round ${round}`;
+  };
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect();
+    const place = ((event.clientX - box.left) / box.width) * 320;
+    tell(rounds.reduce((best, round) => (Math.abs(x(round) - place) < Math.abs(x(best) - place) ? round : best), rounds[0]));
+  });
+  svg.addEventListener("pointerleave", () => tell(null));
+  const made = figure(title, svg, legend);
+  const caption = made.firstChild;
+  return made;
+}
+
+// --- histograms ---
+
+function histogram(title, values, colour) {
+  const svg = draw("svg", { viewBox: "0 0 320 132", role: "img", "aria-label": title });
+  if (values.length === 0) return figure(`${title}: none`, svg);
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  const bins = least === most ? 1 : Math.min(24, Math.max(6, Math.ceil(Math.sqrt(values.length))));
+  const counts = new Array(bins).fill(0);
+  for (const value of values) counts[least === most ? 0 : Math.min(bins - 1, Math.floor((bins * (value - least)) / (most - least)))] += 1;
+  const highest = Math.max(...counts);
+  const [x0, x1, y0, y1] = frame(svg, 0, highest, least, most);
+  const width = (x1 - x0) / bins;
+  counts.forEach((count, place) => {
+    const height = ((y1 - y0) * count) / highest;
+    const bar = draw("rect", { class: `bar ${colour}`, x: x0 + place * width + 0.5, y: y1 - height, width: Math.max(1, width - 1), height: height });
+    const step = (most - least) / bins;
+    bar.append(draw("title", {}, `${short(least + place * step)} to ${short(least + (place + 1) * step)}: ${count}`));
+    svg.append(bar);
+  });
+  return figure(`${title} (${values.length})`, svg);
+}
+
+// --- samples ---
+
+function card(sample) {
+  const outcome = sample.reason ? `${sample.outcome}: ${sample.reason}` : sample.outcome;
+  const terms = Object.entries(sample.rewards || {}).map(([name, value]) => `${name} ${short(value)}`).join(", ");
+  const reward = sample.reward === undefined ? "no reward" : `reward ${short(sample.reward)}`;
+  const head = make("summary", {},
+    make("span", {}, `round ${sample.round}`),
+    make("span", {}, `${sample.promptId}.${sample.sample}`),
+    make("span", { class: "outcome" }, outcome),
+    make("span", {}, terms ? `${reward} (${terms})` : reward),
+    make("span", {}, `${sample.tokens} tokens`),
+    make("span", { class: "start" }, sample.response.slice(0, 160)));
+  const node = make("details", { class: sample.outcome }, head);
+  node.addEventListener("toggle", () => { if (node.open && node.childElementCount === 1) node.append(body(sample)); });
+  return node;
+}
+
+function body(sample) {
+  const parts = sample.prompt.flatMap((message) => [make("p", { class: "role" }, message.role || ""), make("pre", { dir: "auto" }, message.content || "")]);
+  parts.push(make("p", { class: "role" }, "response"), make("pre", { dir: "auto" }, sample.response));
+  const facts = [
+    ["end", sample.finish || "stopped before its end"], ["advantage", sample.advantage], ["weights", (sample.weightVersions || []).join(", ")],
+    ["staleness", sample.staleness], ["replica", sample.replica], ["attempt", sample.attempt],
+  ].filter(([, value]) => value !== undefined && value !== "");
+  parts.push(make("p", { class: "facts" }, facts.map(([name, value]) => `${name} ${typeof value === "number" ? short(value) : value}`).join(" · ")));
+  return make("div", { class: "body" }, ...parts);
+}
+
+const ORDERS = {
+  newest: (one, other) => other.round - one.round,
+  best: (one, other) => (other.reward ?? -Infinity) - (one.reward ?? -Infinity),
+  worst: (one, other) => (one.reward ?? Infinity) - (other.reward ?? Infinity),
+  longest: (one, other) => other.tokens - one.tokens,
+};
+
+function chosen() {
+  const words = byId("search").value.toLowerCase();
+  const [round, outcome] = [byId("round").value, byId("outcome").value];
+  const [least, most] = ["least", "most"].map((name) => (byId(name).value === "" ? null : Number(byId(name).value)));
+  const holds = (sample) =>
+    (round === "" || sample.round === Number(round)) &&
+    (outcome === "" || (outcome === "lost" ? sample.outcome !== "trained" : sample.outcome === outcome)) &&
+    (least === null || (sample.reward !== undefined && sample.reward >= least)) &&
+    (most === null || (sample.reward !== undefined && sample.reward <= most)) &&
+    (words === "" || sample.response.toLowerCase().includes(words) || sample.prompt.some((message) => (message.content || "").toLowerCase().includes(words)));
+  return data.samples.filter(holds).sort(ORDERS[byId("order").value]);
+}
+
+let shown = CARDS;
+function show() {
+  const found = chosen();
+  byId("list").replaceChildren(...found.slice(0, shown).map(card));
+  byId("more").hidden = found.length <= shown;
+  byId("count").textContent = `${found.length} of ${data.samples.length} samples` + (data.leftOut ? `; ${data.leftOut} older ones are left out` : "");
+  byId("histograms").replaceChildren(
+    histogram("Reward", found.map((sample) => sample.reward).filter((value) => value !== undefined), "c0"),
+    histogram("Tokens of responses", found.map((sample) => sample.tokens), "c2"));
+}
+
+function options(select, values) {
+  byId(select).append(...values.map(([value, text]) => make("option", { value: value }, text)));
+}
+
+function start() {
+  const last = data.reports.length ? data.reports[data.reports.length - 1] : null;
+  byId("summary").textContent = last === null ? "no round is closed" : `round ${last.round}` + (Number.isFinite(last.reward) ? `, reward ${short(last.reward)}` : "");
+  byId("curves").append(...CHARTS.map(([title, series]) => chart(title, series)).filter((made) => made !== null));
+  const rounds = [...new Set(data.samples.map((sample) => sample.round))].sort((one, other) => other - one);
+  options("round", [["", "all"], ...rounds.map((round) => [round, round])]);
+  options("outcome", [["", "all"], ["trained", "trained"], ["lost", "not trained"], ...["filtered", "requeued", "aborted", "failed"].map((name) => [name, name])]);
+  byId("filters").addEventListener("input", () => { shown = CARDS; show(); });
+  byId("filters").addEventListener("submit", (event) => event.preventDefault());
+  byId("more").addEventListener("click", () => { shown += CARDS; show(); });
+  show();
+}
+
+start();

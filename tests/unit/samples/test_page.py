@@ -1,0 +1,128 @@
+"""The page loads nothing, and no text of a model becomes markup or script in it."""
+
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+from base64 import b64encode
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_runtime.samples import Sample, SampleOutcome
+from rljob_runtime.samples.page import page
+
+HOSTILE = (
+    '</script><script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'"> {{data}} \u2028'
+)
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+
+
+def sample(response: str, number: int = 0, **changes: object) -> Sample:
+    values = {
+        "outcome": SampleOutcome.TRAINED,
+        "reward": 1.0,
+        "rewards": {"right": 1.0},
+        "tokens": 5,
+        "prompt": ({"role": "user", "content": "Why?"},),
+    }
+    return Sample(round=3, prompt_id="0.1", sample=number, attempt=1, response=response, **(values | changes))
+
+
+REPORTS = [{"round": number, "reward": number / 10, "training": {"mismatch_kl": 0.001}} for number in (1, 2, 3)]
+
+
+class Elements(html.parser.HTMLParser):
+    """Elements of a document, with the text of each script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self._inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        self._inside = tag == "script"
+        if self._inside:
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = False
+
+    def handle_data(self, text: str) -> None:
+        if self._inside:
+            self.scripts[-1] += text
+
+
+@given(st.text(st.characters(codec="utf-8")) | st.just(HOSTILE))
+def test_texts_are_data_and_come_back_as_they_were(text):
+    built = page(text, REPORTS, [sample(text)])
+    elements = Elements(built.text)
+    assert len(elements.scripts) == 2
+    data = json.loads(elements.scripts[0])
+    assert (data["name"], data["samples"][0]["response"]) == (text, text)
+    assert [tag for tag, _ in elements.found].count("img") == 0
+
+
+def test_nothing_is_loaded_and_only_its_own_script_may_run():
+    built = page("job", REPORTS, [sample(HOSTILE)])
+    elements = Elements(built.text)
+    attributes = {name for _, given in elements.found for name in given}
+    assert not attributes & {"src", "href", "srcset", "action", "style"}
+    assert not [name for name in attributes if name.startswith("on")]
+    style = re.search(r"<style>(.*?)</style>", built.text, re.DOTALL)
+    assert style is not None
+    assert "url(" not in style.group(1)
+    assert "@import" not in style.group(1)
+    policy = next(
+        given["content"] for _, given in elements.found if given.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for text in (style.group(1), elements.scripts[1]):
+        assert f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" in policy
+    for call in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "fetch("):
+        assert call not in elements.scripts[1]
+
+
+def test_older_samples_are_left_out_of_a_page_that_is_too_large():
+    built = page("job", [], [sample("x" * 100, number) for number in range(10)], most=1000)
+    assert 0 < built.samples < 10
+    assert built.left_out == 10 - built.samples
+    assert [one["sample"] for one in json.loads(Elements(built.text).scripts[0])["samples"]] == list(
+        range(built.samples)
+    )
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium: install it to run the page's script")
+def test_a_browser_shows_curves_histograms_and_samples(tmp_path):
+    file = tmp_path / "page.html"
+    answers = [sample(HOSTILE), sample("wrong", 1, reward=0.0), sample("lost", 2, outcome=SampleOutcome.FILTERED)]
+    file.write_text(page("job <b>", REPORTS, answers).text, encoding="utf-8")
+    shown = dom(file, tmp_path)
+    assert "<title>job &lt;b&gt;: samples</title>" in shown, "no text of a model ran"
+    assert "round 3, reward 0.3" in shown
+    assert "3 of 3 samples" in shown
+    assert shown.count("<polyline") == 2
+    assert "Reward (3)" in shown
+    assert shown.count("<details") == 3
+    assert "img" not in [tag for tag, _ in Elements(shown).found]
+
+
+def dom(file: Path, folder: Path) -> str:
+    """The document after its script ran."""
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
+    done = subprocess.run(
+        [*command, "--virtual-time-budget=2000", "--dump-dom", file.as_uri()],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    return done.stdout
