@@ -32,6 +32,7 @@ import rljob_api
 import rljob_runtime
 from rljob_runtime.rewards.evaluation import CallerGone, evaluate
 from rljob_runtime.rewards.rules import InvalidReward, Rule, confined
+from rljob_runtime.rewards.signatures import as_reward
 from rljob_runtime.rewards.user_traceback import Tracebacks
 from rljob_runtime.sandbox.confine_child import Interpreter, installed_packages
 from rljob_runtime.sandbox.program import SandboxUnavailable
@@ -71,13 +72,10 @@ def load(rule: Rule) -> Callable[..., Any]:
     if not callable(function):
         raise InvalidReward(f"reward {rule.name}: module {module_name!r} has no function {name!r}")
     try:
-        inspect.signature(function).bind(None, "", **rule.config)
+        return as_reward(function, rule.config)
     except TypeError as error:
         call = f"{rule.function}(prompt, response, **{dict(rule.config)})"
         raise InvalidReward(f"reward {rule.name}: {call} is no call that fits: {error}") from error
-    except ValueError:  # a callable without a signature is checked by its first call
-        pass
-    return partial(function, **rule.config)
 
 
 def preparation(rule: Rule) -> Callable[[object], object]:
