@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rljob_api import RLJob, load
+from rljob_api.spec_algorithm import LossAggregation
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.protocols.remote import CallTimeouts
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
@@ -35,7 +36,6 @@ from rljob_runtime.ray_backend.actors import ActorHost
 from rljob_runtime.ray_backend.backend import RayChannel, RayRank
 from rljob_runtime.ray_backend.local_ray import local_ray
 from rljob_runtime.training.batch.delivery import Delivery, Progress, Shares, plan_train
-from rljob_runtime.training.config import Aggregation
 from rljob_runtime.training.ranks.group import TrainerGroup
 from rljob_runtime.training.row_rules import RowRules
 
@@ -78,7 +78,7 @@ class DataRank:
         """How many loss tokens there are in its rows."""
         from rljob_runtime.training.model.packing import pack_row
 
-        rows = (pack_row(row, Aggregation.TOKEN_MEAN) for share in shares for row in share.rows())
+        rows = (pack_row(row, LossAggregation.TOKEN_MEAN) for share in shares for row in share.rows())
         return sum(len(row.targets) for row in rows)
 
     async def take(self, groups: Sequence[Group]) -> int:

@@ -16,6 +16,7 @@ from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.errors import ABSENT, FieldError, show
 from rljob_api.rewards import DEFAULT_PARALLELISM, FUNCTION_KINDS, CodeReward, RewardKind, present_path
 from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.spec_algorithm import KLPlacement, ScheduleKind
 from rljob_api.spec_training import AUTO, Mode
 from rljob_api.templates import check_template, memory_limit
 
@@ -231,6 +232,27 @@ def _algorithm(spec: RLJobSpec) -> Errors:
         yield FieldError(
             "spec.algorithm.warmupRounds", algorithm.warmup_rounds, f"must be at most rounds ({spec.rounds})"
         )
+    yield from _schedule(spec)
+    longest, penalty = spec.data.max_response_tokens, algorithm.overlong.penalty_tokens
+    if penalty is not None and penalty > longest:
+        advice = f"must be at most data.maxResponseTokens ({longest}): the penalty grows over the tokens before it"
+        yield FieldError("spec.algorithm.overlong.penaltyTokens", penalty, advice)
+    if algorithm.kl_placement is KLPlacement.REWARD and algorithm.kl_coefficient == 0:
+        advice = "needs klCoefficient above 0; or leave it out"
+        yield FieldError("spec.algorithm.klPlacement", algorithm.kl_placement.value, advice)
+
+
+def _schedule(spec: RLJobSpec) -> Errors:
+    schedule, warmup = spec.algorithm.learning_rate_schedule, spec.algorithm.warmup_rounds
+    path, decay = "spec.algorithm.learningRateSchedule.decayRounds", schedule.decay_rounds
+    if schedule.kind is ScheduleKind.CONSTANT:
+        if decay is not None:
+            yield FieldError(path, decay, "is for kinds Linear and Cosine only; leave it out")
+    elif decay is None:
+        advice = f"is required for kind {schedule.kind}: the round in which the decay ends, e.g. {spec.rounds}"
+        yield FieldError(path, ABSENT, advice)
+    elif decay <= warmup:
+        yield FieldError(path, decay, f"must be more than warmupRounds ({warmup})")
 
 
 def _asynchronous(spec: RLJobSpec) -> Errors:

@@ -1,4 +1,7 @@
-"""Spec: what a user requests. The parts are in `spec_training` and `spec_resources`; both are re-exported here."""
+"""Spec: what a user requests.
+
+The parts are in `spec_algorithm`, `spec_training` and `spec_resources`; they are re-exported here.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,19 @@ from rljob_api.accelerators import Accelerator, AcceleratorKind
 from rljob_api.constants import API_VERSION, KIND, MANAGED_BY_OPERATOR, ROLE_ROLLOUT, ROLE_TRAINER, claim_path
 from rljob_api.fields import Model, QualifiedName, Timestamp, map_by
 from rljob_api.rewards import Reward, RewardKind, RewardTimeout
+from rljob_api.spec_algorithm import (
+    AdvantageBaseline,
+    Algorithm,
+    AlgorithmKind,
+    Clipping,
+    DynamicSampling,
+    ImportanceRatio,
+    KLPlacement,
+    LearningRateSchedule,
+    LossAggregation,
+    Overlong,
+    ScheduleKind,
+)
 from rljob_api.spec_resources import (
     Checkpoint,
     CleanPodPolicy,
@@ -35,13 +51,9 @@ from rljob_api.spec_resources import (
 )
 from rljob_api.spec_training import (
     AdaptiveTensorParallel,
-    Algorithm,
-    AlgorithmKind,
     DataSpec,
     DType,
-    DynamicSampling,
     ExperienceBuffer,
-    LossAggregation,
     Mode,
     ModelSpec,
     OnInvalidRecord,
@@ -59,10 +71,12 @@ __all__ = [
     "Accelerator",
     "AcceleratorKind",
     "AdaptiveTensorParallel",
+    "AdvantageBaseline",
     "Algorithm",
     "AlgorithmKind",
     "Checkpoint",
     "CleanPodPolicy",
+    "Clipping",
     "Coordinator",
     "DType",
     "DataSpec",
@@ -74,12 +88,16 @@ __all__ = [
     "FailurePolicy",
     "ForceDelete",
     "Gang",
+    "ImportanceRatio",
+    "KLPlacement",
+    "LearningRateSchedule",
     "LossAggregation",
     "Metadata",
     "Mode",
     "ModelSpec",
     "NodeFailure",
     "OnInvalidRecord",
+    "Overlong",
     "PodTemplate",
     "PromptDataset",
     "PromptFile",
@@ -96,6 +114,7 @@ __all__ = [
     "Rollout",
     "RunPolicy",
     "Samples",
+    "ScheduleKind",
     "Scheduling",
     "StreamTraining",
     "TailBatching",

@@ -1,4 +1,4 @@
-"""Training of a job: model, prompts, the algorithm, and the techniques."""
+"""Training of a job: mode, model, prompts, and the techniques."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from rljob_api.fields import (
     PromptFileSource,
 )
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
 Task = Annotated[str, Field(max_length=128, min_length=1)]
 
 
@@ -173,81 +172,6 @@ class DataSpec(Model):
     """Longest response, in tokens; generation ends there."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the order of prompts and of all sampling: the same seed draws the same prompts."""
-
-
-class LossAggregation(StrEnum):
-    """Mean over which the loss is taken."""
-
-    TOKEN_MEAN = "TokenMean"
-    SEQUENCE_MEAN = "SequenceMean"
-
-
-class AlgorithmKind(StrEnum):
-    """The learning rule."""
-
-    GRPO = "GRPO"
-
-
-class DynamicSampling(Model):
-    """DAPO: a group with equal rewards teaches nothing. It is dropped, and another prompt is drawn."""
-
-    enabled: bool = False
-    """Whether such groups are replaced. Off: they are trained on, with advantages of zero."""
-    max_prompt_factor: float = Field(default=8.0, ge=1, le=100)
-    """Most prompts drawn for a round, per prompt needed. Then the round trains on the groups that it has."""
-
-
-class TruncatedImportanceSampling(Model):
-    """Truncated importance sampling, in mode Asynchronous.
-
-    Each token is weighted by the trainer's probability over the sampler's, up to a cap. clipLow and clipHigh then bound
-    the change by the step's own updates.
-    """
-
-    cap: float = Field(default=2.0, ge=1, le=100)
-    """Largest weight of a token."""
-
-
-class Algorithm(Model):
-    """Group relative policy optimisation.
-
-    The advantage of a response is relative to the other responses to its prompt.
-    """
-
-    kind: AlgorithmKind = Field(default=AlgorithmKind.GRPO)
-    """GRPO."""
-    prompts_per_round: int = Field(default=128, ge=1, le=65_536)
-    """Prompts (groups) of one round."""
-    responses_per_prompt: int = Field(default=8, ge=2, le=1024)
-    """Responses to each prompt: the size of a group."""
-    temperature: float = Field(default=1.0, gt=0, le=10)
-    """Sampling temperature of the rollouts; the trainer's probabilities use the same."""
-    learning_rate: float = Field(default=1e-6, gt=0, le=1)
-    """AdamW's step size after warm-up."""
-    warmup_rounds: int = Field(default=0, ge=0, le=1_000_000)
-    """Rounds over which the learning rate rises from zero."""
-    weight_decay: float = Field(default=0.0, ge=0, le=10)
-    """AdamW's decoupled weight decay."""
-    betas: tuple[Beta, ...] = Field(default=(0.9, 0.999), min_length=2, max_length=2)
-    """AdamW's two decay rates, each in [0, 1)."""
-    max_grad_norm: float = Field(default=1.0, gt=0, le=1e6)
-    """Largest gradient norm; a longer gradient is scaled down to it."""
-    clip_low: float = Field(default=0.2, ge=0, lt=1)
-    """The probability ratio is clipped below at 1 - clipLow."""
-    clip_high: float = Field(default=0.28, ge=0, le=10)
-    """The probability ratio is clipped above at 1 + clipHigh."""
-    truncated_importance_sampling: TruncatedImportanceSampling = TruncatedImportanceSampling()
-    kl_coefficient: float = Field(default=0.0, ge=0, le=100)
-    """Weight of the KL divergence from the initial model. 0: none, and no second model in memory."""
-    loss_aggregation: LossAggregation = Field(default=LossAggregation.TOKEN_MEAN)
-    """TokenMean: every response token of the round has the same weight. SequenceMean: every response has."""
-    normalize_advantages_by_std: bool = True
-    """Whether a group's advantages are divided by the standard deviation of its rewards."""
-    dynamic_sampling: DynamicSampling = DynamicSampling()
-    minibatches: int = Field(default=1, ge=1, le=1024)
-    """Updates per round: the round's groups are split into this many parts."""
-    max_tokens_per_microbatch: int = Field(default=16_384, ge=16, le=16_777_216)
-    """Tokens that pass through the model together in training. It bounds memory, and changes no result."""
 
 
 class TailBatching(Model):

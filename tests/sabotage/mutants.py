@@ -29,6 +29,8 @@ GRADIENT = (
 CHAOS = "tests/unit/hack/chaos/test_recovery.py"
 AUDIT = "tests/unit/audit/test_histories.py"
 IMPORTANCE = "tests/unit/training/algorithm/test_loss.py"
+PRESETS = "tests/unit/training/algorithm/test_presets.py"
+GRADIENTS = "tests/unit/training/step/test_gradients.py"
 WEIGHED = (
     "tests/unit/training/step/test_gradients.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
     "[3-weighed-float64]"
@@ -779,44 +781,107 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "advantages are not centred",
         f"{RUNTIME}/training/algorithm/advantage.py",
-        "mean = math.fsum(scaled) / len(scaled)",
+        "mean = math.fsum(scaled) / count",
         "mean = 0.0",
         GRADIENT,
     ),
     Mutant(
         "ratios are not clipped from above",
-        f"{RUNTIME}/training/algorithm/loss.py",
-        "held = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)",
-        "held = ratio.clamp(min=1 - config.clip_low)",
+        f"{RUNTIME}/training/algorithm/parts.py",
+        "held = ratio.clamp(1 - low, 1 + high)",
+        "held = ratio.clamp(min=1 - low)",
         GRADIENT,
     ),
     Mutant(
         "no weight is cut",
         f"{RUNTIME}/training/algorithm/loss.py",
-        "importance.clamp(max=config.importance_cap)",
-        "importance",
+        ".exp().clamp(max=config.importance_cap)",
+        ".exp()",
         (f"{IMPORTANCE}::test_a_token_weighs_its_ratio_up_to_the_cap", WEIGHED),
     ),
     Mutant(
         "weights are cut from below",
         f"{RUNTIME}/training/algorithm/loss.py",
-        "importance.clamp(max=config.importance_cap)",
-        "importance.clamp(min=config.importance_cap)",
+        ".exp().clamp(max=config.importance_cap)",
+        ".exp().clamp(min=config.importance_cap)",
         (f"{IMPORTANCE}::test_at_equal_weights_it_is_the_plain_loss", WEIGHED),
     ),
     Mutant(
         "the sampler's logprobs are the trainer's, recomputed",
         f"{RUNTIME}/training/algorithm/loss.py",
-        "drift = log_ratio(start, behaviour)",
-        "drift = log_ratio(start, start)",
+        "weight = bounded(batch.proximal - batch.behaviour)",
+        "weight = bounded(batch.proximal - batch.proximal)",
         (f"{IMPORTANCE}::test_a_token_weighs_its_ratio_up_to_the_cap", WEIGHED),
     ),
     Mutant(
         "a weight carries a gradient",
-        f"{RUNTIME}/training/algorithm/loss.py",
-        "start = logprobs.detach() if proximal is None else proximal",
-        "start = logprobs if proximal is None else proximal",
-        (f"{IMPORTANCE}::test_a_token_weighs_its_ratio_up_to_the_cap", WEIGHED),
+        f"{RUNTIME}/training/step/gradients.py",
+        "proximal=logprobs.detach() if proximal is None else proximal,",
+        "proximal=logprobs if proximal is None else proximal,",
+        (WEIGHED,),
+    ),
+    Mutant(
+        "a response is compared with itself",
+        f"{RUNTIME}/training/algorithm/advantage.py",
+        "factor = count / (count - 1) if baseline is AdvantageBaseline.LEAVE_ONE_OUT else 1.0",
+        "factor = 1.0",
+        (f"{PRESETS}::test_leave_one_out_compares_with_the_others",),
+    ),
+    Mutant(
+        "a clipped weight carries a gradient",
+        f"{RUNTIME}/training/algorithm/parts.py",
+        "weight = ratio.detach()",
+        "weight = ratio",
+        (f"{PRESETS}::test_the_gradient_is_the_papers",),
+    ),
+    Mutant(
+        "a response's ratio is the product of its tokens'",
+        f"{RUNTIME}/training/algorithm/parts.py",
+        "return (per_response(values, responses, sequences) / lengths)[responses]",
+        "return per_response(values, responses, sequences)[responses]",
+        (f"{PRESETS}::test_the_gradient_is_the_papers",),
+    ),
+    Mutant(
+        "tokens below the clip are counted above it",
+        f"{RUNTIME}/training/algorithm/parts.py",
+        "cut & (ratio < held), cut & (ratio > held))",
+        "cut & (ratio > held), cut & (ratio < held))",
+        (f"{PRESETS}::test_loss_gradient_and_clip_fractions_are_trls",),
+    ),
+    Mutant(
+        "KL in the reward charges what came before a token",
+        f"{RUNTIME}/training/algorithm/parts.py",
+        "return (ends[responses] - wide.cumsum(0) + wide).to(values.dtype)",
+        "return (ends[responses] - wide.cumsum(0)).to(values.dtype)",
+        (f"{PRESETS}::test_kl_in_the_reward_lowers_each_token_by_what_its_rest_costs",),
+    ),
+    Mutant(
+        "the overlong penalty begins at the limit",
+        f"{RUNTIME}/training/algorithm/overlong.py",
+        "(length - (limit - window)) / window",
+        "(length - limit) / window",
+        (f"{PRESETS}::test_the_penalty_of_a_length",),
+    ),
+    Mutant(
+        "a response cut at the limit enters the loss",
+        f"{RUNTIME}/training/batch/rows.py",
+        "if not (rules.mask_overlong and response.finish_reason is FinishReason.LENGTH):",
+        "if True:",
+        (f"{GRADIENTS}::test_a_step_of_masked_responses_only_changes_nothing",),
+    ),
+    Mutant(
+        "an entropy bonus has no gradient",
+        f"{RUNTIME}/training/model/token_logprobs.py",
+        "mul_(of_entropy[chunk, None] / context.temperature)",
+        "mul_(0 * of_entropy[chunk, None] / context.temperature)",
+        (f"{TOKEN_LOGPROBS}::test_the_entropys_gradient_is_that_of_a_log_softmax",),
+    ),
+    Mutant(
+        "a metric that one part lacks is lost",
+        f"{RUNTIME}/training/algorithm/sums.py",
+        "for name in {**own, **others}}",
+        "for name in own}",
+        (f"{PRESETS}::test_metrics_of_parts_add_up_whoever_has_them",),
     ),
     Mutant(
         "later minibatches forget the weights at the start of the step",

@@ -84,6 +84,11 @@ RULES: dict[str, list[Rule]] = {
         ),
         Rule("self.algorithm.warmupRounds <= self.rounds", "algorithm.warmupRounds must be at most rounds"),
         Rule(
+            "!has(self.algorithm.overlong.penaltyTokens)"
+            " || self.algorithm.overlong.penaltyTokens <= self.data.maxResponseTokens",
+            "algorithm.overlong.penaltyTokens must be at most data.maxResponseTokens",
+        ),
+        Rule(
             "!has(self.accelerator) || self.trainer.acceleratorsPerReplica > 0"
             " || self.rollout.acceleratorsPerMachine > 0",
             "accelerator is for pods with accelerators: set trainer.acceleratorsPerReplica or "
@@ -158,6 +163,17 @@ RULES: dict[str, list[Rule]] = {
             f"a round holds at most {MAX_RESPONSES_PER_ROUND} responses: promptsPerRound x responsesPerPrompt is more",
         ),
         Rule("self.promptsPerRound % self.minibatches == 0", "minibatches must divide promptsPerRound"),
+        Rule("self.klPlacement != 'Reward' || self.klCoefficient > 0.0", "klPlacement: Reward needs klCoefficient"),
+        Rule(
+            "!has(self.learningRateSchedule.decayRounds) || self.learningRateSchedule.decayRounds > self.warmupRounds",
+            "learningRateSchedule.decayRounds must be more than warmupRounds",
+        ),
+    ],
+    "spec.algorithm.learningRateSchedule": [
+        Rule(
+            "(self.kind == 'Constant') != has(self.decayRounds)",
+            "decayRounds is required for kinds Linear and Cosine, and for no other: the round in which the decay ends",
+        ),
     ],
     "spec.streamTraining": [
         Rule("self.minCompleted <= self.maxCompleted", "minCompleted must be at most maxCompleted"),

@@ -6,9 +6,9 @@ the relay's transport, in chunks with checksums. The coordinator receives a rece
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from rljob_runtime.protocols.relay import RelayMember
 from rljob_runtime.protocols.trajectory import Group, PromptKey
@@ -34,7 +34,7 @@ class ContributionReceipt:
     """A contribution that lies in the trainer's gradient inbox as version `number`.
 
     It holds raw sums over `groups` of `step`, computed with the published weights `version`. `sums`: the fields of
-    `training.algorithm.loss.LossSums`, in order. `tokens`: the loss tokens among them.
+    `training.algorithm.sums.LossSums`, by name. `tokens`: the loss tokens among them.
     """
 
     step: int
@@ -45,7 +45,7 @@ class ContributionReceipt:
     groups: tuple[PromptKey, ...]
     tokens: int
     nbytes: int
-    sums: tuple[float, ...] = ()
+    sums: Mapping[str, Any] = field(default_factory=dict)
 
 
 class GradientWorker(Protocol):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rljob_runtime.protocols.gradient_worker import ContributionReceipt
@@ -46,6 +46,10 @@ class TrainReport:
     effective_sample_size: float = 1.0
     """Effective sample size of the uncapped importance ratios, as a share of the tokens; near 1 if engine and trainer
     agree."""
+    reference_kl: float = 0.0
+    """KL divergence from the initial model; 0 without klCoefficient."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of the loss function, by name."""
 
 
 @dataclass(frozen=True)

@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import torch
 
+from rljob_api.spec_algorithm import (
+    AdvantageBaseline,
+    Clipping,
+    ImportanceRatio,
+    KLPlacement,
+    LossAggregation,
+    ScheduleKind,
+)
 from rljob_api.spec_training import Mode
-from rljob_runtime.training.row_rules import RowRules
+from rljob_runtime.training.algorithm.presets import parts_of
+from rljob_runtime.training.row_rules import AdvantageRules, RowRules
 
 if TYPE_CHECKING:
     from rljob_api.spec import RLJobSpec
-
-
-class Aggregation(StrEnum):
-    """The unit of the loss mean.
-
-    TokenMean gives every loss token the same weight. SequenceMean gives every response the same weight.
-    """
-
-    TOKEN_MEAN = "TokenMean"
-    SEQUENCE_MEAN = "SequenceMean"
 
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
@@ -47,6 +45,12 @@ class TrainingConfig:
     """Sampling temperature. The trainer divides its logits by it, so trainer and sampler use the same distribution."""
     learning_rate: float = 1e-6
     warmup_steps: int = 0
+    schedule: ScheduleKind = ScheduleKind.CONSTANT
+    """Course of the learning rate after warm-up."""
+    decay_steps: int = 0
+    """Step in which a falling learning rate reaches its final value."""
+    final_factor: float = 0.0
+    """Final learning rate, as a share of `learning_rate`."""
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     adam_epsilon: float = 1e-8
@@ -58,10 +62,21 @@ class TrainingConfig:
     importance_cap: float | None = None
     """Cap of the importance weight: the trainer's probability of a token over the sampler's. With a cap, the clip is
     around the weights at the start of the step. None disables the weight, and the clip is around the sampler's."""
+    importance_ratio: ImportanceRatio = ImportanceRatio.TOKEN
+    clipping: Clipping = Clipping.OBJECTIVE
     kl_coefficient: float = 0.0
     """Weight of the KL divergence from the initial model. 0 loads no reference model."""
-    aggregation: Aggregation = Aggregation.TOKEN_MEAN
+    kl_placement: KLPlacement = KLPlacement.LOSS
+    entropy_coefficient: float = 0.0
+    aggregation: LossAggregation = LossAggregation.TOKEN_MEAN
+    longest_response: int = 1
+    """Tokens of the longest response: the divisor of FixedLength and the limit of overlong responses."""
     advantages_by_std: bool = True
+    advantage_baseline: AdvantageBaseline = AdvantageBaseline.GROUP_MEAN
+    mask_overlong: bool = False
+    """Whether responses that were cut at the limit stay out of the loss."""
+    overlong_penalty_tokens: int | None = None
+    """Tokens before the limit over which the penalty of a response falls to -1. None for no penalty."""
     minibatches: int = 1
     """Optimizer updates in a step. Each uses an equal share of the groups."""
     max_tokens_per_microbatch: int = 16_384
@@ -77,10 +92,15 @@ class TrainingConfig:
         for name in ("temperature", "learning_rate", "adam_epsilon"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
-        for name in ("warmup_steps", "weight_decay", "clip_low", "clip_high", "kl_coefficient"):
+        for name in (
+            "warmup_steps", "weight_decay", "clip_low", "clip_high", "kl_coefficient", "entropy_coefficient",
+            "final_factor",
+        ):  # fmt: skip
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
-        for name in ("minibatches", "max_tokens_per_microbatch"):
+        if self.schedule is not ScheduleKind.CONSTANT and self.decay_steps <= self.warmup_steps:
+            raise ValueError(f"decay_steps is {self.decay_steps}; it must be above warmup_steps, {self.warmup_steps}")
+        for name in ("minibatches", "max_tokens_per_microbatch", "longest_response"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.importance_cap is not None and not 1 <= self.importance_cap < math.inf:
@@ -101,26 +121,46 @@ class TrainingConfig:
     @property
     def row_rules(self) -> RowRules:
         """Rules by which a sender plans the rows of its groups."""
-        return RowRules(self.max_tokens_per_microbatch, self.minibatches, self.advantages_by_std)
+        advantages = AdvantageRules(
+            self.advantages_by_std,
+            self.advantage_baseline,
+            self.longest_response,
+            self.mask_overlong,
+            self.overlong_penalty_tokens,
+        )
+        return RowRules(self.max_tokens_per_microbatch, self.minibatches, advantages)
 
     @classmethod
     def from_spec(cls, spec: RLJobSpec) -> TrainingConfig:
         """Build the trainer settings of a job."""
         algorithm = spec.algorithm
+        parts, schedule = parts_of(algorithm), algorithm.learning_rate_schedule
         return cls(
             dtype=spec.model.dtype.value,
             temperature=algorithm.temperature,
             learning_rate=algorithm.learning_rate,
             warmup_steps=algorithm.warmup_rounds,
+            schedule=schedule.kind,
+            decay_steps=schedule.decay_rounds or 0,
+            final_factor=schedule.final_factor,
             weight_decay=algorithm.weight_decay,
             betas=(algorithm.betas[0], algorithm.betas[1]),
+            adam_epsilon=algorithm.adam_epsilon,
             max_grad_norm=algorithm.max_grad_norm,
-            clip_low=algorithm.clip_low,
-            clip_high=algorithm.clip_high,
+            clip_low=parts.clip_low,
+            clip_high=parts.clip_high,
+            importance_ratio=parts.importance_ratio,
+            clipping=parts.clipping,
             importance_cap=algorithm.truncated_importance_sampling.cap if spec.mode is Mode.ASYNCHRONOUS else None,
             kl_coefficient=algorithm.kl_coefficient,
-            aggregation=Aggregation(algorithm.loss_aggregation.value),
-            advantages_by_std=algorithm.normalize_advantages_by_std,
+            kl_placement=algorithm.kl_placement,
+            entropy_coefficient=algorithm.entropy_coefficient,
+            aggregation=parts.loss_aggregation,
+            longest_response=spec.data.max_response_tokens,
+            advantages_by_std=parts.normalize_advantages_by_std,
+            advantage_baseline=parts.advantage_baseline,
+            mask_overlong=algorithm.overlong.mask,
+            overlong_penalty_tokens=algorithm.overlong.penalty_tokens,
             minibatches=algorithm.minibatches,
             max_tokens_per_microbatch=algorithm.max_tokens_per_microbatch,
             seed=spec.data.seed,

@@ -7,8 +7,10 @@ from functools import partial
 
 from rljob_api.spec import RLJobSpec
 from rljob_runtime.training.algorithm.advantage import group_advantages
+from rljob_runtime.training.algorithm.presets import parts_of
 
 
 def advantages_of(spec: RLJobSpec) -> Callable[[Sequence[float]], Sequence[float]]:
     """Return the function from a group's rewards to its advantages, as the trainer computes them."""
-    return partial(group_advantages, by_std=spec.algorithm.normalize_advantages_by_std)
+    parts = parts_of(spec.algorithm)
+    return partial(group_advantages, by_std=parts.normalize_advantages_by_std, baseline=parts.advantage_baseline)

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rljob_api.spec_algorithm import LossAggregation
 from rljob_runtime.protocols import Chain, Refused, TrainReport
-from rljob_runtime.training.config import Aggregation
 from rljob_runtime.training.ranks.settings import TrainerSettings
 from tests.support.rows import slow
 from tests.support.training.families import EXPERTS, save_family
 from tests.support.training.rank_groups import settings_of, stored, trainer
-from tests.support.training.toys import VOCABULARY, make_groups, save_tokenizer
+from tests.support.training.toys import VOCABULARY, figures, make_groups, save_tokenizer
 
 pytestmark = pytest.mark.engine
 
@@ -51,15 +51,15 @@ async def test_two_ranks_are_one(model_folder, tmp_path, dtype) -> None:
     tolerance = TOLERANCE[dtype]
     config = {
         "dtype": dtype,
-        "aggregation": Aggregation.TOKEN_MEAN,
+        "aggregation": LossAggregation.TOKEN_MEAN,
         "kl_coefficient": 0.02,
         "max_tokens_per_microbatch": 60,
     }
     one, two = (settings_of(model_folder, tmp_path / name, **config) for name in ("one", "two"))
     alone, together = await run(one, 1, [1]), await run(two, 2, [1])
     for mine, theirs in zip(alone, together, strict=True):
-        wanted = dataclasses.asdict(mine) | {"seconds": theirs.seconds}
-        assert dataclasses.asdict(theirs) == pytest.approx(wanted, rel=tolerance / 10, abs=1e-6)
+        wanted = figures(mine) | {"seconds": theirs.seconds}
+        assert figures(theirs) == pytest.approx(wanted, rel=tolerance / 10, abs=1e-6)
     assert largest_error(stored(two, 1), stored(one, 1)) < tolerance
     assert largest_error(exported(two), exported(one)) < tolerance
     # Each goes on from the checkpoint of the other kind of group.
@@ -89,15 +89,13 @@ async def test_two_ranks_keep_the_logprobs_of_the_steps_start(model_folder, tmp_
     config = {"importance_cap": 2.0, "minibatches": 3, "max_tokens_per_microbatch": 60, "clip_low": 0.01}
     one, two = (settings_of(model_folder, tmp_path / name, **config) for name in ("one", "two"))
     (alone,), (together,) = await run(one, 1, [1]), await run(two, 2, [1])
-    assert dataclasses.asdict(together) == pytest.approx(
-        dataclasses.asdict(alone) | {"seconds": together.seconds}, rel=1e-6
-    )
+    assert figures(together) == pytest.approx(figures(alone) | {"seconds": together.seconds}, rel=1e-6)
     assert alone.capped_fraction > 0
     assert largest_error(stored(two, 1), stored(one, 1)) < 1e-5
 
 
 async def test_a_refusal_on_all_ranks_leaves_them_working(model_folder, tmp_path) -> None:
-    settings = settings_of(model_folder, tmp_path, aggregation=Aggregation.SEQUENCE_MEAN)
+    settings = settings_of(model_folder, tmp_path, aggregation=LossAggregation.SEQUENCE_MEAN)
     async with trainer(settings, 2) as group:
         await group.start(1)
         with pytest.raises(Refused, match="no groups"):

@@ -112,6 +112,10 @@ RANGES = [
     one("spec.algorithm.learningRate", 20, "must be at most 1"),
     one("spec.algorithm.temperature", 0, "must be more than 0"),
     one("spec.algorithm.clipLow", 1, "must be less than 1"),
+    one("spec.algorithm.entropyCoefficient", -1, "must be at least 0"),
+    one("spec.algorithm.adamEpsilon", 0, "must be more than 0"),
+    one("spec.algorithm.overlong.penaltyTokens", 0, "must be at least 1"),
+    one("spec.algorithm.learningRateSchedule.finalFactor", 2, "must be at most 1"),
     inside("spec.algorithm.betas", [0.9, 1.0], "spec.algorithm.betas[1]", 1.0, "must be less than 1"),
     one("spec.algorithm.betas", [0.9], "must have 2 or more entries"),
     one("spec.algorithm.betas", [0.9, 0.99, 0.999], "must have 2 entries at most"),
@@ -264,6 +268,26 @@ CROSS_FIELD = [
     ),
     one("spec.algorithm.maxTokensPerMicrobatch", 512, "must hold the longest sequence: at least 2048"),
     one("spec.algorithm.warmupRounds", 25, "must be at most rounds (24)"),
+    one("spec.algorithm.klPlacement", "Reward", "needs klCoefficient above 0"),
+    one(
+        "spec.algorithm.overlong.penaltyTokens",
+        100_000,
+        "must be at most data.maxResponseTokens",
+    ),
+    one("spec.algorithm.learningRateSchedule.decayRounds", 9, "is for kinds Linear and Cosine only"),
+    inside(
+        "spec.algorithm.learningRateSchedule",
+        {"kind": "Cosine"},
+        "spec.algorithm.learningRateSchedule.decayRounds",
+        ABSENT,
+        "is required for kind Cosine: the round in which the decay ends, e.g. 24",
+    ),
+    Case(
+        {"spec.algorithm.learningRateSchedule": {"kind": "Linear", "decayRounds": 5}, "spec.algorithm.warmupRounds": 5},
+        "spec.algorithm.learningRateSchedule.decayRounds",
+        "must be more than warmupRounds (5)",
+        value=5,
+    ),
     Case(
         {
             "spec.data.maxPromptTokens": 1 << 20,

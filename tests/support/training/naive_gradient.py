@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+import statistics
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from rljob_runtime.protocols.trajectory import Group
-from rljob_runtime.training.config import Aggregation, TrainingConfig
+from rljob_api.spec_algorithm import (
+    AdvantageBaseline,
+    AlgorithmKind,
+    Clipping,
+    ImportanceRatio,
+    LossAggregation,
+)
+from rljob_runtime.protocols.trajectory import FinishReason, Group
+from rljob_runtime.training.algorithm.presets import PRESETS
+from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.step.contribution import Contribution
 from tests.support.training.toys import LoneLearner
 
@@ -20,43 +31,79 @@ TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 def naive_gradient(
     folder: Path, groups: list[Group], config: TrainingConfig, *, began: Path | None = None
 ) -> tuple[dict[str, Tensor], float]:
-    """GRPO as the papers write it: one sequence a forward pass, full logits, stock attention, one mean. `began`: the
-    model at the start of the step, where it is another one by now."""
+    """The algorithms as the papers write them: one sequence a forward pass, full logits, stock attention, one mean.
+
+    `began`: the model at the start of the step, where it is another one by now."""
     dtype = getattr(torch, config.dtype)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
     start = AutoModelForCausalLM.from_pretrained(began or folder, dtype=dtype, attn_implementation="sdpa")
 
-    def logprobs_of(of, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> Tensor:
+    def distributions(of, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> Tensor:
         logits = of(input_ids=torch.tensor([[*prompt, *tokens]])).logits[0] / config.temperature
-        every = torch.log_softmax(logits, dim=-1)
-        return torch.stack([every[len(prompt) - 1 + i, token] for i, token in enumerate(tokens)])
+        return torch.log_softmax(logits, dim=-1)[len(prompt) - 1 : -1]
 
     per_sequence = []
     for group in groups:
-        rewards = torch.tensor([scored.reward for scored in group.responses], dtype=dtype)
-        advantages = rewards - rewards.mean()
-        if config.advantages_by_std:
-            advantages = advantages / (rewards.std(correction=0) + 1e-6)
-        for scored, advantage in zip(group.responses, advantages, strict=True):
-            tokens = scored.response.token_ids
-            new = logprobs_of(model, group.prompt_token_ids, tokens)
+        for scored, advantage in zip(group.responses, advantages_by_hand(group, config), strict=True):
+            response = scored.response
+            if config.mask_overlong and response.finish_reason is FinishReason.LENGTH:
+                continue
+            tokens = response.token_ids
+            every = distributions(model, group.prompt_token_ids, tokens)
+            places = range(len(tokens)), list(tokens)
+            new = every[places]
             with torch.no_grad():
-                frozen = logprobs_of(start, group.prompt_token_ids, tokens)
-            behaviour = torch.tensor(scored.response.logprobs, dtype=dtype)
-            weight, anchor = torch.ones_like(behaviour), behaviour
-            if config.importance_cap is not None:
-                weight, anchor = (frozen - behaviour).exp().clamp(max=config.importance_cap), frozen
-            ratio = (new - anchor).exp()
-            held = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-            kl = (frozen - new).exp() - 1 - (frozen - new)
-            gain = weight * torch.minimum(ratio * advantage, held * advantage)
-            per_sequence.append(config.kl_coefficient * kl - gain)
-    if config.aggregation is Aggregation.TOKEN_MEAN:
-        loss = torch.cat(per_sequence).mean()
-    else:
-        loss = torch.stack([losses.mean() for losses in per_sequence]).mean()
+                frozen = distributions(start, group.prompt_token_ids, tokens)[places]
+            behaviour = torch.tensor(response.logprobs, dtype=dtype)
+            losses = _losses(new, frozen, behaviour, advantage, config)
+            entropy = -(every.exp() * every).sum(-1)
+            per_sequence.append(losses - config.entropy_coefficient * entropy)
+    loss = {
+        LossAggregation.TOKEN_MEAN: lambda: torch.cat(per_sequence).mean(),
+        LossAggregation.SEQUENCE_MEAN: lambda: torch.stack([losses.mean() for losses in per_sequence]).mean(),
+        LossAggregation.SEQUENCE_SUM: lambda: torch.stack([losses.sum() for losses in per_sequence]).mean(),
+        LossAggregation.FIXED_LENGTH: lambda: torch.stack(
+            [losses.sum() / config.longest_response for losses in per_sequence]
+        ).mean(),
+    }[config.aggregation]()
     loss.backward()
     return {name: parameter.grad for name, parameter in model.named_parameters()}, loss.item()
+
+
+def advantages_by_hand(group: Group, config: TrainingConfig) -> list[float]:
+    """Of each response of a group."""
+    rewards = []
+    for scored in group.responses:
+        length, window = len(scored.response.token_ids), config.overlong_penalty_tokens
+        safe = config.longest_response - (window or 0)
+        penalty = 0.0
+        if window and length > safe:
+            penalty = (safe - length) / window if length <= config.longest_response else -1.0
+        rewards.append(scored.reward + penalty)
+    found = []
+    for i, reward in enumerate(rewards):
+        others = rewards[:i] + rewards[i + 1 :]
+        baseline = others if config.advantage_baseline is AdvantageBaseline.LEAVE_ONE_OUT else rewards
+        advantage = reward - statistics.fmean(baseline)
+        found.append(advantage / (statistics.pstdev(rewards) + 1e-6) if config.advantages_by_std else advantage)
+    return found
+
+
+def _losses(new: Tensor, frozen: Tensor, behaviour: Tensor, advantage: float, config: TrainingConfig) -> Tensor:
+    """Of each token of one response."""
+    weight, anchor = torch.ones_like(behaviour), behaviour
+    if config.importance_cap is not None:
+        weight, anchor = (frozen - behaviour).exp().clamp(max=config.importance_cap), frozen
+    ratio = (new - anchor).exp()
+    if config.importance_ratio is ImportanceRatio.SEQUENCE:
+        ratio = torch.prod(ratio).pow(1 / len(ratio)).expand(len(ratio))
+    kl = (frozen - new).exp() - 1 - (frozen - new)
+    held = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    if config.clipping is Clipping.WEIGHT:
+        gain = held.detach() * advantage * new
+    else:
+        gain = torch.minimum(ratio * advantage, held * advantage)
+    return config.kl_coefficient * kl - weight * gain
 
 
 def largest_error(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
@@ -72,10 +119,27 @@ def contributions(learner: LoneLearner, groups: list[Group], parts: int, seed: i
     return [learner.sums_of(1, groups[a:b]) for a, b in zip([0, *cuts], [*cuts, len(groups)], strict=True)]
 
 
+def of_kind(kind: AlgorithmKind, **changes: Any) -> dict[str, Any]:
+    """The settings of a trainer with this preset."""
+    parts = dataclasses.asdict(PRESETS[kind])
+    settings = {
+        "advantage_baseline": parts.pop("advantage_baseline"),
+        "advantages_by_std": parts.pop("normalize_advantages_by_std"),
+        "aggregation": parts.pop("loss_aggregation"),
+        **parts,
+    }
+    return settings | {"longest_response": 9} | changes
+
+
 CASES = {
     "token mean": {},
-    "sequence mean": {"aggregation": Aggregation.SEQUENCE_MEAN},
+    "sequence mean": {"aggregation": LossAggregation.SEQUENCE_MEAN},
     "hot, with KL": {"temperature": 1.7, "kl_coefficient": 0.05},
     "no std, tight clip": {"advantages_by_std": False, "clip_low": 0.01, "clip_high": 0.02},
-    "weighed": {"importance_cap": 2.0, "aggregation": Aggregation.SEQUENCE_MEAN, "kl_coefficient": 0.05},
+    "weighed": {"importance_cap": 2.0, "aggregation": LossAggregation.SEQUENCE_MEAN, "kl_coefficient": 0.05},
+    **{kind.value: of_kind(kind) for kind in AlgorithmKind},
+    "GSPO, wide clip": of_kind(AlgorithmKind.GSPO, clip_low=0.3, clip_high=0.4),
+    "CISPO, weighed": of_kind(AlgorithmKind.CISPO, importance_cap=2.0, clip_high=0.1),
+    "an entropy bonus, hot": {"entropy_coefficient": 0.3, "temperature": 1.7},
+    "overlong": {"longest_response": 9, "mask_overlong": True, "overlong_penalty_tokens": 4},
 }

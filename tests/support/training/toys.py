@@ -80,7 +80,7 @@ def make_group(rng: random.Random, index: int, responses: int, *, max_length: in
             weight_version=0,
             token_ids=tuple(rng.randrange(VOCABULARY) for _ in range(length)),
             logprobs=tuple(-rng.uniform(0.5, 5.0) for _ in range(length)),
-            finish_reason=FinishReason.STOP,
+            finish_reason=FinishReason.LENGTH if length == max_length else FinishReason.STOP,
             replica="r",
         )
         scored.append(ScoredResponse(response, rng.choice([0.0, 0.1, 1.0])))
@@ -197,6 +197,12 @@ def watched(learner: Learner) -> list[dict[str, Tensor]]:
 
     learner.optimizer.update = note  # type: ignore[method-assign]
     return seen
+
+
+def figures(report: TrainReport) -> dict[str, float]:
+    """The numbers of a report, with the metrics of the loss among them."""
+    numbers = dataclasses.asdict(report)
+    return numbers | {f"metrics.{name}": value for name, value in numbers.pop("metrics").items()}
 
 
 def changed(group: Group) -> Group:

@@ -1,137 +1,122 @@
-"""Policy loss: the GRPO objective and its metrics as raw sums over tokens.
+"""Policy loss: the objective of an algorithm as a raw sum over tokens.
 
-Nothing here divides by a batch size. A token's weight is 1 (token mean) or 1 / (length of its response) (sequence
-mean). Sums of any parts of a batch add up to the sums of the batch. The caller that combines all parts divides once by
-`LossSums.normaliser`.
+Nothing here divides by a batch size. A token's weight is 1, 1 / (length of its response) or 1 / (a fixed length). The
+caller that combines all parts of a batch divides once by `LossSums.normaliser`. A loss function of the user has the
+same signature as `policy_loss`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from rljob_runtime.training.config import Aggregation, TrainingConfig
+from rljob_api.spec_algorithm import ImportanceRatio, KLPlacement
+from rljob_runtime.training.algorithm.parts import bounded, k3, mean_of_response, objective, per_response
+from rljob_runtime.training.algorithm.parts import rest_of_response as rest
+from rljob_runtime.training.algorithm.sums import LossSums, MetricSum
+from rljob_runtime.training.config import TrainingConfig
 
-LOG_RATIO_BOUND = 20.0
-"""Log ratios are clamped to ±20 before `exp`. Larger ones overflow fp32, and the clip makes their value irrelevant."""
+Metric = Tensor | float | tuple[Tensor | float, Tensor | float]
+"""A raw sum over tokens, which is divided by the number of tokens, or a pair of raw sums: (sum, count)."""
 
 
 @dataclass(frozen=True)
-class LossSums:
-    """Raw sums over loss tokens.
+class LossInput:
+    """The loss tokens of some complete responses.
 
-    The sum of two parts of a batch equals the sums of both parts together.
+    All tensors are one-dimensional, with one value for each of N loss tokens. Only `logprobs` carries a gradient, and
+    `entropy` where the loss uses it. The tokens of a response are contiguous and in order.
     """
 
-    loss: float = 0.0
-    mismatch_kl: float = 0.0
-    """KL divergence of the sampler's distribution from the trainer's: k3 estimator on the sampled tokens."""
-    reference_kl: float = 0.0
-    clipped: float = 0.0
-    """Tokens whose gradient the clip cuts."""
-    entropy: float = 0.0
-    importance: float = 0.0
-    """Importance ratios before the cap."""
-    importance_squares: float = 0.0
-    capped: float = 0.0
-    """Tokens whose importance ratio the cap cuts."""
-    tokens: int = 0
-    sequences: int = 0
+    logprobs: Tensor
+    """The trainer's log-probability of each token, at the sampling temperature."""
+    behaviour: Tensor
+    """The sampler's."""
+    proximal: Tensor
+    """The trainer's at the start of the step; equal to `logprobs` in the step's first update."""
+    reference: Tensor | None
+    """The initial model's. None unless klCoefficient is above 0."""
+    entropy: Tensor
+    """Entropy of the distribution that the token was drawn from."""
+    advantages: Tensor
+    weights: Tensor
+    """Weight of each token in the sum, by lossAggregation."""
+    responses: Tensor
+    """Index of the token's response, from 0."""
+    sequences: int
+    """Number of responses."""
 
-    def __add__(self, other: LossSums) -> LossSums:
-        return LossSums.of([mine + theirs for mine, theirs in zip(self.values(), other.values(), strict=True)])
-
-    def values(self) -> list[float]:
-        """Return the fields in order, to add them and to reduce them over ranks."""
-        return [getattr(self, field.name) for field in dataclasses.fields(self)]
-
-    @classmethod
-    def of(cls, values: list[float]) -> LossSums:
-        """Build the sums from `values`."""
-        loss, mismatch_kl, reference_kl, clipped, entropy, importance, squares, capped, tokens, sequences = values
-        terms = (loss, mismatch_kl, reference_kl, clipped, entropy, importance, squares, capped)
-        return cls(*terms, int(tokens), int(sequences))
-
-    def normaliser(self, aggregation: Aggregation) -> int:
-        """Return the divisor of the raw gradient of a complete batch."""
-        return self.tokens if aggregation is Aggregation.TOKEN_MEAN else self.sequences
-
-    @property
-    def effective_sample_size(self) -> float:
-        """Effective sample size of the importance ratios r: (sum of r)² / (n × sum of r²).
-
-        It is 1 when all ratios are equal and 1 / n when one ratio outweighs the rest.
-        """
-        return self.importance**2 / (self.tokens * self.importance_squares) if self.importance_squares else 1.0
+    def per_response(self, values: Tensor) -> Tensor:
+        """Sum one value a token over each response: [N] to [sequences]."""
+        return per_response(values, self.responses, self.sequences)
 
 
-def log_ratio(new: Tensor, old: Tensor) -> Tensor:
-    """Return `new - old`, clamped so that its exponential is finite."""
-    return (new - old).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+@dataclass(frozen=True)
+class LossOutput:
+    """The raw loss of some tokens.
 
-
-def k3(log_ratio: Tensor) -> Tensor:
-    """Estimate KL(p || q) on samples of p, with `log_ratio = log q - log p`.
-
-    The estimator is unbiased and never negative.
+    `sum` is a scalar that carries the gradient: a sum over tokens or responses, not a mean. `metrics` holds raw sums.
     """
-    return log_ratio.exp() - 1 - log_ratio
+
+    sum: Tensor
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
 
 
-def policy_loss(
-    logprobs: Tensor,
-    behaviour: Tensor,
-    advantages: Tensor,
-    weights: Tensor,
-    config: TrainingConfig,
-    *,
-    proximal: Tensor | None = None,
-    reference: Tensor | None = None,
-    entropy: Tensor | None = None,
-    sequences: int = 0,
-) -> tuple[Tensor, LossSums]:
-    """Compute the raw loss of some tokens and their sums.
+Loss = Callable[[LossInput, TrainingConfig], LossOutput]
 
-    The loss is a scalar that carries the gradient. All tensors are one-dimensional, with one value per loss token.
-    `behaviour` holds the sampler's logprobs at its temperature. `logprobs` holds the trainer's at the same temperature.
-    `proximal` holds the trainer's at the start of the step; None means that they equal `logprobs`. `reference` holds
-    those of the frozen model when the KL term is on.
+
+def policy_loss(batch: LossInput, config: TrainingConfig) -> LossOutput:
+    """Compute the raw loss of the algorithm's parts.
 
     Without a cap, the clipped ratio is trainer over sampler. With a cap, that ratio splits in two (decoupled PPO,
     Hilton et al. 2021). The constant weight min(proximal / behaviour, cap) corrects for the sampler. The clipped ratio
     measures how far the updates of this step have moved from its start.
     """
-    start = logprobs.detach() if proximal is None else proximal
-    drift = log_ratio(start, behaviour)
-    importance = drift.exp()
+    logprobs, advantages = batch.logprobs, batch.advantages
     if config.importance_cap is None:
-        weight, ratio = torch.ones_like(importance), log_ratio(logprobs, behaviour).exp()
+        weight, moved = torch.ones_like(logprobs), logprobs - batch.behaviour
     else:
-        weight, ratio = importance.clamp(max=config.importance_cap), log_ratio(logprobs, start).exp()
-    held = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    objective = weight * torch.minimum(ratio * advantages, held * advantages)
-    reference_kl = torch.zeros_like(logprobs)
-    if reference is not None:
-        reference_kl = k3(log_ratio(reference, logprobs))
-    loss = (weights * (config.kl_coefficient * reference_kl - objective)).sum()
-    with torch.no_grad():
-        cut = held * advantages < ratio * advantages
-        terms = (loss, k3(drift).sum(), reference_kl.sum(), cut.sum())
-        loss_sum, mismatch, reference_sum, clipped = (float(term) for term in terms)
-        raw = importance.double()  # fp32 cannot hold the square of the largest ratio
-    return loss, LossSums(
-        loss=loss_sum,
-        mismatch_kl=mismatch,
-        reference_kl=reference_sum,
-        clipped=clipped,
-        entropy=0.0 if entropy is None else float(entropy.sum()),
+        weight = bounded(batch.proximal - batch.behaviour).exp().clamp(max=config.importance_cap)
+        moved = logprobs - batch.proximal
+    if config.importance_ratio is ImportanceRatio.SEQUENCE:
+        moved = mean_of_response(moved, batch.responses, batch.sequences)
+    loss = -config.entropy_coefficient * batch.entropy if config.entropy_coefficient else torch.zeros_like(logprobs)
+    if batch.reference is not None and config.kl_placement is KLPlacement.LOSS:
+        loss = loss + config.kl_coefficient * k3(bounded(batch.reference - logprobs))
+    elif batch.reference is not None:
+        price = rest(batch.proximal - batch.reference, batch.responses, batch.sequences)
+        advantages = advantages - config.kl_coefficient * price
+    ratio = bounded(moved).exp()
+    value, low, high = objective(config.clipping, ratio, logprobs, advantages, config.clip_low, config.clip_high)
+    total = (batch.weights * (loss - weight * value)).sum()
+    return LossOutput(total, {"clip_fraction_low": low.sum(), "clip_fraction_high": high.sum()})
+
+
+@torch.no_grad()
+def sums_of(batch: LossInput, output: LossOutput, cap: float | None) -> LossSums:
+    """Return the sums of a batch: of its loss, and of what every loss reports."""
+    drift = bounded(batch.proximal - batch.behaviour)
+    raw = drift.exp().double()  # fp32 cannot hold the square of the largest ratio
+    tokens = batch.logprobs.numel()
+    reference = 0.0 if batch.reference is None else float(k3(bounded(batch.reference - batch.logprobs)).sum())
+    return LossSums(
+        loss=float(output.sum),
+        mismatch_kl=float(k3(drift).sum()),
+        reference_kl=reference,
+        entropy=float(batch.entropy.sum()),
         importance=float(raw.sum()),
         importance_squares=float(raw.square().sum()),
-        capped=float((raw > (config.importance_cap or math.inf)).sum()),
-        tokens=logprobs.numel(),
-        sequences=sequences,
+        capped=float((raw > (cap or math.inf)).sum()),
+        tokens=tokens,
+        sequences=batch.sequences,
+        metrics={name: _metric(value, tokens) for name, value in output.metrics.items()},
     )
+
+
+def _metric(value: Metric, tokens: int) -> MetricSum:
+    total, count = value if isinstance(value, tuple) else (value, tokens)
+    return MetricSum(float(total), float(count))

@@ -135,7 +135,7 @@ def check_groups(groups: Sequence[Group], rules: RowRules) -> dict[PromptKey, Bl
     for group in sorted(groups, key=lambda g: g.prompt):
         if group.prompt in blocks:
             raise ValueError(f"group {group.prompt} occurs twice")
-        blocks[group.prompt] = block_of(group, by_std=rules.by_std)
+        blocks[group.prompt] = block_of(group, rules.advantages)
     return blocks
 
 

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from rljob_runtime.protocols.trajectory import Group
+from rljob_runtime.protocols.trajectory import FinishReason, Group
 from rljob_runtime.training.algorithm.advantage import group_advantages
-from rljob_runtime.training.row_rules import RowRules
+from rljob_runtime.training.algorithm.overlong import overlong_penalty
+from rljob_runtime.training.row_rules import AdvantageRules, RowRules
 
 Item = TypeVar("Item")
 Ints = npt.NDArray[np.int32]
@@ -50,16 +51,16 @@ class Block:
         return len(self.prompt_token_ids) + sum(len(sample.token_ids) - 1 for sample in self.samples)
 
 
-def block_of(group: Group, *, by_std: bool) -> Block:
+def block_of(group: Group, rules: AdvantageRules) -> Block:
     """Convert a group into a block with advantages.
 
-    Raises `ValueError` for a group that cannot be trained on.
+    The block has the responses that enter the loss, perhaps none. Raises `ValueError` for a group that cannot be
+    trained on.
     """
     if not group.prompt_token_ids:
         raise ValueError(f"prompt {group.prompt} has no tokens")
-    rewards = [scored.reward for scored in group.responses]
     samples = []
-    for scored, advantage in zip(group.responses, group_advantages(rewards, by_std=by_std), strict=True):
+    for scored, advantage in zip(group.responses, advantages_of(group, rules), strict=True):
         response = scored.response
         if not len(response.token_ids) or len(response.token_ids) != len(response.logprobs):
             raise ValueError(
@@ -69,8 +70,21 @@ def block_of(group: Group, *, by_std: bool) -> Block:
         logprobs: Floats = np.asarray(response.logprobs)
         if not np.isfinite(logprobs).all():
             raise ValueError(f"response {response.key} has logprobs that are not finite")
-        samples.append(Sample(np.asarray(response.token_ids, dtype=np.int32), logprobs, advantage))
+        if not (rules.mask_overlong and response.finish_reason is FinishReason.LENGTH):
+            samples.append(Sample(np.asarray(response.token_ids, dtype=np.int32), logprobs, advantage))
     return Block(np.asarray(group.prompt_token_ids, dtype=np.int32), tuple(samples))
+
+
+def advantages_of(group: Group, rules: AdvantageRules) -> list[float]:
+    """Compute the advantage of each response of a group.
+
+    Responses near the limit are penalised first. Masked ones count for the baseline of the others.
+    """
+    rewards = [
+        scored.reward + overlong_penalty(len(scored.response.token_ids), rules.limit, rules.overlong_penalty_tokens)
+        for scored in group.responses
+    ]
+    return group_advantages(rewards, by_std=rules.by_std, baseline=rules.baseline)
 
 
 def split(block: Block, budget: int) -> list[Block]:
@@ -213,11 +227,14 @@ def _joined(parts: Sequence[npt.NDArray[Any]], dtype: type[np.int32] | None = No
 
 
 def shares_of(blocks: Sequence[Block], rules: RowRules, ranks: int) -> list[Share]:
-    """Plan the rows of each rank, by rank."""
+    """Plan the rows of each rank, by rank.
+
+    Blocks without responses give an empty row: the sums of their groups are zeros, computed as any others.
+    """
     work = sum(block.tokens for block in blocks)
     # Ranks share the work even where one row can hold all of it.
     budget = min(rules.budget, -(-work // ranks))
-    shared = share_rows(plan_rows(blocks, budget), ranks)
+    shared = share_rows(plan_rows(blocks, budget) or [[] for _ in blocks[:1]], ranks)
     return [
         Share(np.array([len(row) for row in rows], dtype=np.int32), row_of([block for row in rows for block in row]))
         for rows in shared

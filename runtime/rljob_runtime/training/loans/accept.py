@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.protocols import ContributionReceipt, Refused, RelayMember
-from rljob_runtime.training.algorithm.loss import LossSums
+from rljob_runtime.training.algorithm.sums import LossSums
 from rljob_runtime.training.model.sharding import RankGroup
 from rljob_runtime.training.step.contribution import Contribution
 
@@ -100,5 +100,5 @@ def scatter_contribution(
         term=receipt.term,
         groups=frozenset(receipt.groups),
         gradients=gradients,
-        sums=LossSums.of(list(receipt.sums)),
+        sums=LossSums.of(receipt.sums),
     )

@@ -30,7 +30,7 @@ from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.relay.gradient_transfer import discard
 from rljob_runtime.rollout.engines.rank_processes import ForkServer, RankProcesses
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
-from rljob_runtime.training.algorithm.loss import LossSums
+from rljob_runtime.training.algorithm.sums import LossSums
 from rljob_runtime.training.batch.delivery import Delivery, Progress, plan_contribute
 from rljob_runtime.training.batch.rows import Share
 from rljob_runtime.training.loans.worker_rank import GradientWorkerSettings
@@ -161,7 +161,7 @@ class BlockingGradientWorker:
             groups=tuple(sorted(held.groups)),
             tokens=total.sums.tokens,
             nbytes=nbytes,
-            sums=tuple(total.sums.values()),
+            sums=total.sums.to_dict(),
         )
 
     @contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from rljob_runtime.protocols import RelayMember
 from rljob_runtime.relay.gradient_transfer import GradientSender, GradientSenderSettings
 from rljob_runtime.rollout.engines.weights import WeightMismatch, open_version
-from rljob_runtime.training.algorithm.loss import LossSums
+from rljob_runtime.training.algorithm.sums import LossSums
 from rljob_runtime.training.batch.rows import Share
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.model.loading import empty_sharded_model
@@ -115,12 +116,12 @@ class GradientRank:
             self._version = version
         self._computer.reset()
 
-    def add(self, share: Share) -> list[float]:
-        """Add the raw gradient of these rows and return this rank's `LossSums`.
+    def add(self, share: Share) -> dict[str, Any]:
+        """Add the raw gradient of these rows and return the fields of this rank's `LossSums`.
 
         A collective.
         """
-        return self._computer.add(share).values()
+        return self._computer.add(share).to_dict()
 
     def deliver(self, term: int, number: int, inbox: RelayMember) -> int:
         """Deliver the sums of all ranks to the trainer's inbox and return the number of bytes.

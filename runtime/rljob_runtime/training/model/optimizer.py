@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rljob_api.spec_algorithm import ScheduleKind
 from rljob_runtime.training.config import TrainingConfig
 
 
@@ -37,10 +38,18 @@ class Update:
 
 
 def learning_rate(config: TrainingConfig, step: int) -> float:
-    """Return the learning rate of update `step`, from 1: a linear warm-up, then constant."""
-    if step >= config.warmup_steps:
+    """Return the learning rate of update `step`, from 1: a linear warm-up, then the schedule.
+
+    A falling rate begins after warm-up and reaches its final value in step `decay_steps`.
+    """
+    if step < config.warmup_steps:
+        return config.learning_rate * step / config.warmup_steps
+    if config.schedule is ScheduleKind.CONSTANT:
         return config.learning_rate
-    return config.learning_rate * step / config.warmup_steps
+    begin = max(1, config.warmup_steps)
+    done = min(1.0, (step - begin) / max(1, config.decay_steps - begin))
+    left = 1 - done if config.schedule is ScheduleKind.LINEAR else (1 + math.cos(math.pi * done)) / 2
+    return config.learning_rate * (config.final_factor + (1 - config.final_factor) * left)
 
 
 def gather_full(tensor: Tensor) -> Tensor:
@@ -109,6 +118,10 @@ class MasterOptimizer:
         self.adamw.zero_grad(set_to_none=True)
         self.round_into_model()
         return Update(norm, rate)
+
+    def skip(self, gradients: Mapping[str, Tensor], step: int) -> Update:
+        """Leave weights and moments as they are: the step has no loss token."""
+        return Update(0.0, learning_rate(self.config, step))
 
     def _clip(self, gradients: Mapping[str, Tensor]) -> float:
         tensors = list(gradients.values())

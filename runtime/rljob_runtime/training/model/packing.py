@@ -21,8 +21,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from rljob_api.spec_algorithm import LossAggregation
 from rljob_runtime.training.batch.rows import Ints, Row
-from rljob_runtime.training.config import Aggregation
 
 Places = npt.NDArray[np.int64]
 
@@ -64,23 +64,29 @@ class MicroBatch:
     advantages: Tensor
     """[N] float64"""
     weights: Tensor
-    """[N] float64: 1, or 1 / (length of the response)"""
+    """[N] float64: 1, 1 / (length of the response), or 1 / (a fixed length)"""
+    responses: Tensor
+    """[N] int64: index of the token's response"""
     sequences: int
 
     def to(self, device: torch.device, dtype: torch.dtype) -> MicroBatch:
         """Move all tensors to `device`, and the floating-point ones to `dtype`."""
-        indices = (self.input_ids, self.position_ids, self.logit_rows, self.target_rows, self.targets)
-        input_ids, position_ids, logit_rows, target_rows, targets = (index.to(device) for index in indices)
+        indices = (
+            self.input_ids, self.position_ids, self.logit_rows, self.target_rows, self.targets, self.responses
+        )  # fmt: skip
+        input_ids, position_ids, logit_rows, target_rows, targets, responses = (index.to(device) for index in indices)
         floats = (self.behaviour, self.advantages, self.weights)
         behaviour, advantages, weights = (value.to(device, dtype) for value in floats)
         return MicroBatch(
             input_ids, position_ids, self.segments, logit_rows, target_rows, targets,
-            behaviour, advantages, weights, self.sequences,
+            behaviour, advantages, weights, responses, self.sequences,
         )  # fmt: skip
 
 
-def pack_row(row: Row, aggregation: Aggregation) -> MicroBatch:
+def pack_row(row: Row, aggregation: LossAggregation, fixed_length: int = 1) -> MicroBatch:
     """Build the tensors of one row.
+
+    `fixed_length` divides the weights of FixedLength.
 
     An empty row becomes one token without a target: a rank without rows still joins the collectives of a forward and a
     backward pass.
@@ -105,7 +111,7 @@ def pack_row(row: Row, aggregation: Aggregation) -> MicroBatch:
     positions[response_places[fed]] = (np.repeat(prompts[block], responses) + in_response)[fed]
     needed = np.zeros(len(input_ids), dtype=bool)
     needed[predicted_at] = True
-    weights = np.ones(len(responses)) if aggregation is Aggregation.TOKEN_MEAN else 1.0 / responses
+    weights = _weights(aggregation, responses, fixed_length)
     return MicroBatch(
         input_ids=torch.from_numpy(input_ids),
         position_ids=torch.from_numpy(positions),
@@ -116,14 +122,22 @@ def pack_row(row: Row, aggregation: Aggregation) -> MicroBatch:
         behaviour=torch.from_numpy(row.logprobs.astype(np.float64)),
         advantages=torch.from_numpy(np.repeat(row.advantages, responses)),
         weights=torch.from_numpy(np.repeat(weights, responses)),
+        responses=torch.from_numpy(np.repeat(np.arange(len(responses)), responses)),
         sequences=len(responses),
     )
+
+
+def _weights(aggregation: LossAggregation, lengths: Places, fixed_length: int) -> npt.NDArray[np.float64]:
+    """Return the weight of the tokens of each response."""
+    if aggregation is LossAggregation.SEQUENCE_MEAN:
+        return 1.0 / lengths
+    return np.full(len(lengths), 1.0 / fixed_length if aggregation is LossAggregation.FIXED_LENGTH else 1.0)
 
 
 def _empty_row() -> MicroBatch:
     none, zero = torch.empty(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
     floats = torch.empty(0, dtype=torch.float64)
-    return MicroBatch(zero, zero, (Segment(0, 1, 0, 0),), none, none, none, floats, floats, floats, 0)
+    return MicroBatch(zero, zero, (Segment(0, 1, 0, 0),), none, none, none, floats, floats, floats, none, 0)
 
 
 def _segments(row: Row, prompt_starts: list[int], response_starts: list[int]) -> tuple[Segment, ...]:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from rljob_runtime.training.model import attention
 from rljob_runtime.training.model.packing import MicroBatch
 from rljob_runtime.training.model.sharding import decoder_layers
-from rljob_runtime.training.model.token_logprobs import token_logprobs
+from rljob_runtime.training.model.token_logprobs import Entropy, token_logprobs
 
 
 class Policy:
@@ -32,10 +32,10 @@ class Policy:
         self.dtype = dtype or parameter.dtype
         self.vocabulary = int(model.config.vocab_size)
 
-    def logprobs(self, batch: MicroBatch, *, entropy: bool = True) -> tuple[Tensor, Tensor | None]:
-        """Compute the log probability of each target, [N], and the entropy of its distribution, [N].
+    def logprobs(self, batch: MicroBatch, *, entropy: Entropy = Entropy.VALUE) -> tuple[Tensor, Tensor]:
+        """Compute the log probability of each target, [N], and the entropy of its distribution, [N] or empty.
 
-        The entropy carries no gradient. Logits exist only for positions that predict a loss token: [U, vocabulary].
+        Logits exist only for positions that predict a loss token: [U, vocabulary].
         """
         # A cached cast outlives the layer that was gathered for it. A rank would then hold all weights.
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast, cache_enabled=False):
@@ -58,7 +58,7 @@ class Policy:
     @torch.no_grad()
     def frozen_logprobs(self, batch: MicroBatch) -> Tensor:
         """Compute logprobs without gradient, [N], as for a reference model."""
-        return self.logprobs(batch, entropy=False)[0]
+        return self.logprobs(batch, entropy=Entropy.NONE)[0]
 
     def enable_checkpointing(self) -> None:
         """Recompute each layer in the backward pass instead of keeping its activations.

@@ -8,6 +8,7 @@ group restarts from its checkpoint.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -21,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
-from rljob_runtime.training.algorithm.loss import LossSums
+from rljob_runtime.training.algorithm.sums import LossSums
 from rljob_runtime.training.model.optimizer import gather_full
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
@@ -86,12 +87,12 @@ class RankGroup:
         model.register_forward_hook(_reshard_after_forward)
 
     def sum(self, sums: LossSums) -> LossSums:
-        """Add the sums of all ranks."""
-        if self.mesh is None:
-            return sums
-        values = torch.tensor(sums.values(), dtype=torch.float64, device=self.device)
-        dist.all_reduce(values)
-        return LossSums.of(values.tolist())
+        """Add the sums of all ranks, in their order.
+
+        A loss function names its metrics as it computes them, so a rank without rows knows none of the names.
+        """
+        everyone = [LossSums.of(json.loads(one)) for one in self.gather_bytes(json.dumps(sums.to_dict()).encode())]
+        return sum(everyone[1:], everyone[0])
 
     def gather_bytes(self, blob: bytes) -> list[bytes]:
         """Gather every rank's `blob`, by rank."""

@@ -26,12 +26,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from rljob_api.spec_algorithm import LossAggregation
 from rljob_runtime.training.batch.rows import Block, Ints, Sample, row_of
-from rljob_runtime.training.config import Aggregation
 from rljob_runtime.training.model import attention
 from rljob_runtime.training.model.attention import UnsupportedModel
 from rljob_runtime.training.model.packing import MicroBatch, pack_row
 from rljob_runtime.training.model.sharding import decoder_layers
+from rljob_runtime.training.model.token_logprobs import Entropy
 
 if TYPE_CHECKING:
     from rljob_runtime.training.model.policy import Policy
@@ -124,7 +125,7 @@ def _through_all_layers(policy: Policy, longest: int) -> None:
     """
     _compare(policy, pack := _pack(policy, longest), "eager")
     with torch.enable_grad():
-        logprobs, _ = policy.logprobs(_row(policy, pack), entropy=False)
+        logprobs, _ = policy.logprobs(_row(policy, pack), entropy=Entropy.NONE)
         torch.autograd.backward(logprobs.sum())
     without = [name for name, weight in policy.model.named_parameters() if weight.requires_grad and weight.grad is None]
     policy.model.zero_grad(set_to_none=True)
@@ -138,7 +139,7 @@ def _compare(policy: Policy, pack: _Pack, implementation: str) -> None:
     batch = _row(policy, pack)
     lengths = [len(response) for _, response in pack.sequences]
     compared = torch.cat([torch.arange(n) >= n - COMPARED_TOKENS for n in lengths]).to(policy.device)
-    found, _ = policy.logprobs(_select_targets(batch, compared), entropy=False)
+    found, _ = policy.logprobs(_select_targets(batch, compared), entropy=Entropy.NONE)
     found_by_response = found.split([min(n, COMPARED_TOKENS) for n in lengths])
     with _attention_of(policy.model, implementation):
         expected = [_model_logprobs(policy, prompt, response) for prompt, response in pack.sequences]
@@ -186,7 +187,7 @@ def _pack(policy: Policy, longest: int, length: int | None = None) -> _Pack:
 
 
 def _row(policy: Policy, pack: _Pack) -> MicroBatch:
-    return pack_row(row_of(pack.blocks), Aggregation.TOKEN_MEAN).to(policy.device, policy.dtype)
+    return pack_row(row_of(pack.blocks), LossAggregation.TOKEN_MEAN).to(policy.device, policy.dtype)
 
 
 def _select_targets(batch: MicroBatch, compared: Tensor) -> MicroBatch:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from rljob_api.spec_algorithm import LossAggregation
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.training.algorithm.loss import LossSums
-from rljob_runtime.training.config import Aggregation
+from rljob_runtime.training.algorithm.sums import LossSums
 
 
 @dataclass(frozen=True)
@@ -74,14 +74,16 @@ def combine(contributions: Iterable[Contribution]) -> Contribution:
     return Contribution(first.step, first.worker, first.term, frozenset(groups), first.gradients, sums)
 
 
-def normalise(total: Contribution, aggregation: Aggregation) -> Mapping[str, Tensor]:
+def normalise(total: Contribution, aggregation: LossAggregation) -> Mapping[str, Tensor]:
     """Divide the raw sums, in place and once, by the count of all combined tokens or responses.
 
     The result is the gradient of the mean loss.
     """
     count = total.sums.normaliser(aggregation)
-    if count < 1:
-        raise ValueError("nothing to train on: no loss token in any contribution")
+    if not total.groups:
+        raise ValueError("nothing to train on: no group in any contribution")
+    if not count:  # all responses are masked, so the sums are zeros
+        return total.gradients
     for gradient in total.gradients.values():
         gradient.div_(count)
     return total.gradients

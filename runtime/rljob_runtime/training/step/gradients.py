@@ -10,13 +10,15 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rljob_runtime.training.algorithm.loss import LossSums, policy_loss
+from rljob_runtime.training.algorithm.loss import LossInput, policy_loss, sums_of
+from rljob_runtime.training.algorithm.sums import LossSums
 from rljob_runtime.training.batch.delivery import Outline
 from rljob_runtime.training.batch.rows import Share
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.model.packing import MicroBatch, pack_row
 from rljob_runtime.training.model.policy import Policy
 from rljob_runtime.training.model.sharding import RankGroup
+from rljob_runtime.training.model.token_logprobs import Entropy
 from rljob_runtime.training.step.contribution import Contribution, take_gradients
 
 TRAINER = "trainer"
@@ -94,25 +96,28 @@ class GradientComputer:
     def _rows(self, share: Share) -> Iterator[MicroBatch]:
         """Yield this rank's rows, in the same order at each call."""
         for row in share.rows():
-            yield pack_row(row, self.config.aggregation).to(self.policy.device, self.policy.dtype)
+            batch = pack_row(row, self.config.aggregation, self.config.longest_response)
+            yield batch.to(self.policy.device, self.policy.dtype)
 
     def _backward(self, batch: MicroBatch, proximal: Tensor | None) -> LossSums:
         """Add the raw gradient of one row to the parameters' gradients."""
         reference = self.reference.frozen_logprobs(batch) if self.reference else None
-        logprobs, entropy = self.policy.logprobs(batch)
-        loss, sums = policy_loss(
-            logprobs,
-            batch.behaviour,
-            batch.advantages,
-            batch.weights,
-            self.config,
-            proximal=proximal,
+        bonus = self.config.entropy_coefficient > 0
+        logprobs, entropy = self.policy.logprobs(batch, entropy=Entropy.WITH_GRADIENT if bonus else Entropy.VALUE)
+        tokens = LossInput(
+            logprobs=logprobs,
+            behaviour=batch.behaviour,
+            proximal=logprobs.detach() if proximal is None else proximal,
             reference=reference,
             entropy=entropy,
+            advantages=batch.advantages,
+            weights=batch.weights,
+            responses=batch.responses,
             sequences=batch.sequences,
         )
-        torch.autograd.backward(loss)
-        return sums
+        output = policy_loss(tokens, self.config)
+        torch.autograd.backward(output.sum)
+        return sums_of(tokens, output, self.config.importance_cap)
 
 
 def check_counts(contribution: Contribution, groups: Sequence[Outline]) -> None:

@@ -1,4 +1,4 @@
-"""Learner: one GRPO step from rows to raw gradient sums to a normalised update per minibatch.
+"""Learner: one step from rows to raw gradient sums to a normalised update per minibatch.
 
 Pure computation: no files, and no network but the collectives of its rank group.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.training.algorithm.loss import LossSums
+from rljob_runtime.training.algorithm.sums import LossSums
 from rljob_runtime.training.batch.delivery import Delivery, Outline, Shares
 from rljob_runtime.training.batch.rows import Share
 from rljob_runtime.training.config import TrainingConfig
@@ -104,7 +104,10 @@ class Learner(GradientComputer):
         updates: list[Update] = []
         for groups, share, proximal in zip(delivery.updates, shares, self._proximal(shares), strict=True):
             total = self._total(step, groups, share, early, proximal)
-            updates.append(self.optimizer.update(normalise(total, self.config.aggregation), step))
+            gradients = normalise(total, self.config.aggregation)
+            # AdamW's moments would move the weights without a loss token.
+            apply = self.optimizer.update if total.sums.tokens else self.optimizer.skip
+            updates.append(apply(gradients, step))
             parts.append(total.sums)
         return self._report(step, parts, updates, len(early.groups) if early else 0, time.monotonic() - began)
 
@@ -160,17 +163,20 @@ class Learner(GradientComputer):
         # The mismatch compares two programs at equal weights. Later minibatches see changed weights, unless the
         # proximal logprobs of the step's start were kept.
         compared = parts[0] if self.config.importance_cap is None else total
+        tokens = max(1, total.tokens)
         return TrainReport(
             step=step,
-            loss=total.loss / total.normaliser(self.config.aggregation),
+            loss=total.loss / max(1, total.normaliser(self.config.aggregation)),
             grad_norm=sum(update.grad_norm for update in updates) / len(updates),
             learning_rate=updates[-1].learning_rate,
-            mismatch_kl=compared.mismatch_kl / compared.tokens,
-            clip_fraction=total.clipped / total.tokens,
-            entropy=total.entropy / total.tokens,
+            mismatch_kl=compared.mismatch_kl / max(1, compared.tokens),
+            clip_fraction=total.metric("clip_fraction_low") + total.metric("clip_fraction_high"),
+            entropy=total.entropy / tokens,
             tokens=total.tokens,
             seconds=seconds,
             early_groups=early_groups,
-            capped_fraction=total.capped / total.tokens,
+            capped_fraction=total.capped / tokens,
             effective_sample_size=compared.effective_sample_size,
+            reference_kl=total.reference_kl / tokens,
+            metrics=total.means(),
         )

@@ -21,13 +21,14 @@ import yaml
 from torch import Tensor
 
 from rljob_api import load
+from rljob_api.spec_algorithm import LossAggregation
 from rljob_api.status import Member, Role
 from rljob_runtime.protocols import ContributionReceipt, Refused, RelayMember, StaleTerm, WrongVersion
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.ray_backend.actors import ActorPlacement, WorkerPeer, make_worker
 from rljob_runtime.relay.gradient_transfer import GradientSender, GradientSenderSettings
 from rljob_runtime.rollout.engines.rank_processes import ForkServer
-from rljob_runtime.training.config import Aggregation, TrainingConfig
+from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.loans.worker import PEER, BlockingGradientWorker
 from rljob_runtime.training.loans.worker_rank import GradientWorkerSettings
 from rljob_runtime.training.ranks.group import TrainerGroup
@@ -39,7 +40,7 @@ from tests.support.training.loan_site import CHAIN, VERSION, Site, gone, kill, p
 from tests.support.training.naive_gradient import TOLERANCE, largest_error, naive_gradient
 from tests.support.training.rank_groups import settings_of, stored
 from tests.support.training.rank_process import KEY, RELAY, ProcessRank
-from tests.support.training.toys import FakePublisher, LoneRank, changed, make_groups
+from tests.support.training.toys import FakePublisher, LoneRank, changed, figures, make_groups
 
 PATIENCE = 100.0
 """For what ends at once, on a busy machine."""
@@ -70,7 +71,7 @@ def site(memory: Path, model_folder: Path, tmp_path: Path, unit_fork_server: For
 
 @pytest.mark.usefixtures("norms_in_full_precision")
 @pytest.mark.parametrize("dtype", ["float64", *slow("float32")])
-@pytest.mark.parametrize("aggregation", [Aggregation.TOKEN_MEAN, *slow(Aggregation.SEQUENCE_MEAN)], ids=str)
+@pytest.mark.parametrize("aggregation", [LossAggregation.TOKEN_MEAN, *slow(LossAggregation.SEQUENCE_MEAN)], ids=str)
 @pytest.mark.parametrize(
     "shares",
     [(1, (5,)), (3, (1, 2)), (0, (2, 1)), (0, (6,))],
@@ -110,8 +111,8 @@ def test_the_update_is_that_of_the_trainer_alone(
     for trainer in (alone, site.trainer):
         trainer.checkpoint(1, 1, "{}")
     assert largest_error(stored(site.settings, 1), stored(alone.settings, 1)) <= TOLERANCE[dtype] * 10
-    sums = dataclasses.asdict(expected) | {"seconds": report.seconds, "early_groups": held}
-    assert dataclasses.asdict(report) == pytest.approx(sums, rel=TOLERANCE[dtype] * 10)
+    sums = figures(expected) | {"seconds": report.seconds, "early_groups": held}
+    assert figures(report) == pytest.approx(sums, rel=TOLERANCE[dtype] * 10)
     site.close()
 
 
@@ -202,8 +203,8 @@ def test_what_does_not_belong_here_is_refused_and_changes_nothing(site: Site) ->
     refused(r"computed with version 3 for step 1: version 4 of step 0 was published", version=3)
     refused("contribution 7 is expected; its inbox holds none", number=7)
     refused("contributes 1 groups of step 1; 2 of step 1 are expected", groups=receipt.groups[:1])
-    refused("has summed", sums=(*receipt.sums[:-2], receipt.sums[-2] / 2, receipt.sums[-1]))
-    refused("has summed", sums=(*receipt.sums[:-1], receipt.sums[-1] / 2))
+    for count in ("tokens", "sequences"):
+        refused("has summed", sums={**receipt.sums, count: receipt.sums[count] // 2})
     refused(
         "was contributed twice",
         of=groups[:3],
@@ -222,7 +223,7 @@ def test_what_does_not_belong_here_is_refused_and_changes_nothing(site: Site) ->
 def with_counts(receipt: ContributionReceipt, groups: list[Group]) -> dict[str, object]:
     """Figures whose counts of tokens and responses are those of these groups."""
     lengths = [len(scored.response.token_ids) for group in groups for scored in group.responses]
-    return {"sums": (*receipt.sums[:-2], float(sum(lengths)), float(len(lengths)))}
+    return {"sums": {**receipt.sums, "tokens": sum(lengths), "sequences": len(lengths)}}
 
 
 def test_a_sum_that_is_not_finite_is_not_added(site: Site) -> None:
@@ -251,7 +252,7 @@ def test_a_trainer_that_was_restarted_has_no_sums_of_before(site: Site, tmp_path
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("aggregation", [Aggregation.TOKEN_MEAN, *slow(Aggregation.SEQUENCE_MEAN)], ids=str)
+@pytest.mark.parametrize("aggregation", [LossAggregation.TOKEN_MEAN, *slow(LossAggregation.SEQUENCE_MEAN)], ids=str)
 async def test_two_ranks_keep_their_shards_of_what_a_worker_brings(memory, model_folder, tmp_path, aggregation) -> None:
     config = {"aggregation": aggregation, "max_tokens_per_microbatch": 60}
     fork_server = ForkServer(PEER)  # norms as the trainer's processes compute them

@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rljob_api.spec_algorithm import LossAggregation
 from rljob_runtime.rollout.engines.reference.transformer import supported
 from rljob_runtime.training.batch.rows import Block, Sample, row_of
-from rljob_runtime.training.config import Aggregation
 from rljob_runtime.training.model.attention import UnsupportedModel
 from rljob_runtime.training.model.packing import pack_row
 from rljob_runtime.training.model.policy import Policy
@@ -54,7 +54,7 @@ def largest_difference(folder: Path, longest: int = LONGEST) -> float:
     worst = 0.0
     for blocks in map(blocks_of, ROWS.values()):
         for order in (blocks, blocks[::-1]):
-            found = policy.frozen_logprobs(pack_row(row_of(order), Aggregation.TOKEN_MEAN))
+            found = policy.frozen_logprobs(pack_row(row_of(order), LossAggregation.TOKEN_MEAN))
             at = 0
             for block in order:
                 for sample in block.samples:
@@ -86,7 +86,7 @@ def test_layers_that_are_computed_again_give_the_same(tmp_path, name) -> None:
     policy = Policy(
         load_model(save_family(tmp_path / "model", family, **changes), longest=LONGEST), temperature=1.0, autocast=False
     )
-    row = pack_row(row_of(blocks_of(ROWS["mixed"])), Aggregation.TOKEN_MEAN)
+    row = pack_row(row_of(blocks_of(ROWS["mixed"])), LossAggregation.TOKEN_MEAN)
     wanted = there_and_back(policy, row)
     policy.enable_checkpointing()
     torch.testing.assert_close(there_and_back(policy, row), wanted)

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_api.spec_algorithm import LossAggregation
 from rljob_runtime.training.algorithm.advantage import group_advantages
 from rljob_runtime.training.batch.rows import Block, Sample, minibatches, plan_rows, row_of, share_rows
-from rljob_runtime.training.config import Aggregation, TrainingConfig
+from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.model.packing import pack_row
 
 tokens = st.integers(0, 99)
@@ -45,7 +46,7 @@ def test_rows_hold_every_response_once_within_the_budget(made: list[Block], budg
 
 @given(blocks())
 def test_a_row_predicts_each_token_from_the_one_before_it(made: list[Block]) -> None:
-    batch = pack_row(row_of(made), Aggregation.SEQUENCE_MEAN)
+    batch = pack_row(row_of(made), LossAggregation.SEQUENCE_MEAN)
     assert len(batch.input_ids) == sum(block.tokens for block in made)  # no padding, prompts once
     covered = [i for s in batch.segments for i in range(s.start, s.start + s.length)]
     assert covered == list(range(len(batch.input_ids)))

@@ -19,8 +19,8 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rljob_api.spec_algorithm import LossAggregation
 from rljob_runtime.training.batch.rows import Block, Ints, Sample, row_of
-from rljob_runtime.training.config import Aggregation
 from rljob_runtime.training.model import attention
 from rljob_runtime.training.model.memory import recomputes_activations
 from rljob_runtime.training.model.optimizer import gather_full
@@ -59,7 +59,7 @@ def lone_rank() -> Iterator[RankGroup]:
 
 def row() -> MicroBatch:
     samples = (Sample(tokens(8, 4), np.zeros(4), 1.0), Sample(tokens(12, 2), np.zeros(2), -1.0))
-    return pack_row(row_of((Block(tokens(5, 3), samples),)), Aggregation.TOKEN_MEAN)
+    return pack_row(row_of((Block(tokens(5, 3), samples),)), LossAggregation.TOKEN_MEAN)
 
 
 def tokens(first: int, count: int) -> Ints:

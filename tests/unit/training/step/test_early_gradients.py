@@ -3,23 +3,23 @@ gradient (before clip and optimizer) and the weights are those of a step that is
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from pathlib import Path
 
 import pytest
 from torch import Tensor
 
+from rljob_api.spec_algorithm import LossAggregation
 from rljob_runtime.protocols import Refused, StaleTerm
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.training.batch.delivery import Progress, plan_train
-from rljob_runtime.training.config import Aggregation, TrainingConfig
+from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.step.contribution import Contribution, normalise
 from rljob_runtime.training.step.learner import Learner
 from tests.support.rows import slow
 from tests.support.training.naive_gradient import TOLERANCE, largest_error, naive_gradient
 from tests.support.training.rank_groups import settings_of, stored, trainer
-from tests.support.training.toys import FakePublisher, LoneRank, changed, make_groups, make_learner, watched
+from tests.support.training.toys import FakePublisher, LoneRank, changed, figures, make_groups, make_learner, watched
 
 
 def weights(learner: Learner) -> dict[str, Tensor]:
@@ -40,7 +40,7 @@ def in_calls(groups: list[Group], share: float, seed: int) -> list[list[Group]]:
 
 @pytest.mark.usefixtures("norms_in_full_precision")
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("aggregation", list(Aggregation), ids=str)
+@pytest.mark.parametrize("aggregation", list(LossAggregation), ids=str)
 @pytest.mark.parametrize("share", [0.2, 0.7, 1.0])
 def test_the_update_is_that_of_a_step_trained_at_once(model_folder: Path, dtype, aggregation, share) -> None:
     config = TrainingConfig(dtype=dtype, aggregation=aggregation, max_tokens_per_microbatch=40, learning_rate=1e-2)
@@ -56,8 +56,8 @@ def test_the_update_is_that_of_a_step_trained_at_once(model_folder: Path, dtype,
     assert largest_error(gradients[0], wanted) <= TOLERANCE[dtype]
     assert largest_error(weights(streamed), weights(plain)) <= TOLERANCE[dtype] * 10
     assert report.early_groups == round(share * 6)
-    figures = dataclasses.asdict(at_once) | {"seconds": report.seconds, "early_groups": report.early_groups}
-    assert dataclasses.asdict(report) == pytest.approx(figures, rel=TOLERANCE[dtype] * 10)
+    expected = figures(at_once) | {"seconds": report.seconds, "early_groups": report.early_groups}
+    assert figures(report) == pytest.approx(expected, rel=TOLERANCE[dtype] * 10)
 
 
 def test_what_came_early_is_not_computed_again(model_folder: Path, monkeypatch) -> None:
@@ -78,7 +78,7 @@ def test_what_came_early_is_not_computed_again(model_folder: Path, monkeypatch) 
 
 
 @pytest.mark.usefixtures("norms_in_full_precision")
-@pytest.mark.parametrize("aggregation", list(Aggregation), ids=str)
+@pytest.mark.parametrize("aggregation", list(LossAggregation), ids=str)
 @pytest.mark.parametrize("case", ["not named", "other contents", "came again with other contents", "of an older step"])
 def test_sums_that_do_not_fit_are_not_used(model_folder: Path, aggregation, case) -> None:
     config = TrainingConfig(dtype="float64", aggregation=aggregation)
@@ -191,7 +191,7 @@ def test_early_sums_are_lost_with_the_trainer(model_folder: Path, tmp_path: Path
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("aggregation", [Aggregation.TOKEN_MEAN, *slow(Aggregation.SEQUENCE_MEAN)], ids=str)
+@pytest.mark.parametrize("aggregation", [LossAggregation.TOKEN_MEAN, *slow(LossAggregation.SEQUENCE_MEAN)], ids=str)
 async def test_two_ranks_take_groups_early_as_one_trains_at_once(model_folder, tmp_path, aggregation) -> None:
     config = {"aggregation": aggregation, "max_tokens_per_microbatch": 60}
     one, two = (settings_of(model_folder, tmp_path / name, **config) for name in ("one", "two"))
@@ -220,7 +220,7 @@ def test_a_halved_normaliser_is_seen(model_folder: Path, monkeypatch) -> None:
     learner = make_learner(model_folder, config)
     gradients = watched(learner)
 
-    def half(total: Contribution, aggregation: Aggregation) -> dict[str, Tensor]:
+    def half(total: Contribution, aggregation: LossAggregation) -> dict[str, Tensor]:
         return {name: 2 * gradient for name, gradient in normalise(total, aggregation).items()}
 
     monkeypatch.setattr("rljob_runtime.training.step.learner.normalise", half)
