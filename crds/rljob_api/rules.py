@@ -233,6 +233,12 @@ def _algorithm(spec: RLJobSpec) -> Errors:
             "spec.algorithm.warmupRounds", algorithm.warmup_rounds, f"must be at most rounds ({spec.rounds})"
         )
     yield from _schedule(spec)
+    for field, value in (
+        ("advantageBaseline", algorithm.advantage_baseline),
+        ("normalizeAdvantagesByStd", algorithm.normalize_advantages_by_std),
+    ):
+        if algorithm.advantage is not None and value is not None:
+            yield FieldError(f"spec.algorithm.{field}", value, "must be left out: advantage takes its place")
     longest, penalty = spec.data.max_response_tokens, algorithm.overlong.penalty_tokens
     if penalty is not None and penalty > longest:
         advice = f"must be at most data.maxResponseTokens ({longest}): the penalty grows over the tokens before it"

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rljob_api.fields import Model
+from rljob_api.fields import FunctionPath, Model
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -145,6 +145,12 @@ class Algorithm(Model):
     """AdamW's addend to the root of the second moment."""
     max_grad_norm: float = Field(default=1.0, gt=0, le=1e6)
     """Largest gradient norm; a longer gradient is scaled down to it."""
+    advantage: FunctionPath | None = None
+    """Your own advantages: module:function in the images of trainer and rollout machines. Called with a group, it
+    returns one number for each response. It takes the place of advantageBaseline and normalizeAdvantagesByStd."""
+    loss: FunctionPath | None = None
+    """Your own loss: module:function in the images of trainer and rollout machines. Called with (batch, config), it
+    returns a LossOutput. It takes the place of importanceRatio and clipping; `config` has all settings."""
     advantage_baseline: AdvantageBaseline | None = None
     """GroupMean: the mean reward of the group. LeaveOneOut: the mean reward of the group's other responses. Absent: by
     kind."""

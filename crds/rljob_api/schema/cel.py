@@ -163,6 +163,10 @@ RULES: dict[str, list[Rule]] = {
             f"a round holds at most {MAX_RESPONSES_PER_ROUND} responses: promptsPerRound x responsesPerPrompt is more",
         ),
         Rule("self.promptsPerRound % self.minibatches == 0", "minibatches must divide promptsPerRound"),
+        Rule(
+            "!has(self.advantage) || !(has(self.advantageBaseline) || has(self.normalizeAdvantagesByStd))",
+            "advantage takes the place of advantageBaseline and normalizeAdvantagesByStd: leave them out",
+        ),
         Rule("self.klPlacement != 'Reward' || self.klCoefficient > 0.0", "klPlacement: Reward needs klCoefficient"),
         Rule(
             "!has(self.learningRateSchedule.decayRounds) || self.learningRateSchedule.decayRounds > self.warmupRounds",

@@ -20,6 +20,7 @@ from rljob_runtime.coordinator.control_plane.commands import BoundaryCommands
 from rljob_runtime.coordinator.control_plane.target_follower import TargetFollower
 from rljob_runtime.coordinator.core.errors import (
     ExportRefused,
+    FunctionNotUsable,
     Interrupted,
     JobEnded,
     LayoutNotUsable,
@@ -183,7 +184,7 @@ class Coordinator:
                 await self._blocked.wait_for_retry(error)
             except EngineMismatch as error:
                 await self._blocked.block(error)
-            except (ModelNotUsable, LayoutNotUsable, PromptsNotUsable, RewardsNotUsable) as error:
+            except (FunctionNotUsable, ModelNotUsable, LayoutNotUsable, PromptsNotUsable, RewardsNotUsable) as error:
                 return self._finish(FinishedOutcome.FAILED, type(error).__name__, str(error))
             except JobEnded as ended:
                 return self._finish(ended.finished.outcome, ended.finished.reason, ended.finished.message)

@@ -9,7 +9,15 @@ higher one raises `StaleTerm`. A call raises nothing but `PeerGone` (the peer is
 from __future__ import annotations
 
 from rljob_runtime.protocols.backend import Backend, ControlPlane, Job, MachinePeers
-from rljob_runtime.protocols.errors import PeerError, PeerGone, PeerTimeout, Refused, StaleTerm, WrongVersion
+from rljob_runtime.protocols.errors import (
+    FunctionFailed,
+    PeerError,
+    PeerGone,
+    PeerTimeout,
+    Refused,
+    StaleTerm,
+    WrongVersion,
+)
 from rljob_runtime.protocols.fencing import TermFence, check_term
 from rljob_runtime.protocols.gradient_worker import ComputeReport, ContributionReceipt, GradientWorker
 from rljob_runtime.protocols.prompts import PromptRecord, PromptsNotUsable, PromptSource
@@ -27,6 +35,7 @@ __all__ = [
     "ControlPlane",
     "Delta",
     "EngineStats",
+    "FunctionFailed",
     "GenerateRequest",
     "GradientWorker",
     "Job",

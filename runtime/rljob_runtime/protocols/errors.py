@@ -19,6 +19,10 @@ class Refused(PeerError):
     """The peer refused the command; the message says why, and what would be right."""
 
 
+class FunctionFailed(Refused):
+    """A function of the user cannot be loaded, raises, or returns what cannot be used. Another try gives the same."""
+
+
 class StaleTerm(Refused):
     """The command's term is lower than one that the peer has seen: a later coordinator has the term."""
 

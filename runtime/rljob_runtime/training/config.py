@@ -77,6 +77,10 @@ class TrainingConfig:
     """Whether responses that were cut at the limit stay out of the loss."""
     overlong_penalty_tokens: int | None = None
     """Tokens before the limit over which the penalty of a response falls to -1. None for no penalty."""
+    advantage_function: str | None = None
+    """module:function of the user that computes advantages. None for the baseline above."""
+    loss_function: str | None = None
+    """module:function of the user that computes the loss. None for the parts above."""
     minibatches: int = 1
     """Optimizer updates in a step. Each uses an equal share of the groups."""
     max_tokens_per_microbatch: int = 16_384
@@ -127,6 +131,7 @@ class TrainingConfig:
             self.longest_response,
             self.mask_overlong,
             self.overlong_penalty_tokens,
+            self.advantage_function,
         )
         return RowRules(self.max_tokens_per_microbatch, self.minibatches, advantages)
 
@@ -161,6 +166,8 @@ class TrainingConfig:
             advantage_baseline=parts.advantage_baseline,
             mask_overlong=algorithm.overlong.mask,
             overlong_penalty_tokens=algorithm.overlong.penalty_tokens,
+            advantage_function=algorithm.advantage,
+            loss_function=algorithm.loss,
             minibatches=algorithm.minibatches,
             max_tokens_per_microbatch=algorithm.max_tokens_per_microbatch,
             seed=spec.data.seed,

@@ -11,7 +11,8 @@ from rljob_api.spec_algorithm import AdvantageBaseline
 class AdvantageRules:
     """Settings by which the rewards of a group become advantages, and which responses enter the loss.
 
-    `limit` is the length of the longest response, in tokens.
+    `limit` is the length of the longest response, in tokens. `function` is the user's module:function, which runs in
+    the trainer and never in the process that plans the rows.
     """
 
     by_std: bool = True
@@ -19,6 +20,7 @@ class AdvantageRules:
     limit: int = 1
     mask_overlong: bool = False
     overlong_penalty_tokens: int | None = None
+    function: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """A real job on a local Ray: toy model, reference engine, real relay, real trainer."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,31 @@ def test_rounds_race_and_groups_are_trained_on_early(tmp_path):
     assert sum(line["abortedResponses"] for line in lines) > 0, "who lost the race was stopped"
     assert sum(line["earlyGroups"] for line in lines) > 0, "the trainer did not wait for the last response"
     assert any(line.get("loan") for line in lines), "whether a machine was lent, and why not, is told"
+
+
+@pytest.mark.engine
+def test_a_job_trains_with_its_own_loss_and_advantage(tmp_path, monkeypatch):
+    from rljob_runtime.local import run
+
+    path = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    manifest = yaml.safe_load((EXAMPLES / "own-loss.yaml").read_text(encoding="utf-8"))
+    manifest["spec"]["rounds"] = 2
+    result = run(load(manifest), tmp_path / "good")
+    assert result.finished is not None
+    assert result.finished.outcome is FinishedOutcome.COMPLETE, result.finished.message
+    lines = [json.loads(line)["training"] for line in (tmp_path / "good/rounds.jsonl").read_text().splitlines()]
+    assert [line["metrics"].keys() for line in lines] == [{"gate", "response_surprise"}] * 2
+    assert all(line["metrics"]["gate"] > 0 and line["grad_norm"] > 0 for line in lines)
+
+    manifest["spec"]["algorithm"]["loss"] = "own_loss:above_the_median"
+    result = run(load(manifest), tmp_path / "bad")
+    assert result.finished is not None
+    assert (result.finished.outcome, result.finished.reason) == (FinishedOutcome.FAILED, "FunctionNotUsable")
+    assert result.finished.message.startswith(
+        "step 1 is not trained: algorithm.loss own_loss:above_the_median raised TypeError"
+    )
+    assert (result.round or 0, (tmp_path / "bad/rounds.jsonl").exists()) == (0, False)
 
 
 @pytest.mark.engine

@@ -148,6 +148,8 @@ SPELLING = [
         "spec.model.source", "./model", "must be an absolute path, pvc://CLAIM/PATH, hf://ORG/NAME or package://PACKAGE"
     ),
     one("spec.model.source", "hf://just-a-name", "must be an absolute path"),
+    one("spec.algorithm.loss", "my_loss", "must be module:function"),
+    one("spec.algorithm.advantage", "my/module:f", "must be module:function"),
     one("spec.model.source", "s3://bucket/model", "must be an absolute path"),
     one("spec.managedBy", "somebody", "must be a qualified name"),
     one("spec.rewards[0].name", "Right Answer", "must be lower-case letters, digits and '-'"),
@@ -268,6 +270,20 @@ CROSS_FIELD = [
     ),
     one("spec.algorithm.maxTokensPerMicrobatch", 512, "must hold the longest sequence: at least 2048"),
     one("spec.algorithm.warmupRounds", 25, "must be at most rounds (24)"),
+    inside(
+        "spec.algorithm",
+        {"advantage": "mine:own", "advantageBaseline": "GroupMean"},
+        "spec.algorithm.advantageBaseline",
+        "GroupMean",
+        "must be left out: advantage takes its place",
+    ),
+    inside(
+        "spec.algorithm",
+        {"advantage": "mine:own", "normalizeAdvantagesByStd": False},
+        "spec.algorithm.normalizeAdvantagesByStd",
+        False,
+        "must be left out: advantage takes its place",
+    ),
     one("spec.algorithm.klPlacement", "Reward", "needs klCoefficient above 0"),
     one(
         "spec.algorithm.overlong.penaltyTokens",

@@ -18,6 +18,13 @@ class ModelNotUsable(Exception):
     """The trainer refuses the model or its checkpoint. Another try gives the same result."""
 
 
+class FunctionNotUsable(Exception):
+    """The user's advantage or loss cannot be loaded, raises, or returns what cannot be used.
+
+    Another try gives the same result.
+    """
+
+
 class LayoutNotUsable(Exception):
     """A tensor parallel size of the job does not split the model, or no machine can start the default layout."""
 

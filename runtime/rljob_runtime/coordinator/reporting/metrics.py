@@ -37,6 +37,8 @@ _OF_ROUND = {
 }
 _OF_TRAINING = {
     "mismatch_kl": "KL between sampler and trainer in the last round.",
+    "reference_kl": "KL divergence from the initial model in the last round.",
+    "entropy": "Mean entropy of the last round's token distributions, in nats.",
     "capped_fraction": "Share of the last round's tokens whose importance weight was cut.",
     "effective_sample_size": "Of the last round's importance ratios, as a share of its tokens.",
 }
@@ -67,6 +69,7 @@ class CoordinatorMetrics:
             "Mean length of the last round's responses: trained on, and launched (a survival estimate).",
             "responses",
         )
+        self._loss = self._gauge("loss_metric", "Metrics of the loss function in the last round, by name.", "name")
         self._suspects = self._gauge("suspects", "Machines believed dead.")
         self._seconds = Histogram(
             "rljob_coordinator_round_seconds", "Parts of a round.", ["part"], buckets=_SECONDS, registry=self.registry
@@ -93,6 +96,8 @@ class CoordinatorMetrics:
             self._counted[name].inc(getattr(report, name) or 0)
         self._show(report, _OF_ROUND)
         self._show(trained, _OF_TRAINING)
+        for name, value in trained.metrics.items():
+            self._loss.labels(name).set(value)
         self._rounds.labels(report.kind.value).inc()
         self._responses.labels("trained").inc(report.responses or 0)
         # An update may train on more than was launched since the one before it.

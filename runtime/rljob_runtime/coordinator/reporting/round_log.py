@@ -114,6 +114,7 @@ class TensorBoard:
         metrics = {
             **{f"round/{name}": value for name, value in report.model_dump(exclude={"round"}).items()},
             **{f"train/{name}": value for name, value in asdict(trained).items() if name != "step"},
+            **{f"train/{name}": value for name, value in trained.metrics.items()},
         }
         for name, value in metrics.items():
             if isinstance(value, int | float):

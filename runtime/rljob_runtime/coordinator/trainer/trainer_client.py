@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from rljob_api.status import Member
-from rljob_runtime.coordinator.core.errors import ModelNotUsable, TrainerLost
+from rljob_runtime.coordinator.core.errors import FunctionNotUsable, ModelNotUsable, TrainerLost
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.protocols import (
     Backend,
     Chain,
+    FunctionFailed,
     PeerError,
     PeerGone,
     PeerTimeout,
@@ -81,7 +82,10 @@ class TrainerClient:
             self.may_hold_updates = True
 
     async def start(self) -> TrainerState:
-        """Wait for all pods, find or make the group, and have it load. Raises `ModelNotUsable` if it refuses."""
+        """Wait for all pods, find or make the group, and have it load.
+
+        Raises `ModelNotUsable` or `FunctionNotUsable` if it refuses.
+        """
         failures = 0
         while True:
             if self._changed.is_set():
@@ -96,6 +100,8 @@ class TrainerClient:
                 return await self.call(lambda trainer: trainer.start(self._term))
             except StaleTerm:
                 raise
+            except FunctionFailed as error:
+                raise FunctionNotUsable(str(error)) from error
             except Refused as error:
                 raise ModelNotUsable(str(error)) from error
             except (TrainerLost, PeerError) as error:
@@ -165,6 +171,9 @@ class TrainerClient:
             return await work
         except StaleTerm:
             raise
+        except FunctionFailed as error:
+            await self.mark_lost(error)
+            raise FunctionNotUsable(str(error)) from error
         except Refused as error:
             await self.mark_lost(error)
             raise TrainerLost(f"{what}: {error}") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rljob_api.spec_algorithm import AdvantageBaseline
 
@@ -16,6 +17,18 @@ EPSILON = 1e-6
 """Added to the standard deviation. It bounds the advantages of a group whose rewards differ by rounding only."""
 _LARGE_EXPONENT = 400
 """Exponent of two. Rewards below 2 to this power have squares and sums that floats can hold."""
+
+
+@dataclass(frozen=True)
+class ScoredGroup:
+    """The responses to one prompt, in order: what an advantage depends on."""
+
+    rewards: tuple[float, ...]
+    """Weighted sums of the rewards, with the penalty of overlong responses."""
+    lengths: tuple[int, ...]
+    """Tokens of each response."""
+    truncated: tuple[bool, ...]
+    """Whether a response was cut at the limit."""
 
 
 def group_advantages(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -40,12 +40,13 @@ class Progress:
     """Progress of the trainer's ranks.
 
     `done` is the last completed step. `held` maps the groups of the next step whose sums are held. `rules` are the row
-    rules of the ranks.
+    rules of the ranks. `advantages` holds those that the user's function computed, by group.
     """
 
     done: int
     held: Mapping[PromptKey, Outline]
     rules: RowRules
+    advantages: Mapping[PromptKey, Sequence[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def plan_contribute(
     """
     if step != progress.done + 1:
         return EMPTY_DELIVERY, [() for _ in range(ranks)]
-    blocks = check_groups(groups, progress.rules)
+    blocks = check_groups(groups, progress.rules, progress.advantages)
     outlines = {prompt: outline(prompt, block) for prompt, block in blocks.items()}
     keeps = _agree(progress.held, outlines)
     fresh = [prompt for prompt in blocks if not keeps or prompt not in progress.held]
@@ -97,7 +98,7 @@ def plan_train(progress: Progress, step: int, groups: Sequence[Group], ranks: in
     """
     if step != progress.done + 1:
         return EMPTY_DELIVERY, [() for _ in range(ranks)]
-    blocks = check_groups(groups, progress.rules)
+    blocks = check_groups(groups, progress.rules, progress.advantages)
     outlines = {prompt: outline(prompt, block) for prompt, block in blocks.items()}
     keeps = progress.held.keys() <= blocks.keys() and _agree(progress.held, outlines)
     updates = minibatches(list(blocks), progress.rules.minibatches)
@@ -115,7 +116,7 @@ def plan_accept(progress: Progress, step: int, groups: Sequence[Group], ranks: i
     """
     if step != progress.done + 1:
         return EMPTY_DELIVERY, []
-    blocks = check_groups(groups, progress.rules)
+    blocks = check_groups(groups, progress.rules, progress.advantages)
     return Delivery((tuple(outline(prompt, block) for prompt, block in blocks.items()),)), []
 
 
@@ -124,9 +125,12 @@ def _agree(held: Mapping[PromptKey, Outline], outlines: Mapping[PromptKey, Outli
     return all(held[prompt] == group for prompt, group in outlines.items() if prompt in held)
 
 
-def check_groups(groups: Sequence[Group], rules: RowRules) -> dict[PromptKey, Block]:
+def check_groups(
+    groups: Sequence[Group], rules: RowRules, advantages: Mapping[PromptKey, Sequence[float]]
+) -> dict[PromptKey, Block]:
     """Return blocks with advantages, ordered by prompt.
 
+    `advantages` holds those of the user's function; other groups get those of the rules.
     Raises `ValueError`, which names the fault, for a group that cannot be trained on.
     """
     if not groups:
@@ -135,7 +139,7 @@ def check_groups(groups: Sequence[Group], rules: RowRules) -> dict[PromptKey, Bl
     for group in sorted(groups, key=lambda g: g.prompt):
         if group.prompt in blocks:
             raise ValueError(f"group {group.prompt} occurs twice")
-        blocks[group.prompt] = block_of(group, rules.advantages)
+        blocks[group.prompt] = block_of(group, rules.advantages, advantages.get(group.prompt))
     return blocks
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rljob_runtime.protocols.trajectory import FinishReason, Group
-from rljob_runtime.training.algorithm.advantage import group_advantages
+from rljob_runtime.training.algorithm.advantage import ScoredGroup, group_advantages
 from rljob_runtime.training.algorithm.overlong import overlong_penalty
 from rljob_runtime.training.row_rules import AdvantageRules, RowRules
 
@@ -51,16 +51,21 @@ class Block:
         return len(self.prompt_token_ids) + sum(len(sample.token_ids) - 1 for sample in self.samples)
 
 
-def block_of(group: Group, rules: AdvantageRules) -> Block:
+def block_of(group: Group, rules: AdvantageRules, given: Sequence[float] | None = None) -> Block:
     """Convert a group into a block with advantages.
 
-    The block has the responses that enter the loss, perhaps none. Raises `ValueError` for a group that cannot be
+    The block has the responses that enter the loss, perhaps none. `given` holds the advantages that the user's function
+    computed. Raises `ValueError` for a group that cannot be
     trained on.
     """
     if not group.prompt_token_ids:
         raise ValueError(f"prompt {group.prompt} has no tokens")
     samples = []
-    for scored, advantage in zip(group.responses, advantages_of(group, rules), strict=True):
+    advantages = given
+    if advantages is None:
+        rewards = scored_group(group, rules).rewards
+        advantages = group_advantages(rewards, by_std=rules.by_std, baseline=rules.baseline)
+    for scored, advantage in zip(group.responses, advantages, strict=True):
         response = scored.response
         if not len(response.token_ids) or len(response.token_ids) != len(response.logprobs):
             raise ValueError(
@@ -75,16 +80,17 @@ def block_of(group: Group, rules: AdvantageRules) -> Block:
     return Block(np.asarray(group.prompt_token_ids, dtype=np.int32), tuple(samples))
 
 
-def advantages_of(group: Group, rules: AdvantageRules) -> list[float]:
-    """Compute the advantage of each response of a group.
+def scored_group(group: Group, rules: AdvantageRules) -> ScoredGroup:
+    """Return what advantages depend on. Responses near the limit are penalised.
 
-    Responses near the limit are penalised first. Masked ones count for the baseline of the others.
+    Masked responses count for the baseline of the others.
     """
-    rewards = [
-        scored.reward + overlong_penalty(len(scored.response.token_ids), rules.limit, rules.overlong_penalty_tokens)
-        for scored in group.responses
-    ]
-    return group_advantages(rewards, by_std=rules.by_std, baseline=rules.baseline)
+    responses = [scored.response for scored in group.responses]
+    lengths = tuple(len(response.token_ids) for response in responses)
+    penalties = (overlong_penalty(length, rules.limit, rules.overlong_penalty_tokens) for length in lengths)
+    rewards = (scored.reward + penalty for scored, penalty in zip(group.responses, penalties, strict=True))
+    truncated = tuple(response.finish_reason is FinishReason.LENGTH for response in responses)
+    return ScoredGroup(tuple(rewards), lengths, truncated)
 
 
 def split(block: Block, budget: int) -> list[Block]:

@@ -26,14 +26,16 @@ from rljob_runtime.protocols import (
     TermFence,
     WrongVersion,
 )
-from rljob_runtime.protocols.trajectory import Group
+from rljob_runtime.protocols.trajectory import Group, PromptKey
 from rljob_runtime.relay.gradient_transfer import discard
 from rljob_runtime.rollout.engines.rank_processes import ForkServer, RankProcesses
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
+from rljob_runtime.training.algorithm.own import OwnAdvantage
 from rljob_runtime.training.algorithm.sums import LossSums
 from rljob_runtime.training.batch.delivery import Delivery, Progress, plan_contribute
-from rljob_runtime.training.batch.rows import Share
+from rljob_runtime.training.batch.rows import Share, scored_group
 from rljob_runtime.training.loans.worker_rank import GradientWorkerSettings
+from rljob_runtime.training.row_rules import AdvantageRules
 from rljob_runtime.training.step.contribution import Contribution
 from rljob_runtime.training.step.early_gradients import EarlyGradients
 from rljob_runtime.training.step.gradients import check_counts
@@ -229,7 +231,8 @@ class BlockingGradientWorker:
         Raises `Refused` and keeps the sums.
         """
         held = self._sums.groups if self._sums else {}
-        progress = Progress(step - 1, held, self._settings.training.row_rules)
+        rules = self._settings.training.row_rules
+        progress = Progress(step - 1, held, rules, self._own_advantages(groups, rules.advantages))
         try:
             delivery, shares = plan_contribute(progress, step, groups, self._settings.ranks)
         except ValueError as error:
@@ -240,6 +243,13 @@ class BlockingGradientWorker:
         if highest >= vocabulary:
             raise Refused(f"{self.name}: token {highest} is outside the model's vocabulary of {vocabulary}")
         return delivery, [share for (share,) in shares]
+
+    def _own_advantages(self, groups: Sequence[Group], rules: AdvantageRules) -> dict[PromptKey, list[float]]:
+        """Compute advantages by the user's function, if the job has one. Raises `FunctionFailed`."""
+        if rules.function is None:
+            return {}
+        own = OwnAdvantage(rules.function)
+        return {group.prompt: own(scored_group(group, rules)) for group in groups}
 
     def _call_ranks(self, ranks: _Ranks, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Call all ranks and return their answers.

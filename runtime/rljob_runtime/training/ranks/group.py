@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from rljob_runtime.protocols import (
     Chain,
     ContributeReport,
     ContributionReceipt,
+    FunctionFailed,
     PublishReport,
     Refused,
     RelayMember,
@@ -28,6 +29,7 @@ from rljob_runtime.protocols import (
 )
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.training.batch.delivery import Delivery, Progress, Shares, plan_accept, plan_contribute, plan_train
+from rljob_runtime.training.batch.rows import scored_group
 
 
 @dataclass(frozen=True)
@@ -156,12 +158,25 @@ class TrainerGroup:
         first = self._ranks[0]
         progress: Progress = await first.call("progress", payload.term)
         try:
+            if progress.rules.advantages.function is not None:
+                progress = await self._with_own_advantages(progress, payload)
             # Planning a step of a million tokens takes a fraction of a second, so a thread does it.
             delivery, shares = await asyncio.to_thread(
                 payload.plan, progress, payload.step, payload.groups, len(self._ranks)
             )
+        except FunctionFailed as error:
+            raise FunctionFailed(f"{payload.refused}: {error}") from error
         except ValueError as error:
             raise Refused(f"{payload.refused}: {error}") from error
         shared = await first.put(delivery)
         own = await asyncio.gather(*(rank.put(rows) for rank, rows in zip(self._ranks, shares, strict=False)))
         return [(shared, rows) for rows in own] or [(shared,) for _ in self._ranks]
+
+    async def _with_own_advantages(self, progress: Progress, payload: _Payload) -> Progress:
+        """Add the advantages of the payload's groups by the user's function.
+
+        It runs on a rank: the coordinator runs no code of the user.
+        """
+        scored = [scored_group(group, progress.rules.advantages) for group in payload.groups]
+        found = await self._ranks[0].call("advantages", payload.term, scored)
+        return replace(progress, advantages=dict(zip((group.prompt for group in payload.groups), found, strict=True)))

@@ -7,7 +7,7 @@ time. `group.py` gives every rank the same calls in the same order.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -21,6 +21,7 @@ from rljob_runtime.protocols import (
     Chain,
     ContributeReport,
     ContributionReceipt,
+    FunctionFailed,
     PublishReport,
     Refused,
     RelayMember,
@@ -29,6 +30,8 @@ from rljob_runtime.protocols import (
     TrainReport,
 )
 from rljob_runtime.relay.slot import SegmentError
+from rljob_runtime.training.algorithm.advantage import ScoredGroup
+from rljob_runtime.training.algorithm.own import OwnAdvantage
 from rljob_runtime.training.batch.delivery import Delivery, Progress, Shares
 from rljob_runtime.training.checkpoint import rng_state, state
 from rljob_runtime.training.checkpoint.export import write_model
@@ -84,6 +87,7 @@ class _TrainingSession:
     """Step of the newest checkpoint, and the coordinator's snapshot in it."""
     publisher: Publisher | None
     """Present on rank 0 only."""
+    own_advantage: OwnAdvantage | None = None
     published: tuple[int, int] | None = None
     """(version, step) in the publisher's buffer. All ranks know it, because they must agree on who gathers."""
 
@@ -171,6 +175,13 @@ class TrainerRank:
         done = session.position.step
         return Progress(done, session.learner.held_groups(done + 1), self.settings.training.row_rules)
 
+    def advantages(self, term: int, groups: Sequence[ScoredGroup]) -> list[list[float]]:
+        """Compute the advantages of each group by the user's function."""
+        session = self._session(term)
+        if session.own_advantage is None:
+            raise Refused("the job has no advantage function")
+        return [session.own_advantage(group) for group in groups]
+
     def contribute(self, term: int, step: int, delivery: Delivery, shares: Shares) -> ContributeReport:
         """Compute gradients of new groups of the next step.
 
@@ -229,6 +240,8 @@ class TrainerRank:
             raise Refused(f"step {step} cannot be trained: step {done.step} is done, so {done.step + 1} is next")
         try:
             report = session.learner.train(step, delivery, shares)
+        except FunctionFailed as error:
+            raise FunctionFailed(f"step {step} is not trained: {error}") from error
         except (ValueError, NonFiniteGradient) as error:
             raise Refused(f"step {step} cannot be trained: {error}") from error
         session.position = state.TrainerPosition(step, report)
@@ -334,6 +347,7 @@ class TrainerRank:
             folder.path, config, self.size, settings.device,
             step_tokens=settings.step_tokens, early=settings.early, longest=settings.longest,
         )  # fmt: skip
+        own_advantage = OwnAdvantage(config.advantage_function) if config.advantage_function else None
         ranks = self._join(host, port)
         policy = self._policy(folder.path, ranks)
         fingerprint = ModelFingerprint.of(policy.model, settings.model_source, ranks)
@@ -354,6 +368,7 @@ class TrainerRank:
             restored_from=restored.name,
             kept=(restored.position.step, restored.coordinator_snapshot),
             publisher=self._make_publisher() if ranks.leads else None,
+            own_advantage=own_advantage,
         )
 
     def _join(self, host: str, port: int) -> RankGroup:

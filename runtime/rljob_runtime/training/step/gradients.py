@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rljob_runtime.training.algorithm.loss import LossInput, policy_loss, sums_of
+from rljob_runtime.training.algorithm.loss import Loss, LossInput, LossOutput, policy_loss, sums_of
+from rljob_runtime.training.algorithm.own import OwnLoss
 from rljob_runtime.training.algorithm.sums import LossSums
 from rljob_runtime.training.batch.delivery import Outline
 from rljob_runtime.training.batch.rows import Share
@@ -42,6 +43,7 @@ class GradientComputer:
     ):
         if config.kl_coefficient > 0 and reference is None:
             raise ValueError("kl_coefficient is above 0, so a reference model is needed")
+        self._loss: Loss = OwnLoss(config.loss_function) if config.loss_function else policy_loss
         self.policy = policy
         self.config = config
         self.reference = reference
@@ -102,7 +104,7 @@ class GradientComputer:
     def _backward(self, batch: MicroBatch, proximal: Tensor | None) -> LossSums:
         """Add the raw gradient of one row to the parameters' gradients."""
         reference = self.reference.frozen_logprobs(batch) if self.reference else None
-        bonus = self.config.entropy_coefficient > 0
+        bonus = self.config.entropy_coefficient > 0 or self.config.loss_function is not None
         logprobs, entropy = self.policy.logprobs(batch, entropy=Entropy.WITH_GRADIENT if bonus else Entropy.VALUE)
         tokens = LossInput(
             logprobs=logprobs,
@@ -115,7 +117,8 @@ class GradientComputer:
             responses=batch.responses,
             sequences=batch.sequences,
         )
-        output = policy_loss(tokens, self.config)
+        # Functions of the user never see the empty row of a rank without work.
+        output = self._loss(tokens, self.config) if batch.sequences else LossOutput(logprobs.sum())
         torch.autograd.backward(output.sum)
         return sums_of(tokens, output, self.config.importance_cap)
 

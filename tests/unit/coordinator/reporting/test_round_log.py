@@ -19,7 +19,21 @@ from rljob_runtime.protocols import TrainReport
 from tests.support.paths import ROOT
 from tests.support.simulated_job import Stage, job
 
-TRAINED = TrainReport(4, 0.5, 1.25, 1e-5, 1e-4, 0.01, 2.0, 4096, 3.5, capped_fraction=0.25, effective_sample_size=0.75)
+TRAINED = TrainReport(
+    4,
+    0.5,
+    1.25,
+    1e-5,
+    1e-4,
+    0.01,
+    2.0,
+    4096,
+    3.5,
+    capped_fraction=0.25,
+    effective_sample_size=0.75,
+    reference_kl=0.125,
+    metrics={"clip_fraction_low": 0.003, "gate": 1.5},
+)
 
 
 @pytest.fixture
@@ -50,18 +64,33 @@ def test_every_field_may_be_set(report, tmp_path):
     curves = set(written.Tags()["scalars"]) | set(written.Tags()["tensors"])
     assert {"round/reward", "round/tokens", "train/loss", "train/tokens"} <= curves
     assert {"train/mismatch_kl", "train/capped_fraction", "train/effective_sample_size"} <= curves
+    assert {"train/reference_kl", "train/entropy", "train/clip_fraction_low", "train/gate"} <= curves
     assert not {f"round/{name}" for name in ("loan", "plan", "kind", "round", "layout_forecasts")} & curves
     assert "train/step" not in curves
     line = (tmp_path / "rounds.jsonl").read_text()
+    assert '"metrics": {"clip_fraction_low": 0.003, "gate": 1.5}' in line
     assert '"loan": {"state": "Loaned", "reason": "NoGain"}' in line
     assert '"layoutForecasts": [{"tensorParallelSize": 3, "seconds": 0.5}]' in line
+
+
+def test_metrics_of_the_loss_are_in_the_metrics(report):
+    metrics = CoordinatorMetrics()
+    metrics.round(report, TRAINED)
+    for name, value in TRAINED.metrics.items():
+        assert metrics.registry.get_sample_value("rljob_coordinator_loss_metric", {"name": name}) == value
 
 
 def test_what_older_weights_did_is_in_the_metrics(report):
     metrics = CoordinatorMetrics()
     metrics.round(report, TRAINED)
     metrics.round(report.model_copy(update={"launched_responses": 0, "responses": 64}), TRAINED)
-    for name, value in (("mismatch_kl", 1e-4), ("capped_fraction", 0.25), ("effective_sample_size", 0.75)):
+    for name, value in (
+        ("mismatch_kl", 1e-4),
+        ("capped_fraction", 0.25),
+        ("effective_sample_size", 0.75),
+        ("reference_kl", 0.125),
+        ("entropy", 2.0),
+    ):
         assert metrics.registry.get_sample_value(f"rljob_coordinator_{name}") == value
 
 
