@@ -27,8 +27,8 @@ T = TypeVar("T")
 ROUNDS_DUE = 16
 """Rounds that may wait for their files. While a volume does not answer, further ones are dropped."""
 
-Advantages = Callable[[Sequence[float]], Sequence[float]]
-"""Returns the advantages of a group's rewards."""
+Advantages = Callable[[Sequence[float]], Sequence[float | None]]
+"""Returns the advantages of a group's rewards; None where rewards alone do not give them."""
 
 
 @dataclass(frozen=True)
@@ -156,14 +156,14 @@ class KeptSamples:
             candidate = Candidate(sample.key, sample.outcome, sample.reward)
             yield _Found(candidate, PromptKey.parse(sample.prompt_id), partial(_value, sample), partial(_value, tokens))
 
-    def _advantages(self, ended: Iterable[_Found]) -> dict[str, float]:
+    def _advantages(self, ended: Iterable[_Found]) -> dict[str, float | None]:
         """Return the advantage of each response that was trained on, by its key."""
         assert self.rules is not None
         groups: dict[PromptKey, list[Candidate]] = {}
         for one in ended:
             if one.candidate.outcome is SampleOutcome.TRAINED:
                 groups.setdefault(one.prompt, []).append(one.candidate)
-        found: dict[str, float] = {}
+        found: dict[str, float | None] = {}
         for group in groups.values():
             rewards = [candidate.reward for candidate in group if candidate.reward is not None]
             keys = [candidate.key for candidate in group]
