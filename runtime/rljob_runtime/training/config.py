@@ -20,7 +20,7 @@ from rljob_api.spec_algorithm import (
     ScheduleKind,
 )
 from rljob_api.spec_training import Mode
-from rljob_runtime.training.algorithm.presets import parts_of
+from rljob_runtime.training.presets import parts_of
 from rljob_runtime.training.row_rules import AdvantageRules, RowRules
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from functools import partial
 
 from rljob_api.spec import RLJobSpec
 from rljob_runtime.training.algorithm.advantage import group_advantages
-from rljob_runtime.training.algorithm.presets import parts_of
+from rljob_runtime.training.presets import parts_of
 
 
 def advantages_of(spec: RLJobSpec) -> Callable[[Sequence[float]], Sequence[float | None]]:

@@ -20,8 +20,8 @@ from rljob_api.spec_algorithm import (
     LossAggregation,
 )
 from rljob_runtime.protocols.trajectory import FinishReason, Group
-from rljob_runtime.training.algorithm.presets import PRESETS
 from rljob_runtime.training.config import TrainingConfig
+from rljob_runtime.training.presets import PRESETS
 from rljob_runtime.training.step.contribution import Contribution
 from tests.support.training.toys import LoneLearner
 

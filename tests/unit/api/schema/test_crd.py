@@ -50,6 +50,7 @@ FIELDS = {
     4: "05f72e03ed888935",
     5: "5f213f894ce66c42",
     6: "ebea446b28688be3",
+    7: "8c87770974326493",
 }
 """Digest of the names of all fields, by schema revision."""
 

@@ -26,9 +26,9 @@ from rljob_runtime.training.algorithm.advantage import group_advantages
 from rljob_runtime.training.algorithm.loss import LossInput, policy_loss, sums_of
 from rljob_runtime.training.algorithm.overlong import overlong_penalty
 from rljob_runtime.training.algorithm.parts import rest_of_response
-from rljob_runtime.training.algorithm.presets import PRESETS, Parts
 from rljob_runtime.training.algorithm.sums import LossSums, MetricSum
 from rljob_runtime.training.config import TrainingConfig
+from rljob_runtime.training.presets import PRESETS, Parts
 from tests.support.training.naive_gradient import of_kind
 from tests.support.training.trl_losses import ADVANTAGES, BETA, FILE, LENGTHS, LONGEST, tensors
 
