@@ -494,7 +494,7 @@ def test_a_worker_that_dies_is_gone(backend):
 
 @pytest.mark.engine
 def test_a_worker_computes_on_the_accelerators_of_all_replicas(ray_cluster, tmp_path):
-    """Ray counts them as the seats', so there is none left for it to give."""
+    """Ray counts them as the replicas', so there is none left for it to give."""
     import ray
 
     from rljob_runtime.ray_backend.actors import ActorPlacement

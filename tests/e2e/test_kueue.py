@@ -227,7 +227,7 @@ def _patch(kubectl: Kubectl, name: str, spec: dict[str, Any]) -> None:
 
 
 def _nothing_is_lost(kubectl: Kubectl, name: str) -> None:
-    """The audit of the job's history, once nobody writes it any more."""
+    """The audit of the job's history, once no process writes it."""
     kubectl.wait(f"{name}'s pods are gone", lambda: not kubectl.get("pods", "-l", f"rljob.dev/job={name}")["items"])
     cluster = demo_faults.local_cluster(os.environ["KUBECONFIG"])
     assert cluster is not None

@@ -107,7 +107,7 @@ OBSTACLES = {
     "unbound claim": Obstacle(
         "Unschedulable",
         "pod has unbound immediate PersistentVolumeClaims",
-        ({**claim("tenant"), "spec": {**claim("tenant")["spec"], "storageClassName": "nobody-serves-it"}},),
+        ({**claim("tenant"), "spec": {**claim("tenant")["spec"], "storageClassName": "not-served"}},),
         claim="tenant",
     ),
     "missing claim": Obstacle("Unschedulable", 'persistentvolumeclaim "tenant" not found', claim="tenant"),

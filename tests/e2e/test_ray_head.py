@@ -82,7 +82,7 @@ def test_the_ray_head_dies_and_no_engine_notices(kubectl: Kubectl, minimal: dict
 
 def _job(minimal: dict[str, Any]) -> dict[str, Any]:
     """Its coordinator's pod shares one process namespace: its programs are then not the namespace's first process,
-    which nobody inside can kill."""
+    which no process inside can kill."""
     template = {"spec": minimal["spec"]["coordinator"]["template"]["spec"] | {"shareProcessNamespace": True}}
     checkpoint = {"volumeClaimName": JOB, "everyRounds": 20}
     return variant(minimal, JOB, rounds=5000, checkpoint=checkpoint, coordinator={"template": template})

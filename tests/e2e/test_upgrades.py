@@ -132,7 +132,7 @@ def test_the_leaders_node_is_cut_off(kubectl: Kubectl, minimal: dict[str, Any], 
 
 
 def _reconciles_again(kubectl: Kubectl, leader: str) -> str:
-    """An edit waits until somebody else leads. The pods are the same, and the one that was asked for. In words."""
+    """An edit waits until another operator leads. The pods are the same, and the requested one. In words."""
     before = uids(kubectl, JOB)
     clock = Clock()
     kubectl("scale", "rljob", JOB, "--replicas=2")
@@ -166,6 +166,6 @@ def _leader() -> str:
 
 
 def _operators() -> dict[str, dict[str, Any]]:
-    """The operator's pods that nobody has asked to go."""
+    """The operator's pods that are not being deleted."""
     found = SYSTEM.get("pods", "-l", "app.kubernetes.io/name=rljob")["items"]
     return {pod["metadata"]["name"]: pod for pod in found if "deletionTimestamp" not in pod["metadata"]}

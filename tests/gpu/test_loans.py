@@ -87,7 +87,7 @@ def test_the_update_is_that_of_the_trainer_alone(memory, larger_folder, tmp_path
 
 
 def free() -> int:
-    """Bytes of the GPU that nobody has, whatever process they were taken by."""
+    """Return the free bytes of the GPU, over all processes."""
     gc.collect()
     torch.cuda.empty_cache()
     return torch.cuda.mem_get_info()[0]
@@ -97,7 +97,7 @@ def test_what_it_took_is_free_after_a_release(memory, larger_folder, tmp_path, f
     """Of all processes: what CUDA itself and NCCL had is free too."""
     site = GpuSite(memory, larger_folder, tmp_path, fork_server, dtype="bfloat16")
     unit = site.worker("rollout-1")
-    for _ in range(2):  # and it can be lent again
+    for _ in range(2):  # and it can be loaned again
         before = free()
         unit.compute(1, 1, VERSION, make_groups(seed=5, count=3))
         assert before - free() > 64 << 20, "a context alone is more"

@@ -59,7 +59,7 @@ def test_a_coordinator_that_is_cut_off_is_succeeded_while_the_cut_lasts(mode, ta
     assert ended.why == "lost its Lease"
     assert CUT_AT + LEASE - LOOK_SECONDS <= first_end <= CUT_AT + LEASE, "within its Lease's duration"
     (_, first), (second_start, second), *_ = of(seen, CoordinatorStarted)
-    assert first_end <= second_start < CUT_AT + CUT_FOR, "nobody waits for the end of the cut"
+    assert first_end <= second_start < CUT_AT + CUT_FOR, "no process waits for the end of the cut"
     assert second.term > first.term
     trained_meanwhile = [at for at, _ in of(seen, Trained) if second_start < at < CUT_AT + CUT_FOR]
     assert trained_meanwhile or any(at > second_start for at, _ in of(seen, Reported))
@@ -102,7 +102,7 @@ def test_no_two_coordinators_have_the_store_at_a_time(mode, target, seconds):
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_an_api_server_that_is_away_for_all_costs_no_pod(mode):
-    """Everybody starts over in the pod, and the operator has seen nobody silent."""
+    """Every process restarts in its pod, and the operator observed no silence."""
     seen, outcome = lives(mode, f"{CUT_AT} partition api {CUT_FOR}")
     assert outcome.passed, outcome.violation
     started = of(seen, CoordinatorStarted)
@@ -124,7 +124,7 @@ def test_the_operator_counts_no_time_in_which_it_could_not_look():
     assert watch.silent
     watch.look((2, "pod-1"))
     assert not watch.silent
-    nobody = Watch()
+    watch = Watch()
     for _ in range(10):
-        nobody.look((1, ""))
-    assert not nobody.silent, "a Lease that was given back"
+        watch.look((1, ""))
+    assert not watch.silent, "a Lease that was given back"

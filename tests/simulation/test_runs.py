@@ -111,7 +111,7 @@ def test_an_unreported_update_is_kept(mode):
         began.clear()
         outcome = simulate(scenario, FaultPlan.parse(f"{moment - 0.5:.3f} crash coordinator 1"), [see])
         assert outcome.passed, outcome.violation
-        assert began == [0], "the trainer is never started anew"
+        assert began == [0], "the trainer is never restarted"
 
 
 def test_a_coordinator_that_leaves_with_its_store_costs_no_update():
@@ -255,13 +255,13 @@ def test_seeds_change_layouts_and_loan_machines_under_their_faults():
             case LaidOut(_, size, since):
                 counts["changed"] += since > 0 and size > 1
             case Trained(parts=parts):
-                counts["lent"] += any(part.worker != TRAINER for part in parts)
+                counts["loaned"] += any(part.worker != TRAINER for part in parts)
 
     for scenario in scenarios:
         outcome = simulate(scenario, plan_of(scenario), [watch])
         assert outcome.passed, f"seed {scenario.seed}: {outcome.violation}"
     assert counts["changed"] > 10
-    assert counts["lent"] > 5
+    assert counts["loaned"] > 5
 
 
 def test_a_seed_stays_small_whatever_its_user_edits():
@@ -361,7 +361,7 @@ def test_anchors_outlive_the_coordinator_and_a_rewind():
 
 
 def test_a_killed_coordinator_runs_no_exit_code():
-    """What it would say on its way out, nobody hears: a killed process runs no such code."""
+    """A killed process runs no code at its exit."""
     asked = []
 
     async def last_words():

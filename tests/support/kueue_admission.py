@@ -44,7 +44,7 @@ class Watch:
         self._thread.join()
 
     def check(self) -> None:
-        """Raises AssertionError where something was wrong, or nobody looked."""
+        """Raises AssertionError where something was wrong, or nothing was checked."""
         assert self._failed is None, self._failed
         assert self.looks > 3
         assert not self.wrong, sorted(self.wrong)

@@ -63,7 +63,7 @@ KEY = b"an-authentic-relay-key-of-this-job"
 FIRST = FencingToken(1, 1, 0)
 """Of the first coordinator, in the first chain."""
 SETTINGS = RelaySettings(chunk_bytes=1024, heartbeat_seconds=2.0, rebuild_timeout_seconds=10.0)
-"""Patient, since a predecessor played by hand does not beat, and a busy machine may stop it for a while."""
+"""Patient, since a predecessor played by hand sends no heartbeats, and a busy machine may stop it for a while."""
 
 
 def member(relay: Relay) -> RelayMember:

@@ -131,7 +131,7 @@ class _Binding(ReplayBackend):
 
     async def rollout_machine(self, term: int, member: Any, model_files: dict[str, bytes]) -> MachinePeers:
         found = await self._backend.rollout_machine(term, member, model_files)
-        return replace(found, replicas=tuple(_Replaying(seat, self._lengths) for seat in found.replicas))
+        return replace(found, replicas=tuple(_Replaying(replica, self._lengths) for replica in found.replicas))
 
     async def release(self, member: Any) -> None:
         """Nothing fails in these jobs: one that loses a machine is not worth waiting for."""
@@ -180,8 +180,8 @@ class _InProcess:
         relay = make_relay(self._job, member, self._placement)
         replica = make_replica(self._job, member, self._placement, "replica-0", model_files)
         self.peers += [relay, replica]
-        seat = RemoteReplica(f"{member.machine}/replica-0", _Wire(replica), PATIENT)
-        return MachinePeers(member, RemoteRelay(member.machine, _Wire(relay), PATIENT), (seat,))
+        remote = RemoteReplica(f"{member.machine}/replica-0", _Wire(replica), PATIENT)
+        return MachinePeers(member, RemoteRelay(member.machine, _Wire(relay), PATIENT), (remote,))
 
     async def release(self, member: Any) -> None:
         return

@@ -1,4 +1,4 @@
-"""The engine, naively: one step at a time, a list of running and a list of waiting sequences, every sum done anew.
+"""The engine, naively: one step at a time, a list of running and a list of waiting sequences, every sum done again.
 
 It shares with the event model the price of a step and nothing else; where the two agree, jumping lost nothing.
 """
@@ -107,8 +107,8 @@ class StepwiseEngine:
             self.generated += 1
         for sequence in self.running:
             if sequence.generated == sequence.request.response_tokens:
-                fate = self.aborted if self.dropped(sequence) else self.finishes
-                fate[sequence.request.id] = sequence.generated if fate is self.aborted else self.time
+                outcome = self.aborted if self.dropped(sequence) else self.finishes
+                outcome[sequence.request.id] = sequence.generated if outcome is self.aborted else self.time
         self.running = [one for one in self.running if one.generated < one.request.response_tokens]
 
     def dropped(self, sequence):

@@ -9,8 +9,8 @@ from rljob_runtime.protocols import ContributeReport
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
 
 
-class Seat:
-    """A trainer's seat whose calls end as the test says."""
+class ScriptedTrainer:
+    """A trainer client whose calls end as the test says."""
 
     published_version = 1
 

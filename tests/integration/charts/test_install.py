@@ -67,7 +67,7 @@ def test_chart_install_upgrade_uninstall(installed: Tools) -> None:
 
 
 def test_chart_install_again_changes_nothing(installed: Tools) -> None:
-    """Helm with the same values writes no object anew: generations stay."""
+    """Helm with the same values writes no object again: generations stay."""
 
     def generations() -> dict[str, int]:
         listed = installed.kubectl("get", "crd,deployment", "--all-namespaces", "-o", "json")

@@ -121,7 +121,7 @@ def test_chart_upgrade_under_a_running_job(jobs: Tools, tmp_path: Path) -> None:
         load(stored)
         server.kubectl("-n", JOBS, "replace", "--dry-run=server", "-f", "-", stdin=json.dumps(stored))
         server.kubectl("-n", JOBS, "annotate", "rljob", name, "upgraded=yes")
-        assert server.json("rljob", name, "-n", JOBS)["spec"] == stored["spec"], "written anew, nothing is dropped"
+        assert server.json("rljob", name, "-n", JOBS)["spec"] == stored["spec"], "written again, nothing is dropped"
         assert server.json("rljob", name, "-n", JOBS)["status"] == stored["status"]
 
     with operator_process(server, SYSTEM, tmp_path):

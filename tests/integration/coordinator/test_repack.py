@@ -156,7 +156,7 @@ def test_a_moved_response_has_the_tokens_and_logprobs_of_one_that_stayed(played:
             chosen = logprobs.gather(-1, tokens[:, None])[:, 0]
             torch.testing.assert_close(torch.tensor(list(response.logprobs)), chosen.float(), atol=TOLERANCE, rtol=0.0)
             if is_greedy(key):
-                # What nobody moved takes the likeliest token each time: so does this, but where two are as likely.
+                # A response that stays takes the likeliest token each time: so does this, but where two are as likely.
                 greedy += 1
                 assert (logprobs.max(-1).values - chosen).max() <= TOLERANCE
                 for other in (one.response for one in group.responses if one.response.key != key):

@@ -57,7 +57,7 @@ def test_rounds_race_and_groups_are_trained_on_early(tmp_path):
     assert [line["round"] for line in lines] == [1, 2, 3, 4]
     assert sum(line["abortedResponses"] for line in lines) > 0, "who lost the race was stopped"
     assert sum(line["earlyGroups"] for line in lines) > 0, "the trainer did not wait for the last response"
-    assert any(line.get("loan") for line in lines), "whether a machine was lent, and why not, is told"
+    assert any(line.get("loan") for line in lines), "whether a machine was loaned, and why not, is reported"
 
 
 @pytest.mark.engine

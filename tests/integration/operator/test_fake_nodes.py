@@ -111,7 +111,7 @@ def test_a_namespace_goes_while_no_operator_runs(life: Life) -> None:
 
 
 def test_a_node_falls_silent(life: Life) -> None:
-    """Its machine moves to another node; the lost pod lasts until its node is back, and hinders nobody."""
+    """Its machine moves to another node; the lost pod lasts until its node is back, and hinders no other."""
     life.operator.kill()
     life.operator.start(everywhere=True)
     life.apply(failurePolicy={"nodeFailure": {"graceSeconds": 1}}, rollout={"template": five_minutes()})

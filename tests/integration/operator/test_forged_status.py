@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 MERGE = "application/merge-patch+json"
 EVIL_TEMPLATE: Json = {
     "spec": {
-        "serviceAccountName": "somebody",
+        "serviceAccountName": "other-account",
         "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
         "containers": [{"name": "main", "image": "evil/image", "securityContext": {"privileged": True}}],
     }
@@ -251,9 +251,9 @@ async def test_a_repaired_role_keeps_its_seal(connection: Connection, server: Se
         observer._created[(await server.job("j"))["metadata"]["uid"]] = -1e9
         await settle(reconcile, (server.namespace, "j"))
         assert ("PATCH", ROLE.path(server.namespace, "j-coordinator")) in kube.sent
-    mended = await server.kube.get(ROLE, server.namespace, "j-coordinator")
-    assert mended["rules"] == role["rules"]
-    assert mended["metadata"]["annotations"] == role["metadata"]["annotations"]
+    repaired = await server.kube.get(ROLE, server.namespace, "j-coordinator")
+    assert repaired["rules"] == role["rules"]
+    assert repaired["metadata"]["annotations"] == role["metadata"]["annotations"]
 
 
 async def test_a_job_in_which_nothing_changes_costs_no_request_more(connection: Connection, server: Server) -> None:
@@ -276,4 +276,4 @@ def test_the_evil_template_is_one_that_the_api_takes() -> None:
     from tests.support.operator.harness import make_job
 
     job = make_job(rollout={"template": copy.deepcopy(EVIL_TEMPLATE)})
-    assert job.spec.rollout.template.spec["serviceAccountName"] == "somebody"
+    assert job.spec.rollout.template.spec["serviceAccountName"] == "other-account"

@@ -76,7 +76,7 @@ def test_coschedulings_label_is_that_of_its_module() -> None:
 async def test_a_gang_whose_api_is_absent_is_told_and_begins_when_there_is_one(
     server: Server, operator: Any, kind: Gang
 ) -> None:
-    """At any time: nobody restarts the operator. Native's cannot be had on a server that has begun."""
+    """At any time: the operator is not restarted. Native's cannot be had on a server that has begun."""
     scheduling = {"gang": kind.value}
     body = {"metadata": {"labels": {pod_groups.KAI_QUEUE: "team"}}}
     await server.apply_job(scheduling=scheduling)

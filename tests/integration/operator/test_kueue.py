@@ -90,7 +90,7 @@ class Tenancy(Life):
         return self.kubectl.get("rljob", name)
 
     def live(self, name: str) -> set[str]:
-        """Pods of a job that nobody has asked to go."""
+        """Pods of a job that are not being deleted."""
         items = json.loads(self.kubectl("get", "pods", "-l", f"rljob.dev/job={name}", "-o", "json"))["items"]
         return {
             i["metadata"]["name"].removeprefix(f"{name}-") for i in items if "deletionTimestamp" not in i["metadata"]
@@ -329,12 +329,12 @@ def test_claimed_devices_are_counted_where_kueue_is_told_to(tenancy: Tenancy) ->
 
 
 def test_a_flavor_that_no_node_has_is_told(tenancy: Tenancy) -> None:
-    tenancy.quota("8", {"nobody/has": "this"})
+    tenancy.quota("8", {"not-there/label": "this"})
     tenancy.queue()
     tenancy.submit("a", 1)
     tenancy.until_stalled("a", "Unschedulable")
     pod = json.loads(tenancy.kubectl("get", "pod", "a-trainer-0-1", "-o", "json"))
-    assert pod["spec"]["nodeSelector"] == {"nobody/has": "this"}
+    assert pod["spec"]["nodeSelector"] == {"not-there/label": "this"}
 
 
 def test_a_job_survives_an_upgrade_of_kueue_and_stops_at_its_removal(tenancy: Tenancy) -> None:

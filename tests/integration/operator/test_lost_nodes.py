@@ -69,7 +69,7 @@ async def test_a_lost_node_is_waited_for_replaced_avoided_and_fenced(connection:
         ]
         assert term["matchFields"] == [{"key": "metadata.name", "operator": "NotIn", "values": [bad]}]
 
-        # No kubelet reports it gone; whoever deletes the Node says that nothing runs there.
+        # No kubelet reports it gone; deleting the Node states that nothing runs there.
         old = await server.kube.get(POD, server.namespace, "demo-rollout-1-1")
         assert old["metadata"]["deletionTimestamp"]
         await server.kube.delete(NODE, None, bad)

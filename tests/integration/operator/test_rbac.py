@@ -142,7 +142,7 @@ async def test_a_missing_right_is_told_by_name(connection: Connection, server: S
 
 
 def test_the_rules_are_closed_under_what_is_handed_on() -> None:
-    """The API server lets nobody grant what he does not have: the coordinator's Role must be within ours."""
+    """The API server lets no user grant a right that the user lacks: the coordinator's Role must be within ours."""
     from rljob_operator.policies.pods.owned_objects import COORDINATOR_RULES_JOB
 
     for rule in COORDINATOR_RULES_JOB:

@@ -151,7 +151,7 @@ SPELLING = [
     one("spec.algorithm.loss", "my_loss", "must be module:function"),
     one("spec.algorithm.advantage", "my/module:f", "must be module:function"),
     one("spec.model.source", "s3://bucket/model", "must be an absolute path"),
-    one("spec.managedBy", "somebody", "must be a qualified name"),
+    one("spec.managedBy", "kueue", "must be a qualified name"),
     one("spec.rewards[0].name", "Right Answer", "must be lower-case letters, digits and '-'"),
     one("spec.checkpoint.volumeClaimName", "Claim_1", "must be a DNS name"),
     one("spec.scheduling.priorityClassName", "-high", "must be a DNS name"),

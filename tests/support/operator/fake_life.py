@@ -45,7 +45,7 @@ class OperatorProcess:
             self._process = subprocess.Popen(command, env=self._env, stdout=log, stderr=log)
 
     def kill(self) -> None:
-        """SIGKILL: it says goodbye to nobody."""
+        """SIGKILL: it notifies no other process."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()

@@ -94,7 +94,7 @@ class Server:
         return await self.kube.get(RLJOB, self.namespace, name)
 
     async def pods(self, name: str = "demo") -> dict[str, Json]:
-        """Pods of a job that nobody has deleted, by name."""
+        """Pods of a job that are not being deleted, by name."""
         items = await self.kube.list(POD, self.namespace, labels=f"rljob.dev/job={name}")
         return {i["metadata"]["name"]: i for i in items if not i["metadata"].get("deletionTimestamp")}
 

@@ -15,7 +15,7 @@ PASS_TOKENS = 4096
 
 @dataclass
 class Clock:
-    """Seconds that pass only when somebody works."""
+    """Seconds that pass only when an engine works."""
 
     now: float = 0.0
 

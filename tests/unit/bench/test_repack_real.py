@@ -60,7 +60,7 @@ HISTORY: list[Event] = [
     Aborted(B, 2.6, {key(2): 2}, 2.8),
     Submitted(A, 3.0, [request(4)], 3.1),
     told(A, 3.6, delta(4, 1, 0)),
-    # Begun anew where it is, with another attempt: no move.
+    # Begun again where it is, with another attempt: no move.
     Submitted(B, 4.0, [request(3, 2)], 4.1),
 ]
 

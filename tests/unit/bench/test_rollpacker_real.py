@@ -84,9 +84,9 @@ def test_what_ends_where_the_workload_says_has_ended_by_itself():
 def test_other_weights_draw_new_lengths_for_a_prompt():
     lengths = ReplayedLengths(WORKLOAD, 6)
     first = [lengths.of(key(3, sample), 7) for sample in range(6)]
-    anew = [lengths.of(key(3, sample), 9) for sample in range(6)]
+    again = [lengths.of(key(3, sample), 9) for sample in range(6)]
     assert first == [one.output_tokens for one in WORKLOAD.prompt(0, 3, 6, 0).responses]
-    assert anew == [one.output_tokens for one in WORKLOAD.prompt(0, 3, 6, 1).responses]
+    assert again == [one.output_tokens for one in WORKLOAD.prompt(0, 3, 6, 1).responses]
     assert [lengths.of(key(3, sample), 7) for sample in range(6)] == first, "a response that moved goes on"
     # Another job, in which the prompt is launched first by version 30.
     other = ReplayedLengths(WORKLOAD, 6)

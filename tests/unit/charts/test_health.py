@@ -175,7 +175,7 @@ def test_chart_health_of_whatever_the_operator_writes(facts: Facts) -> None:
 
 
 def test_chart_health_without_an_operator() -> None:
-    """Neither tool may call a job healthy that nobody has looked at; kstatus needs the Ready condition for that."""
+    """Neither tool calls a job healthy before the operator has read it; kstatus needs the Ready condition for that."""
     fresh = {"metadata": {"name": "demo", "generation": 1}}
     assert argo_health(fresh) == ("Progressing", "waiting for the operator")
     assert argo_health(job("Ready", observed=None)) == ("Progressing", "waiting for the operator")

@@ -23,7 +23,7 @@ def test_inspect_prints_and_writes(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     for text in ("math-7b", "share of the longest 20 %", "reward, seconds", "kept by dynamic sampling", "50.0%"):
         assert text in done.output
-    assert "tool calls" not in done.output, "what nobody recorded is left out"
+    assert "tool calls" not in done.output, "what was not recorded is left out"
     assert "note: dapo_filter_indices.jsonl:2: step 11 is not in the folder" in done.output
     found = json.loads(written.read_text())
     assert (found["task"], found["prompts"], found["responses"]) == ("math-7b", 8, 16)

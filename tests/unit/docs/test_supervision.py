@@ -13,7 +13,7 @@ SOURCES = (ROOT / "operator/rljob_kube", ROOT / "operator/rljob_operator", ROOT 
 PAGE = ROOT / "docs/internals/coordinator/supervision.md"
 BEGINS = {"Thread", "Timer", "create_task", "ensure_future", "run_coroutine_threadsafe"}
 """Names of calls by which something runs on beside its caller. A TaskGroup's raise by themselves, and so do executors'
-futures for whoever awaits them."""
+futures for their awaiters."""
 
 
 def _left_out(path: Path) -> bool:

@@ -84,7 +84,7 @@ def test_a_reader_of_a_lock_blocks_no_holder(tmp_path: Path) -> None:
 
 
 def test_nothing_of_the_coordinators_is_written_through_a_link(tmp_path: Path) -> None:
-    """Whoever may start a process on the head may write into the folder that both containers see."""
+    """A client that may start a process on the head may write into the folder that both containers see."""
     store, folder = tmp_path / "store.db", HeadFolder(tmp_path)
     store.write_text("rounds")
     folder.wanted.symlink_to(store)

@@ -63,7 +63,7 @@ def test_a_lost_lease_starts_the_program_over_in_its_pod(tmp_path: Path) -> None
             driver, _ = raylet.accept()
             with driver:
                 driver.settimeout(PATIENCE)
-                assert driver.recv(1) == b"", "whoever holds the other end would take the driver for alive"
+                assert driver.recv(1) == b"", "a process with the other end would take the driver for alive"
             _, said = program.communicate("end\n", PATIENCE)
     assert program.returncode == 0, said
     first, second = lives.read_text().split()

@@ -135,9 +135,9 @@ async def test_a_relative_command_is_in_the_kubeconfigs_folder(
 
 
 async def test_a_missing_program_shows_the_kubeconfigs_hint() -> None:
-    plugin = ExecPlugin("gke-gcloud-auth-plugin-of-nobody", install_hint="Install it with gcloud.\n")
+    plugin = ExecPlugin("gke-gcloud-auth-plugin-absent", install_hint="Install it with gcloud.\n")
     with pytest.raises(
-        PluginFailed, match=r"^gke-gcloud-auth-plugin-of-nobody: no such program: Install it with gcloud\.$"
+        PluginFailed, match=r"^gke-gcloud-auth-plugin-absent: no such program: Install it with gcloud\.$"
     ):
         await run_plugin(plugin)
 
@@ -184,7 +184,7 @@ async def test_a_cancelled_request_kills_its_program(script: Script, tmp_path: P
 
 
 async def ended(process: str) -> bool:
-    """Whether a process is gone, or a zombie that nobody has collected."""
+    """Whether a process is gone, or a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

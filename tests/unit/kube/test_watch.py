@@ -68,7 +68,7 @@ async def test_a_version_that_is_gone_is_expired(in_stream: bool) -> None:
         with pytest.raises(ApiError, match="too old resource version") as gone:
             await watched(kube)
     assert gone.value.expired
-    assert len(asked) == 1, "whoever watches has to list again"
+    assert len(asked) == 1, "a watcher has to list again"
 
 
 @pytest.mark.parametrize("line", [b'{"type": "ADDED", "obj', b'{"kind": "Pod"}\n', b"<html>\n"])

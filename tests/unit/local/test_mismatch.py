@@ -1,4 +1,4 @@
-"""`rljob run` ends, with the reason, where engine and trainer differ: nobody is there to suspend or delete the job."""
+"""`rljob run` ends, with the reason, where engine and trainer differ: no user is there to suspend or delete the job."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_a_data_set_is_all_of_its_files(tmp_path, job):
 
 
 def test_before_a_prompt_was_drawn_everything_may_change(tmp_path, job, data):
-    """A run that found a mistake in its data has left nothing that would forbid to mend it."""
+    """A run that found a mistake in its data has left nothing that would forbid to correct it."""
     folder = tmp_path / "run"
     with hold(folder, job()) as held:
         Store(folder / "state.db", held.uid).close()

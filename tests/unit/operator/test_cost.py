@@ -174,7 +174,7 @@ def test_the_largest_job_takes_less_than_200_megabytes() -> None:
 # --- the event loop ---------------------------------------------------------------------------------------------------
 
 
-class Shelf:
+class FakeCluster:
     """The client's, the observer's and the actor's part: one job that is there."""
 
     def __init__(self, documents: dict[str, dict[str, Any]]) -> None:
@@ -217,9 +217,11 @@ async def _longest_turn(stop: asyncio.Event) -> float:
 async def test_other_jobs_and_the_loop_go_on_while_the_largest_job_is_planned() -> None:
     small = manifest()
     small["metadata"] |= {"uid": "2", "generation": 1, "resourceVersion": "7"}
-    shelf: Any = Shelf({"large": {**largest(), "metadata": {**largest()["metadata"], "name": "large"}}, "small": small})
+    cluster: Any = FakeCluster(
+        {"large": {**largest(), "metadata": {**largest()["metadata"], "name": "large"}}, "small": small}
+    )
     small["metadata"]["name"] = "small"
-    reconciler = Reconciler(shelf, shelf, shelf, SimpleNamespace(), Metrics(), CONFIG)  # type: ignore[arg-type]
+    reconciler = Reconciler(cluster, cluster, cluster, SimpleNamespace(), Metrics(), CONFIG)  # type: ignore[arg-type]
     queue: WorkQueue[tuple[str, str]] = WorkQueue(reconciler)
     stop = asyncio.Event()
     serving = asyncio.create_task(queue.run(stop))
@@ -228,11 +230,11 @@ async def test_other_jobs_and_the_loop_go_on_while_the_largest_job_is_planned() 
     await asyncio.sleep(0.01)
     queue.add(("default", "small"))
     async with asyncio.timeout(60):
-        await shelf.both.wait()
+        await cluster.both.wait()
     stop.set()
     await serving
     assert await watching < 0.05
-    assert shelf.planned[0] == "small"
+    assert cluster.planned[0] == "small"
 
 
 def test_of_what_is_seen_each_pod_is_looked_at_a_few_times() -> None:

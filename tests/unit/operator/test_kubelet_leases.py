@@ -56,7 +56,7 @@ async def test_a_kubelet_that_misses_its_turn_is_silent() -> None:
     assert world.kubelets.silent(JOB, ["one", "two"]) == frozenset(), "it may be about to"
     await world.pass_(5)
     assert world.kubelets.silent(JOB, ["one", "two"]) == {"one"}
-    assert world.woken == [JOB], "once, and nobody else"
+    assert world.woken == [JOB], "once, and no other job"
     await world.pass_(60)
     assert world.kubelets.silent(JOB, ["one", "two"]) == {"one"}
     assert world.woken == [JOB]

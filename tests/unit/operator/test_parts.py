@@ -497,7 +497,7 @@ async def test_time_in_which_we_could_not_look_is_not_held_against_anybody() -> 
 
 @pytest.mark.parametrize("comes_back_after", [5, 15])
 async def test_after_an_outage_a_coordinator_has_its_lease_duration_to_return(comes_back_after: int) -> None:
-    """It has let go of its job when it could not renew for that long, and connects anew before it renews."""
+    """It has let go of its job when it could not renew for that long, and connects again before it renews."""
     leases = Leases()
     monitor, woken = _monitor(leases)
     await _looks(monitor, leases, 1, renewing=True)
@@ -544,7 +544,7 @@ async def test_liveness_notices_what_is_stuck() -> None:
     health.watch_seconds = lambda: 0.0
     now = 5000.0
     assert "resync" in (health.stuck() or "")
-    health.standby = True  # whoever stands by has nothing that could be stuck
+    health.standby = True  # a standby has nothing that could be stuck
     assert health.stuck() is None
 
 
@@ -569,7 +569,7 @@ def test_a_watch_that_shows_nothing_any_more() -> None:
     lag.listed({key: "9"}, {key: "7"})
     now = 50.0
     assert lag.check({key: "7"}) == 50.0
-    lag.listed({key: "9"}, {key: "7"})  # the next resync does not start the clock anew
+    lag.listed({key: "9"}, {key: "7"})  # the next resync does not start the clock again
     assert lag.check({key: "7"}) == 50.0
     assert lag.check({key: "9"}) == 0.0
 

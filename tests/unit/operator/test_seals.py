@@ -132,7 +132,7 @@ async def test_a_forgery_is_told_for_a_while() -> None:
 
 
 class Histories(RuleBasedStateMachine):
-    """Operators write, die at any step and follow each other; somebody with the coordinator's right writes too."""
+    """Operators write, die at any step and follow each other; another client with the coordinator's rights writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,11 +190,11 @@ class Histories(RuleBasedStateMachine):
         self.check()
 
     @rule(evil=st.integers(0, 3))
-    def somebody_forges(self, evil: int) -> None:
+    def forge_a_status(self, evil: int) -> None:
         self.status = {"evil": evil}
 
     @rule(data=st.data())
-    def somebody_brings_back_an_old_status(self, data: st.DataObject) -> None:
+    def restore_an_old_status(self, data: st.DataObject) -> None:
         self.status = data.draw(st.sampled_from(self.past))
 
 

@@ -92,7 +92,7 @@ def test_a_message_that_is_never_sent_is_given_up():
 
 
 def test_nothing_overtakes_what_is_on_its_way_though_its_caller_gave_it_up():
-    """A machine that is lent no more would else hear of the loan's end first, and compute for nobody."""
+    """Otherwise a machine would receive the end of its loan first, and compute for no step."""
 
     class Order(Handle):
         def __init__(self) -> None:

@@ -376,7 +376,7 @@ async def test_shared_memory_that_is_too_small_is_said_and_tried_again(relays, p
     await eventually(lambda: whole(relay) == 1)
 
 
-# --- who is obeyed ---------------------------------------------------------------------------------------------------
+# --- whose commands are followed --------------------------------------------------------------------------------------
 
 
 async def test_a_wrong_key_is_refused_on_both_sides(relays, publisher):

@@ -29,7 +29,7 @@ from tests.support.relay import FIRST, KEY, sealed
 
 BUDGET = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LONGEST = 1 << 20
-"""More than this nobody who reads a few kilobytes may take."""
+"""No reader of a few kilobytes may take more than this."""
 
 values: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -138,7 +138,7 @@ def test_a_stranger_that_is_called_is_no_successor(said: bytes) -> None:
 @BUDGET
 @given(st.fixed_dictionaries({}, optional={key: values for key in KEYS if key != "proof"}), st.booleans())
 def test_a_caller_with_the_key_says_who_it_is_or_is_cut(said: dict[str, Any], speaks_it: bool) -> None:
-    """Another pod of the job, whoever has taken it over."""
+    """Another pod of the job, taken over by an attacker."""
     hello = {**said, "protocol": wire.PROTOCOL} if speaks_it else said
     stream = Stream(b"")
     with pytest.MonkeyPatch.context() as patch:

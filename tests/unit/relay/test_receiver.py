@@ -1,4 +1,4 @@
-"""The receiving side as it ends: whoever calls in its last moment must not be left with a connection."""
+"""The receiving side as it ends: a caller in its last moment must not be left with a connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A relay dies, or hangs, at any moment of a broadcast: the chain closes over it, and nobody is sent what it has."""
+"""A relay dies, or hangs, at any moment of a broadcast: the chain closes over it, and no relay is sent what it has."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_without_a_complete_copy_the_trainer_feeds_a_new_master(memory, re
 
 
 async def test_a_broken_socket_is_noticed_at_once(relays):
-    """Though nothing is sent, and the next beat is far."""
+    """Though nothing is sent, and the next heartbeat is far."""
     rare = RelaySettings(1024, heartbeat_seconds=20.0, rebuild_timeout_seconds=60.0)
     first, second = [relays(f"rollout-{i}", settings=rare) for i in range(2)]
     await join_all([first, second])
@@ -125,7 +125,7 @@ async def test_a_broken_socket_is_noticed_at_once(relays):
 
 
 async def test_a_version_that_is_committed_is_served_by_who_lost_everybody(relays):
-    """v is served until v + 1 is whole, whoever dies in between."""
+    """v is served until v + 1 is whole, whatever dies in between."""
     first, second = [relays(f"rollout-{i}") for i in range(2)]
     await join_all([first, second])
     trainer = Predecessor(first)

@@ -239,9 +239,9 @@ def test_only_segments_of_dead_processes_are_swept(memory):
         writer = FORK.Process(target=_die_after, args=(folder, 3, False))
         writer.start()
         writer.join()
-    (memory / "somebody-elses").mkdir()
+    (memory / "of-another").mkdir()
     assert sweep(memory, keep=mine) == dead
-    assert {path.name for path in memory.iterdir()} == {"rljob-1", "rljob-4", "somebody-elses"}
+    assert {path.name for path in memory.iterdir()} == {"rljob-1", "rljob-4", "of-another"}
     assert mine.exists()
     assert_whole(alive.folder, 1)
 
@@ -311,7 +311,7 @@ class Store(RuleBasedStateMachine):
         start, nbytes = self.draft.manifest.chunk_range(index)
         target = self.draft.chunk(index)
         if self.draft.has(index):
-            return  # Nobody writes into a chunk that was verified.
+            return  # No writer writes into a chunk that was verified.
         target[:] = self.data[start : start + nbytes]
         if spoiled:
             target[0] ^= 1

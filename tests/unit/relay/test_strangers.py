@@ -1,4 +1,4 @@
-"""Whoever reaches a relay's port, or is reached by a relay, stops no weights before they have proven who they are."""
+"""A stranger that reaches a relay's port, or is reached by a relay, stops no weights before it has proven who it is."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def says_a_byte_now_and_then(peer: socket.socket) -> None:
 
 @contextmanager
 def stranger(answer: Answer) -> Iterator[RelayMember]:
-    """Somebody else at the address of a successor."""
+    """Another process at the address of a successor."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -97,7 +97,7 @@ async def test_a_stranger_that_hardly_speaks_is_given_up(relays, publisher, monk
 
 
 async def test_slow_callers_keep_no_other_out(relays):
-    """They have few of the seats, and none for long."""
+    """They have few of the connections, and none for long."""
     relay = relays("rollout-0", settings=IMPATIENT)
     await join_all([relay])
     drips = [socket.create_connection(relay.address, 5, ("127.0.0.2", 0)) for _ in range(MAX_CALLERS)]

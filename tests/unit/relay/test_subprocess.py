@@ -27,7 +27,7 @@ from tests.support.rows import slow
 Make = Callable[..., RelayProcess]
 
 PATIENT = ("--heartbeat-seconds", "2.0")
-"""With a predecessor played by hand, which does not beat."""
+"""With a predecessor played by hand, which sends no heartbeats."""
 
 
 @pytest.fixture

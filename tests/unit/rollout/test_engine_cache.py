@@ -1,4 +1,4 @@
-"""Layouts of one seat: which engines are built, kept and let go; and engines over rank processes, on both kinds."""
+"""Layouts of one replica: which engines are built, kept and let go; and engines over rank processes, on both kinds."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ async def test_a_layout_without_an_engine_is_refused_with_the_cause() -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether it runs; one that nobody has waited for yet does not."""
+    """Whether it runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
     except (FileNotFoundError, ProcessLookupError):
@@ -298,7 +298,7 @@ def test_a_terminated_rank_is_noticed_and_ends_the_engine(
 
 
 def test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever(pair: MultiProcessEngine) -> None:
-    """As in a collective to which one rank never comes. The engine has ended then: a late answer is nobody's."""
+    """As in a collective to which one rank never comes. The engine has ended then: a late answer is dropped."""
     pair._ranks.grace = 0.2
     held, pids = pair.weight_version or 0, pair._ranks.pids
     os.kill(pids[1], signal.SIGSTOP)

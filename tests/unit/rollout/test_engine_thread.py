@@ -1,4 +1,4 @@
-"""The thread that owns an engine: whoever waits for it has an answer, whatever fails."""
+"""The thread that owns an engine: each caller gets an answer, whatever fails."""
 
 from __future__ import annotations
 

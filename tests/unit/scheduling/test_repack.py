@@ -294,8 +294,8 @@ def test_what_does_not_pay_stays_and_what_a_receiver_was_given_counts():
 @given(st.data(), st.integers(2, 5), st.integers(2, 12))
 @settings(max_examples=200)
 def test_no_check_gives_a_replica_more_than_it_may_hold(data, replicas, most):
-    """Moves take their time: each look finds some of the last one's made, and others not. When all are made, nobody has
-    more than the limits allow, and nobody was emptied who was being filled."""
+    """Moves take their time: each look finds some of the last one's made, and others not. When all are made, none has
+    more than the limits allow, and none was emptied that was being filled."""
     rules = RepackRules(kv_cache_threshold=1.0, max_batch=most)
     flight, names = GroupTracker(1), [f"r{number}" for number in range(replicas)]
     numbers = count()

@@ -37,7 +37,7 @@ def tails(law: EngineSpeed, longest: int = 2000, **replicas: int) -> Tails:
         (speed(), True),
         # Every response has its own share of a step, and nothing else takes time: a processor.
         (speed(step=1e-6, each=0.002), False),
-        # Steps are alike, but to compute the context anew takes as long as the tail.
+        # Steps are alike, but to compute the context again takes as long as the tail.
         (speed(prefill=0.005), False),
         # The engine was never seen with more than one at once: it is not taken to be faster than it was.
         (speed(most=1), False),

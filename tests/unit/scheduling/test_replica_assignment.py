@@ -42,7 +42,7 @@ def test_a_quota_is_a_part_of_what_may_be_open_beside_an_update(prompts, replica
 
 
 @pytest.mark.parametrize(
-    ("seats", "wanted", "room", "loads", "draws", "closed"),
+    ("replicas", "wanted", "room", "loads", "draws", "closed"),
     [
         pytest.param([A, B], 99, {5: 9}, [], [("a", 5, 4), ("b", 5, 4)], [], id="room for both"),
         pytest.param([A, B], 99, {5: 5}, [], [("a", 5, 4), ("b", 5, 1)], [], id="room for one and a bit"),
@@ -50,7 +50,7 @@ def test_a_quota_is_a_part_of_what_may_be_open_beside_an_update(prompts, replica
         pytest.param([A, C], 99, {5: 0, 4: 3}, [], [("c", 4, 3)], ["a"], id="room by weights"),
         pytest.param([A, B, C], 6, {5: 9, 4: 9}, [], [("a", 5, 4), ("b", 5, 2)], [], id="no more is wanted"),
         pytest.param([C, A], 5, {5: 9, 4: 9}, [], [("a", 5, 4), ("c", 4, 1)], [], id="new weights before older ones"),
-        pytest.param([A, B], 0, {5: 9}, [], [], [], id="nothing is wanted: nobody waits for room"),
+        pytest.param([A, B], 0, {5: 9}, [], [], [], id="nothing is wanted: no replica waits for room"),
         pytest.param([A, B], -3, {5: 9}, [], [], [], id="fewer are wanted than there are"),
         pytest.param([ReplicaState("a", 4, 5), B], 99, {5: 9}, [("a", 5)], [("b", 5, 4)], [], id="newer weights first"),
         pytest.param(
@@ -59,7 +59,7 @@ def test_a_quota_is_a_part_of_what_may_be_open_beside_an_update(prompts, replica
         pytest.param(
             [ReplicaState("a", None)], 99, {5: 9}, [], [], [], id="one that holds nothing is not kept from drawing"
         ),
-        pytest.param([], 99, {5: 9}, [], [], [], id="nobody is there"),
+        pytest.param([], 99, {5: 9}, [], [], [], id="no replica is there"),
         pytest.param(
             [ReplicaState("a", 4, 5, load=1)], 99, {4: 9}, [], [], [], id="who has something left keeps its weights"
         ),
@@ -69,9 +69,9 @@ def test_a_quota_is_a_part_of_what_may_be_open_beside_an_update(prompts, replica
         ),
     ],
 )
-def test_what_replicas_are_given(seats, wanted, room, loads, draws, closed):
-    """Groups of two responses; a share is four, and nobody holds more."""
-    found = assign(seats, ReplicaLimits(2, 4, 4), wanted, lambda version, begun: room.get(version, 0) - len(begun))
+def test_what_replicas_are_given(replicas, wanted, room, loads, draws, closed):
+    """Groups of two responses; a share is four, and no replica holds more."""
+    found = assign(replicas, ReplicaLimits(2, 4, 4), wanted, lambda version, begun: room.get(version, 0) - len(begun))
     assert found.loads == tuple(WeightLoad(*load) for load in loads)
     assert found.draws == tuple(PromptQuota(*draw) for draw in draws)
     assert found.blocked == tuple(closed)
@@ -91,33 +91,33 @@ QUOTA = st.builds(
     st.integers(1, 30),
     st.none() | st.integers(0, 4),
 )
-def test_everybody_gets_at_most_one_thing_and_the_bounds_hold(seats, opened, quota, wanted, capacity, bound):
+def test_everybody_gets_at_most_one_thing_and_the_bounds_hold(replicas, opened, quota, wanted, capacity, bound):
     """`opened`: versions of the open groups; version 6 is the newest."""
 
     def admit(version, begun):
         return inflight_limit([6 - one for one in (*opened, *begun)], 6 - version, capacity, quota.share, bound)
 
-    seats = [ReplicaState(f"r{number}", *seat) for number, seat in enumerate(seats)]
-    found = assign(seats, quota, wanted, admit)
+    replicas = [ReplicaState(f"r{number}", *replica) for number, replica in enumerate(replicas)]
+    found = assign(replicas, quota, wanted, admit)
     given_to = Counter([*(one.replica for one in (*found.loads, *found.draws)), *found.blocked])
-    by_name = {one.replica: one for one in seats}
+    by_name = {one.replica: one for one in replicas}
     assert all(count == 1 for count in given_to.values())
     assert given_to.keys() <= by_name.keys()
-    assert {one.replica: one.newer for one in seats if one.newer is not None and not one.load} == {
+    assert {one.replica: one.newer for one in replicas if one.newer is not None and not one.load} == {
         load.replica: load.version for load in found.loads
     }
     begun: list[int] = []
     for draw in found.draws:
-        seat = by_name[draw.replica]
-        assert (draw.version, seat.newer) == (seat.version, None)
+        replica = by_name[draw.replica]
+        assert (draw.version, replica.newer) == (replica.version, None)
         assert 1 <= draw.groups <= admit(draw.version, begun)
-        assert seat.load + draw.groups * quota.group_size <= quota.most * quota.group_size
+        assert replica.load + draw.groups * quota.group_size <= quota.most * quota.group_size
         begun += [draw.version] * draw.groups
     assert len(begun) <= max(0, wanted)
     assert not found.draws or len(opened) + len(begun) <= capacity
     if len(begun) < wanted:
-        # Nobody with nothing to do who could begin something now is left out.
-        able = [one for one in seats if one.newer is None and one.version is not None and not one.load]
+        # No idle replica that could begin something now is left out.
+        able = [one for one in replicas if one.newer is None and one.version is not None and not one.load]
         assert all(one.replica in given_to for one in able)
 
 
@@ -161,10 +161,12 @@ def test_what_is_shared_out(room, loads, quota, random):
     assert sum(shares.values()) <= room
     assert all(after[name] <= quota.most * size for name in shares)
     if sum(shares.values()) < room:
-        assert all(full(name, quota.most) for name in loads), "room is left only where nobody can take more"
+        assert all(full(name, quota.most) for name in loads), "room is left only where no replica can take more"
     beyond = [name for name in shares if after[name] > quota.share * size]
     if beyond:
-        assert all(full(name, quota.share) for name in loads), "nobody gets more than a share before all have theirs"
+        assert all(full(name, quota.share) for name in loads), (
+            "no replica gets more than a share before all have theirs"
+        )
     for name, other in product(beyond, loads):
         assert full(other, quota.most) or after[name] - size <= after[other], "then the least loaded come first"
     for name, other in product(shares, loads):

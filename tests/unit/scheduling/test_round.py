@@ -1,4 +1,4 @@
-"""The round as a state machine: leases, places, races, filters; one fate for everything, in whatever order it comes."""
+"""The round as a state machine: leases, places, races, filters; one outcome for everything, in any order."""
 
 from dataclasses import replace
 
@@ -327,7 +327,7 @@ def resumed(state: SampleState) -> SampleState:
 
 
 def check_places(round_: Round) -> None:
-    """Never more than the places of a group, and of the round; where all are taken nobody else races."""
+    """Never more than the places of a group, and of the round; where all are taken no other response races."""
     shape, full = round_.plan.shape, set()
     for prompt in round_.plan.prompts:
         held = [s for s in states(round_, prompt) if s in (SampleState.GENERATED, SampleState.SCORED)]
@@ -344,13 +344,13 @@ def check_places(round_: Round) -> None:
 def check_settled(round_: Round) -> None:
     shape, rules, settled = round_.plan.shape, round_.plan.rules, round_.settle()
     assert list(settled.outcomes) == list(round_.plan.prompts)
-    by_fate = {fate: settled.with_outcome(fate) for fate in PromptOutcome}
-    assert by_fate[PromptOutcome.TRAINED] == settled.groups
-    assert set(settled.reasons) == set(by_fate[PromptOutcome.FILTERED]) | set(by_fate[PromptOutcome.REQUEUED])
+    by_outcome = {outcome: settled.with_outcome(outcome) for outcome in PromptOutcome}
+    assert by_outcome[PromptOutcome.TRAINED] == settled.groups
+    assert set(settled.reasons) == set(by_outcome[PromptOutcome.FILTERED]) | set(by_outcome[PromptOutcome.REQUEUED])
     assert len(settled.groups) <= shape.groups
     assert len(settled.kept) == len(settled.groups) * shape.group_size == len(set(settled.kept))
-    if by_fate[PromptOutcome.REQUEUED]:
-        assert len(settled.groups) == shape.groups, "nobody loses a race that nobody won"
+    if by_outcome[PromptOutcome.REQUEUED]:
+        assert len(settled.groups) == shape.groups, "no response loses a race without a winner"
         assert shape.kind is RoundKind.SHORT
     for prompt in settled.groups:
         rewards = [round_.reward(key) for key in settled.kept if key.prompt == prompt]
@@ -409,7 +409,7 @@ def test_everything_has_one_outcome_and_a_crash_changes_nothing(plan_, data):
             running.discard((key, lease))
             ended.add(key)
         running -= {(abort.key, abort.lease) for abort in round_.drain_aborts()}
-        # What runs on the replicas is what the round believes to run: nobody generates for nothing.
+        # What runs on the replicas is what the round believes to run: no replica generates in vain.
         assert running == {(key, round_.lease(key)) for key in round_.in_state(SampleState.RUNNING)}
         check_places(round_)
     else:

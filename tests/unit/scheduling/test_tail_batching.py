@@ -84,7 +84,7 @@ def test_only_long_rounds_take_replacements_from_the_queue_and_none_twice():
     st.randoms(use_true_random=False),
 )
 def test_a_job_trains_once_on_each_prompt_of_plain_rounds(groups, rounds, factors, waiting, rng):
-    """Whoever wins the races: after the last round nothing waits, and what was drawn is what was trained on."""
+    """Whatever wins the races: after the last round nothing waits, and what was drawn is what was trained on."""
     waiting = min(waiting, groups * rounds)
     queue = tuple(PromptKey(-1, index) for index in range(waiting))
     trained, cursor = [], 0
@@ -131,7 +131,7 @@ def test_the_last_winner_tells_nothing_of_responses_stopped_with_it():
 
 @given(st.integers(0, 400), st.floats(0, 0.99))
 def test_beyond_all_that_was_seen_an_exponential_goes_on_as_it_began(reached, share):
-    """Lengths of mean 100, of which nobody was let beyond 150; the head start of who was stopped makes them longer."""
+    """Lengths of mean 100, of which none was let beyond 150; the head start of those stopped makes them longer."""
     lengths = [ceil(-100 * log(1 - (place + 0.5) / 1000)) for place in range(1000)]
     curve = Survival([each for each in lengths if each <= 150], [140 for each in lengths if each > 150])
     assert curve.predicted_beyond(reached, share) == pytest.approx(reached - 100 * log(1 - share), abs=3, rel=0.06)
@@ -259,7 +259,7 @@ def test_a_race_prefers_the_short_and_a_long_round_does_not(tmp_path):
         reports = [report for report in stage.closed if report.kind is kind]
         kept[kind] = sum(report.mean_response_tokens for report in reports) / len(reports)
         launched[kind] = sum(report.launched_mean_tokens for report in reports) / len(reports)
-    # Lengths are uniform from 1 to 40, whoever asks.
+    # Lengths are uniform from 1 to 40, for any caller.
     assert launched[SHORT] == pytest.approx(20.5, rel=0.15)
     assert kept[SHORT] < 0.8 * launched[SHORT]
     assert kept[LONG] == pytest.approx(launched[LONG], abs=0.01)

@@ -51,10 +51,10 @@ def test_is_of_the_version_that_the_recipe_names(apiserver):
 
 
 def test_controllers_end_namespaces_and_rbac_limits_users(tmp_path):
-    with api_server(tmp_path, [pki.User("nobody", "nobody")], controllers=True) as server:
+    with api_server(tmp_path, [pki.User("no-rights", "no-rights")], controllers=True) as server:
         api = server.client()
         with pytest.raises(kube.ApiError, match="403"):
-            kube.Api(server.kubeconfig_of(pki.User("nobody", "nobody"))).get("/api/v1/namespaces")
+            kube.Api(server.kubeconfig_of(pki.User("no-rights", "no-rights"))).get("/api/v1/namespaces")
         api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "short"}})
         api.call("DELETE", "/api/v1/namespaces/short")
         kube.wait("the namespace's end", 60, lambda: api.find("/api/v1/namespaces/short") is None)

@@ -18,7 +18,7 @@ def kubectl(kueue):
 
 
 def quota(name, cpu):
-    """One queue with so many processors, on any node; whoever is more urgent takes from the others."""
+    """One queue with so many processors, on any node; a more urgent job takes from the others."""
     covered = [{"name": name, "resources": [{"name": "cpu", "nominalQuota": cpu}]}]
     queue = {
         "namespaceSelector": {},
@@ -50,7 +50,7 @@ def test_it_admits_what_fits_and_preempts_the_less_urgent(kubectl):
     kubectl.apply(workload("urgent", kubectl.namespace, "1", 0))
     wait_for("the surplus evicted", lambda: kubectl.condition("workload", "surplus", "Evicted") == "True")
     assert admitted(kubectl, "base")
-    assert not admitted(kubectl, "urgent"), "quota comes back only from whoever holds it"
+    assert not admitted(kubectl, "urgent"), "quota comes back only from the job that holds it"
     kubectl("delete", "workload", "surplus")
     wait_for("the urgent one admitted", lambda: admitted(kubectl, "urgent"))
     older = json.loads(kubectl("get", "workloads.v1beta1.kueue.x-k8s.io", "urgent", "-o", "json"))

@@ -19,7 +19,7 @@ def kubectl(fake_nodes):
 
 
 def pod(name, **annotations):
-    container = {"name": "main", "image": "nobody/runs:this", "resources": {"requests": {"cpu": "1"}}}
+    container = {"name": "main", "image": "never/runs:this", "resources": {"requests": {"cpu": "1"}}}
     spec = {"containers": [container], "restartPolicy": "Never", "terminationGracePeriodSeconds": 3}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations}, "spec": spec}
 
@@ -89,7 +89,7 @@ def test_a_silent_node_is_noticed_and_keeps_its_pods_until_it_is_back(fake_nodes
         wait_for("Unknown", lambda: kubectl.condition("node", node, "Ready") == "Unknown")
         kubectl("delete", "pod", "kept", "--wait=false")
         time.sleep(5)
-        assert kubectl.get("pod", "kept")["metadata"]["deletionTimestamp"], "nobody says that it has ended"
+        assert kubectl.get("pod", "kept")["metadata"]["deletionTimestamp"], "no kubelet reports its end"
     finally:
         fake_nodes.recover(node)
     wait_for("Ready", lambda: kubectl.condition("node", node, "Ready") == "True")

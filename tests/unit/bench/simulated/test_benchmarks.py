@@ -193,7 +193,7 @@ def test_nothing_is_quicker_than_the_limit() -> None:
 
 def test_stream_training_changes_no_length_and_stays_below_perfect_overlap() -> None:
     compared = Compared.of(SMALL, PLAIN, 2, 1)
-    after, beside, lent = compared.trials
+    after, beside, loaned = compared.trials
 
     def lengths(trial: Experiment) -> list[Any]:
         return [(report.tokens, report.max_response_tokens, report.generation_seconds) for report in trial.reports]
@@ -203,7 +203,7 @@ def test_stream_training_changes_no_length_and_stays_below_perfect_overlap() -> 
     early = [report.early_groups or 0 for report in beside.reports]
     assert all(0 < groups < SMALL.prompts for groups in early)
     assert 1 < speedup(after, beside) < 1.0001 * after.seconds() / overlapped(SMALL, after, loaned=False)
-    tokens = [[report.mean_response_tokens for report in trial.reports] for trial in (after, lent)]
+    tokens = [[report.mean_response_tokens for report in trial.reports] for trial in (after, loaned)]
     assert tokens[0] == tokens[1]
     assert overlapped(SMALL, after, loaned=True) <= overlapped(SMALL, after, loaned=False) < after.seconds()
 
@@ -222,10 +222,10 @@ def test_the_bench_of_stream_training() -> None:
     settings = ("7b-8k", "7b-8k-few-trainers")
     ablations = [f".loaned.{each}" for each in ("from_20", "from_30", "from_40", "at_once", *other_windows())]
     assert names == [
-        f"{setting}.{rounds}{lent}"
+        f"{setting}.{rounds}{loaned}"
         for setting, ablated in zip(settings, ([], ablations), strict=True)
         for rounds in ("plain", "tail_batching")
-        for lent in ("", ".loaned", *ablated)
+        for loaned in ("", ".loaned", *ablated)
     ]
     values = {figure["name"]: figure["value"] for figure in result["figures"]}
     for name in [name for name in names if name.endswith("at_once")]:
@@ -235,21 +235,21 @@ def test_the_bench_of_stream_training() -> None:
     assert [row["overlap_seconds"] > 0 for row in result["rows"]] == [*unablated * 2, *few * 2]
 
 
-LENT = replace(PLAIN, stream=True, loans=True)
+LOANED = replace(PLAIN, stream=True, loans=True)
 LOAN = cluster_of(scarce(SMALL), colocated=False).machines // 2
 """Half of the machines."""
 
 
 def test_a_fixed_trigger_loans_whatever_is_predicted() -> None:
     for share in TRIGGERS:
-        trial = run(scarce(SMALL), replace(LENT, adapt=trigger(share)), ROUNDS, 1, colocated=False)
+        trial = run(scarce(SMALL), replace(LOANED, adapt=trigger(share)), ROUNDS, 1, colocated=False)
         assert [report.loaned_machines for report in trial.reports] == [LOAN] * len(trial.reports)
-    assert run(scarce(SMALL), LENT, ROUNDS, 1, colocated=False).row()["machines_loaned"] == 0
+    assert run(scarce(SMALL), LOANED, ROUNDS, 1, colocated=False).row()["machines_loaned"] == 0
 
 
 def test_groups_fetched_together_are_shared_with_loaned_machines() -> None:
-    lent = replace(LENT, adapt=at_once(trigger(0.4)))
-    trial = run(scarce(SMALL), lent, ROUNDS, 1, colocated=False)
+    loaned = replace(LOANED, adapt=at_once(trigger(0.4)))
+    trial = run(scarce(SMALL), loaned, ROUNDS, 1, colocated=False)
     assert [report.loaned_machines for report in trial.reports] == [LOAN] * len(trial.reports)
     assert trial.row()["overlap_seconds"] == 0
     assert all((report.loaned_groups or 0) > 0 for report in trial.reports)

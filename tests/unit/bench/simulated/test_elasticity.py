@@ -53,6 +53,6 @@ def test_predicted_rounds_are_what_is_measured(runs):
             (row["predicted_seconds"].get(str(row["machines"])), row["seconds"])
             for row in runs[f"elastic from {start}"]
         ]
-        known = [(foretold, seconds) for foretold, seconds in told if foretold]
+        known = [(predicted, seconds) for predicted, seconds in told if predicted]
         assert len(known) > QUICK.rounds // 2
-        assert sum(foretold for foretold, _ in known) == pytest.approx(sum(seconds for _, seconds in known), rel=0.15)
+        assert sum(predicted for predicted, _ in known) == pytest.approx(sum(seconds for _, seconds in known), rel=0.15)

@@ -42,8 +42,8 @@ def test_it_does_not_return_to_a_size_predicted_slower(runs):
     assert large == short[-len(large) :]
     assert not any(row["preemptions"] for row in large)
     for row in large[1:]:
-        foretold, size = row["predicted_seconds"], row["tensor_parallel_size"]
-        assert foretold[str(SIZES[0])] > foretold[str(size)] > 0
+        predicted, size = row["predicted_seconds"], row["tensor_parallel_size"]
+        assert predicted[str(SIZES[0])] > predicted[str(size)] > 0
 
 
 def test_a_change_costs_the_seconds_of_a_change(runs):

@@ -1,5 +1,5 @@
-"""Asynchronous jobs under virtual time: nobody waits for anybody, nothing is lost or trained on twice, versions stay
-apart, and each technique can be seen at the engines."""
+"""Asynchronous jobs under virtual time: no replica waits for another, nothing is lost or trained on twice, versions
+stay apart, and each technique can be seen at the engines."""
 
 import asyncio
 import itertools
@@ -274,7 +274,7 @@ def test_responses_of_a_dead_machine_continue_in_their_version(tmp_path):
 
 
 def test_a_group_whose_weights_are_gone_is_drawn_again_and_counted(tmp_path, caplog):
-    """Every machine dies after a newer version was published: nobody can generate the old one any more."""
+    """Every machine dies after a newer version was published: no machine can generate with the old one."""
     stage = stage_of(tmp_path, machines=2)
     lengths = lambda key, version: 400 if key.prompt.index == 0 else 10  # noqa: E731
     stage.world.site = replace(stage.world.site, lengths=lengths)
@@ -484,7 +484,7 @@ def test_a_machine_that_is_to_leave_ends_its_work_first(tmp_path):
 
     stage.play(begin)
     assert "rollout-2" in stage.control.last.drained
-    assert all(event.attempt == 1 for event in submitted), "nothing was begun anew elsewhere"
+    assert all(event.attempt == 1 for event in submitted), "nothing was begun again elsewhere"
     check_whole(stage, 6 * 4 * 2)
 
 

@@ -159,7 +159,7 @@ async def test_a_watch_that_is_cut_begins_with_a_fresh_read():
         server.watches[0].put_nowait({"type": "MODIFIED", "object": server.job})
         await control.wait_changed(5)
         assert (await control.observe()).job.status.target.revision == 2
-        # Cut, and changed while nobody listened.
+        # Cut, and changed while no watch was open.
         server.touch(target={"revision": 3})
         server.watches[0].put_nowait(None)
         await control.wait_changed(10)

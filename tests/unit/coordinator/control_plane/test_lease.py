@@ -85,7 +85,7 @@ def test_a_server_that_comes_back_in_time_costs_nothing():
 
 
 def test_after_a_standstill_of_its_own_the_server_is_asked_once():
-    """A process that stood still, with nobody in its place meanwhile, goes on."""
+    """A process that stood still, with no other in its place meanwhile, continues."""
 
     async def program(successor: str | None) -> None:
         loop = asyncio.get_running_loop()
@@ -142,7 +142,7 @@ def test_who_starts_over_waits_for_the_server():
         ("demo-coordinator-0-10", "demo-coordinator-0-9", True),
         ("other-coordinator-0-2", FIRST, False),
         ("", FIRST, False),
-        ("somebody", FIRST, False),
+        ("coordinator", FIRST, False),
     ],
 )
 def test_which_pod_is_later(holder, pod, later):
@@ -226,7 +226,7 @@ def test_many_who_ask_in_turn_cause_a_few_renewals():
 
 
 def test_a_renewal_under_way_confirms_nothing():
-    """The server may have answered it before whoever asks was cut off."""
+    """The server may have answered it before the client was cut off."""
 
     async def program() -> None:
         lease = lease_of(server := Server())

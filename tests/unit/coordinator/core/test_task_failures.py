@@ -1,4 +1,4 @@
-"""Tasks that nobody awaits: what one of them ends by is heard, so that nothing waits for it without end."""
+"""Tasks that are not awaited: their errors are raised, so that nothing waits for them without end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODES = [Mode.ON_POLICY, Mode.ASYNCHRONOUS]
 
 
 class Bug(Exception):
-    """Nobody foresaw it."""
+    """An unexpected error."""
 
 
 def stumble(*args: Any, **more: Any) -> Any:

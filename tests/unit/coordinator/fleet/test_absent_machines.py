@@ -34,7 +34,7 @@ class Backend:
         self.late = late
 
     async def rollout_machine(self, term, member, files) -> NoReturn:
-        # What was asked for comes into being even where nobody waits for it any more.
+        # A requested peer is made even where no caller waits for it any more.
         making = asyncio.ensure_future(self._make(member))
         await asyncio.shield(making)
         self.up.append(member.incarnation)

@@ -44,7 +44,7 @@ def suspicions(stage: Stage) -> set[tuple[str, str]]:
 
 
 def test_what_a_version_takes_to_all_relays_is_measured_without_its_copy(stage):
-    """What a lent machine sums takes the same links."""
+    """The sums of a loaned machine take the same links."""
     stage.world.costs.publish = 5.0
     assert stage.play().outcome is FinishedOutcome.COMPLETE
     assert stage.coordinator._fleet.weights.broadcast_seconds == pytest.approx(6.0, abs=0.3)
@@ -155,7 +155,7 @@ def test_one_comes_and_one_goes_at_once(stage, victim, moment):
 @pytest.mark.parametrize("moment", [shipping, broadcasting])
 @pytest.mark.parametrize("after", [0.8, 1.0, 1.1])
 def test_all_machines_fail_while_the_chain_closes_over_the_first(stage, after, moment):
-    """Whoever waits to change the chain next finds nobody for it."""
+    """The next change of the chain finds no machine for it."""
 
     async def fault(stage):
         await until(lambda: moment(stage, 3))

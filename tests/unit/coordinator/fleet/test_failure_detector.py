@@ -60,15 +60,15 @@ def plug_in(stage: Stage, name: str) -> None:
 
 @pytest.mark.parametrize("moment", [0.0, 0.26, *slow(0.13, 0.38, 0.49)])
 @pytest.mark.parametrize("victim", NAMES)
-@pytest.mark.parametrize("befall", [power_off, unplug])
-def test_a_machine_that_is_gone_has_two_witnesses_within_seconds(stage, victim, befall, moment):
+@pytest.mark.parametrize("failure", [power_off, unplug])
+def test_a_machine_that_is_gone_has_two_witnesses_within_seconds(stage, victim, failure, moment):
     seconds = {}
 
     async def fault(stage):
         clock = asyncio.get_running_loop().time
         await at_rest(stage)
         await asyncio.sleep(5.0 + moment)
-        befall(stage, victim)
+        failure(stage, victim)
         since = clock()
         await until(lambda: victim not in stage.control.last.relay.chain, 0.01)
         seconds["closed"] = clock() - since
@@ -214,7 +214,7 @@ def test_what_one_neighbour_reaches_is_not_gone(stage):
 
 
 def test_a_lost_message_does_not_miss_the_next_heartbeat(stage):
-    """Beats do not wait for each other's answers."""
+    """Heartbeats do not wait for each other's answers."""
 
     async def fault(stage):
         await at_rest(stage)

@@ -1,4 +1,4 @@
-"""Engines laid out anew at a round's boundary: the target's layout, machines that refuse or die, tokens and fences."""
+"""Layout switches at a round's boundary: the target's layout, machines that refuse or die, tokens and fences."""
 
 import asyncio
 import json
@@ -31,13 +31,13 @@ def test_the_slots_that_lead(accelerators, each, size, leading):
 
 @given(st.integers(1, 64), st.integers(1, 8), st.integers(1, 64))
 def test_a_layout_uses_every_accelerator_once_or_is_refused(count, each, size):
-    seats = EngineSlots(count * each, each)
-    if size in seats.sizes:
-        used = [index * each + place for index in seats.leading(size) for place in range(size)]
+    slots = EngineSlots(count * each, each)
+    if size in slots.sizes:
+        used = [index * each + place for index in slots.leading(size) for place in range(size)]
         assert used == list(range(count * each))
     else:
         with pytest.raises(ValueError, match=rf"size {size} does not fit a machine of {count * each} accelerators"):
-            seats.leading(size)
+            slots.leading(size)
 
 
 def test_accelerators_that_do_not_split_into_slots_are_refused():
@@ -103,7 +103,7 @@ def retarget(short, long, after):
 
 
 def test_the_next_round_runs_in_the_targets_layout_in_the_same_processes(stage):
-    """1 → 2 → 1: each change is in force for whole rounds, no process is started anew, and every round says what it ran
+    """1 → 2 → 1: each change is in force for whole rounds, no process is restarted, and every round says what it ran
     with."""
     stage.job = job(rounds=6)
     watch = Watch(stage)
@@ -111,7 +111,7 @@ def test_the_next_round_runs_in_the_targets_layout_in_the_same_processes(stage):
     sizes = [report.tensor_parallel_size for report in stage.closed]
     assert sizes == sorted(sizes[:4]) + [1] * 2
     assert sizes[3] == 2
-    assert [len(seats) for seats in watch.generating] == [2 // size for size in sizes]
+    assert [len(replicas) for replicas in watch.generating] == [2 // size for size in sizes]
     assert sorted(watch.started) == [f"rollout-{m}/replica-{s}" for m in range(2) for s in range(2)]
     assert watch.bad == []
     changed = [report.layout_seconds > 0 for report in stage.closed]
@@ -134,18 +134,20 @@ def test_short_and_long_rounds_have_layouts_of_their_own(tmp_path):
 
 
 def test_an_accelerator_works_for_one_engine_at_a_time(tmp_path):
-    """Four seats, in layouts of 1, 4, 2 and 1: when an engine starts, every seat that it takes has made room."""
+    """Four replicas, in layouts of 1, 4, 2 and 1: an engine starts on released accelerators only."""
     stage = Stage(tmp_path / "state.db", job=job(rounds=9, machines=1), machines=1, replicas=4, sizes=(1, 2, 4))
     starts: list[int] = []
 
     def watch(event) -> None:
         if isinstance(event, LaidOut):
-            seats = [stage.world.process(f"rollout-0/replica-{index}").peer for index in range(4)]
+            replicas = [stage.world.process(f"rollout-0/replica-{index}").peer for index in range(4)]
             first = int(event.replica[-1])
             taken = range(first, first + event.tensor_parallel)
-            for index, seat in enumerate(seats):
-                covers = range(index, index + (seat._layout or 0))
-                assert index == first or not set(covers) & set(taken), f"{event} while seat {index} runs {seat._layout}"
+            for index, replica in enumerate(replicas):
+                covers = range(index, index + (replica._layout or 0))
+                assert index == first or not set(covers) & set(taken), (
+                    f"{event} while replica {index} runs {replica._layout}"
+                )
             starts.append(event.tensor_parallel)
 
     stage.watchers.append(watch)
@@ -179,8 +181,8 @@ def test_a_machine_whose_engine_fails_keeps_its_layout_with_a_warning(stage):
 
     async def break_one(stage):
         await until(lambda: len(stage.closed) >= 1, tick=0.01)
-        seat = stage.world.process("rollout-1/replica-0").peer
-        switch_layout = seat.switch_layout
+        replica = stage.world.process("rollout-1/replica-0").peer
+        switch_layout = replica.switch_layout
 
         async def refuse(term, size):
             if size == 2:
@@ -188,7 +190,7 @@ def test_a_machine_whose_engine_fails_keeps_its_layout_with_a_warning(stage):
                 raise Refused("out of memory")
             await switch_layout(term, size)
 
-        seat.switch_layout = refuse
+        replica.switch_layout = refuse
         stage.control.set_tensor_parallel(2, 2)
 
     stage.job = job(rounds=5)
@@ -206,7 +208,7 @@ def test_a_machine_whose_engine_fails_keeps_its_layout_with_a_warning(stage):
 
 @pytest.fixture
 def broken(monkeypatch):
-    """Names of machines whose engines do not start in any layout, whoever makes them."""
+    """Names of machines whose engines do not start in any layout, with any coordinator."""
     machines: set[str] = set()
     switch_layout = SimulatedReplica.switch_layout
 
@@ -222,13 +224,13 @@ def broken(monkeypatch):
 def test_a_machine_without_a_layout_joins_when_its_engines_start(stage, broken):
     broken.add("rollout-1")
 
-    async def mend(stage):
+    async def repair(stage):
         await until(lambda: len(stage.closed) >= 2, tick=0.01)
         broken.clear()
 
     stage.job = job(rounds=60)
     watch = Watch(stage)
-    assert stage.play(mend).outcome is FinishedOutcome.COMPLETE
+    assert stage.play(repair).outcome is FinishedOutcome.COMPLETE
     problems = [problem for report in stage.control.reports for problem in report.warnings]
     told = {problem.message for problem in problems if problem.reason == PROBLEM}
     assert told == {"rollout-1 has no engine of tensor parallel size 1: out of memory"}
@@ -292,25 +294,25 @@ def test_engines_that_start_after_a_while_end_no_job(stage, broken):
     """As where the memory of a former process is not free yet."""
     broken.update({"rollout-0", "rollout-1"})
 
-    async def mend(stage):
+    async def repair(stage):
         await asyncio.sleep(20.0)
         broken.clear()
 
-    assert stage.play(mend, join_patience=30.0).outcome is FinishedOutcome.COMPLETE
+    assert stage.play(repair, join_patience=30.0).outcome is FinishedOutcome.COMPLETE
 
 
 def test_the_problem_ends_with_the_wish(stage):
     async def break_both(stage):
         await until(lambda: len(stage.closed) >= 1, tick=0.01)
         for machine in range(2):
-            seat = stage.world.process(f"rollout-{machine}/replica-0").peer
+            replica = stage.world.process(f"rollout-{machine}/replica-0").peer
 
-            async def refuse(term, size, switch_layout=seat.switch_layout):
+            async def refuse(term, size, switch_layout=replica.switch_layout):
                 if size == 2:
                     raise Refused("no")
                 await switch_layout(term, size)
 
-            seat.switch_layout = refuse
+            replica.switch_layout = refuse
         stage.control.set_tensor_parallel(2, 2)
 
     stage.job = job(rounds=6)
@@ -326,14 +328,14 @@ def test_a_machine_lost_in_a_layout_change_returns_in_the_new_layout(stage):
 
     async def break_one(stage):
         await until(lambda: len(stage.closed) >= 1, tick=0.01)
-        seat = stage.world.process("rollout-1/replica-0").peer
+        replica = stage.world.process("rollout-1/replica-0").peer
 
         async def die(term, size):
             killed.append(size)
             stage.world.kill("rollout-1")
             raise PeerGone("dead")
 
-        seat.switch_layout = die
+        replica.switch_layout = die
         stage.control.set_tensor_parallel(2, 2)
 
     stage.job = job(rounds=6)

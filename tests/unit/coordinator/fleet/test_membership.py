@@ -56,7 +56,7 @@ def freeze(stage: Stage, process: str, seconds: float) -> None:
 
 
 def test_a_replica_lost_and_back_while_another_takes_its_time_is_noticed(stage):
-    """The second to hear of its requests answers after 4 s. The first one dies meanwhile, and sits there anew before
+    """The second to receive its requests answers after 4 s. The first one dies meanwhile, and joins again before
     anybody looks."""
     heard: list[str] = []
 
@@ -86,10 +86,10 @@ def is_cut_off(stage: Stage, other: str) -> None:
 
 
 @pytest.mark.parametrize("mode", Mode)
-@pytest.mark.parametrize(("befalls", "poll", "within"), [(hangs, 5.0, 10.0), (is_cut_off, 100.0, 5.0)])
-def test_a_command_to_a_lost_replica_does_not_wait(tmp_path, mode, befalls, poll, within):
-    """It does not answer as it is given requests, which may take 100 s. Its poll, or its relay's beats, tell sooner,
-    and its requests are given to the other one."""
+@pytest.mark.parametrize(("failure", "poll", "within"), [(hangs, 5.0, 10.0), (is_cut_off, 100.0, 5.0)])
+def test_a_command_to_a_lost_replica_does_not_wait(tmp_path, mode, failure, poll, within):
+    """It does not answer as it is given requests, which may take 100 s. Its poll, or its relay's heartbeats, show it
+    sooner, and its requests are given to the other one."""
     stage = Stage(tmp_path / "state.db", job=job(mode=mode))
     bounds = replace(stage.world.site.bounds, command=100.0, poll=poll)
     stage.world.site = replace(stage.world.site, bounds=bounds)
@@ -100,18 +100,18 @@ def test_a_command_to_a_lost_replica_does_not_wait(tmp_path, mode, befalls, poll
             given.append((asyncio.get_running_loop().time(), event.replica))
             if len(given) == 1:
                 other = "rollout-1" if event.replica.startswith("rollout-0") else "rollout-0"
-                asyncio.get_running_loop().call_soon(befalls, stage, other)
+                asyncio.get_running_loop().call_soon(failure, stage, other)
 
     stage.watchers.append(note)
 
-    async def mended(stage: Stage) -> None:
+    async def repaired(stage: Stage) -> None:
         await until(lambda: bool(given))
         await asyncio.sleep(within)
         first, here = given[0]
         assert any(when > first + 1.0 and name == here for when, name in given)
         stage.control.replace("rollout-0" if here.startswith("rollout-1") else "rollout-1")
 
-    assert stage.play(mended).outcome is FinishedOutcome.COMPLETE
+    assert stage.play(repaired).outcome is FinishedOutcome.COMPLETE
     check_trained_once(stage)
 
 
@@ -170,8 +170,8 @@ def test_weights_requested_during_an_update_get_a_new_version(stage):
 
 
 def test_a_round_without_weights_gets_them_from_a_restarted_trainer(stage):
-    """The trainer dies while others generate, which nobody notices; then the last machines die. Who comes back can get
-    the round's weights only from a trainer that is started anew."""
+    """The trainer dies while others generate, which is not noticed; then the last machines die. Who comes back can get
+    the round's weights only from a restarted trainer."""
 
     def trouble() -> None:
         for name in ("trainer", "rollout-0", "rollout-1"):
@@ -213,18 +213,18 @@ def test_a_call_that_fails_late_does_not_end_the_next_trainer(stage):
 
         settings = Settings.of(stage.job)
         reporter = Reporter(SimulatedControlPlane(stage.job, 1), RuntimeStatus(), settings.back_off)
-        seat = TrainerClient(Backend(), 1, settings, reporter)
-        seat.set_members([Member(machine="trainer-0", incarnation=1, ip="10.0.0.1", role=Role.TRAINER)])
-        await seat.start()
-        late = asyncio.ensure_future(seat.call(lambda trainer: trainer.export(1)))
+        client = TrainerClient(Backend(), 1, settings, reporter)
+        client.set_members([Member(machine="trainer-0", incarnation=1, ip="10.0.0.1", role=Role.TRAINER)])
+        await client.start()
+        late = asyncio.ensure_future(client.call(lambda trainer: trainer.export(1)))
         await asyncio.sleep(0.1)
         started[0].fails_after = 0.0
         with pytest.raises(TrainerLost):
-            await seat.call(lambda trainer: trainer.export(1))
-        await seat.start()
+            await client.call(lambda trainer: trainer.export(1))
+        await client.start()
         with pytest.raises(TrainerLost):
             await late
-        assert await seat.call(lambda trainer: trainer.start(1)) == "state"
+        assert await client.call(lambda trainer: trainer.start(1)) == "state"
         assert len(started) == 2
 
     virtual_time.run(program())

@@ -143,12 +143,12 @@ def test_a_round_is_predicted_in_every_observed_layout(tmp_path):
     assert done.outcome is FinishedOutcome.COMPLETE
     sizes = [report.tensor_parallel_size for report in run.closed]
     assert sizes in ([1] * 3 + [2] * 5, [1] * 4 + [2] * 4)
-    foretold = [
+    predicted = [
         {one.tensor_parallel_size: one.seconds for one in report.layout_forecasts or ()} for report in run.closed
     ]
     first = sizes.index(2)
-    assert foretold[: first + 1] == [{}] * (first + 1), "one layout was seen"
-    for report, seconds in zip(run.closed[first + 1 :], foretold[first + 1 :], strict=True):
+    assert predicted[: first + 1] == [{}] * (first + 1), "one layout was seen"
+    for report, seconds in zip(run.closed[first + 1 :], predicted[first + 1 :], strict=True):
         assert seconds[2] == pytest.approx(report.seconds, rel=0.03)
         assert seconds[1] == pytest.approx(run.closed[2].seconds, rel=0.03)
     assert {report.plan_reason for report in run.closed} == {""}, "nothing was chosen"
@@ -206,7 +206,7 @@ def test_no_machine_beyond_a_bound_is_predicted(tmp_path):
 
 
 def test_a_job_with_parallel_work_grows_and_one_with_a_long_tail_shrinks(tmp_path):
-    """The whole loop: the coordinator foretells, the operator's policy chooses, the coordinator follows."""
+    """The whole loop: the coordinator predicts, the operator's policy chooses, the coordinator follows."""
     grows = elastic(tmp_path / "grows.db", 1, rounds=30)
     assert grows.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
     assert len(grows.control.last.relay.chain) > 1
@@ -368,13 +368,15 @@ def test_engine_speed_during_training_is_remembered_without_limit(tmp_path, stre
     assert str(chosen.plan) == plan
 
 
-@pytest.mark.parametrize("lent", [range(0), range(5, 15), range(3, 15)], ids=["none", "many", "all that are looked at"])
-def test_rounds_with_loans_teach_no_update_cost(tmp_path, lent):
+@pytest.mark.parametrize(
+    "loaned", [range(0), range(5, 15), range(3, 15)], ids=["none", "many", "all that are looked at"]
+)
+def test_rounds_with_loans_teach_no_update_cost(tmp_path, loaned):
     """There the update finds next to nothing left to do. If that were what it costs, to stream would bring nothing."""
     run = stage(tmp_path / "state.db", rounds=14, tail={"enabled": False}, costs=TrainerCosts(step=0.1, token=0.01))
     run.play()
     db = sqlite3.connect(tmp_path / "state.db")
-    for step in lent:
+    for step in loaned:
         (told,) = db.execute("SELECT report FROM boundaries WHERE step = ?", (step,)).fetchone()
         report = RoundReport.model_validate_json(told).model_copy(
             update={"loaned_machines": 1, "training_seconds": 0.01}

@@ -90,7 +90,7 @@ def drawn_after_it_was_filtered(store: Store) -> None:
     draw(store, A)
 
 
-def drawn_with_a_version_that_nobody_published(store: Store) -> None:
+def drawn_with_an_unpublished_version(store: Store) -> None:
     draw(store, A, version=2)
 
 
@@ -239,7 +239,7 @@ def trained_without_an_update(store: Store) -> None:
     store._db.execute("UPDATE groups SET fate = 'trained'")
 
 
-def another_fate(store: Store) -> None:
+def another_outcome(store: Store) -> None:
     draw(store, A)
     requeue(store, A)
     store._db.execute("UPDATE groups SET fate = NULL, queued = NULL")
@@ -251,7 +251,7 @@ def another_fate(store: Store) -> None:
         (drawn_while_open, "a prompt is drawn again only after it was requeued"),
         (drawn_after_it_was_trained_on, "a prompt is drawn again only after it was requeued"),
         (drawn_after_it_was_filtered, "a prompt is drawn again only after it was requeued"),
-        (drawn_with_a_version_that_nobody_published, "FOREIGN KEY constraint failed"),
+        (drawn_with_an_unpublished_version, "FOREIGN KEY constraint failed"),
         (a_cursor_that_goes_back, "the cursor of the pool never goes back"),
         (another_version, "a group has one weight version"),
         (an_attempt_that_falls, "an attempt never falls"),
@@ -277,7 +277,7 @@ def another_fate(store: Store) -> None:
         (ended_while_assigned, "CHECK constraint failed"),
         (ended_without_a_reason, "CHECK constraint failed"),
         (trained_without_an_update, "CHECK constraint failed"),
-        (another_fate, "a group has one fate"),
+        (another_outcome, "a group has one fate"),
     ],
 )
 def test_the_store_refuses(store, mistake, message):

@@ -43,7 +43,7 @@ class Draw:
     samples: list[Sample]
     ready: int | None = None
     step: int | None = None
-    fate: PromptOutcome | None = None
+    outcome: PromptOutcome | None = None
 
     def drop_tokens(self) -> None:
         for sample in self.samples:
@@ -71,7 +71,7 @@ class Experience(RuleBasedStateMachine):
     # --- the model ---
 
     def open(self) -> list[Draw]:
-        return [draw for draw in self.draws if draw.fate is None]
+        return [draw for draw in self.draws if draw.outcome is None]
 
     def free(self) -> list[Draw]:
         """Open and not assigned."""
@@ -194,14 +194,14 @@ class Experience(RuleBasedStateMachine):
         self.store.experience.restart(key, sample.failures)
 
     @precondition(lambda self: len(self.free()) > 2)
-    @rule(pick=PICK, fate=st.sampled_from([PromptOutcome.FILTERED, PromptOutcome.REQUEUED]))
-    def end(self, pick, fate: PromptOutcome) -> None:
+    @rule(pick=PICK, outcome=st.sampled_from([PromptOutcome.FILTERED, PromptOutcome.REQUEUED]))
+    def end(self, pick, outcome: PromptOutcome) -> None:
         draw = pick.choice(self.free())
-        draw.fate = fate
+        draw.outcome = outcome
         draw.drop_tokens()
-        if fate is PromptOutcome.REQUEUED:
+        if outcome is PromptOutcome.REQUEUED:
             self.queue.append(draw.prompt)
-        self.store.experience.end([draw.prompt], fate, "VersionGone")
+        self.store.experience.end([draw.prompt], outcome, "VersionGone")
 
     def ready_groups(self) -> list[Draw]:
         return [draw for draw in self.free() if draw.ready is not None]
@@ -222,7 +222,7 @@ class Experience(RuleBasedStateMachine):
         self.step += 1
         for draw in self.open():
             if draw.step == self.step:
-                draw.fate = PromptOutcome.TRAINED
+                draw.outcome = PromptOutcome.TRAINED
         self.store.experience.close_update(Boundary(self.step, Cursor(0, self.position)))
 
     @precondition(ready_groups)
@@ -235,7 +235,7 @@ class Experience(RuleBasedStateMachine):
     def forget(self, back: int) -> None:
         step = self.step - back
         for draw in self.draws:
-            if draw.fate is PromptOutcome.TRAINED and draw.step is not None and draw.step <= step:
+            if draw.outcome is PromptOutcome.TRAINED and draw.step is not None and draw.step <= step:
                 draw.drop_tokens()
         self.store.experience.forget(step)
 
@@ -251,7 +251,7 @@ class Experience(RuleBasedStateMachine):
                 draw = self.of(prompt)
                 draw.step = None
                 lost = any(sample.gone for sample in draw.samples)
-                draw.fate = PromptOutcome.REQUEUED if lost else None
+                draw.outcome = PromptOutcome.REQUEUED if lost else None
                 if lost:
                     self.queue.append(prompt)
         assert self.store.rewind(self.step)
@@ -278,7 +278,7 @@ class Experience(RuleBasedStateMachine):
         snapshot = snapshot_at(self.store, self.step)
         self.store.start_at(Boundary(self.step, snapshot.cursor), pool=Pool(snapshot.cursor, snapshot.queue))
         self.queue = list(self.unsettled())
-        self.draws = [Draw(prompt, 0, None, None, [], fate=PromptOutcome.REQUEUED) for prompt in self.queue]
+        self.draws = [Draw(prompt, 0, None, None, [], outcome=PromptOutcome.REQUEUED) for prompt in self.queue]
         self.updates, self.ready, self.began = {}, 0, self.step
 
     # --- what holds at any time ---
@@ -287,7 +287,7 @@ class Experience(RuleBasedStateMachine):
         return tuple(
             draw.prompt
             for draw in self.draws
-            if draw.fate in (None, PromptOutcome.REQUEUED) and draw is self.of(draw.prompt)
+            if draw.outcome in (None, PromptOutcome.REQUEUED) and draw is self.of(draw.prompt)
         )
 
     @invariant()
@@ -324,7 +324,7 @@ class Experience(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_kept_of_what_ended(self) -> None:
-        if self.draws and self.draws[-1].fate is not None:
+        if self.draws and self.draws[-1].outcome is not None:
             with pytest.raises(NotOpen):
                 self.store.experience.partial(TrajectoryKey(self.draws[-1].prompt, 0))
         held = self.store._db.execute("SELECT ifnull(SUM(length(tokens) / 4), 0) FROM experience_chunks").fetchone()[0]

@@ -116,7 +116,7 @@ def test_reports_have_the_field_names_of_now(path, version):
 
 
 def test_a_job_goes_on_from_it_to_its_end(path):
-    """Its trainer comes back from nothing: the store is rewound, and every step is played and constrained anew."""
+    """Its trainer comes back from nothing: the store is rewound, and every step is run and constrained again."""
     stage = Stage(path, job(rounds=4, tail={"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}))
     # They know only of rows that they saw written.
     stage.watchers.remove(stage.invariants)
@@ -125,7 +125,7 @@ def test_a_job_goes_on_from_it_to_its_end(path):
 
 
 def test_migration_drops_settled_prompts_of_an_open_round_of_format_1(tmp_path):
-    """It drew all prompts anew where no group was left, and kept the former ones in the same round."""
+    """It drew all prompts again where no group was left, and kept the former ones in the same round."""
     void = "UPDATE prompts SET fate = 'filtered', reason = 'RewardFailed' WHERE step = 3 AND idx = 6;\n"
     ended = "UPDATE trajectories SET outcome = 'discarded', reason = 'RewardFailed' WHERE step = 3 AND idx = 6;\n"
     store = Store(write(tmp_path / "state.db", 1, void + ended), "uid-1")

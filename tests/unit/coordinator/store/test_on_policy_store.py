@@ -41,10 +41,10 @@ def plan_of(step: int = 1, version: int = 1, prompts: tuple[PromptKey, ...] = PR
     return RoundPlan(step, version, RoundShape(RoundKind.LONG, 2, 2, 2, 2), prompts)
 
 
-def settlement(fate: PromptOutcome = PromptOutcome.TRAINED) -> RoundOutcome:
-    if fate is PromptOutcome.TRAINED:
-        return RoundOutcome(PROMPTS, dict.fromkeys(PROMPTS, fate), {}, plan_of().trajectories())
-    return RoundOutcome((), dict.fromkeys(PROMPTS, fate), dict.fromkeys(PROMPTS, "RewardFailed"))
+def settlement(outcome: PromptOutcome = PromptOutcome.TRAINED) -> RoundOutcome:
+    if outcome is PromptOutcome.TRAINED:
+        return RoundOutcome(PROMPTS, dict.fromkeys(PROMPTS, outcome), {}, plan_of().trajectories())
+    return RoundOutcome((), dict.fromkeys(PROMPTS, outcome), dict.fromkeys(PROMPTS, "RewardFailed"))
 
 
 def launch(store: Store, plan: RoundPlan, attempt: int = 1) -> None:
@@ -145,7 +145,7 @@ def gone_from_the_queue(store: Store) -> None:
     store.close_round(both, Boundary(2, Cursor(0, 3)))
 
 
-def another_fate(store: Store) -> None:
+def another_outcome(store: Store) -> None:
     train(store, plan_of())
     store.close_round(settlement(PromptOutcome.FILTERED), Boundary(1, Cursor()))
 
@@ -208,7 +208,7 @@ def tokens_without_logprobs(store: Store) -> None:
         (requeued_without_a_reason, "CHECK constraint failed"),
         (not_in_the_queue, "a requeued prompt is in the long-prompt queue"),
         (gone_from_the_queue, "a prompt leaves the long-prompt queue by being drawn"),
-        (another_fate, "a prompt has one fate"),
+        (another_outcome, "a prompt has one fate"),
         (closed_with_prompts_open, "every prompt has a fate"),
         (a_round_left_out, "rounds follow each other"),
         (version_used_twice, "a weight version is never used twice"),
@@ -411,7 +411,7 @@ async def test_the_store_thread_prunes_when_no_call_waits(tmp_path, monkeypatch,
     thread = await StoreThread.open(lambda opening: Store(tmp_path / "state.db", "uid-1", opening), Opening())
     await asyncio.gather(thread.do(lambda store: done.append("one")), thread.do(lambda store: done.append("two")))
     await thread.do(lambda store: done.append("three"))
-    assert done[:2] == ["one", "two"], "nobody waits while it tidies up"
+    assert done[:2] == ["one", "two"], "no call waits while it prunes"
     await thread.aclose()
     assert "tidy" in done
     assert "three" in done

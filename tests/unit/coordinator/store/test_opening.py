@@ -1,4 +1,4 @@
-"""Opening the store: the event loop goes on, whoever holds it is waited for, and people are told."""
+"""Opening the store: the event loop goes on, a process that holds it is awaited, and users are told."""
 
 from __future__ import annotations
 
@@ -93,14 +93,14 @@ async def test_the_loop_goes_on_while_a_store_is_opened_and_people_are_told(tmp_
         time.sleep(0.6)
         return Store(tmp_path / "state.db", "uid-1", opening)
 
-    async def beat() -> None:
+    async def tick() -> None:
         while True:
             turns.append(time.monotonic())
             await asyncio.sleep(0.01)
 
-    beating = asyncio.create_task(beat())
+    ticking = asyncio.create_task(tick())
     store = await open_store(slow, told, patience=0.0)
-    beating.cancel()
+    ticking.cancel()
     await store.aclose()
     assert len(turns) > 20
     said = [message for message in told.of(STORE_OPENING) if message]
@@ -207,13 +207,13 @@ async def test_trouble_at_the_start_is_in_the_status_and_nothing_else_is_gone():
     before = RuntimeStatus(round=7, event=5, kind="Long", weight_version=9, stage="Training")
     early = EarlyReports(control := Control(refuses=2), before, Backoff(0.01, maximum=0.01))
     async with early.written():
-        early.tell("StoreHeld", "somebody has it")
+        early.tell("StoreHeld", "it is locked")
         for _ in range(500):
             if control.reports:
                 break
             await asyncio.sleep(0.01)
     (report,) = control.reports
-    assert [(problem.reason, problem.message) for problem in report.warnings] == [("StoreHeld", "somebody has it")]
+    assert [(problem.reason, problem.message) for problem in report.warnings] == [("StoreHeld", "it is locked")]
     assert (report.round, report.weight_version, report.stage, report.event) == (7, 9, "Starting", 6)
     assert early.draft.kind == "Long", "the coordinator goes on from it"
 

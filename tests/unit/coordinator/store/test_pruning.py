@@ -1,4 +1,4 @@
-"""A long job's store: rounds that nobody may go back to leave, their sums stay, and no round costs more than the ones
+"""A long job's store: rounds below any rewind leave, their sums stay, and no round costs more than the ones
 before."""
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def played(path: Path, kind: str, keep: int, rounds: int = 30, **stage: Any) -> 
 
 def sums(verdict: AuditResult) -> dict[str, Any]:
     return {
-        "prompts": {fate: count for fate, count in verdict.prompts.items() if fate != "requeued"},
+        "prompts": {outcome: count for outcome, count in verdict.prompts.items() if outcome != "requeued"},
         "draws": verdict.draws,
         "trajectories": verdict.trajectories,
         "tokens": verdict.tokens,

@@ -1,5 +1,5 @@
-"""A lent machine's loaned, and the stream over several: what counts as its speed, who is told that a loan is over, and
-sums that do not come."""
+"""The worker of a loaned machine, and the stream over several: what counts as its speed, who is told of a loan's end,
+and sums that do not come."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ from rljob_runtime.simulator.core.network import Process, SimulatedWire
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
 from rljob_runtime.simulator.peers.relay import Weights
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
-from tests.support.stream_training import Seat, some
+from tests.support.stream_training import ScriptedTrainer, some
 
 USUAL = 0.5
 """Seconds a token of a worker that was measured before."""
@@ -72,11 +72,11 @@ class Owner:
     def __init__(self) -> None:
         self.lost = []
         self.tasks = []
-        self.lent = []
+        self.loaned = []
         self.back = []
 
     def start_loan(self, machine):
-        self.lent.append(machine.name)
+        self.loaned.append(machine.name)
 
     def end_loan(self, machine, reload):
         self.back.append(reload)
@@ -112,7 +112,7 @@ class Loan:
         return task
 
 
-class SlowSeat:
+class SlowReplica:
     """Takes its time to make room. `asked`: for which layouts."""
 
     def __init__(self, seconds: float) -> None:
@@ -124,10 +124,10 @@ class SlowSeat:
         self.asked.append(tensor_parallel)
 
 
-def with_seats(loan, *seconds: float) -> list[SlowSeat]:
-    seats = [SlowSeat(each) for each in seconds]
-    loan.machine.peers = replace(loan.machine.peers, replicas=tuple(seats), shares_accelerators=True)
-    return seats
+def with_replicas(loan, *seconds: float) -> list[SlowReplica]:
+    replicas = [SlowReplica(each) for each in seconds]
+    loan.machine.peers = replace(loan.machine.peers, replicas=tuple(replicas), shares_accelerators=True)
+    return replicas
 
 
 # --- what counts as its speed ---
@@ -135,13 +135,13 @@ def with_seats(loan, *seconds: float) -> list[SlowSeat]:
 
 def test_to_make_room_and_to_come_back_is_part_of_its_first_computation():
     async def program(loan):
-        seats = with_seats(loan, 1.0, 3.0)
+        replicas = with_replicas(loan, 1.0, 3.0)
         before = loan.measured.loaned.seconds
         await loan.loaned.compute(tuple(some(1)))
         await loan.loaned.compute(tuple(some(2)))
         tokens = tokens_of(some(1, 2))
         assert before == USUAL
-        assert [seat.asked for seat in seats] == [[SLEEPING], [SLEEPING]]
+        assert [replica.asked for replica in replicas] == [[SLEEPING], [SLEEPING]]
         await loan.loaned.close()
         return loan.measured.loaned.seconds * (1 + tokens) - USUAL * (1 + tokens)
 
@@ -150,7 +150,7 @@ def test_to_make_room_and_to_come_back_is_part_of_its_first_computation():
 
 def test_an_owner_is_told_whether_the_machine_is_to_generate_again():
     async def program(loan):
-        with_seats(loan, 0.0)
+        with_replicas(loan, 0.0)
         await loan.loaned.compute(tuple(some(1)))
         loan.loaned.take_groups()
         await loan.loaned.close()
@@ -163,13 +163,13 @@ def test_an_owner_is_told_whether_the_machine_is_to_generate_again():
 
 def test_a_replica_that_keeps_its_accelerators_counts_as_slow():
     async def program(loan):
-        (seat,) = with_seats(loan, 1.0)
+        (replica,) = with_replicas(loan, 1.0)
 
         async def refuse(term, tensor_parallel):
             await asyncio.sleep(1.0)
             raise Refused("busy")
 
-        seat.release_accelerators = refuse
+        replica.release_accelerators = refuse
         with pytest.raises(Refused):
             await loan.loaned.compute(tuple(some(1)))
         await loan.loaned.close()
@@ -209,7 +209,7 @@ def test_one_that_fails_is_not_believed_to_be_quick(error):
         loan.worker.fails = error
         with pytest.raises(type(error)):
             await (await loan.begin(1, 2))
-        # It is not counted again when nobody is waited for any longer.
+        # It is not counted again when no worker is awaited any longer.
         loan.loaned.record_slow()
         assert bool(loan.owner.lost) is not isinstance(error, Refused)
         await loan.loaned.close()
@@ -268,8 +268,8 @@ def test_a_release_waits_for_the_call_in_hand():
 # --- several ---
 
 
-class Office(Seat):
-    """A trainer's seat with inboxes."""
+class InboxTrainer(ScriptedTrainer):
+    """A trainer client with inboxes."""
 
     def __init__(self, *outcomes) -> None:
         super().__init__(*outcomes)
@@ -287,10 +287,10 @@ class Office(Seat):
         self.accepted.append(receipt.worker)
 
 
-def stream_over(workers, seat, most=1000):
+def stream_over(workers, trainer, most=1000):
     owner, measured = Owner(), LoanMeasurements()
     measured.training.record(1, 1.0)
-    stream = Streaming(seat, 1, 1, 1, most, measured)
+    stream = Streaming(trainer, 1, 1, 1, most, measured)
     machines = [machine_of(worker) for worker in workers]
     stream.start_loans(machines, owner)
     return stream, machines, owner, measured
@@ -299,7 +299,7 @@ def stream_over(workers, seat, most=1000):
 def test_an_idle_workers_loss_returns_its_groups_to_the_others():
     async def program():
         workers = [Worker("rollout-0", seconds=0.01), Worker("rollout-1", seconds=0.01)]
-        stream, machines, _, measured = stream_over(workers, seat := Office(1.0, 1.0))
+        stream, machines, _, measured = stream_over(workers, trainer := InboxTrainer(1.0, 1.0))
         stream.offer(some(1, 2, 3))
         await asyncio.sleep(0.5)
         assert stream.computed_tokens == 2
@@ -315,7 +315,7 @@ def test_an_idle_workers_loss_returns_its_groups_to_the_others():
         assert stream.computed_tokens == 2
         streamed = await stream.finish()
         await stream.close()
-        return streamed.loaned_groups, seat.accepted, measured.loaned.seconds
+        return streamed.loaned_groups, trainer.accepted, measured.loaned.seconds
 
     groups, accepted, seconds = virtual_time.run(program())
     assert (groups, accepted) == (2, ["rollout-1"])
@@ -327,7 +327,7 @@ def test_the_trainers_speed_during_loans_is_kept_apart():
 
     async def program():
         owner, measured = Owner(), LoanMeasurements()
-        stream = Streaming(Office(1.0, 4.0, 3.0, 1.0), 1, 1, 1, 1, measured)
+        stream = Streaming(InboxTrainer(1.0, 4.0, 3.0, 1.0), 1, 1, 1, 1, measured)
         seen = []
         stream.offer(some(1))
         await asyncio.sleep(2.0)
@@ -350,7 +350,9 @@ def test_the_trainers_speed_during_loans_is_kept_apart():
 def test_sums_are_collected_from_all_machines_at_the_same_time():
     async def program():
         loop = asyncio.get_running_loop()
-        stream, _, _, measured = stream_over([Worker(f"rollout-{n}", 0.01, bring=2.0) for n in range(3)], Office(0.01))
+        stream, _, _, measured = stream_over(
+            [Worker(f"rollout-{n}", 0.01, bring=2.0) for n in range(3)], InboxTrainer(0.01)
+        )
         stream.offer(some(1, 2, 3, 4))
         await asyncio.sleep(1.0)
         began = loop.time()
@@ -368,7 +370,7 @@ def test_missing_sums_are_awaited_no_longer_than_the_trainer_needs():
     async def program():
         loop = asyncio.get_running_loop()
         workers = [Worker("rollout-0", 0.01, bring=1000.0), Worker("rollout-1", 0.01, bring=1.0)]
-        stream, _, owner, measured = stream_over(workers, seat := Office(0.01))
+        stream, _, owner, measured = stream_over(workers, trainer := InboxTrainer(0.01))
         stream.offer(some(1, 2, 3))
         await asyncio.sleep(1.0)
         began = loop.time()
@@ -382,7 +384,7 @@ def test_missing_sums_are_awaited_no_longer_than_the_trainer_needs():
         assert len(owner.tasks) == 2, "both are told that the loan is over"
         for task in owner.tasks:
             task.cancel()
-        return streamed.loaned_groups, seat.accepted, owner.lost
+        return streamed.loaned_groups, trainer.accepted, owner.lost
 
     assert virtual_time.run(program()) == (1, ["rollout-1"], [])
 
@@ -395,7 +397,7 @@ def test_sums_that_cannot_be_brought_make_the_next_loan_dearer():
             raise Refused("the sums cannot be sent: no memory")
 
     async def program():
-        stream, _, _, measured = stream_over([Full(seconds=0.01)], Office(0.01))
+        stream, _, _, measured = stream_over([Full(seconds=0.01)], InboxTrainer(0.01))
         stream.offer(some(1, 2))
         await asyncio.sleep(1.0)
         await stream.finish()
@@ -414,7 +416,7 @@ def test_a_worker_that_dies_tells_nothing_of_how_sums_are_brought(others, each):
 
     async def program():
         workers = [Dead("rollout-0", 0.01), *(Worker(f"rollout-{n + 1}", 0.01, bring=2.0) for n in range(others))]
-        stream, _, _, measured = stream_over(workers, Office(0.01))
+        stream, _, _, measured = stream_over(workers, InboxTrainer(0.01))
         stream.offer(some(1, 2, 3))
         await asyncio.sleep(1.0)
         await stream.finish()
@@ -425,22 +427,22 @@ def test_a_worker_that_dies_tells_nothing_of_how_sums_are_brought(others, each):
 
 
 def test_nothing_is_begun_once_a_stream_is_closed():
-    """The lent machine leaves just as the trainer's call is given up: its groups are nobody's."""
+    """The loaned machine leaves just as the trainer's call times out: no worker has its groups."""
 
     async def program():
-        class Leaving(Office):
+        class Leaving(InboxTrainer):
             async def contribute(self, term, step, groups):
                 try:
                     return await super().contribute(term, step, groups)
                 finally:
                     machines[0].left.set()
 
-        stream, machines, _, _ = stream_over([Worker(seconds=100.0)], seat := Leaving(100.0, 100.0))
+        stream, machines, _, _ = stream_over([Worker(seconds=100.0)], trainer := Leaving(100.0, 100.0))
         stream.offer(some(1, 2))
         await asyncio.sleep(0.5)
         await stream.close()
         await asyncio.sleep(0.5)
-        return len(seat.calls), seat.running
+        return len(trainer.calls), trainer.running
 
     assert virtual_time.run(program()) == (1, 0)
 
@@ -454,7 +456,7 @@ def test_a_loaned_machine_gets_no_more_than_a_call_should_take():
             return await super().compute(term, step, version, groups)
 
     async def program():
-        stream, _, _, measured = stream_over([Counting()], Office(*[1.0] * 9), most=6)
+        stream, _, _, measured = stream_over([Counting()], InboxTrainer(*[1.0] * 9), most=6)
         measured.loaned.record(1, 5.0)
         stream.offer(some(*range(12)))
         await stream.finish()
@@ -465,18 +467,18 @@ def test_a_loaned_machine_gets_no_more_than_a_call_should_take():
 
 
 def test_no_machine_is_loaned_whose_sums_the_trainer_refuses():
-    async def program(seat):
-        stream = Streaming(seat, 1, 1, 1, 9, LoanMeasurements())
+    async def program(trainer):
+        stream = Streaming(trainer, 1, 1, 1, 9, LoanMeasurements())
         before = stream.accepts_contributions
         stream.offer(some(1))
         await asyncio.sleep(0.1)
         return before, stream.accepts_contributions
 
-    unpublished = Seat()
+    unpublished = ScriptedTrainer()
     unpublished.published_version = None
     assert virtual_time.run(program(unpublished)) == (False, False)
-    assert virtual_time.run(program(Seat(Refused("no")))) == (True, False)
-    assert virtual_time.run(program(Seat(0.01))) == (True, True)
+    assert virtual_time.run(program(ScriptedTrainer(Refused("no")))) == (True, False)
+    assert virtual_time.run(program(ScriptedTrainer(0.01))) == (True, True)
 
 
 def test_a_repetition_tells_nothing_of_a_workers_speed():

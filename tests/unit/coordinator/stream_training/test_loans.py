@@ -1,5 +1,5 @@
-"""Rollout machines lent to training: whole runs of the real coordinator under virtual time, the loan that goes well and
-everything that may happen to it. The simulation's invariants check every update: each group in exactly one part."""
+"""Rollout machines loaned to training: complete runs of the real coordinator under virtual time, loans that go well
+and everything that may happen to it. The simulation's invariants check every update: each group in exactly one part."""
 
 import asyncio
 from dataclasses import replace
@@ -51,7 +51,7 @@ def loan_stage(
     shared: bool = False,
     **spec,
 ):
-    """`shared`: workers compute on the accelerators of the seats, of which each machine has two."""
+    """`shared`: workers compute on the accelerators of the replicas, of which each machine has two."""
     stage, events = Stage(path, job=job(prompts=6, stream=stream, machines=machines, **spec), machines=machines), []
     site = ClusterSpec(stage.replicas, lendable=lendable)
     if shared:
@@ -105,13 +105,13 @@ def test_half_of_the_machines_works_beside_the_trainer(tmp_path):
     assert play(stage).outcome is FinishedOutcome.COMPLETE
     complete(stage)
     assert set(stage.trained_ids()) == set(alone.trained_ids())
-    lent = [report for report in stage.closed if report.loaned_machines]
-    assert lent
-    for report in lent:
+    loaned = [report for report in stage.closed if report.loaned_machines]
+    assert loaned
+    for report in loaned:
         assert (report.loan, report.loaned_machines) == (LOANED, 1)
         assert report.predicted_gain_seconds > 0
         assert 0 < report.loaned_groups < report.early_groups <= 6
-    assert sum(report.loaned_groups for report in lent) == sum(
+    assert sum(report.loaned_groups for report in loaned) == sum(
         count for update in parts(events) for worker, count in update.items() if worker != "trainer"
     )
     assert sum(report.seconds for report in stage.closed) < sum(report.seconds for report in alone.closed) * 0.85
@@ -206,17 +206,17 @@ def test_auto_loans_only_where_it_streams(tmp_path):
 def test_engine_speed_during_loans_is_kept_apart(tmp_path):
     stage, _ = loan_stage(tmp_path / "state.db", rounds=3)
     play(stage)
-    lent = {one.round for one in stage.closed if one.loaned_machines}
+    loaned = {one.round for one in stage.closed if one.loaned_machines}
     store = Store(tmp_path / "state.db", "uid-1")
     rounds = store.remembered(1).rounds
     updated = store.remembered(1).updated
     store.close()
     apart = {one.report.round: {stretch.lent for stretch in one.speed.stretches} for one in rounds}
-    assert lent
+    assert loaned
     assert {step: sorted(flags) for step, flags in apart.items() if True in flags} == {
-        step: [False, True] for step in lent
+        step: [False, True] for step in loaned
     }
-    assert {one.report.round for one in updated} == {1, 2, 3} - lent
+    assert {one.report.round for one in updated} == {1, 2, 3} - loaned
 
 
 REFUSED = {
@@ -279,21 +279,21 @@ def test_every_verdict_is_explained(text):
 
 
 def test_all_replicas_of_a_loaned_machine_sleep_until_the_next_weights(tmp_path):
-    """The simulated worker has no memory while a seat holds it, and a seat none while the worker does."""
+    """The simulated worker has no memory while a replica holds it, and a replica none while the worker does."""
     stage, events = loan_stage(tmp_path / "state.db", shared=True, rounds=4)
     assert play(stage).outcome is FinishedOutcome.COMPLETE
     complete(stage)
-    lent = [report for report in stage.closed if report.loaned_machines]
-    assert lent
-    assert all(report.loaned_groups > 0 for report in lent)
+    loaned = [report for report in stage.closed if report.loaned_machines]
+    assert loaned
+    assert all(report.loaned_groups > 0 for report in loaned)
     rooms = [event.replica for event in events if isinstance(event, MadeRoom)]
-    assert len(rooms) == 2 * len(lent)
+    assert len(rooms) == 2 * len(loaned)
     assert {machine_of(name) for name in rooms} == {e.machine for e in events if isinstance(e, Summed)}
-    # No process was made anew: nothing went wrong on the way back.
+    # No process was restarted: nothing went wrong on the way back.
     assert not any_of(events, ProcessEnded)
     first = next(place for place, event in enumerate(events) if isinstance(event, MadeRoom))
     back = [e for e in events[first:] if isinstance(e, LaidOut) and e.replica == rooms[0]]
-    if lent[0].round < 4:
+    if loaned[0].round < 4:
         assert back
         assert any(isinstance(e, Generated) and e.replica == rooms[0] for e in events[events.index(back[0]) :])
 
@@ -311,19 +311,19 @@ def test_a_machine_that_is_called_back_generates_again_on_its_accelerators(tmp_p
 
     async def kill(stage):
         await until(lambda: any_of(events, MadeRoom))
-        lent = machine_of(next(e.replica for e in events if isinstance(e, MadeRoom)))
-        other = ({"rollout-0", "rollout-1"} - {lent}).pop()
+        loaned = machine_of(next(e.replica for e in events if isinstance(e, MadeRoom)))
+        other = ({"rollout-0", "rollout-1"} - {loaned}).pop()
         stage.world.hold_back(other)
         stage.world.kill(other)
-        seen.append((lent, len(events)))
+        seen.append((loaned, len(events)))
 
     play(stage, kill)
     complete(stage)
-    lent, place = seen[0]
-    later = [e for e in events[place:] if isinstance(e, LaidOut | Generated) and machine_of(e.replica) == lent]
+    loaned, place = seen[0]
+    later = [e for e in events[place:] if isinstance(e, LaidOut | Generated) and machine_of(e.replica) == loaned]
     assert isinstance(later[0], LaidOut)
     assert any_of(later, Generated)
-    assert not any(isinstance(e, ProcessEnded) and machine_of(e.process) == lent for e in events)
+    assert not any(isinstance(e, ProcessEnded) and machine_of(e.process) == loaned for e in events)
     assert parts(events)[1] == {"trainer": 6}
 
 
@@ -335,8 +335,8 @@ def test_a_newcomer_gets_weights_while_a_loan_continues(tmp_path):
 
     async def kill(stage):
         await until(lambda: sum(isinstance(e, MadeRoom) for e in events) == 4)
-        lent = {machine_of(e.replica) for e in events if isinstance(e, MadeRoom)}
-        other = min({f"rollout-{n}" for n in range(4)} - lent)
+        loaned = {machine_of(e.replica) for e in events if isinstance(e, MadeRoom)}
+        other = min({f"rollout-{n}" for n in range(4)} - loaned)
         stage.world.kill(other)
         seen.append((other, len(events)))
 
@@ -375,8 +375,8 @@ def test_any_death_on_a_loaned_machine_leaves_the_round_exact(tmp_path, part):
 
     async def kill(stage):
         await until(lambda: any_of(events, Summed))
-        lent = next(e.machine for e in events if isinstance(e, Summed))
-        stage.world.kill_process(part if part == "trainer" else f"{lent}/{part}")
+        loaned = next(e.machine for e in events if isinstance(e, Summed))
+        stage.world.kill_process(part if part == "trainer" else f"{loaned}/{part}")
 
     play(stage, kill)
     complete(stage)
@@ -428,16 +428,16 @@ def test_the_last_machine_generates_again_though_it_was_loaned(tmp_path):
 
     async def kill(stage):
         await until(lambda: any_of(events, Aborted))
-        lent = machine_of(next(e.replica for e in events if isinstance(e, Aborted)))
-        other = ({"rollout-0", "rollout-1"} - {lent}).pop()
+        loaned = machine_of(next(e.replica for e in events if isinstance(e, Aborted)))
+        other = ({"rollout-0", "rollout-1"} - {loaned}).pop()
         stage.world.hold_back(other)
         stage.world.kill(other)
-        seen.append((lent, len(events)))
+        seen.append((loaned, len(events)))
 
     play(stage, kill)
     complete(stage)
-    lent, place = seen[0]
-    assert any(isinstance(e, Generated) and machine_of(e.replica) == lent for e in events[place:])
+    loaned, place = seen[0]
+    assert any(isinstance(e, Generated) and machine_of(e.replica) == loaned for e in events[place:])
     assert parts(events)[1] == {"trainer": 6}
 
 
@@ -487,7 +487,7 @@ def test_a_coordinator_that_comes_back_takes_no_sums_of_its_former_term(tmp_path
 
 
 def test_a_found_machine_drops_the_loans_of_a_former_coordinator(tmp_path, monkeypatch):
-    """One that was killed has told nobody that they are over."""
+    """A killed one has reported their end to no machine."""
     forgets: list[tuple[str, int]] = []
     release = SimulatedWorker.release
 

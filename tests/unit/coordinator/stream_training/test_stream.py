@@ -26,7 +26,7 @@ from rljob_runtime.simulator.core.events import Contributed, Generated, Trained
 from rljob_runtime.simulator.peers.cluster import ClusterSpec, SimulatedCluster
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from tests.support.simulated_job import Stage, job, until
-from tests.support.stream_training import Seat, some
+from tests.support.stream_training import ScriptedTrainer, some
 
 PER_TOKEN = TrainerCosts(step=0.2, token=0.01)
 
@@ -181,8 +181,8 @@ def test_a_coordinator_that_comes_back_hands_over_nothing_twice(tmp_path):
 
 def test_what_waits_goes_together_and_generation_end_stops_it():
     async def program():
-        seat = Seat(1.0, 1.0, 9.0)
-        stream = Streaming(seat, 1, 1, 1, 3, LoanMeasurements())
+        trainer = ScriptedTrainer(1.0, 1.0, 9.0)
+        stream = Streaming(trainer, 1, 1, 1, 3, LoanMeasurements())
         stream.offer(some(1))
         await asyncio.sleep(0.5)
         stream.offer(some(2, 3))
@@ -191,7 +191,7 @@ def test_what_waits_goes_together_and_generation_end_stops_it():
         stream.offer(some(6))
         overlap = (await stream.finish()).overlap_seconds
         await stream.close()
-        return [[group.prompt.index for group in call] for call in seat.calls], overlap
+        return [[group.prompt.index for group in call] for call in trainer.calls], overlap
 
     calls, overlap = virtual_time.run(program())
     assert calls == [[1], [2, 3, 4], [5]]
@@ -200,57 +200,57 @@ def test_what_waits_goes_together_and_generation_end_stops_it():
 
 def test_a_call_is_short_where_the_trainer_is_slow():
     async def program():
-        seat, measured = Seat(), LoanMeasurements()
+        trainer, measured = ScriptedTrainer(), LoanMeasurements()
         measured.training.record(10, CALL_SECONDS)
-        stream = Streaming(seat, 1, 1, 1, 1000, measured)
+        stream = Streaming(trainer, 1, 1, 1, 1000, measured)
         stream.offer([*some(1, 2, 3, tokens=4), *some(4, tokens=99)])
         await asyncio.sleep(5.0)
         await stream.finish()
-        return [[group.prompt.index for group in call] for call in seat.calls]
+        return [[group.prompt.index for group in call] for call in trainer.calls]
 
     # Eight tokens, then one group that is longer than a call should be.
     assert virtual_time.run(program())[:2] == [[1, 2], [3]]
 
 
 def test_what_was_in_already_tells_nothing_of_the_trainers_speed():
-    class Knows(Seat):
+    class Knows(ScriptedTrainer):
         async def contribute(self, term, step, groups):
             return replace(await super().contribute(term, step, groups), tokens=0)
 
-    async def program(seat):
+    async def program(trainer):
         measured = LoanMeasurements()
-        stream = Streaming(seat, 1, 1, 1, 1000, measured)
+        stream = Streaming(trainer, 1, 1, 1, 1000, measured)
         stream.offer(some(1, 2))
         await asyncio.sleep(0.1)
         await stream.finish()
         return measured.training.seconds
 
     assert virtual_time.run(program(Knows(0.001))) is None
-    assert virtual_time.run(program(Seat(3.0))) == 1.5
+    assert virtual_time.run(program(ScriptedTrainer(3.0))) == 1.5
 
 
 @pytest.mark.parametrize("error", [Refused("no"), TrainerLost("gone")], ids=["refused", "lost"])
 def test_after_a_failed_call_nothing_more_is_handed_over(error):
     async def program():
-        seat = Seat(error)
-        stream = Streaming(seat, 1, 1, 1, 1, LoanMeasurements())
+        trainer = ScriptedTrainer(error)
+        stream = Streaming(trainer, 1, 1, 1, 1, LoanMeasurements())
         stream.offer(some(1, 2))
         await asyncio.sleep(1.0)
         stream.offer(some(3))
         assert await stream.finish() == Streamed()
-        return len(seat.calls)
+        return len(trainer.calls)
 
     assert virtual_time.run(program()) == 1
 
 
 def test_what_is_asked_of_a_stream_that_is_off_is_nothing():
     async def program():
-        seat = Seat()
-        stream = Streaming(seat, 1, 1, 1, 0, LoanMeasurements())
+        trainer = ScriptedTrainer()
+        stream = Streaming(trainer, 1, 1, 1, 0, LoanMeasurements())
         stream.offer(some(1))
         await asyncio.sleep(1.0)
         assert await stream.finish() == Streamed()
-        return seat.calls
+        return trainer.calls
 
     assert virtual_time.run(program()) == []
 
@@ -269,11 +269,11 @@ def test_the_figures_are_in_the_log_and_in_the_metrics(tmp_path):
     assert metrics.registry.get_sample_value("rljob_coordinator_early_groups_total") == 3
     assert metrics.registry.get_sample_value("rljob_coordinator_overlap_seconds_total") == 1.5
     loan = {"loan": LoanReport(state="Loaned"), "loaned_machines": 2, "loaned_groups": 5, "predicted_gain_seconds": 7.5}
-    lent = report.model_copy(update=loan)
-    metrics.round(lent, trained)
+    loaned = report.model_copy(update=loan)
+    metrics.round(loaned, trained)
     for name, value in (("lent_machines_total", 2), ("worker_groups_total", 5), ("predicted_gain_seconds", 7.5)):
         assert metrics.registry.get_sample_value(f"rljob_coordinator_{name}") == value
-    RoundLog(tmp_path / "log")(lent, trained)
+    RoundLog(tmp_path / "log")(loaned, trained)
     line = json.loads((tmp_path / "log" / "rounds.jsonl").read_text().splitlines()[-1])
     assert [line[key] for key in ("loan", "loanedMachines", "loanedGroups", "predictedGainSeconds")] == [
         {"state": "Loaned"},

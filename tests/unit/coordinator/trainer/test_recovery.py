@@ -127,7 +127,7 @@ def test_a_history_that_was_lost_begins_above_what_was_reported(reported, since,
 @pytest.mark.parametrize("lost_after", [3, *slow(1, 2, 4, 7, 9)])
 def test_the_queue_and_the_cursor_are_in_the_checkpoint(tmp_path, lost_after, every, moments, lose):
     """Epochs of 11 prompts wrap in the third round. The store alone is lost, too: a trainer that lives, and has gone
-    on since its checkpoint, begins there anew."""
+    on since its checkpoint, begins there again."""
     prompts = SimulatedPrompts(11)
     stage = Stage(
         tmp_path / "state.db",
@@ -268,7 +268,7 @@ def agree_without(folder: Path) -> Boundary:
 
 
 def test_no_attempt_of_a_store_that_was_lost_is_given_again(tmp_path):
-    """In either mode, and over restarts of the coordinator that begins anew."""
+    """In either mode, and over restarts of the coordinator that begins from scratch."""
     prompts = (PromptKey(0, 0), PromptKey(0, 1))
     plan = RoundPlan(1, 5, RoundShape(RoundKind.LONG, 2, 3, 2, 3), prompts, RoundRules(2, False, 2))
     keys = {TrajectoryKey(prompt, sample) for prompt in prompts for sample in range(3)}

@@ -1,4 +1,4 @@
-"""The trainer's seat: pods that are replaced, a trainer that refuses what it is asked, one that dies as it starts."""
+"""The trainer client: pods that are replaced, a trainer that refuses what it is asked, one that dies as it starts."""
 
 import asyncio
 from itertools import pairwise
@@ -44,7 +44,7 @@ class Trainer:
 
 class Backend:
     """`made`: when trainers were made, and on which incarnation. The first `deaths` die as they start; on the
-    incarnations `gone` none comes up, and nobody says so. `released`: whose actors were ended, which takes so long.
+    incarnations `gone` none starts, and no error says so. `released`: whose actors were ended, which takes so long.
     `whole`: whether all ranks of a trainer are there, or none."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Backend:
         self.ended.append(asyncio.get_running_loop().time())
 
 
-def seat_on(backend: Backend) -> TrainerClient:
+def client_on(backend: Backend) -> TrainerClient:
     reporter = Reporter(SimulatedControlPlane(job(), 1), RuntimeStatus(), SETTINGS.back_off)
     return TrainerClient(backend, 1, SETTINGS, reporter)
 
@@ -95,18 +95,18 @@ def pods(incarnation: int) -> list[Member]:
 # --- pods that are replaced ---
 
 
-# What goes wrong here is that nobody else has his turn any more.
+# The failure that is looked for: no other caller gets its turn.
 @pytest.mark.timeout(20)
 def test_a_trainer_whose_next_pod_has_no_address_yet_is_waited_for():
     async def program():
-        seat = seat_on(backend := Backend())
-        seat.set_members(pods(1))
-        await seat.start()
-        seat.set_members(())
-        starting = asyncio.create_task(seat.start())
+        client = client_on(backend := Backend())
+        client.set_members(pods(1))
+        await client.start()
+        client.set_members(())
+        starting = asyncio.create_task(client.start())
         await asyncio.sleep(60.0)
         assert not starting.done()
-        seat.set_members(pods(2))
+        client.set_members(pods(2))
         assert await starting == "state"
         return backend.made
 
@@ -129,17 +129,17 @@ def test_a_trainer_pod_without_an_address_is_awaited(stage):
 
 def test_nothing_is_started_on_pods_that_may_go():
     async def program():
-        seat = seat_on(backend := Backend())
-        seat.set_members(pods(1))
-        await seat.start()
-        assert not seat.leaving
-        seat.set_members([member.model_copy(update={"leaving": True}) for member in pods(1)])
-        assert seat.leaving
-        await seat.allow_to_leave()
-        assert (seat.available, seat.leaving) == (False, False)
-        starting = asyncio.create_task(seat.start())
+        client = client_on(backend := Backend())
+        client.set_members(pods(1))
+        await client.start()
+        assert not client.leaving
+        client.set_members([member.model_copy(update={"leaving": True}) for member in pods(1)])
+        assert client.leaving
+        await client.allow_to_leave()
+        assert (client.available, client.leaving) == (False, False)
+        starting = asyncio.create_task(client.start())
         await asyncio.sleep(60.0)
-        seat.set_members(pods(2))
+        client.set_members(pods(2))
         assert await starting == "state"
         return backend
 
@@ -150,17 +150,17 @@ def test_nothing_is_started_on_pods_that_may_go():
 
 @pytest.mark.parametrize("cancelled", [False, True])
 def test_a_trainer_is_made_when_the_one_before_has_ended(cancelled):
-    """Where the API server is slow to confirm the office, that takes seconds, and whoever asked for it may be gone."""
+    """Where the API server is slow to confirm the term, that takes seconds, and its caller may be cancelled."""
 
     async def program():
-        seat = seat_on(backend := Backend(release_seconds=7.0))
-        seat.set_members(pods(1))
-        await seat.start()
-        losing = asyncio.create_task(seat.call(fails))
+        client = client_on(backend := Backend(release_seconds=7.0))
+        client.set_members(pods(1))
+        await client.start()
+        losing = asyncio.create_task(client.call(fails))
         await asyncio.sleep(1.0)
         if cancelled:
             losing.cancel()
-        assert await seat.start() == "state"
+        assert await client.start() == "state"
         await asyncio.gather(losing, return_exceptions=True)
         return backend
 
@@ -173,9 +173,9 @@ def test_what_is_left_of_a_group_is_ended_before_a_whole_one_is_made():
     """A rank that lives on knows the ranks that it began with: no other can take the place of one."""
 
     async def program():
-        seat = seat_on(backend := Backend(whole=False, release_seconds=3.0))
-        seat.set_members(pods(1))
-        await seat.start()
+        client = client_on(backend := Backend(whole=False, release_seconds=3.0))
+        client.set_members(pods(1))
+        await client.start()
         return backend
 
     backend = virtual_time.run(program())
@@ -184,14 +184,14 @@ def test_what_is_left_of_a_group_is_ended_before_a_whole_one_is_made():
 
 def test_a_closed_client_ends_no_actor():
     async def program():
-        seat = seat_on(backend := Backend(release_seconds=7.0))
-        seat.set_members(pods(1))
-        await seat.start()
-        losing = asyncio.create_task(seat.call(fails))
+        client = client_on(backend := Backend(release_seconds=7.0))
+        client.set_members(pods(1))
+        await client.start()
+        losing = asyncio.create_task(client.call(fails))
         await asyncio.sleep(1.0)
         losing.cancel()
         await asyncio.gather(losing, return_exceptions=True)
-        await seat.aclose()
+        await client.aclose()
         await asyncio.sleep(60.0)
         return backend.ended
 
@@ -200,28 +200,28 @@ def test_a_closed_client_ends_no_actor():
 
 def test_other_pods_are_tried_at_once():
     async def program():
-        seat = seat_on(backend := Backend(seconds=10.0))
-        seat.set_members(pods(1))
-        starting = asyncio.create_task(seat.start())
+        client = client_on(backend := Backend(seconds=10.0))
+        client.set_members(pods(1))
+        starting = asyncio.create_task(client.start())
         await asyncio.sleep(5.0)
-        seat.set_members(pods(2))
+        client.set_members(pods(2))
         assert await starting == "state"
         return backend.made
 
     assert virtual_time.run(program()) == [(0.0, 1), (5.0, 2)]
 
 
-# Nobody would ever have his turn again.
+# No caller would get its turn again.
 @pytest.mark.timeout(20)
 def test_a_trainer_that_never_starts_is_dropped_with_its_pod():
     """Its pod was gone before the Ray cluster noticed: an actor made for that node waits for its return."""
 
     async def program():
-        seat = seat_on(backend := Backend(gone=(1,)))
-        seat.set_members(pods(1))
-        starting = asyncio.create_task(seat.start())
+        client = client_on(backend := Backend(gone=(1,)))
+        client.set_members(pods(1))
+        starting = asyncio.create_task(client.start())
         await asyncio.sleep(12.0)
-        seat.set_members(pods(2))
+        client.set_members(pods(2))
         async with asyncio.timeout(60.0):
             assert await starting == "state"
         return backend
@@ -235,11 +235,11 @@ def test_what_is_let_go_of_is_what_was_made():
     """Not what is on the pods that came since."""
 
     async def program():
-        seat = seat_on(backend := Backend())
-        seat.set_members(pods(1))
-        await seat.start()
-        seat.set_members(pods(2))
-        await seat.start()
+        client = client_on(backend := Backend())
+        client.set_members(pods(1))
+        await client.start()
+        client.set_members(pods(2))
+        await client.start()
         return backend.released
 
     assert virtual_time.run(program()) == [1]
@@ -247,9 +247,9 @@ def test_what_is_let_go_of_is_what_was_made():
 
 def test_a_trainer_that_dies_as_it_starts_is_tried_again_ever_later():
     async def program():
-        seat = seat_on(backend := Backend(deaths=4))
-        seat.set_members(pods(1))
-        assert await seat.start() == "state"
+        client = client_on(backend := Backend(deaths=4))
+        client.set_members(pods(1))
+        assert await client.start() == "state"
         return [later - sooner for (sooner, _), (later, _) in pairwise(backend.made)]
 
     assert virtual_time.run(program()) == pytest.approx([SETTINGS.back_off.delay(failures) for failures in range(1, 5)])

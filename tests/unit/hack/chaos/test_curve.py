@@ -1,4 +1,4 @@
-"""The reward curve of a disturbed job is set beside those of jobs that nobody disturbed."""
+"""The reward curve of a disturbed job is set beside those of undisturbed jobs."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def machine() -> Iterator[str]:
-    """A machine of its own, so that nobody else's processes are hit; its shared memory as the nodes give it."""
+    """A machine of its own, so that no other processes are hit; its shared memory as the nodes give it."""
     name = f"rollout-{uuid.uuid4().hex}"
     folder = Path("/dev/shm") / f"rljob-{uuid.uuid4()}"
     (folder / name).mkdir(parents=True)
@@ -79,7 +79,7 @@ def test_a_pause_of_the_api_server_evicts_no_pod(monkeypatch: pytest.MonkeyPatch
         story.append("look")
         return next(times)
 
-    injector = Injector("nobody", "nowhere")
+    injector = Injector("no-job", "nowhere")
     monkeypatch.setattr(injector, "_component", Component)
     monkeypatch.setattr(injector, "kubectl", kubectl)
     monkeypatch.setattr(inject.time, "sleep", lambda seconds: None)

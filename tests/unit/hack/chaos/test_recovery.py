@@ -1,4 +1,4 @@
-"""When a fault counts as seen, as mended, and as never mended."""
+"""When a fault counts as observed, as repaired, and as never repaired."""
 
 from __future__ import annotations
 

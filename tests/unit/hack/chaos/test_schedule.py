@@ -116,7 +116,7 @@ def test_the_table_has_p50_and_worst_of_each_time() -> None:
         "starts": {"own": {"p50": 1.3, "worst": 1.3}, "first": {"p50": 0.52, "worst": 0.52}},
     }
     assert found["operator-killed"]["detected"] is None
-    assert figures(outcomes, [])["node-off"]["starts"]["first"] is None, "nobody saw the job's own start"
+    assert figures(outcomes, [])["node-off"]["starts"]["first"] is None, "the job's own start was not observed"
     rows, lost, starts = (part.splitlines() for part in table(found).split("\n\n"))
     for lines in (rows, lost, starts):
         assert len({len(line) for line in lines}) == 1

@@ -174,7 +174,7 @@ def test_statuses_differ_by_their_numbers_and_not_by_their_names() -> None:
     def of(status: object) -> list[str]:
         return list(product.numbers(status))
 
-    assert of({"lent": {"a": [1, 2.5]}, "kind": "Long", "no": None}) == of({"loaned": {"b": (1, 2.5)}, "kind": "Plain"})
+    assert of({"held": {"a": [1, 2.5]}, "kind": "Long", "no": None}) == of({"loaned": {"b": (1, 2.5)}, "kind": "Plain"})
     assert of({"a": 1}) != of({"a": 2})
     assert of({"a": 1}) != of({"a": True})
 

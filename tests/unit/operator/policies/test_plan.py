@@ -192,7 +192,7 @@ def test_a_job_without_a_sandbox_stalls_and_keeps_its_pods() -> None:
 
 def test_a_coordinator_that_survives_gets_its_address_back() -> None:
     """It could not renew its Lease while the API server was away; the address of its successor was written, and then
-    whoever would have made that one lost its own Lease."""
+    the process that would have made that one lost its own Lease."""
     cluster = running()
     assert cluster.service == 1
     cluster.silence = Silence("demo-coordinator-0-1_x", 3.0)

@@ -373,7 +373,7 @@ def test_where_machines_are() -> None:
     pods = (
         replace(_pod("rollout-0"), node="n1"),
         replace(_pod("rollout-1"), node="n2"),
-        replace(_pod("rollout-2"), node="nobody-knows"),
+        replace(_pod("rollout-2"), node="unknown-node"),
         _pod("rollout-3"),
         replace(_pod("rollout-0"), incarnation=2, node="n2"),
     )
@@ -381,9 +381,9 @@ def test_where_machines_are() -> None:
     assert locations(Observed(pods, nodes=nodes), ("zone", "rack")) == {
         "rollout-0": ("", "r2", "n2"),
         "rollout-1": ("", "r2", "n2"),
-        "rollout-2": ("", "", "nobody-knows"),
+        "rollout-2": ("", "", "unknown-node"),
     }
-    assert locations(Observed(pods[1:3]), ()) == {"rollout-1": ("n2",), "rollout-2": ("nobody-knows",)}
+    assert locations(Observed(pods[1:3]), ()) == {"rollout-1": ("n2",), "rollout-2": ("unknown-node",)}
 
 
 # --- drain ------------------------------------------------------------------------------------------------------------
@@ -399,7 +399,7 @@ TOLD = {"revision": 7, "machines": ["rollout-0"], "phase": "Run"}
         ([COORDINATOR], {"applied": 7, "drained": ["rollout-1"]}, NOW, {"rollout-1"}),
         ([COORDINATOR], {"applied": 6, "drained": ["rollout-1"]}, NOW, set()),  # speaks of an older target
         ([COORDINATOR], None, NOW - timedelta(seconds=61), {"rollout-1"}),
-        ([], None, NOW, {"rollout-1"}),  # nobody to drain it
+        ([], None, NOW, {"rollout-1"}),  # no coordinator to drain it
         ([replace(COORDINATOR, ready=False)], None, NOW, {"rollout-1"}),
     ],
 )
@@ -428,7 +428,7 @@ SAVED = {**STOPPED, "applied": 3}
         ([COORDINATOR, TRAINER], SUSPEND, STOPPED, 0, True),
         ([COORDINATOR, TRAINER], SUSPEND, {**STOPPED, "applied": 6}, 0, False),
         ([COORDINATOR, TRAINER], SUSPEND, UNSAVED, 61, True),
-        # Nobody is there to save it.
+        # No process is there to save it.
         ([TRAINER], SUSPEND, UNSAVED, 0, True),
         ([replace(STARTING, phase="Failed"), TRAINER], SUSPEND, UNSAVED, 0, True),
         ([replace(STARTING, deleting=True), TRAINER], SUSPEND, UNSAVED, 0, True),

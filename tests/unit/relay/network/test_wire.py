@@ -1,4 +1,4 @@
-"""Frames, the handshake, and who is obeyed."""
+"""Frames, the handshake, and whose commands are followed."""
 
 from __future__ import annotations
 

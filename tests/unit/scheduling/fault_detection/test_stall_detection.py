@@ -95,12 +95,12 @@ def followed(replica: Wedged, *commands: Callable[[ReplicaPool], Awaitable[None]
     async def follow() -> tuple[float, Lost]:
         fleet = Lost()
         settings = replace(Settings.of(job()), stall=10.0)
-        herd = ReplicaPool(fleet, 1, settings, EngineObserver(), lambda event: None, lambda: {replica.name: replica})
-        await herd.track({})
+        pool = ReplicaPool(fleet, 1, settings, EngineObserver(), lambda event: None, lambda: {replica.name: replica})
+        await pool.track({})
         for command in commands:
-            await command(herd)
+            await command(pool)
         await until(lambda: bool(fleet.lost) or asyncio.get_running_loop().time() > 60.0)
-        await herd.close()
+        await pool.close()
         return asyncio.get_running_loop().time(), fleet
 
     return virtual_time.run(follow())
@@ -110,7 +110,7 @@ def followed(replica: Wedged, *commands: Callable[[ReplicaPool], Awaitable[None]
     ("holds", "commands"),
     [
         pytest.param(1, (), id="it computes nothing"),
-        pytest.param(0, (lambda herd: herd.submit({Wedged.name: [ASKED]}),), id="it does not know of it"),
+        pytest.param(0, (lambda pool: pool.submit({Wedged.name: [ASKED]}),), id="it does not know of it"),
     ],
 )
 def test_a_replica_that_answers_and_makes_no_token_is_lost(holds, commands):
@@ -123,11 +123,11 @@ def test_a_replica_that_answers_and_makes_no_token_is_lost(holds, commands):
 
 
 def test_a_replica_that_owes_nothing_is_kept():
-    ask = lambda herd: herd.submit({Wedged.name: [ASKED]})  # noqa: E731
+    ask = lambda pool: pool.submit({Wedged.name: [ASKED]})  # noqa: E731
     ended = Delta(KEY, 3, 0, (5,), (-0.1,), 1, FinishReason.STOP)
     assert not followed(Wedged(0))[1].lost
     assert not followed(Wedged(0, (ended,)), ask)[1].lost, "it has ended"
-    assert not followed(Wedged(0), ask, lambda herd: herd.abort([LAUNCHED]))[1].lost, "it was stopped"
+    assert not followed(Wedged(0), ask, lambda pool: pool.abort([LAUNCHED]))[1].lost, "it was stopped"
     assert followed(Wedged(0, (replace(ended, finish_reason=None),)), ask)[1].lost, "it has not ended"
     assert followed(Wedged(0, (replace(ended, attempt=2),)), ask)[1].lost, "an earlier attempt has"
 
@@ -216,7 +216,7 @@ def test_a_trainer_that_ships_nothing_makes_no_machine_keep_failing(tmp_path):
 
 
 def test_a_machine_that_says_no_twice_is_not_replaced_for_it(tmp_path):
-    """Weights that do not fit: whoever is asked says so."""
+    """Weights that do not fit: each call reports it."""
     stage = Stage(tmp_path / "state.db", job=job(rounds=6, machines=2), machines=2)
     refused: list[str] = []
 

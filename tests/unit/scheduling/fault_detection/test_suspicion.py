@@ -18,21 +18,21 @@ HEARTBEAT = 0.5
 NAMES = ("a", "b", "c", "d", "e")
 
 
-# --- beats ---
+# --- heartbeats ---
 
 
 def test_two_missed_heartbeats_in_a_row_make_a_machine_silent():
-    beats = Heartbeats().record_miss(HEARTBEAT, 0.0)
-    assert not beats.silent
-    assert beats.record_miss(HEARTBEAT, 0.0).silent
-    assert not beats.record_answer(0.3).record_miss(HEARTBEAT, 0.0).silent
+    heartbeats = Heartbeats().record_miss(HEARTBEAT, 0.0)
+    assert not heartbeats.silent
+    assert heartbeats.record_miss(HEARTBEAT, 0.0).silent
+    assert not heartbeats.record_answer(0.3).record_miss(HEARTBEAT, 0.0).silent
 
 
 def test_a_coordinator_that_stood_still_blames_no_machine():
-    beats = Heartbeats()
+    heartbeats = Heartbeats()
     for _ in range(10):
-        beats = beats.record_miss(HEARTBEAT, own_delay=0.3)
-    assert not beats.silent
+        heartbeats = heartbeats.record_miss(HEARTBEAT, own_delay=0.3)
+    assert not heartbeats.silent
 
 
 @pytest.mark.parametrize(
@@ -40,24 +40,24 @@ def test_a_coordinator_that_stood_still_blames_no_machine():
     [((), 0.25), ((0.001, 0.002), 0.25), ((0.1, 0.001), 0.4), ((0.5,), 2.0), ((30.0,), MOST_SECONDS)],
 )
 def test_a_busy_machine_is_given_the_time_that_it_is_seen_to_take(answers, seconds):
-    beats = Heartbeats()
+    heartbeats = Heartbeats()
     for answer in answers:
-        beats = beats.record_answer(answer)
-    assert beats.timeout(HEARTBEAT) == pytest.approx(seconds)
+        heartbeats = heartbeats.record_answer(answer)
+    assert heartbeats.timeout(HEARTBEAT) == pytest.approx(seconds)
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 100)), max_size=60), st.floats(0.05, 10))
 def test_silence_is_two_misses_and_the_timeout_has_bounds(history, heartbeat):
-    beats, missed = Heartbeats(), 0
+    heartbeats, missed = Heartbeats(), 0
     for answer in history:
-        beats = beats.record_miss(heartbeat, 0.0) if answer is None else beats.record_answer(answer)
+        heartbeats = heartbeats.record_miss(heartbeat, 0.0) if answer is None else heartbeats.record_answer(answer)
         missed = missed + 1 if answer is None else 0
-        assert beats.silent == (missed >= 2)
-        assert heartbeat / 2 <= beats.timeout(heartbeat) <= max(heartbeat / 2, MOST_SECONDS)
+        assert heartbeats.silent == (missed >= 2)
+        assert heartbeat / 2 <= heartbeats.timeout(heartbeat) <= max(heartbeat / 2, MOST_SECONDS)
 
 
 def test_a_machine_without_power_leaves_the_chain_in_2_5_heartbeats():
-    """The worst moment is just after an answer: a whole heartbeat to the next beat, another to the one after it."""
+    """The worst moment is just after an answer: a whole period to the next heartbeat, another to the one after it."""
     worst = HEARTBEAT + HEARTBEAT + Heartbeats().record_answer(0.01).timeout(HEARTBEAT)
     assert worst == 2.5 * HEARTBEAT < 1.5
 

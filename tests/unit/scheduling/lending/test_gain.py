@@ -34,11 +34,11 @@ def speed(a: float = 0.1, b: float = 0.0, c: float = 0.0, prompt: float = 0.0, l
     return EngineSpeed(LatencyModel(((1.0, a + b), (1024.0, a + 1024 * b)), c, 0.0, prompt, 0.0), least, most)
 
 
-def measured(trainer: float = 0.0, lent: float | None = None, handover: float = 0.0) -> LoanMeasurements:
+def measured(trainer: float = 0.0, loaned: float | None = None, handover: float = 0.0) -> LoanMeasurements:
     made = LoanMeasurements(workers_per_trainer=2.0)
     made.training.record(1, trainer)
-    if lent is not None:
-        made.loaned.record(1, lent)
+    if loaned is not None:
+        made.loaned.record(1, loaned)
     made.transfer.record(1, handover)
     made.record_lengths([LengthObservation(50)])
     return made
@@ -112,7 +112,7 @@ def test_an_engines_responses_end_one_after_the_other():
     held = [Unfinished(5, 10, 0), Unfinished(5, 60, 1)]
     engine = EngineTimeline((held, []), lengths, speed(0.1))
     assert simulate_tail([engine], groups, 2) == [(pytest.approx(4.0), 50), (pytest.approx(4.0), 100)]
-    # One that comes from elsewhere is computed anew before anything goes on.
+    # One that comes from elsewhere is computed again before anything goes on.
     engine = EngineTimeline(([held[0]], [held[1]]), lengths, speed(0.1))
     assert simulate_tail([engine], groups, 2)[0][0] == pytest.approx(4.0 + 65 * 0.1 / 64)
 
@@ -201,10 +201,10 @@ def test_the_race_is_that_of_the_plain_formula(runners, lengths, a, b, wanted):
 # --- the gain ---
 
 GAINS = [
-    # Training is free: to lend can only cost.
-    ("nothing to train", outlook(4, 4), measured(trainer=0.0, lent=0.0), lambda gain: gain <= 0),
+    # Training is free: a loan can only cost.
+    ("nothing to train", outlook(4, 4), measured(trainer=0.0, loaned=0.0), lambda gain: gain <= 0),
     # 1,000 s of training and two equal workers in a memory-bound engine: half of it.
-    ("much to train", outlook(4, 4, backlog=10_000), measured(trainer=0.1, lent=0.1), lambda gain: 450 < gain < 550),
+    ("much to train", outlook(4, 4, backlog=10_000), measured(trainer=0.1, loaned=0.1), lambda gain: 450 < gain < 550),
     # The same where engines are saturated, and training is short: generation takes twice as long.
     (
         "busy engines",
@@ -216,19 +216,19 @@ GAINS = [
     (
         "slow network",
         outlook(4, 4, backlog=100),
-        measured(trainer=0.1, lent=0.1, handover=60.0),
+        measured(trainer=0.1, loaned=0.1, handover=60.0),
         lambda gain: -40 < gain < -30,
     ),
     # A worker is believed to take as long as its share of the trainer until it was measured.
     ("unmeasured worker", outlook(0, 0, backlog=3000), measured(trainer=0.1), lambda gain: math.isclose(gain, 100)),
     # One hundredth of the time is no gain that can be counted on.
-    ("a hair's breadth", outlook(0, 0, backlog=3000), measured(trainer=0.1, lent=10.0), lambda gain: gain == 0),
+    ("a hair's breadth", outlook(0, 0, backlog=3000), measured(trainer=0.1, loaned=10.0), lambda gain: gain == 0),
     # One response in ten ends after 103 s, the 30 s of backlog are done long before, and 2 s are nothing to count on.
     # If all ended at their mean of 140, after 13 s, half of the backlog would be gained.
     (
         "a long tail",
         outlook(10, 10, backlog=15_000, lengths=ExpectedLengths(Survival([40] * 18 + [1040] * 2), 2000)),
-        measured(trainer=0.002, lent=0.002),
+        measured(trainer=0.002, loaned=0.002),
         lambda gain: gain == 0,
     ),
     # What can be kept is in already: what still runs is aborted soon, and is no work.
@@ -278,7 +278,7 @@ def test_without_measurements_nothing_is_predicted():
     assert math.isnan(predicted_gain(outlook(4, 4, speed=None), ("m1",), nothing))
     assert math.isnan(predicted_gain(outlook(4, 4, wanted=6), ("m1",), nothing)), "what do sums take on their way?"
     nothing.broadcast.record(1, 0.1)
-    assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing)), "nobody knows the longest, which all wait for"
+    assert math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing)), "the longest, which all wait for, is unknown"
     assert not math.isnan(predicted_gain(outlook(4, 4, wanted=6), ("m1",), nothing))
     spare = [OpenGroup(1)] * 7 + [OpenGroup(0)]
     assert not math.isnan(predicted_gain(outlook(4, 4, groups=spare), ("m1",), nothing))

@@ -50,7 +50,7 @@ def test_the_window(done, verdict):
 
 
 @pytest.mark.parametrize(
-    ("loads", "lent"),
+    ("loads", "loaned"),
     [
         ((), ()),
         ((1,), ()),
@@ -60,8 +60,8 @@ def test_the_window(done, verdict):
         ((0, 4, 1, 2), ("rollout-0", "rollout-2")),
     ],
 )
-def test_half_of_the_machines_goes_and_has_the_least_to_move(loads, lent):
-    assert half_of(machines(*loads)) == lent
+def test_half_of_the_machines_goes_and_has_the_least_to_move(loads, loaned):
+    assert half_of(machines(*loads)) == loaned
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_prediction_is_asked_for_the_machines_that_would_go():
 
 def test_a_fixed_trigger_loans_what_fits_without_a_prediction():
     def gain(names):
-        raise AssertionError("nobody should ask")
+        raise AssertionError("nothing should ask")
 
     lending = LoanPolicy(LoanRules(0.4, 1.0, requires_gain=False))
     tight = [lending.decide(done, 100, machines(1, 1, kv=99), (), FORTY, gain).outcome for done in (39, 40)]

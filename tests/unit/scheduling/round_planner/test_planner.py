@@ -61,7 +61,7 @@ def tailed(random: Random, prompts: int, responses: int, tail: float = 0.02) -> 
     ]
 
 
-# --- rehearsal ---
+# --- round simulator ---
 
 
 def test_a_round_without_a_race_ends_with_its_longest_response():

@@ -42,7 +42,7 @@ def test_a_plan_of_leaves_has_nothing_that_fails_and_time_enough(seed):
     assert plan.planned
     assert not FaultPlan.parse(f"{plan}; 1 crash trainer 1").planned
     assert not FaultPlan.parse(f"{plan}; 1 leave trainer 1").planned, "it is killed before it has saved anything"
-    assert not FaultPlan.parse(f"{plan}; 1 crash coordinator 1").planned, "nobody may be there who saves it"
+    assert not FaultPlan.parse(f"{plan}; 1 crash coordinator 1").planned, "no process may be there to save it"
     assert FaultPlan.parse("1 crash coordinator 1; 9 crash coordinator 20").planned
     assert not FaultPlan.parse("1 crash coordinator 21").planned
     assert not FaultPlan.parse("1 disk-lost coordinator 1").planned

@@ -16,8 +16,8 @@ def cursor(position):
     return Row("pool", (), (0, position))
 
 
-def group(draw=0, step=None, fate=None):
-    return Row("groups", (0, 0, draw), (1, None, None, step, fate, None))
+def group(draw=0, step=None, outcome=None):
+    return Row("groups", (0, 0, draw), (1, None, None, step, outcome, None))
 
 
 def sample(attempt=1, replica="a", draw=0):
@@ -69,13 +69,13 @@ def broken_by(*events):
         pytest.param(
             (
                 *LAUNCHED,
-                committed(group(fate="requeued")),
+                committed(group(outcome="requeued")),
                 committed(group(draw=1), sample(attempt=2, draw=1)),
                 submitted("b", 2),
             ),
             id="drawn again",
         ),
-        pytest.param((*LAUNCHED, StoreLost(), committed(group(), sample(attempt=9)), submitted("b", 9)), id="anew"),
+        pytest.param((*LAUNCHED, StoreLost(), committed(group(), sample(attempt=9)), submitted("b", 9)), id="again"),
     ],
 )
 def test_what_is_right_breaks_nothing(events):
@@ -89,11 +89,11 @@ def test_what_is_right_breaks_nothing(events):
         ("no progress lost", (*LAUNCHED, committed(gone(chunk(5))))),
         ("one lease", (*LAUNCHED, submitted("b"))),
         ("one place", (*LAUNCHED, committed(group(draw=1)))),
-        ("one place", (*LAUNCHED, committed(group(fate="trained")), committed(group(draw=1)))),
+        ("one place", (*LAUNCHED, committed(group(outcome="trained")), committed(group(draw=1)))),
         ("one place", (committed(cursor(2), group(), boundary(0)),)),
         (
             "trained once",
-            (Published(1, 0, digest(()), 0.0), *LAUNCHED, committed(group(step=1, fate="trained"), boundary(1))),
+            (Published(1, 0, digest(()), 0.0), *LAUNCHED, committed(group(step=1, outcome="trained"), boundary(1))),
         ),
     ],
 )

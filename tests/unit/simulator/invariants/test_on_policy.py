@@ -51,8 +51,8 @@ def computed_by(worker, content=FIRST):
     return Part(worker, content, (GROUP.prompt,))
 
 
-def prompt(step=1, index=0, fate=None):
-    return Row("prompts", (step, 0, index), (fate,))
+def prompt(step=1, index=0, outcome=None):
+    return Row("prompts", (step, 0, index), (outcome,))
 
 
 def sample(number, attempt=1, failures=0, outcome=None, step=1):
@@ -81,7 +81,7 @@ def submitted(replica="a", attempt=1, prefix=0):
 
 START = committed(boundary(0, 0))
 OPENED = committed(Row("rounds", (1,), (1, 2)), prompt(), sample(0), sample(1))
-SETTLED = (prompt(fate="trained"), sample(0, outcome="trained"), sample(1, outcome="trained"))
+SETTLED = (prompt(outcome="trained"), sample(0, outcome="trained"), sample(1, outcome="trained"))
 CLOSED = committed(*SETTLED, boundary(1, 1))
 PUBLISHED = Published(1, 0, FIRST, 0.0)
 RUN = (START, PUBLISHED, OPENED, submitted(), TRAINED, CLOSED)
@@ -135,8 +135,8 @@ def test_the_first_violation_is_kept_and_told_once():
     [
         ("one place", (*RUN, committed(prompt(step=2)))),
         ("one place", (OPENED, committed(boundary(1, 2)))),
-        ("one place", (OPENED, committed(prompt(fate="requeued"), boundary(1, 1)))),
-        ("one place", (OPENED, committed(prompt(fate="filtered"), boundary(1, 1, ["0.0"])))),
+        ("one place", (OPENED, committed(prompt(outcome="requeued"), boundary(1, 1)))),
+        ("one place", (OPENED, committed(prompt(outcome="filtered"), boundary(1, 1, ["0.0"])))),
         ("trained once", (*RUN, Published(2, 1, SECOND, 0.0), trained(step=2, before=SECOND))),
         ("trained once", (PUBLISHED, trained(groups=(GROUP, GROUP)))),
         ("trained once", (PUBLISHED, OPENED, TRAINED, committed(boundary(1, 1)))),
@@ -146,9 +146,12 @@ def test_the_first_violation_is_kept_and_told_once():
         ("one gradient", (PUBLISHED, trained(parts=()))),
         (
             "one gradient",
-            (PUBLISHED, trained(parts=(Part("trainer", FIRST, (GROUP.prompt,)), Part("lent", FIRST, (GROUP.prompt,))))),
+            (
+                PUBLISHED,
+                trained(parts=(Part("trainer", FIRST, (GROUP.prompt,)), Part("loaned", FIRST, (GROUP.prompt,)))),
+            ),
         ),
-        ("one gradient", (PUBLISHED, trained(parts=(Part("lent", SECOND, (GROUP.prompt,)),)))),
+        ("one gradient", (PUBLISHED, trained(parts=(Part("loaned", SECOND, (GROUP.prompt,)),)))),
         ("one version", (TRAINED,)),
         ("one version", (Loaded("r", 1, SECOND, 0.0),)),
         ("one lease", (PUBLISHED, OPENED, submitted(), submitted(replica="b"))),

@@ -1,4 +1,4 @@
-"""The replica on the engine model: exact tokens at exact times, whoever looks how often, and a clock that may stand
+"""The replica on the engine model: exact tokens at exact times, however often it is polled, and a clock that may stand
 still."""
 
 import asyncio
@@ -49,7 +49,7 @@ async def collect(replica: SimulatedReplica, count: int, wait: float = 50.0) -> 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=12), st.sampled_from([0.05, 0.7, math.inf]), st.booleans())
 def test_responses_end_when_the_engine_model_says(lengths, stream, tight):
-    """Whatever is streamed, and however often somebody polls; preemptions and queueing included."""
+    """Whatever is streamed, and however often it is polled; preemptions and queueing included."""
     kv = 500 if tight else 100_000
     engine = EngineKind(LAW, kv).make(0.0)
     engine.submit(0.0, [Request(n, 50, length) for n, length in enumerate(lengths)])

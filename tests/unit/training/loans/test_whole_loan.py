@@ -86,7 +86,7 @@ class Owner:
         self.tasks: list[asyncio.Future[None]] = []
 
     def start_loan(self, machine: RolloutMachine) -> None:
-        """It is lent."""
+        """It is on loan."""
 
     def end_loan(self, machine: RolloutMachine, reload: bool) -> None:
         self.back.append((machine.name, reload))
@@ -243,7 +243,7 @@ async def test_an_accelerator_that_dies_in_the_middle_costs_its_machines_share(
     assert report.early_groups == 10
     assert report.tokens == tokens(groups)
     assert largest_error(site.gradients[0], wanted) <= TOLERANCE["float32"]
-    # It can be lent again.
+    # It can be loaned again.
     again = await doomed.compute(1, 2, VERSION, groups[:2])
     assert min(again.shares) > 0
 

@@ -84,11 +84,11 @@ def test_the_update_is_that_of_the_trainer_alone(
     site = Site(memory, model_folder, tmp_path, unit_fork_server, **config)
     groups = make_groups(seed=5, count=6)
     wanted, _ = naive_gradient(model_folder, groups, site.config)
-    early, lent = shares
+    early, loaned = shares
     if early:
         site.trainer.contribute(1, 1, groups[:early])
-    held, inboxes = early, site.open(len(lent))
-    for number, count in enumerate(lent, start=1):
+    held, inboxes = early, site.open(len(loaned))
+    for number, count in enumerate(loaned, start=1):
         worker, part = site.worker(f"rollout-{number}"), groups[held : held + count]
         reports = [worker.compute(1, 1, VERSION, part[place : place + 2]) for place in range(0, count, 2)]
         # All accelerators of the machine have a part of it, and nothing is summed twice.
@@ -325,8 +325,8 @@ async def test_a_worker_that_is_let_go_of_delivers_nothing_more(site: Site) -> N
     worker = site.worker("rollout-0", relay=patient)
     peer = WorkerPeer(worker)
     await peer.compute(1, 1, VERSION, make_groups(seed=8, count=2))
-    nobody = RelayMember("inbox-1-1", 0, "127.0.0.1", closed_port())
-    delivery = asyncio.create_task(peer.deliver(1, 1, 1, nobody))
+    absent = RelayMember("inbox-1-1", 0, "127.0.0.1", closed_port())
+    delivery = asyncio.create_task(peer.deliver(1, 1, 1, absent))
     while not (site.memory / "rollout-0-sums" / "current").is_symlink():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     stale = asyncio.create_task(peer.release(0))

@@ -69,7 +69,7 @@ def test_a_node_that_comes_back_in_time_keeps_its_machines() -> None:
     cluster.settle()
     assert cluster.status.replacements is not None
     assert cluster.status.replacements.not_ready_nodes == ()
-    cluster.fall("node-of-rollout-1-1")  # the grace begins anew
+    cluster.fall("node-of-rollout-1-1")  # the grace begins again
     cluster.wait(5)
     cluster.settle()
     assert live(cluster, "rollout-1") == [1]
@@ -155,7 +155,7 @@ def test_a_pod_that_finds_no_other_node_gets_the_avoided_one() -> None:
     assert cluster.pods["demo-rollout-1-3"].avoids == ("node-of-rollout-2-1",)
     cluster.pods["demo-rollout-1-3"] = replace(cluster.pods["demo-rollout-1-3"], unschedulable="0/2 nodes")
     cluster.wait(60)
-    assert cluster.decide().creations == (), "a node that is known to be dead helps nobody"
+    assert cluster.decide().creations == (), "a node that is known to be dead helps no machine"
 
 
 TERM = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
@@ -397,7 +397,7 @@ def test_a_successor_that_the_status_lacks_causes_no_hold() -> None:
 
 
 def test_a_fresh_operator_waits_as_long() -> None:
-    """Everything is in the status: the same cluster, decided by nobody who remembers."""
+    """Everything is in the status: the same cluster, decided by a process without memory."""
     cluster = working(3)
     cluster.suspect("rollout-0", "rollout-1")
     cluster.settle()
@@ -579,7 +579,7 @@ async def test_without_the_right_to_see_nodes_the_operator_goes_on() -> None:
 
 async def test_what_a_node_offers_is_known_though_it_wakes_no_job() -> None:
     book = NodeCache(Api(_node("n1"), _node("n2")))  # type: ignore[arg-type]
-    assert book.all() is None, "nobody has been allowed to look"
+    assert book.all() is None, "no list has been allowed"
     await book.prime()
     offers = {**_node("n1")}
     offers["status"] = {**offers["status"], "allocatable": {"cpu": "8"}}

@@ -49,7 +49,7 @@ def queued(job: RLJob) -> RLJob:
 
 
 class Queued(Cluster):
-    """An API server with Kueue's Workloads in it. Kueue itself is whoever calls `admit` and `evict`."""
+    """An API server with Kueue's Workloads in it. Kueue itself is the test that calls `admit` and `evict`."""
 
     def __init__(self, job: RLJob) -> None:
         super().__init__(queued(job))
@@ -446,7 +446,7 @@ BROKEN: Mapping[str, tuple[Callable[[Queued], None], str]] = {
     "its flavor is deleted": (_lose_the_flavor, "FlavorNotFound"),
     "its flavor means other nodes than the template": (_want_another_zone, "FlavorMismatch"),
     "Kueue is removed": (_remove_kueue, "KueueNotInstalled"),
-    "somebody deactivates it": (_deactivate, "WorkloadDeactivated"),
+    "an administrator deactivates it": (_deactivate, "WorkloadDeactivated"),
 }
 
 
@@ -485,7 +485,7 @@ def test_a_priority_class_that_is_gone_stalls() -> None:
     cluster.settle()
     assert cluster.workloads == {}
     assert cluster.reason("Stalled") == "True/PriorityClassNotFound"
-    assert cluster.decide().again_seconds == LOOK_AGAIN_SECONDS, "nobody tells when it is made"
+    assert cluster.decide().again_seconds == LOOK_AGAIN_SECONDS, "no event tells when it is made"
 
 
 def test_a_waiting_base_is_requested_again_when_its_nodes_change() -> None:
@@ -545,7 +545,7 @@ def test_a_base_whose_claims_cannot_be_made_is_not_asked_for(devices: Devices, t
     stalled = decided.status.condition("Stalled")
     assert stalled is not None
     assert stalled.reason == told
-    assert decided.again_seconds == LOOK_AGAIN_SECONDS, "nobody tells when it is there"
+    assert decided.again_seconds == LOOK_AGAIN_SECONDS, "no event tells when it is there"
     there = replace(seen, devices=Devices(templates=frozenset({"gpus"})))
     assert [one["metadata"]["name"] for one in plan(job, there, NOW, CONFIG).asked] == ["demo-base"]
 
@@ -615,7 +615,7 @@ class QueuedMachine(Asynchronous):
         for pod in judged.pods:
             if not pod.terminal:
                 found = workload_of(self.cluster.job.name, pod.machine, kueue)
-                assert found is not None, f"{pod.name} asks nobody"
+                assert found is not None, f"{pod.name} makes no request"
                 assert found.reserved, f"{pod.name} runs for {found.name}, which holds no quota"
                 pods.setdefault(found.name, []).append(pod)
         for name, some in pods.items():

@@ -44,7 +44,7 @@ class Object:
         self.document["metadata"] |= {"uid": "u-1", "generation": 1, "resourceVersion": "1"}
 
     def apply(self, *changes: Json) -> None:
-        """The whole spec anew: the first one with these changes."""
+        """The complete spec: the first one with these changes."""
         self.document["spec"] = manifest()["spec"]
         for change in changes:
             self.document["spec"] = merged(self.document["spec"], change)
@@ -82,7 +82,7 @@ def test_what_is_refused_and_how_it_is_taken_back(change: Json, before: list[Jso
         assert found.refused.reason == "InvalidSpec"
         assert found.refused.message.startswith("spec.")
         assert found.job.spec == held
-        assert job.reconcile().refused == found.refused  # as often as it is looked at, and whoever looks
+        assert job.reconcile().refused == found.refused  # as often as it is checked, by any operator
         job.apply(*before)
         assert job.reconcile() == Admitted(job.reconcile().job)
         assert job.reconcile().job.spec == held

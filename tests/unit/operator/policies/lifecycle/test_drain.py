@@ -1,4 +1,4 @@
-"""Pods that somebody else asks to go: who hands over, for how long, and who takes the place."""
+"""Pods that another client deletes: who hands over, for how long, and who takes the place."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_who_cannot_hand_over_is_replaced_at_once(changes: dict[str, Any]) -> No
 
 
 def test_a_machine_on_a_dead_node_hands_over_nothing() -> None:
-    """The node controller deletes its pod: nobody there hears of it."""
+    """The node controller deletes its pod: no process there learns of it."""
     cluster = working(asynchronous(rollout={"machines": 3}))
     cluster.nodes["n"] = Node("n", ready=False)
     delete(cluster, "rollout-0", node="n")
@@ -226,7 +226,7 @@ def test_a_trainer_whose_node_shuts_down_saves_its_last_update(make: Callable[..
 @pytest.mark.parametrize(
     ("node", "checkpoint"),
     [
-        (Node("n", ready=False), CLAIM),  # it is dead, or cut off: nobody there hears of it
+        (Node("n", ready=False), CLAIM),  # it is dead, or cut off: no process there learns of it
         (Node("n"), CLAIM),
         (SHUTTING_DOWN, {"emptyDir": {}}),  # what it would save ends with its pod
     ],

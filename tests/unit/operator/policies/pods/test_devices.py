@@ -106,7 +106,7 @@ def test_claims_of_the_template_stay_beside_the_operators() -> None:
 
 
 def test_shapes_of_jobs_that_are_stored_already_stay() -> None:
-    """Another shape would have the pending pods of every job made anew by a new version of the operator."""
+    """Another shape would have the pending pods of every job made again by a new version of the operator."""
     expected = {Role.COORDINATOR: "0ed7104560", Role.TRAINER: "ad008ffd4b", Role.ROLLOUT: "8d2936f3f1"}
     assert {role: shape(job_with().spec, role, Config("i")) for role in Role} == expected
     same = job_with({"resource": "nvidia.com/gpu"})

@@ -288,7 +288,7 @@ def test_the_pods_last_words_are_the_coordinators() -> None:
 
 
 def test_a_coordinator_that_has_ended_is_replaced_while_its_head_ends() -> None:
-    """The kubelet ends it, so the pod needs nobody to delete it, and its log stays."""
+    """The kubelet ends it, so no client has to delete the pod, and its log stays."""
     seen = coordinator_with("Running", FAILED, {"running": {}})
     assert (seen.phase, seen.lingering) == ("Failed", False)
 

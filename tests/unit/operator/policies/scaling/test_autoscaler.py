@@ -220,7 +220,7 @@ def round_report(number: int, seconds: Mapping[int, float]) -> RoundReport:
 
 
 def rounds(of: RLJobSpec, law: Callable[[int], float], count: int, wobble: Callable[[int], float] = lambda _: 1.0):
-    """The number of machines after each of so many rounds that are foretold to take `law(machines)` seconds, more or
+    """The number of machines after each of so many rounds that are predicted to take `law(machines)` seconds, more or
     less."""
     memory = autoscaler.desired_machines(of, None, None, False, None, NOW).history
     counts = [of.rollout.machines]
@@ -342,7 +342,7 @@ GROWS, SHRINKS, STAYS = {4: 30.0, 5: 24.0, 6: 19.0}, {4: 30.0, 5: 30.0, 6: 30.0}
 
 
 def after_growing(*told: dict[int, float]) -> list[int]:
-    """The numbers after rounds that are foretold so, from when four rounds had made five machines of four."""
+    """The numbers after rounds that are predicted so, from when four rounds had made five machines of four."""
     of = on_policy()
     memory = autoscaler.desired_machines(of, None, None, False, None, NOW).history
     counts = []
@@ -364,7 +364,7 @@ def test_a_step_back_rests_on_more_rounds() -> None:
 
 @given(st.integers(1, 16), st.floats(0.0, 200.0), st.floats(0.0, 2000.0), st.integers(0, 2**16))
 def test_the_number_of_a_round_settles(start: int, whole: float, split: float, noise: int) -> None:
-    """From any number it moves in one direction, and stops, though what is foretold is off by up to 1 % of a share."""
+    """From any number it moves in one direction, and stops, though what is predicted is off by up to 1 % of a share."""
     law = amdahl(whole + 0.1, split)
 
     def wobble(place: int) -> float:

@@ -75,8 +75,8 @@ class Job:
         self.round += 1
         size = self.target.tensor_parallel.short if kind is RoundKind.SHORT else self.target.tensor_parallel.long
         facts: dict[str, Any] = {"round": self.round, "kind": kind, "preemptions": preemptions, "tokens": tokens}
-        if foretold := changes.pop("foretold", None):
-            facts["layout_forecasts"] = forecasts(foretold)
+        if predicted := changes.pop("predicted", None):
+            facts["layout_forecasts"] = forecasts(predicted)
         self.decide(RoundReport(**{**facts, "tensor_parallel_size": size, **changes}), self.applied)
         return self.sizes[kind is not RoundKind.SHORT]
 
@@ -273,7 +273,7 @@ def test_a_job_whose_new_size_is_refused_keeps_its_former_size() -> None:
     assert [job.play(count) for count in (6, 8)] == [1, 1]
 
 
-# --- rounds that were foretold in other sizes ---
+# --- rounds that were predicted in other sizes ---
 
 
 @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ def test_a_job_whose_new_size_is_refused_keeps_its_former_size() -> None:
         # Nor is a hair's breadth a reason to go.
         (2, [(0, {1: 27.5, 2: 30.0})], [2]),
         (2, [(0, {1: 27.5, 2: 30.0})] * 4, [2, 2, 2, 1]),
-        # What was not foretold is found out by the paper's rule.
+        # What was not predicted is found out by the paper's rule.
         (1, [(40, {1: 30.0}), (57, {1: 30.0})], [1, 2]),
         (1, [(40, {2: 1.0}), (57, {4: 1.0})], [1, 2]),
         # A size that is not allowed is none.
@@ -299,25 +299,25 @@ def test_predicted_seconds_have_the_last_word(
     start: int, rounds: list[tuple[int, dict[int, float]]], sizes: list[int]
 ) -> None:
     job = Job(rollout(start))
-    assert [job.play(preemptions, foretold=foretold) for preemptions, foretold in rounds] == sizes
+    assert [job.play(preemptions, predicted=predicted) for preemptions, predicted in rounds] == sizes
 
 
 def test_a_faster_size_is_explained_and_its_first_round_not_compared() -> None:
     job = Job(rollout(2))
     job.play(10)
-    job.play(413, foretold={1: 26.0, 2: 30.0})
+    job.play(413, predicted={1: 26.0, 2: 30.0})
     assert job.target.reason == "long rounds: TP 1, 26 s a round predicted, 30 s at TP 2"
     assert [job.play(count) for count in (800, 830)] == [1, 1]
 
 
 def test_a_faster_size_that_engines_refuse_is_not_taken_again_for_a_while() -> None:
     job = Job(rollout(1))
-    foretold = {1: 30.0, 2: 20.0}
-    assert job.play(0, foretold=foretold) == 2
+    predicted = {1: 30.0, 2: 20.0}
+    assert job.play(0, predicted=predicted) == 2
     job.applied = job.target.revision
-    assert [job.play(0, tensor_parallel_size=1, foretold=foretold) for _ in range(2)] == [2, 1]
+    assert [job.play(0, tensor_parallel_size=1, predicted=predicted) for _ in range(2)] == [2, 1]
     job.applied = job.target.revision
-    tried = [job.play(0, foretold=foretold) for _ in range(REFUSED_ROUNDS)]
+    tried = [job.play(0, predicted=predicted) for _ in range(REFUSED_ROUNDS)]
     assert tried == [1] * (REFUSED_ROUNDS - 1) + [2]
 
 
@@ -333,7 +333,7 @@ rounds_of = st.lists(
         st.sampled_from([1, 2, 4, 8, None]) | st.just(0),  # the size it ran at; 0: its target's
         st.sampled_from([1, 2, 2, 2]),  # machines
         st.booleans(),  # whether the target is said to be in force
-        st.dictionaries(st.sampled_from([1, 2, 4, 8]), st.sampled_from([0.0, 9.0, 10.0, 20.0])),  # foretold seconds
+        st.dictionaries(st.sampled_from([1, 2, 4, 8]), st.sampled_from([0.0, 9.0, 10.0, 20.0])),  # predicted seconds
     ),
     max_size=40,
 )
@@ -345,7 +345,7 @@ def test_it_is_total_and_moves_one_kind_by_one_step(
 ) -> None:
     spec = rollout(data.draw(st.sampled_from(sizes)), sizes)
     job, number = Job(spec), 0
-    for kind, preemptions, tokens, jump, size, machines, heard, foretold in rounds:
+    for kind, preemptions, tokens, jump, size, machines, heard, predicted in rounds:
         number = max(1, number + 1 + jump)
         before = job.sizes
         ran = before[kind is not RoundKind.SHORT] if size == 0 else size
@@ -356,7 +356,7 @@ def test_it_is_total_and_moves_one_kind_by_one_step(
             preemptions=preemptions,
             tokens=tokens,
             tensor_parallel_size=ran,
-            layout_forecasts=forecasts(foretold) or None,
+            layout_forecasts=forecasts(predicted) or None,
         )
         applied, known = job.target.revision if heard else 0, job.status.parallelism
         choice = job.decide(said, applied)
@@ -364,10 +364,10 @@ def test_it_is_total_and_moves_one_kind_by_one_step(
         assert set(job.sizes) <= set(sizes)
         assert len(moved) == len(choice.reasons) <= 1
         for was, now in moved:
-            faster = foretold.get(sizes[now], 1) < foretold.get(sizes[was], 0)
-            # Engines that refuse a size are not argued with, whatever is foretold.
+            faster = predicted.get(sizes[now], 1) < predicted.get(sizes[was], 0)
+            # Engines that refuse a size are not argued with, whatever is predicted.
             refused = ran != before[kind is not RoundKind.SHORT]
-            slower = foretold.get(sizes[now], 0) > foretold.get(sizes[was], 99)
+            slower = predicted.get(sizes[now], 0) > predicted.get(sizes[was], 99)
             assert faster or (abs(now - was) == 1 and (refused or not slower))
         if moved and ran != before[kind is not RoundKind.SHORT]:
             # Towards the size that it ran at, and only after a round before it was said to be under this target.
