@@ -881,7 +881,7 @@ MUTANTS: tuple[Mutant, ...] = (
         f"{RUNTIME}/training/algorithm/sums.py",
         "for name in {**own, **others}}",
         "for name in own}",
-        (f"{PRESETS}::test_metrics_of_parts_add_up_whoever_has_them",),
+        (f"{PRESETS}::test_metrics_of_parts_add_up_in_any_split",),
     ),
     Mutant(
         "later minibatches forget the weights at the start of the step",

@@ -99,7 +99,7 @@ def test_a_wrong_result_says_what_is_right(function, said):
 @pytest.mark.parametrize(
     ("function", "config"), [(own, {"limits": 1}), (verl, {"bonus": 1}), (trl_async, {"bonus": 1})]
 )
-def test_config_that_the_function_does_not_take_is_refused_before_the_first_call(function, config):
+def test_config_that_the_function_does_not_take_is_refused_at_start(function, config):
     with pytest.raises(TypeError):
         as_reward(function, config)
 

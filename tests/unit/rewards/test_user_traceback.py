@@ -59,7 +59,7 @@ def test_the_place_is_the_innermost_one_of_the_users_file(module, response, plac
     assert place_of(error_of(module, response), code_folders()) == place
 
 
-def test_a_traceback_is_printed_once_for_each_place_and_the_answer_names_it(module, capsys):
+def test_a_traceback_is_printed_once_for_each_place(module, capsys):
     work = InProcessEvaluator([Rule("own", "own_reward:reward")])
     for response in ("x", "y", "json", "z"):
         answer = work("own", None, response)

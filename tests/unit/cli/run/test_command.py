@@ -83,7 +83,7 @@ def test_the_last_line_of_a_job_and_of_one_that_was_complete_before(rljob):
 
 
 BRACKETS = "spec.x.limits[memory]: the template refuses it: [/INST] :fire: " + "and so on " * 20
-"""Of a message that somebody else wrote: neither a style nor a picture, and no end of a line."""
+"""Of a message from another program: neither a style nor a picture, and no end of a line."""
 
 
 def test_a_message_is_shown_as_it_is_written_and_in_one_line(rljob):
@@ -191,7 +191,7 @@ def test_a_wrong_option_is_one_line_with_what_is_right(rljob, arguments, said):
     assert said in told.stderr
 
 
-def test_accelerators_that_the_machine_lacks_are_told_before_anything_starts(rljob, monkeypatch):
+def test_missing_accelerators_are_reported_before_anything_starts(rljob, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     told = rljob(raising(AssertionError("started")), "--set", "spec.rollout.acceleratorsPerMachine=1")
     assert told.exit_code == 2

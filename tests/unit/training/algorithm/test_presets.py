@@ -262,7 +262,7 @@ NAMED = st.dictionaries(st.sampled_from("abc"), PAIR.map(lambda pair: MetricSum(
 
 
 @given(st.lists(NAMED, min_size=1, max_size=4))
-def test_metrics_of_parts_add_up_whoever_has_them(parts: list[dict[str, MetricSum]]) -> None:
+def test_metrics_of_parts_add_up_in_any_split(parts: list[dict[str, MetricSum]]) -> None:
     sums = [LossSums(loss=1.0, tokens=2, metrics=metrics) for metrics in parts]
     total = sum(sums[1:], sums[0])
     assert (total.loss, total.tokens) == (len(parts), 2 * len(parts))
