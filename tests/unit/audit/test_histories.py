@@ -203,7 +203,7 @@ ROUNDS = {
         r"\d+\.\d+\.\d",
         [
             "INSERT INTO trajectories SELECT 8, epoch, idx, sample, attempt, failures, 1, replica, finish, reward,"
-            f" tokens, outcome, reason FROM trajectories WHERE step = 1 AND {ONE}"
+            f" terms, tokens, outcome, reason FROM trajectories WHERE step = 1 AND {ONE}"
         ],
     ),
     "a response has no outcome": (
