@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rljob_api.fields import Count, Name, Sentence, StatusModel, Timestamp
+from rljob_api.fields import Count, Name, Sentence, StatusModel, Timestamp, map_by
 
 
 class RoundKind(StrEnum):
@@ -120,6 +120,17 @@ class LoanReport(StatusModel):
     Absent with Loaned."""
 
 
+class RuleReward(StatusModel):
+    """The values of one reward rule, before its weight, over the responses trained on."""
+
+    name: Annotated[str, Field(max_length=63)]
+    """Name of the rule in spec.rewards."""
+    mean: float
+    """Mean value."""
+    deviation: Annotated[float, Field(ge=0)]
+    """Standard deviation."""
+
+
 class RoundReport(StatusModel):
     """Metrics of one finished round."""
 
@@ -147,6 +158,24 @@ class RoundReport(StatusModel):
     """Requests that engines preempted for lack of KV cache."""
     reward: float | None = None
     """Mean reward of the responses trained on."""
+    reward_rules: Annotated[tuple[RuleReward, ...] | None, Field(max_length=16, json_schema_extra=map_by("name"))] = (
+        None
+    )
+    """Values of each reward rule, in the order of spec.rewards."""
+    group_reward_deviation: Annotated[float | None, Field(ge=0)] = None
+    """Standard deviation of the rewards inside a group, mean over the groups trained on. Near 0 there is nothing to
+    learn from."""
+    equal_reward_groups: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Share of the groups trained on whose rewards are equal. They give no gradient. With dynamic sampling it is 0, and
+    filteredGroups counts them."""
+    truncated_responses: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Share of the responses trained on that were cut at maxResponseTokens."""
+    response_tokens_p50: Count | None = None
+    """Median length of the responses trained on."""
+    response_tokens_p90: Count | None = None
+    """Length that 90 % of the responses trained on do not exceed."""
+    response_tokens_p99: Count | None = None
+    """Length that 99 % of the responses trained on do not exceed."""
     aborted_samples: Count | None = None
     """Samples dropped because of a failure of the system."""
     filtered_groups: Count | None = None

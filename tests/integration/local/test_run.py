@@ -9,6 +9,7 @@ import yaml
 
 from rljob_api import RLJob, load
 from rljob_api.status import FinishedOutcome
+from rljob_runtime.samples import SampleFolder
 from tests.support.paths import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -42,6 +43,12 @@ def test_a_job_runs_programs_and_a_longer_one_goes_on_in_the_same_folder(tmp_pat
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3]
     assert 0 < sum(line["reward"] for line in lines) < 3, "the toy answers some of them"
+    samples = [list(SampleFolder(tmp_path).read(number)) for number in SampleFolder(tmp_path).rounds()]
+    assert [len(each) for each in samples] == [16, 16, 16], "a coordinator that comes later leaves them"
+    assert all(one.rewards.keys() == {"tests"} and one.tokens for each in samples for one in each)
+    means = [sum(one.reward for one in each) / 16 for each in samples]
+    assert [line["reward"] for line in lines] == pytest.approx(means, rel=1e-3)
+    assert [line["rewardRules"][0]["mean"] for line in lines] == pytest.approx(means, rel=1e-3)
 
 
 @pytest.mark.engine

@@ -15,6 +15,7 @@ from rljob_runtime.coordinator.asynchronous.report import UpdateTimer, update_re
 from rljob_runtime.coordinator.control_plane.commands import BoundaryCommands
 from rljob_runtime.coordinator.core.errors import Interrupted, JobEnded
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
+from rljob_runtime.coordinator.reporting.group_metrics import with_group_metrics
 from rljob_runtime.coordinator.reporting.totals import totals_after
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
@@ -197,12 +198,20 @@ class AsyncLoop:
         clock.published()
         self._buffer.adapt(clock.part(0) / clock.total if clock.total else 0.0, stats.fullness)
         layout = self._context.fleet.tensor_parallel, self._context.fleet.layouts.drain_seconds()
-        report = update_report(groups, stale, stats, clock, trained, layout, self._buffer.capacity)
-        dropped = (report.filtered_groups or 0) + (report.requeued_prompts or 0)
-        totals = totals_after(boundary.totals, report, dropped * self._context.settings.responses_per_prompt)
+        measured = update_report(groups, stale, stats, clock, trained, layout, self._buffer.capacity)
+        dropped = (measured.filtered_groups or 0) + (measured.requeued_prompts or 0)
+        totals = totals_after(boundary.totals, measured, dropped * self._context.settings.responses_per_prompt)
         cursor = await self._context.store.do(lambda s: s.experience.cursor())
-        closed, risen = Boundary(trained.step, cursor, totals, report), self._context.rewards.take_anchors()
-        await self._context.store.do(lambda s: s.experience.close_update(closed, risen, stale))
+        risen = self._context.rewards.take_anchors()
+
+        def close(store: Store) -> Boundary:
+            report = with_group_metrics(measured, groups, store.reward_terms(trained.step))
+            closed = Boundary(trained.step, cursor, totals, report)
+            store.experience.close_update(closed, risen, stale)
+            return closed
+
+        closed = await self._context.store.do(close)
+        report = closed.report or measured
         clock.start()
         self._context.notify_closed(report, trained)
         first, last = await self._context.store.do(Store.reward_ends)

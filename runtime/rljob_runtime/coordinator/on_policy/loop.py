@@ -17,6 +17,7 @@ from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.on_policy.generation import Generation
 from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
 from rljob_runtime.coordinator.on_policy.report import RoundTimer, round_report
+from rljob_runtime.coordinator.reporting.group_metrics import with_group_metrics
 from rljob_runtime.coordinator.reporting.totals import totals_after
 from rljob_runtime.coordinator.store.store import Boundary, OpenRound, Store
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
@@ -192,11 +193,18 @@ class OnPolicyLoop:
         outcome, plan = generation.round.settle(), generation.round.plan
         queue = draws.queue_after(plan, outcome.with_outcome(PromptOutcome.REQUEUED))
         layout = self._context.fleet.tensor_parallel, self._context.fleet.layouts.drain_seconds()
-        report = round_report(generation, groups, outcome, len(queue), clock, trained, layout, draws.chosen)
-        totals = totals_after(boundary.totals, report, len(plan.trajectories()) - len(outcome.kept))
-        closed = Boundary(trained.step, draws.cursor, totals, report, queue)
+        measured = round_report(generation, groups, outcome, len(queue), clock, trained, layout, draws.chosen)
+        totals = totals_after(boundary.totals, measured, len(plan.trajectories()) - len(outcome.kept))
         risen, speed = self._context.rewards.take_anchors(), generation.watch.speed()
-        await self._context.store.do(lambda store: store.close_round(outcome, closed, risen, speed))
+
+        def close(store: Store) -> Boundary:
+            report = with_group_metrics(measured, groups, store.reward_terms(plan.step))
+            closed = Boundary(trained.step, draws.cursor, totals, report, queue)
+            store.close_round(outcome, closed, risen, speed)
+            return closed
+
+        closed = await self._context.store.do(close)
+        report = closed.report or measured
         self._context.notify_closed(report, trained)
         first, last = await self._context.store.do(Store.reward_ends)
         self._context.reporter.event(

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from rljob_api.status import RoundReport, RuntimeStatus
+from rljob_runtime.coordinator.reporting.group_metrics import QUANTILES
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.reward_stats import RewardStats
 
@@ -34,6 +35,9 @@ _OF_ROUND = {
     "deferred_prompts": "Prompts that wait for a long round.",
     "reward": "Mean reward of the last round.",
     "capacity_prompts": "Prompts that may be open after the last update.",
+    "group_reward_deviation": "Standard deviation of rewards inside a group, mean over the last round's groups.",
+    "equal_reward_groups": "Share of the last round's groups whose rewards are equal.",
+    "truncated_responses": "Share of the last round's responses that were cut at their limit.",
 }
 _OF_TRAINING = {
     "mismatch_kl": "KL between sampler and trainer in the last round.",
@@ -70,6 +74,15 @@ class CoordinatorMetrics:
             "responses",
         )
         self._loss = self._gauge("loss_metric", "Metrics of the loss function in the last round, by name.", "name")
+        self._quantiles = self._gauge(
+            "response_tokens", "Length of the last round's responses, by quantile.", "quantile"
+        )
+        self._rules = self._gauge(
+            "rule_reward",
+            "Values of a reward rule in the last round, before its weight: mean or deviation.",
+            "rule",
+            "of",
+        )
         self._suspects = self._gauge("suspects", "Machines believed dead.")
         self._seconds = Histogram(
             "rljob_coordinator_round_seconds", "Parts of a round.", ["part"], buckets=_SECONDS, registry=self.registry
@@ -109,6 +122,11 @@ class CoordinatorMetrics:
             self._prediction.set(report.seconds / report.predicted_seconds - 1)
         self._lengths.labels("trained").set(report.mean_response_tokens or 0)
         self._lengths.labels("launched").set(report.launched_mean_tokens or 0)
+        for name, share in QUANTILES.items():
+            self._quantiles.labels(f"{share:g}").set(getattr(report, name) or 0)
+        for rule in report.reward_rules or ():
+            self._rules.labels(rule.name, "mean").set(rule.mean)
+            self._rules.labels(rule.name, "deviation").set(rule.deviation)
         for part in ("generation", "training", "broadcast"):
             self._seconds.labels(part).observe(getattr(report, f"{part}_seconds") or 0.0)
 

@@ -116,6 +116,8 @@ class TensorBoard:
             **{f"train/{name}": value for name, value in asdict(trained).items() if name != "step"},
             **{f"train/{name}": value for name, value in trained.metrics.items()},
         }
+        for rule in report.reward_rules or ():
+            metrics |= {f"reward/{rule.name}": rule.mean, f"reward/{rule.name}_deviation": rule.deviation}
         for name, value in metrics.items():
             if isinstance(value, int | float):
                 self._writer.add_scalar(name, float(value), report.round)

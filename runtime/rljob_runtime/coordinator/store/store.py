@@ -20,9 +20,10 @@ from rljob_runtime.coordinator.store.connection import Opening, attempts_before,
 from rljob_runtime.coordinator.store.kept_samples import KeptSamples
 from rljob_runtime.coordinator.store.pruning import forget_sums, prune
 from rljob_runtime.coordinator.store.records import Boundary, OpenRound, Pool, Tokens, insert_boundary, terms_text
+from rljob_runtime.coordinator.store.reward_terms import reward_terms
 from rljob_runtime.coordinator.store.round_history import Remembered, remembered
 from rljob_runtime.perf_model.observed_speed import Speed
-from rljob_runtime.protocols.rewards import Anchors
+from rljob_runtime.protocols.rewards import Anchors, Terms
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.partial_responses import Partial
 from rljob_runtime.scheduling.round import RACE_LOST, RestoredSample, RoundOutcome, RoundPlan, RoundRules, RoundShape
@@ -272,6 +273,10 @@ class Store:
                 f"UPDATE trajectories SET failures = ?, finish = NULL, reward = NULL, terms = NULL WHERE {_WHERE}",
                 (failures, *_row(step, key)),
             )
+
+    def reward_terms(self, step: int) -> dict[TrajectoryKey, Terms]:
+        """Return the values of each rule for the responses of a round or an update, before it is closed."""
+        return reward_terms(self._db, step)
 
     def assign(self, step: int, keys: Iterable[TrajectoryKey]) -> None:
         """Assign these responses to the training of `step`, once, before the trainer is called."""

@@ -22,11 +22,14 @@ const short = (value) => (Number.isInteger(value) && Math.abs(value) < 1e6 ? Str
 
 // --- curves ---
 
+for (const report of data.reports) {
+  report.rules = Object.fromEntries((report.rewardRules || []).map((rule) => [rule.name, rule]));
+}
 const at = (report, path) => path.split(".").reduce((value, name) => (value === undefined || value === null ? undefined : value[name]), report);
-const rules = [...new Set(data.reports.flatMap((report) => Object.keys(report.rewardRules || {})))];
+const rules = [...new Set(data.reports.flatMap((report) => Object.keys(report.rules)))];
 const CHARTS = [
   ["Reward", { trained: "reward", scored: "scoredReward" }],
-  ["Reward by rule (mean)", Object.fromEntries(rules.map((rule) => [rule, `rewardRules.${rule}.mean`]))],
+  ["Reward by rule (mean)", Object.fromEntries(rules.map((rule) => [rule, `rules.${rule}.mean`]))],
   ["Deviation of rewards inside groups", { deviation: "groupRewardDeviation" }],
   ["Shares", { "groups of equal rewards": "equalRewardGroups", "cut at the limit": "truncatedResponses" }],
   ["Length in tokens", { p50: "responseTokensP50", p90: "responseTokensP90", p99: "responseTokensP99", mean: "meanResponseTokens", max: "maxResponseTokens" }],

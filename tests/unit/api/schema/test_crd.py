@@ -51,6 +51,7 @@ FIELDS = {
     5: "5f213f894ce66c42",
     6: "ebea446b28688be3",
     7: "8c87770974326493",
+    8: "404394aa9d4420df",
 }
 """Digest of the names of all fields, by schema revision."""
 
