@@ -160,6 +160,16 @@ class KubeClient(Transport):
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(f"GET {path}: {error!r}") from error
 
+    async def lines(self, path: str, params: Mapping[str, str], seconds: int) -> AsyncIterator[str]:
+        """Yield the lines that the server sends at `path` for at most `seconds`, as the log of a container."""
+        resource = Resource("", "", "", path.rpartition("/")[2])
+        try:
+            async with self._stream(resource, path, params, "*/*", seconds) as response:
+                async for line in response.content:
+                    yield line.decode(errors="replace").rstrip("\n")
+        except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError) as error:
+            raise Unreachable(f"GET {path}: {error!r}") from error
+
     async def create(self, resource: Resource, manifest: Json) -> Json:
         """Create an object."""
         path = resource.path(manifest["metadata"].get("namespace"))

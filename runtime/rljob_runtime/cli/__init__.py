@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from rljob_runtime.cli import jobs
 from rljob_runtime.cli.bench import bench
 from rljob_runtime.cli.check import check
 from rljob_runtime.cli.profile import profile
@@ -40,7 +41,13 @@ def main(
 
 
 app.command()(run)
+app.command("list")(jobs.list_jobs)
+app.command()(jobs.submit)
 app.command()(status)
+app.command()(jobs.logs)
+app.command()(jobs.events)
+app.command()(jobs.suspend)
+app.command()(jobs.resume)
 app.command()(samples)
 app.command()(bench)
 app.command()(check)

@@ -46,7 +46,7 @@ class Cluster:
 
         what = f"rljob/{name} in {namespace}"
         try:
-            return self._ask(
+            return self.ask(
                 what, lambda kube: kube.get(RLJOB, namespace, name), "is the CRD installed, and the name right?"
             )
         except RecursionError:
@@ -56,7 +56,7 @@ class Cluster:
         """Return a Secret. Raises `NoAnswer`."""
         from rljob_kube.resources import SECRET
 
-        return self._ask(
+        return self.ask(
             f"secret/{name} in {namespace}", lambda kube: kube.get(SECRET, namespace, name), "the job has no pods yet"
         )
 
@@ -65,7 +65,7 @@ class Cluster:
         from rljob_kube.resources import POD
 
         labels = f"{LABEL_JOB}={job},{LABEL_ROLE}={ROLE_COORDINATOR}"
-        pods = self._ask(f"pods of {job} in {namespace}", lambda kube: kube.list(POD, namespace, labels=labels))
+        pods = self.ask(f"pods of {job} in {namespace}", lambda kube: kube.list(POD, namespace, labels=labels))
         running = [pod["metadata"] for pod in pods if pod.get("status", {}).get("phase") == "Running"]
         if not running:
             raise NoAnswer(
@@ -78,10 +78,10 @@ class Cluster:
         from rljob_kube.resources import POD
 
         url = f"{POD.path(namespace, target, 'proxy')}/{path}"
-        return self._ask(f"pod {target} in {namespace}", lambda kube: kube.text(url, headers))
+        return self.ask(f"pod {target} in {namespace}", lambda kube: kube.text(url, headers))
 
-    def _ask(self, what: str, question: Callable[[KubeClient], Awaitable[T]], absent: str = "") -> T:
-        """Return the answer. `absent`: what may be wrong if the server has no such object."""
+    def ask(self, what: str, question: Callable[[KubeClient], Awaitable[T]], absent: str = "") -> T:
+        """Return the answer. `absent`: what may be wrong if the server has no such object. Raises `NoAnswer`."""
         from rljob_kube.errors import ApiError, Unreachable
 
         async def ask() -> T:
@@ -91,7 +91,9 @@ class Cluster:
         try:
             return asyncio.run(ask())
         except ApiError as error:
-            hint = absent if error.not_found and absent else error.reason or error.message
+            # Of a refused object, the message names the field.
+            told = error.message if error.status in (400, 409, 422) else error.reason or error.message
+            hint = absent if error.not_found and absent else told
             raise NoAnswer(f"{what}: {error.status}: {hint}") from None
         except Unreachable as error:
             raise NoAnswer(f"the cluster at {self._server}: {error}") from None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,15 @@ def localised(
     `folder` is the manifest's. Raises `InvalidSpec` with every mistake. Values of a wrong type are left as they are:
     `rljob_api.load` refuses them with their reason.
     """
+    result = assign_all(document, assignments)
+    _refuse(error for error in (_localise(result, path, folder, claims) for path in SOURCES) if error is not None)
+    return result
+
+
+def assign_all(document: Mapping[str, Any], assignments: Sequence[str]) -> Document:
+    """Return the manifest with assigned values (see `assign`). Raises `InvalidSpec` with every mistake."""
     result: Document = copy.deepcopy(dict(document))
     _refuse(error for error in (assign(result, assignment) for assignment in assignments) if error is not None)
-    _refuse(error for error in (_localise(result, path, folder, claims) for path in SOURCES) if error is not None)
     return result
 
 
@@ -138,6 +144,6 @@ def parse_claims(given: Sequence[str]) -> dict[str, Path]:
     return claims
 
 
-def _refuse(errors: Iterator[FieldError] | Sequence[FieldError]) -> None:
+def _refuse(errors: Iterable[FieldError]) -> None:
     if found := list(errors):
         raise InvalidSpec(found)
