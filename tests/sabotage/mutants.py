@@ -30,6 +30,8 @@ CHAOS = "tests/unit/hack/chaos/test_recovery.py"
 AUDIT = "tests/unit/audit/test_histories.py"
 IMPORTANCE = "tests/unit/training/algorithm/test_loss.py"
 PRESETS = "tests/unit/training/algorithm/test_presets.py"
+OWN = "tests/unit/training/algorithm/test_own.py"
+SCHEDULE = "tests/unit/training/model/test_schedule.py"
 GRADIENTS = "tests/unit/training/step/test_gradients.py"
 WEIGHED = (
     "tests/unit/training/step/test_gradients.py::test_any_split_gives_the_gradient_of_the_naive_implementation"
@@ -882,6 +884,55 @@ MUTANTS: tuple[Mutant, ...] = (
         "for name in {**own, **others}}",
         "for name in own}",
         (f"{PRESETS}::test_metrics_of_parts_add_up_in_any_split",),
+    ),
+    Mutant(
+        "a loss that is no number is trained on",
+        f"{RUNTIME}/training/algorithm/own.py",
+        "if not bool(total.detach().isfinite()):",
+        "if False:",
+        (f"{OWN}::test_a_wrong_loss_is_refused_and_no_weight_changes",),
+    ),
+    Mutant(
+        "a loss for each token is summed as it comes",
+        f"{RUNTIME}/training/algorithm/own.py",
+        "if total.shape != torch.Size([]):",
+        "if False:",
+        (f"{OWN}::test_a_wrong_loss_is_refused_and_no_weight_changes",),
+    ),
+    Mutant(
+        "advantages of the user go unchecked",
+        f"{RUNTIME}/training/algorithm/own.py",
+        "if len(values) != len(group.rewards) or not all(map(math.isfinite, values)):",
+        "if len(values) != len(group.rewards):",
+        (f"{OWN}::test_wrong_advantages_are_refused",),
+    ),
+    Mutant(
+        "advantages of the user are not asked for",
+        f"{RUNTIME}/training/ranks/group.py",
+        "if progress.rules.advantages.function is not None:",
+        "if False:",
+        (f"{OWN}::test_advantages_of_the_user_are_trained_on",),
+    ),
+    Mutant(
+        "a trainer is made again and again for a loss that fails",
+        f"{RUNTIME}/coordinator/trainer/trainer_client.py",
+        "if isinstance(error, FunctionFailed):",
+        "if False:",
+        ("tests/unit/coordinator/trainer/test_trainer_client.py::test_a_function_of_the_user_that_fails_ends_the_job",),
+    ),
+    Mutant(
+        "the rate falls during warm-up",
+        f"{RUNTIME}/training/model/optimizer.py",
+        "begin = max(1, config.warmup_steps)",
+        "begin = 1",
+        (f"{SCHEDULE}::test_it_rises_to_the_rate_and_then_falls_to_its_share",),
+    ),
+    Mutant(
+        "a step without a loss token moves the weights",
+        f"{RUNTIME}/training/step/learner.py",
+        "apply = self.optimizer.update if total.sums.tokens else self.optimizer.skip",
+        "apply = self.optimizer.update",
+        (f"{GRADIENTS}::test_a_step_of_masked_responses_only_changes_nothing",),
     ),
     Mutant(
         "later minibatches forget the weights at the start of the step",

@@ -94,6 +94,23 @@ async def test_two_ranks_keep_the_logprobs_of_the_steps_start(model_folder, tmp_
     assert largest_error(stored(two, 1), stored(one, 1)) < 1e-5
 
 
+async def test_two_ranks_add_the_metrics_of_an_own_loss(model_folder, tmp_path) -> None:
+    """One of them has no row, and learns the names of the metrics from the other."""
+    own = "tests.support.training.own_functions"
+    config = {"loss_function": f"{own}:counted", "advantage_function": f"{own}:longer_is_better"}
+    one, two = (settings_of(model_folder, tmp_path / name, dtype="float32", **config) for name in ("one", "two"))
+    group = make_groups(1, 1)[0]
+    lonely = [dataclasses.replace(group, responses=(group.responses[0],))]
+    reports = []
+    for settings, size in ((one, 1), (two, 2)):
+        async with trainer(settings, size) as ranks:
+            await ranks.start(1)
+            reports.append([await ranks.train(1, 1, lonely), await ranks.train(1, 2, make_groups(2, 3))])
+    for alone, together in zip(*reports, strict=True):
+        assert together.metrics.keys() == {"surprise", "long"}
+        assert figures(together) == pytest.approx({**figures(alone), "seconds": together.seconds}, rel=1e-4, abs=1e-6)
+
+
 async def test_a_refusal_on_all_ranks_leaves_them_working(model_folder, tmp_path) -> None:
     settings = settings_of(model_folder, tmp_path, aggregation=LossAggregation.SEQUENCE_MEAN)
     async with trainer(settings, 2) as group:

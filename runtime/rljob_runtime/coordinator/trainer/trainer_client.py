@@ -171,11 +171,10 @@ class TrainerClient:
             return await work
         except StaleTerm:
             raise
-        except FunctionFailed as error:
-            await self.mark_lost(error)
-            raise FunctionNotUsable(str(error)) from error
         except Refused as error:
             await self.mark_lost(error)
+            if isinstance(error, FunctionFailed):
+                raise FunctionNotUsable(str(error)) from error
             raise TrainerLost(f"{what}: {error}") from error
 
     async def publish(self, version: int, step: int, chain: Chain) -> None:

@@ -9,7 +9,7 @@ from rljob_api.status import FinishedOutcome, Member, Role, RuntimeStatus
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
-from rljob_runtime.protocols import PeerGone, Refused, StaleTerm
+from rljob_runtime.protocols import FunctionFailed, PeerGone, Refused, StaleTerm
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import ProcessStarted
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
@@ -280,6 +280,17 @@ def test_a_trainer_that_refuses_is_not_asked_again(stage, method):
     assert stage.play(refusing(method, Refused("not with what I hold"))).outcome is FinishedOutcome.COMPLETE
     check_trained_once(stage)
     assert [event.process for event in events if isinstance(event, ProcessStarted)].count("trainer") == 2
+
+
+def test_a_function_of_the_user_that_fails_ends_the_job(stage):
+    """Another trainer would fail with it too."""
+    events, why = [], "step 2 is not trained: algorithm.loss my_loss:loss returned a sum of nan"
+    stage.watchers.append(events.append)
+    finished = stage.play(refusing("train", FunctionFailed(why)))
+    assert (finished.outcome, finished.reason) == (FinishedOutcome.FAILED, "FunctionNotUsable")
+    assert finished.message == why
+    assert [event.process for event in events if isinstance(event, ProcessStarted)].count("trainer") == 1
+    assert stage.rounds == [1]
 
 
 @pytest.mark.parametrize("method", ["train", "publish", "checkpoint", "export"])

@@ -152,6 +152,27 @@ class Narrow:
             one.close()
 
 
+def test_a_loaned_machine_computes_the_loss_and_advantage_of_the_job(
+    memory, model_folder, tmp_path, unit_fork_server
+) -> None:
+    own = "tests.support.training.own_functions"
+    config = {"loss_function": f"{own}:counted", "advantage_function": f"{own}:longer_is_better"}
+    site = Site(memory, model_folder, tmp_path, unit_fork_server, dtype="float32", **config)
+    groups, worker = make_groups(seed=5, count=4), site.worker("rollout-1")
+    inboxes = site.open(1)
+    worker.compute(1, 1, VERSION, groups[:3])
+    assert site.trainer.accept(1, worker.deliver(1, 1, 1, inboxes[0]), groups[:3]).groups == 3
+    report = site.trainer.train(1, 1, groups)
+    alone = LoneRank(
+        settings_of(model_folder, tmp_path / "alone", max_grad_norm=None, dtype="float32", **config), FakePublisher
+    )
+    alone.start(1)
+    wanted = {**figures(alone.train(1, 1, groups)), "seconds": report.seconds, "early_groups": 3}
+    assert report.metrics.keys() == {"surprise", "long"}
+    assert figures(report) == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+    site.close()
+
+
 @pytest.mark.usefixtures("norms_in_full_precision")
 @pytest.mark.parametrize("moment", ["before its sums are sent", "while they are sent", "before they are accepted"])
 def test_a_worker_that_dies_half_way_leaves_the_update_exact(site: Site, moment) -> None:
