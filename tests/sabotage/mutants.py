@@ -860,8 +860,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the overlong penalty begins at the limit",
         f"{RUNTIME}/training/algorithm/overlong.py",
-        "(length - (limit - window)) / window",
-        "(length - limit) / window",
+        "(limit - window - length) / window",
+        "(limit - length) / window",
         (f"{PRESETS}::test_the_penalty_of_a_length",),
     ),
     Mutant(

@@ -17,4 +17,4 @@ def overlong_penalty(length: int, limit: int, window: int | None) -> float:
     """
     if window is None:
         return 0.0
-    return -min(1.0, max(0.0, (length - (limit - window)) / window))
+    return max(-1.0, min(0.0, (limit - window - length) / window))
