@@ -10,23 +10,22 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rljob_runtime.coordinator.core.async_utils import Broken
 from rljob_runtime.coordinator.core.errors import Interrupted
-from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPolled, ReplicaPool
 from rljob_runtime.coordinator.generation.scoring import RewardReceived, RewardRequests
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
+from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
 from rljob_runtime.coordinator.store.records import OpenRound
-from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.coordinator.stream_training.round_snapshot import snapshot_round
-from rljob_runtime.protocols import Delta, GenerateRequest, PromptSource, ReplicaReport, Rewards
+from rljob_runtime.protocols import Delta, GenerateRequest, PromptSource, ReplicaReport
 from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.trajectory import (
     Group,
@@ -50,49 +49,58 @@ log = logging.getLogger(__name__)
 Event = ReplicaPolled | Broken | RewardReceived | None
 
 
+@dataclass(frozen=True)
+class GenerationContext:
+    """What a generation stage works with: the coordinator's parts, and those of its round."""
+
+    coordinator: CoordinatorContext
+    draws: PromptSelector
+    prompts: PromptSource
+    loans: LoanManager
+    measured: LoanMeasurements
+    on_progress: Callable[[float, GenerationStats], None]
+    """Called with the complete share of the round, and the stage's stats."""
+    on_groups: Callable[[Sequence[Group]], None]
+    """Called with groups as they become complete."""
+
+
 class Generation:
     """One generation stage, for a single use. `opened`: the round as the store has it."""
 
-    def __init__(
-        self,
-        opened: OpenRound,
-        draws: PromptSelector,
-        fleet: Fleet,
-        prompts: PromptSource,
-        rewards: Rewards,
-        store: StoreAccess,
-        settings: Settings,
-        term: int,
-        on_progress: Callable[[float, GenerationStats], None],
-        on_groups: Callable[[Sequence[Group]], None],
-        loans: LoanManager,
-        measured: LoanMeasurements,
-    ) -> None:
+    def __init__(self, opened: OpenRound, context: GenerationContext) -> None:
+        shared = context.coordinator
         self.round = Round(opened.plan, opened.saved)
         self.responses: dict[TrajectoryKey, Response] = {}
         """All complete responses, kept or not."""
         self.stats = GenerationStats()
-        self.watch = EngineObserver(fleet.tensor_parallel)
+        self.watch = EngineObserver(shared.fleet.tensor_parallel)
         self._opened = opened
-        self._draws = draws
-        self._fleet = fleet
-        self._prompts = prompts
-        self._rewards = rewards
-        self._store = store
-        self._settings = settings
-        self._on_progress = on_progress
-        self._on_groups = on_groups
+        self._draws = context.draws
+        self._fleet = shared.fleet
+        self._prompts = context.prompts
+        self._rewards = shared.rewards
+        self._store = shared.store
+        self._settings = shared.settings
+        self._on_progress = context.on_progress
+        self._on_groups = context.on_groups
         self._receiver = TokenReceiver(self.stats)
         self._partials = self._receiver.partials
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
-        self._pool = ReplicaPool(fleet, term, settings, self.watch, self._inbox.put_nowait, fleet.weights.replicas)
-        self._loans = loans
-        self._measured = measured
-        self._scoring = RewardRequests(prompts, rewards, self.stats, self._inbox.put_nowait)
+        self._pool = ReplicaPool(
+            shared.fleet,
+            shared.term,
+            shared.settings,
+            self.watch,
+            self._inbox.put_nowait,
+            shared.fleet.weights.replicas,
+        )
+        self._loans = context.loans
+        self._measured = context.measured
+        self._scoring = RewardRequests(context.prompts, shared.rewards, self.stats, self._inbox.put_nowait)
         self._interrupted = False
         self._fleet_changed = True
         self._step = opened.plan.step
-        self._rewards_before = rewards.figures()
+        self._rewards_before = shared.rewards.figures()
 
     def notify(self) -> None:
         """Check the fleet again: it changed."""

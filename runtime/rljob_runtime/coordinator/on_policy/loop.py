@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.core.errors import JobEnded
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
-from rljob_runtime.coordinator.on_policy.generation import Generation
+from rljob_runtime.coordinator.on_policy.generation import Generation, GenerationContext
 from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
 from rljob_runtime.coordinator.on_policy.report import RoundTimer, round_report
 from rljob_runtime.coordinator.reporting.group_metrics import with_group_metrics
@@ -129,20 +129,16 @@ class OnPolicyLoop:
         rules = self._context.settings.lending if streams else None
         loans = LoanManager(rules, self._context.fleet, streaming, measured, plan.step)
         held: list[Group] = []
-        generation = self.generation = Generation(
-            opened,
-            draws,
-            self._context.fleet,
-            self._prompts,
-            self._context.rewards,
-            self._context.store,
-            self._context.settings,
-            self._context.term,
-            self._progress,
-            streaming.offer if self._context.settings.fetch_as_they_end else held.extend,
-            loans,
-            measured,
+        context = GenerationContext(
+            coordinator=self._context,
+            draws=draws,
+            prompts=self._prompts,
+            loans=loans,
+            measured=measured,
+            on_progress=self._progress,
+            on_groups=streaming.offer if self._context.settings.fetch_as_they_end else held.extend,
         )
+        generation = self.generation = Generation(opened, context)
         generation.watch.continue_from(self._watch)
         self._watch = generation.watch
         self.notify()
