@@ -18,7 +18,7 @@ from math import ceil
 
 from rljob_api.status import RoundKind
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.round import RoundShape
+from rljob_runtime.scheduling.round_plan import RoundShape
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from rljob_api.status import Finished, FinishedOutcome
-from rljob_runtime.scheduling.round import EQUAL_REWARDS
+from rljob_runtime.scheduling.round_plan import EQUAL_REWARDS
 
 
 def untrainable_end(reasons: Collection[str], permitted: int = 0) -> Finished | None:

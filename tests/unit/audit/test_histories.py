@@ -18,7 +18,7 @@ from rljob_runtime.cli import app
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.round import PromptOutcome
+from rljob_runtime.scheduling.round_plan import PromptOutcome
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 from tests.support.simulated_job import Stage, job, until
 

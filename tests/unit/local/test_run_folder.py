@@ -15,13 +15,14 @@ import pytest
 import yaml
 
 from rljob_api import RLJob, load
+from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.store.connection import StoreUnusable
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.local.run import local_places
 from rljob_runtime.local.run_folder import FolderRefused, hold, relay_key
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 from rljob_runtime.relay.relay import MIN_KEY_BYTES, read_key
-from rljob_runtime.scheduling.round import RoundKind, RoundPlan, RoundShape
+from rljob_runtime.scheduling.round_plan import RoundPlan, RoundShape
 from tests.support.paths import ROOT
 
 EXAMPLE = ROOT / "examples" / "minimal.yaml"

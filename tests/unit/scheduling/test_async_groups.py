@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.async_groups import GroupDone, GroupTracker
-from rljob_runtime.scheduling.round import EQUAL_REWARDS, REWARD_FAILED, Launch, RestoredSample
+from rljob_runtime.scheduling.round_plan import EQUAL_REWARDS, REWARD_FAILED, Launch, RestoredSample
 
 ONE, TWO = PromptKey(0, 1), PromptKey(0, 2)
 

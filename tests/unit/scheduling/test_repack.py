@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.async_groups import GroupTracker
 from rljob_runtime.scheduling.repack import Merge, RepackRules, ReplicaLoad, has_work, is_due, is_idle, plan_repack
-from rljob_runtime.scheduling.round import Launch
+from rljob_runtime.scheduling.round_plan import Launch
 
 RULES = RepackRules(kv_cache_threshold=0.9, max_batch=8)
 

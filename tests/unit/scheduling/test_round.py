@@ -8,18 +8,17 @@ from hypothesis import strategies as st
 
 from rljob_api.status import RoundKind
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.round import (
+from rljob_runtime.scheduling.round import Round, SampleState
+from rljob_runtime.scheduling.round_plan import (
     EQUAL_REWARDS,
     RACE_LOST,
     REWARD_FAILED,
     PromptOutcome,
     RestoredSample,
-    Round,
     RoundOutcome,
     RoundPlan,
     RoundRules,
     RoundShape,
-    SampleState,
 )
 
 A, B, C = PromptKey(0, 1), PromptKey(0, 2), PromptKey(0, 3)

@@ -15,7 +15,7 @@ from rljob_runtime.coordinator.reporting.round_log import RoundLog
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey, sample_seed
-from rljob_runtime.scheduling.round import RoundShape
+from rljob_runtime.scheduling.round_plan import RoundShape
 from rljob_runtime.scheduling.round_planner.survival import Survival, mean_length
 from rljob_runtime.scheduling.tail_batching import Factors, Opening, ceil_product, next_round, queue_after, replacements
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rljob_runtime.scheduling.round import EQUAL_REWARDS, REWARD_FAILED
+from rljob_runtime.scheduling.round_plan import EQUAL_REWARDS, REWARD_FAILED
 from rljob_runtime.scheduling.trainability import untrainable_end
 
 EQUAL, FAILED = EQUAL_REWARDS, REWARD_FAILED

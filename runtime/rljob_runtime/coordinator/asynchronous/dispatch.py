@@ -18,7 +18,7 @@ from rljob_runtime.protocols import GenerateRequest, PromptSource
 from rljob_runtime.protocols.trajectory import Lease, Sampling, TrajectoryKey, sample_seed
 from rljob_runtime.scheduling.async_groups import GroupTracker
 from rljob_runtime.scheduling.repack import Merge
-from rljob_runtime.scheduling.round import Launch
+from rljob_runtime.scheduling.round_plan import Launch
 
 log = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from rljob_runtime.scheduling.async_groups import JOB_ENDED, VERSION_GONE, Group
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
 from rljob_runtime.scheduling.repack import has_work, is_due
 from rljob_runtime.scheduling.replica_assignment import PromptQuota, ReplicaLimits, ReplicaState, assign
-from rljob_runtime.scheduling.round import REWARD_FAILED, Launch, PromptOutcome, RestoredSample
+from rljob_runtime.scheduling.round_plan import REWARD_FAILED, Launch, PromptOutcome, RestoredSample
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished,
 from rljob_runtime.scheduling.partial_responses import Partials
 from rljob_runtime.scheduling.repack import REMEMBERED_LENGTHS, Merge, ReplicaLoad
 from rljob_runtime.scheduling.repack_gain import Tails, merges_that_pay
-from rljob_runtime.scheduling.round import Launch
+from rljob_runtime.scheduling.round_plan import Launch
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
 
 

@@ -13,7 +13,7 @@ from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.async_groups import GroupTracker
 from rljob_runtime.scheduling.partial_responses import Partial
-from rljob_runtime.scheduling.round import RestoredSample
+from rljob_runtime.scheduling.round_plan import RestoredSample
 
 
 def ready_groups(groups: Iterable[KeptGroup]) -> Iterator[ReadyGroup]:

@@ -12,7 +12,7 @@ from rljob_runtime.scheduling.backoff import Backoff
 from rljob_runtime.scheduling.experience_buffer import BufferLimits
 from rljob_runtime.scheduling.lending.policy import LoanOutcome, LoanRules
 from rljob_runtime.scheduling.repack import RepackRules
-from rljob_runtime.scheduling.round import RoundRules, RoundShape
+from rljob_runtime.scheduling.round_plan import RoundRules, RoundShape
 from rljob_runtime.scheduling.round_planner.planner import FIRST_RESPONSES
 from rljob_runtime.scheduling.round_planner.plans import PLAIN, CandidatePlans, candidate_plans
 from rljob_runtime.scheduling.round_planner.round_history import REACH, WINDOW

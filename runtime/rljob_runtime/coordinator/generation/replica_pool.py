@@ -21,7 +21,7 @@ from rljob_runtime.protocols import GenerateRequest, PeerError, PeerTimeout, Rep
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.fault_detection.stall_detection import ProgressMonitor
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
-from rljob_runtime.scheduling.round import Launch
+from rljob_runtime.scheduling.round_plan import Launch
 
 
 @dataclass(frozen=True)

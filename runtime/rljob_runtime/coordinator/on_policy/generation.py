@@ -40,7 +40,8 @@ from rljob_runtime.protocols.trajectory import (
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements, RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
-from rljob_runtime.scheduling.round import Launch, Round, SampleState
+from rljob_runtime.scheduling.round import Round, SampleState
+from rljob_runtime.scheduling.round_plan import Launch
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
 
 log = logging.getLogger(__name__)

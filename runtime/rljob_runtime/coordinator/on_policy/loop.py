@@ -26,7 +26,7 @@ from rljob_runtime.protocols import PromptSource, TrainReport
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.scheduling.logprob_agreement import engine_mismatch
-from rljob_runtime.scheduling.round import PromptOutcome
+from rljob_runtime.scheduling.round_plan import PromptOutcome
 from rljob_runtime.scheduling.trainability import untrainable_end
 
 

@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.store.records import Boundary, OpenRound
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.protocols import PromptSource
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.round import RestoredSample, RoundPlan
+from rljob_runtime.scheduling.round_plan import RestoredSample, RoundPlan
 from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN
 from rljob_runtime.scheduling.tail_batching import Opening, next_round, queue_after, replacements
 

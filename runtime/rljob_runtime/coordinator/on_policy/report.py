@@ -20,7 +20,7 @@ from rljob_runtime.coordinator.stream_training.stream import Streamed
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
-from rljob_runtime.scheduling.round import REWARD_FAILED, PromptOutcome, RoundOutcome
+from rljob_runtime.scheduling.round_plan import REWARD_FAILED, PromptOutcome, RoundOutcome
 from rljob_runtime.scheduling.round_planner.plans import SelectedPlan
 from rljob_runtime.scheduling.round_planner.survival import mean_length
 from rljob_runtime.scheduling.status_cadence import rounded

@@ -9,7 +9,7 @@ import sqlite3
 
 from rljob_runtime.coordinator.store.records import Pool
 from rljob_runtime.protocols.trajectory import Cursor
-from rljob_runtime.scheduling.round import PromptOutcome
+from rljob_runtime.scheduling.round_plan import PromptOutcome
 
 STORE_LOST = "StoreLost"
 """Reason of a prompt that is requeued because the store with its group was lost."""

@@ -28,7 +28,7 @@ from rljob_runtime.protocols.trajectory import (
     TrajectoryKey,
 )
 from rljob_runtime.scheduling.partial_responses import Partial
-from rljob_runtime.scheduling.round import PromptOutcome
+from rljob_runtime.scheduling.round_plan import PromptOutcome
 
 FORGOTTEN_GROUPS, FORGOTTEN_CHUNKS = 64, 16_384
 """Groups per call of `forget`, besides the rest of the last one: about a tenth of a second."""

@@ -20,7 +20,7 @@ from rljob_runtime.coordinator.store.connection import transaction
 from rljob_runtime.protocols.trajectory import Outcome, PromptKey
 from rljob_runtime.samples.choice import Candidate, choose
 from rljob_runtime.samples.record import Sample, SampleOutcome, sample_key
-from rljob_runtime.scheduling.round import REWARD_FAILED
+from rljob_runtime.scheduling.round_plan import REWARD_FAILED
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from rljob_api.status import RoundReport, RuntimeTotals
 from rljob_runtime.protocols.rewards import Anchors, terms_of
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.partial_responses import Partial
-from rljob_runtime.scheduling.round import RestoredSample, RoundPlan
+from rljob_runtime.scheduling.round_plan import RestoredSample, RoundPlan
 from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN, SelectedPlan
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rljob_api.status import RoundReport
 from rljob_runtime.perf_model.observed_speed import Speed
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey
-from rljob_runtime.scheduling.round import EQUAL_REWARDS
+from rljob_runtime.scheduling.round_plan import EQUAL_REWARDS
 from rljob_runtime.scheduling.round_planner.plans import SelectedPlan
 from rljob_runtime.scheduling.round_planner.round_history import REACH, WINDOW, history_start, rounds_considered
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation

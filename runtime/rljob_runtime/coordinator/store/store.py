@@ -26,7 +26,14 @@ from rljob_runtime.perf_model.observed_speed import Speed
 from rljob_runtime.protocols.rewards import Anchors, Terms
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.partial_responses import Partial
-from rljob_runtime.scheduling.round import RACE_LOST, RestoredSample, RoundOutcome, RoundPlan, RoundRules, RoundShape
+from rljob_runtime.scheduling.round_plan import (
+    RACE_LOST,
+    RestoredSample,
+    RoundOutcome,
+    RoundPlan,
+    RoundRules,
+    RoundShape,
+)
 from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN, SelectedPlan
 from rljob_runtime.scheduling.status_cadence import reward_ends
 from rljob_runtime.scheduling.weight_versions import PublishedVersion, Versions

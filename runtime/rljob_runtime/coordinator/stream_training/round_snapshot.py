@@ -12,7 +12,8 @@ from rljob_runtime.protocols.trajectory import PromptKey, Response, TrajectoryKe
 from rljob_runtime.scheduling.lending.gain import OpenGroup, RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, LoanableMachine, Unfinished
 from rljob_runtime.scheduling.partial_responses import Partials
-from rljob_runtime.scheduling.round import Launch, Round, SampleState
+from rljob_runtime.scheduling.round import Round, SampleState
+from rljob_runtime.scheduling.round_plan import Launch
 
 
 def snapshot_round(

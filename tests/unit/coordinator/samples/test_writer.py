@@ -17,7 +17,7 @@ from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
 from rljob_runtime.samples import SampleFolder
-from rljob_runtime.scheduling.round import PromptOutcome, RoundOutcome, RoundPlan, RoundShape
+from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome, RoundPlan, RoundShape
 
 TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
 

@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.trainer.recovery import reconcile_store_and_trainer, snapshot_at
 from rljob_runtime.protocols import TrainerState
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.round import PromptOutcome
+from rljob_runtime.scheduling.round_plan import PromptOutcome
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 from rljob_runtime.simulator.peers.observed_store import ObservedStore
 

@@ -15,7 +15,7 @@ from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.trainer.recovery import snapshot_at
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.round import PromptOutcome
+from rljob_runtime.scheduling.round_plan import PromptOutcome
 
 RESPONSES = 2
 MACHINES = st.sampled_from(["rollout-0", "rollout-1"])

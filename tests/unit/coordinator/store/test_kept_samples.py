@@ -12,7 +12,7 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 from rljob_runtime.samples import Sample, SampleOutcome
-from rljob_runtime.scheduling.round import PromptOutcome, RoundOutcome, RoundPlan, RoundShape
+from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome, RoundPlan, RoundShape
 
 A, B, C = (PromptKey(0, index) for index in range(3))
 

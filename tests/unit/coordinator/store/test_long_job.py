@@ -19,7 +19,7 @@ from rljob_runtime.audit import audit
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.round import PromptOutcome, RoundOutcome, RoundPlan, RoundShape
+from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome, RoundPlan, RoundShape
 from tests.support.rows import slow
 
 KEPT = 40

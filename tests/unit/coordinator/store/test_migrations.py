@@ -11,7 +11,7 @@ from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.schema import FORMAT
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
-from rljob_runtime.scheduling.round import PromptOutcome, RoundOutcome
+from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome
 from rljob_runtime.scheduling.round_planner.plans import Plan
 from rljob_runtime.scheduling.tail_batching import Factors
 from tests.support.simulated_job import Stage, job

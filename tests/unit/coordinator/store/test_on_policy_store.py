@@ -15,7 +15,7 @@ from rljob_runtime.coordinator.store.records import Boundary, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreThread
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.round import (
+from rljob_runtime.scheduling.round_plan import (
     PromptOutcome,
     RestoredSample,
     RoundOutcome,

@@ -20,7 +20,8 @@ from rljob_runtime.protocols import Refused, TrainReport
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.lending.contributions import CALL_SECONDS
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
-from rljob_runtime.scheduling.round import Round, RoundPlan, RoundRules, RoundShape
+from rljob_runtime.scheduling.round import Round
+from rljob_runtime.scheduling.round_plan import RoundPlan, RoundRules, RoundShape
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Contributed, Generated, Trained
 from rljob_runtime.simulator.peers.cluster import ClusterSpec, SimulatedCluster

@@ -20,7 +20,7 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.trainer.recovery import NoHistory, reconcile_store_and_trainer, snapshot_at
 from rljob_runtime.protocols import TrainerState
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.round import RoundPlan, RoundRules, RoundShape
+from rljob_runtime.scheduling.round_plan import RoundPlan, RoundRules, RoundShape
 from rljob_runtime.scheduling.weight_versions import UNREPORTED, Versions
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Published, StoreLost

@@ -18,7 +18,7 @@ from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, PeerTimeout, Refused, ReplicaReport
 from rljob_runtime.protocols.trajectory import FinishReason, Lease, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.scheduling.fault_detection.stall_detection import ProgressMonitor, RestartHistory, StalledLinks
-from rljob_runtime.scheduling.round import Launch
+from rljob_runtime.scheduling.round_plan import Launch
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.peers.replica import SimulatedReplica
 from tests.support.simulated_job import Stage, job, until
