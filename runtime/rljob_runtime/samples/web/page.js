@@ -18,7 +18,10 @@ function draw(name, attributes, text) {
   return node;
 }
 
-const short = (value) => (Number.isInteger(value) && Math.abs(value) < 1e6 ? String(value) : String(Number(value.toPrecision(3))));
+function short(value) {
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value);
+  return Math.abs(value) < 1e-3 || Math.abs(value) >= 1e6 ? value.toExponential(1) : String(Number(value.toPrecision(3)));
+}
 
 // --- curves ---
 
@@ -27,6 +30,8 @@ for (const report of data.reports) {
 }
 const at = (report, path) => path.split(".").reduce((value, name) => (value === undefined || value === null ? undefined : value[name]), report);
 const rules = [...new Set(data.reports.flatMap((report) => Object.keys(report.rules)))];
+const CLIPS = ["clip_fraction_low", "clip_fraction_high"];
+const losses = [...new Set(data.reports.flatMap((report) => Object.keys(at(report, "training.metrics") || {})))].filter((name) => !CLIPS.includes(name));
 const CHARTS = [
   ["Reward", { trained: "reward", scored: "scoredReward" }],
   ["Reward by rule (mean)", Object.fromEntries(rules.map((rule) => [rule, `rules.${rule}.mean`]))],
@@ -35,7 +40,8 @@ const CHARTS = [
   ["Length in tokens", { p50: "responseTokensP50", p90: "responseTokensP90", p99: "responseTokensP99", mean: "meanResponseTokens", max: "maxResponseTokens" }],
   ["KL", { "sampler to trainer": "training.mismatch_kl", reference: "training.reference_kl" }],
   ["Entropy", { entropy: "training.entropy" }],
-  ["Clipped tokens", { all: "training.clip_fraction", low: "training.clip_low_fraction", high: "training.clip_high_fraction", "importance cap": "training.capped_fraction" }],
+  ["Clipped tokens", { all: "training.clip_fraction", low: "training.metrics.clip_fraction_low", high: "training.metrics.clip_fraction_high", "importance cap": "training.capped_fraction" }],
+  ...losses.map((name) => [`Loss metric ${name}`, { [name]: `training.metrics.${name}` }]),
   ["Gradient norm", { norm: "training.grad_norm" }],
   ["Loss", { loss: "training.loss" }],
   ["Learning rate", { rate: "training.learning_rate" }],
