@@ -270,5 +270,5 @@ def test_metrics_of_parts_add_up_in_any_split(parts: list[dict[str, MetricSum]])
         own = [metrics[name] for metrics in parts if name in metrics]
         assert (name in total.metrics) == bool(own)
         if own:
-            assert total.metrics[name] == (sum(one.total for one in own), sum(one.count for one in own))
+            assert total.metrics[name] == (sum(one.total for one in own), sum(one.divisor for one in own))
     assert LossSums.of(json.loads(json.dumps(total.to_dict()))) == total
