@@ -158,7 +158,7 @@ FIGURES = [
         "reward-timeout.md",
         f"Tmin = {TIMEOUT.min_seconds:g} s, λ = {TIMEOUT.factor}, Tmax = {TIMEOUT.max_seconds:g} s",
     ),
-    ("reward-timeout.md", f"Of {_percent(reward_timeout.SHADOW_SHARE)} of the runs"),
+    ("reward-timeout.md", f"selects {_percent(reward_timeout.SHADOW_SHARE)} of the runs"),
     ("reward-timeout.md", f"{code_scorer.MOST_SHADOWS} at most wait"),
     ("reward-scoring.md", f"more than {_percent(function_scorer.FULL)} of its space"),
     (
@@ -186,7 +186,7 @@ FIGURES = [
     ("store.md", f"the page cache is {connection.CACHE_KIB >> 10} MB"),
     ("store.md", f"once {store.TIDY_ROWS:,} rows were written or it had {store.TIDY_TURNS} turns"),
     ("store.md", f"`store.keepRounds`, {Store().keep_rounds:,}"),
-    ("store.md", f"longer than {WORDS[int(opening.LONG_SECONDS)]} seconds is told"),
+    ("store.md", f"longer than {WORDS[int(opening.LONG_SECONDS)]} seconds is reported"),
     ("stream-training.md", f"{settings.STREAM_TOKENS:,}, or what takes {contributions.CALL_SECONDS:g} s"),
     ("stream-training.md", f"looked at every {_percent(policy.LoanRules().look_every)}"),
     ("engine-layouts.md", f"have {_written('rollout', 'GRACE_SECONDS'):g} s to answer"),
