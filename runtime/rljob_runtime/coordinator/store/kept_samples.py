@@ -235,9 +235,16 @@ def _value(value: T) -> T:
     return value
 
 
+_OUTCOMES: Mapping[str | None, SampleOutcome] = {
+    **{outcome.value: outcome for outcome in SampleOutcome},
+    Outcome.DISCARDED.value: SampleOutcome.ABORTED,
+    None: SampleOutcome.ABORTED,
+}
+
+
 def _outcome(text: str | None) -> SampleOutcome:
     """Return an outcome of the store's. `discarded`: its group was trained on without it."""
-    return SampleOutcome.ABORTED if text is None or text == Outcome.DISCARDED else SampleOutcome(text)
+    return _OUTCOMES[text]
 
 
 def _found(
