@@ -42,7 +42,7 @@ def reduced(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def written(document: Mapping[str, Any]) -> str:
-    """The file's content: a line a type."""
+    """Return the file's content: a line a type."""
     lines = (f"{json.dumps(name)}: {json.dumps(schema)}" for name, schema in reduced(document).items())
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -66,7 +66,7 @@ def _options(args: argparse.Namespace) -> record.Options:
 
 
 def _record(args: argparse.Namespace) -> int:
-    """A record of other sources is what a comparison needs: it is not written over."""
+    """Write a record. One of other sources stays as it is: a comparison needs it."""
     if args.file.exists() and record.read_record(args.file)["code"] != record.fingerprint(ROOT):
         raise record.BadRecord(f"{args.file} is a record of other sources; another file would be right")
     record.make_record(args.file, _options(args))

@@ -55,7 +55,7 @@ def read(file: Path) -> list[Allowance]:
 def subtract(
     differences: Iterable[Difference], allowances: Sequence[Allowance]
 ) -> tuple[list[Difference], list[Allowance]]:
-    """The differences that no row covers, and the rows that cover none."""
+    """Return the differences that no row covers, and the rows that cover none."""
     left, used = [], set()
     for difference in differences:
         covering = [allowance for allowance in allowances if allowance.covers(difference)]

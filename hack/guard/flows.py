@@ -75,7 +75,7 @@ class Flows:
         return found
 
     def _arguments(self, callable_: str, parameter: str) -> Iterator[_Place[ast.expr]]:
-        """What calls of this name give to the parameter."""
+        """Yield what calls of this name give to the parameter."""
         takers = [_takes(one) for one in self._definitions[callable_]]
         positions = {names.index(parameter) for names in takers if parameter in names}
         for call in self._calls[callable_]:
@@ -122,7 +122,7 @@ def _called(node: ast.Call) -> str | None:
 
 
 def _takes(definition: Definition) -> list[str]:
-    """The parameters of a function, or the fields of a class, in the order of arguments."""
+    """Return the parameters of a function, or the fields of a class, in the order of arguments."""
     if isinstance(definition, ast.ClassDef):
         for one in definition.body:
             if isinstance(one, Function) and one.name == "__init__":
@@ -135,7 +135,7 @@ def _takes(definition: Definition) -> list[str]:
 
 
 def _parts(node: ast.expr) -> Iterator[ast.expr]:
-    """The expressions that the value of another one may come from."""
+    """Yield the expressions that the value of another one may come from."""
     match node:
         case ast.IfExp(body=one, orelse=other):
             yield from (one, other)
@@ -155,7 +155,7 @@ def _parts(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """The variables that a statement assigns or iterates with, each with where its value comes from."""
+    """Yield the variables that a statement assigns or iterates with, each with where its value comes from."""
     match node:
         case ast.Assign(targets=targets, value=value):
             for target in targets:
@@ -179,7 +179,7 @@ def _names(target: ast.expr) -> list[str]:
 
 
 def _caught(source: Source, node: ast.AST, name: str) -> set[str]:
-    """The classes that the handler around a node catches under this name."""
+    """Return the classes that the handler around a node catches under this name."""
     above: ast.AST | None = node
     while above is not None:
         if isinstance(above, ast.ExceptHandler) and above.name == name and above.type is not None:

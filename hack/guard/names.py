@@ -62,7 +62,7 @@ def metrics(registry: CollectorRegistry) -> Names:
 
 
 def command(found: Any) -> Names:
-    """A command in typer's tree: its options, its arguments and the commands below it."""
+    """Return a command in typer's tree: its options, its arguments and the commands below it."""
     names: Names = {"options": {}, "arguments": []}
     for parameter in found.params:
         told = {
@@ -83,7 +83,7 @@ def command(found: Any) -> Names:
 
 
 def _choices(annotation: Any) -> list[str] | None:
-    """The words that an option takes, where they are an enum's."""
+    """Return the words that an option takes, where they are an enum's."""
     if not isinstance(annotation, EnumType):
         return None
     members: Mapping[str, Any] = annotation.__members__
@@ -117,7 +117,7 @@ def arguments(source: Source) -> Iterator[str]:
 
 
 def entry_points(root: Path) -> Names:
-    """The names that distributions of the checkout register: commands and benchmarks."""
+    """Return the names that distributions of the checkout register: commands and benchmarks."""
     found: dict[str, set[str]] = {}
     for file in [root / "pyproject.toml", *sorted(root.glob("*/pyproject.toml"))]:
         project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {})
@@ -127,5 +127,5 @@ def entry_points(root: Path) -> Names:
 
 
 def _set(names: Iterable[str]) -> dict[str, bool]:
-    """A set as JSON, so that one name more or less is one difference."""
+    """Return a set as a JSON object, so that one name more or less is one difference."""
     return dict.fromkeys(sorted(set(names)), True)

@@ -89,10 +89,10 @@ def registries() -> dict[str, CollectorRegistry]:
 
 
 def command_line() -> typer.Typer:
-    """The `rljob` command."""
+    """Return the `rljob` command."""
     return app
 
 
 def operator_options() -> argparse.ArgumentParser:
-    """The operator's command line, in an empty environment."""
+    """Return the operator's command line, in an empty environment."""
     return operator_parser({})

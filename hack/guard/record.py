@@ -43,8 +43,9 @@ class Options:
 
 
 def make_record(file: Path, options: Options) -> Record:
-    """Record the checkout in the file. What a former run recorded of the same sources there is kept: seeds, and parts
-    that are not asked for now.
+    """Record the checkout in the file.
+
+    Kept is what a former run recorded of the same sources: seeds, and parts that are not requested now.
 
     Raises `OtherTree`, `BadRecord`, `NoHelm`, and `TreeChanged` for sources that change meanwhile.
     """
@@ -100,7 +101,7 @@ def fingerprint(root: Path) -> str:
 
 
 def _digests(old: seeds.Outcomes, new: seeds.Outcomes) -> Iterator[Difference]:
-    """The seeds that the new record has; none of a mode would compare nothing."""
+    """Yield the seeds that the new record has; none of a mode would compare nothing."""
     for mode, outcomes in old.items():
         shared = {seed: outcome for seed, outcome in outcomes.items() if seed in new.get(mode, {})}
         if not shared:

@@ -15,7 +15,7 @@ Outcomes = dict[str, dict[str, Any]]
 
 
 def wanted(seeds: int) -> Iterator[tuple[str, int]]:
-    """The seeds of each mode, from 0 on; modes take turns, so that a part of them has both."""
+    """Yield the seeds of each mode, from 0 on; modes take turns, so that a part of them has both."""
     yield from ((mode, seed) for seed in range(seeds) for mode in product.MODES)
 
 

@@ -28,7 +28,7 @@ class Source:
         return {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
 
     def function_of(self, node: ast.AST) -> Function | None:
-        """The innermost function around a node."""
+        """Return the innermost function around a node."""
         above = self.enclosing.get(node)
         while above is not None and not isinstance(above, Function):
             above = self.enclosing.get(above)
@@ -45,7 +45,7 @@ def read_sources(folders: Iterable[Path]) -> list[Source]:
 
 
 def literals(source: Source) -> Iterator[str]:
-    """The strings of a module that are values: no docstrings, no parts of texts, no `__all__`."""
+    """Yield the strings of a module that are values: no docstrings, no parts of texts, no `__all__`."""
     for node in source.nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and not _is_prose(source, node):
             yield node.value

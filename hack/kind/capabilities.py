@@ -26,7 +26,7 @@ def lacking(status: str | None = None) -> bool:
 
 
 def without(process: dict[str, Any]) -> dict[str, Any]:
-    """The process of an OCI specification without the capability, and without what only it permits."""
+    """Return the process of an OCI specification without the capability, and without what only it permits."""
     kept = {key: value for key, value in process.items() if key not in ("rlimits", "oomScoreAdj")}
     if kept.get("capabilities"):
         sets = kept["capabilities"].items()
@@ -35,7 +35,7 @@ def without(process: dict[str, Any]) -> dict[str, Any]:
 
 
 def runtime(runc: str | Path) -> str:
-    """A script for Docker that takes the capability out of what is created or executed, and goes on as runc."""
+    """Return a script for Docker that takes the capability out of what is created or executed, and goes on as runc."""
     return f'#!/bin/sh\nexec "{sys.executable}" -I -S "{Path(__file__).resolve()}" "{runc}" "$@"\n'
 
 

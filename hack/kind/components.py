@@ -25,7 +25,7 @@ def names(binaries: Path, version: str) -> dict[str, str]:
 
 
 def write(images: Mapping[str, str], binaries: Path, root: Path, folder: Path) -> None:
-    """An archive for each component. ``root``: a node's files, from which kube-proxy gets iptables."""
+    """Write an archive for each component. ``root``: a node's files, from which kube-proxy gets iptables."""
     folder.mkdir(parents=True, exist_ok=True)
     for component, image in images.items():
         where = _FOLDERS.get(component, "usr/local/bin/")
@@ -39,7 +39,7 @@ def write(images: Mapping[str, str], binaries: Path, root: Path, folder: Path) -
 
 
 def libraries(listing: str) -> list[str]:
-    """The files that ldd names: libraries and the loader."""
+    """Return the files that ldd names: libraries and the loader."""
     return list(dict.fromkeys(re.findall(r"(/\S+) \(0x", listing)))
 
 

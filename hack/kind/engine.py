@@ -26,17 +26,17 @@ _GROUP = "rljob-docker"
 
 
 def state() -> Path:
-    """The engine's folder, which goes with it."""
+    """Return the engine's folder, which goes with it."""
     return cache_dir() / "docker"
 
 
 def host() -> str:
-    """The address of the engine's socket, as ``DOCKER_HOST`` has it."""
+    """Return the address of the engine's socket, as ``DOCKER_HOST`` has it."""
     return f"unix://{state() / 'docker.sock'}"
 
 
 def command(folder: Path, runtime: Path | None) -> list[str | Path]:
-    """The engine's command line. ``runtime``: what runs containers, where plain runc cannot."""
+    """Return the engine's command line. ``runtime``: what runs containers, where plain runc cannot."""
     words: list[str | Path] = [
         "dockerd",
         *(f"--host=unix://{folder / 'docker.sock'}", f"--data-root={folder / 'data'}"),
@@ -119,7 +119,7 @@ def environment() -> str:
 
 
 def _ask(*words: str) -> str:
-    """What the engine answers. Raises ClusterError when it refuses."""
+    """Return what the engine answers. Raises ClusterError when it refuses."""
     command = [str(_docker()), "--host", host(), *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -47,7 +47,7 @@ def ensure(release: recipe.Release, say: Callable[[str], None]) -> str:
 
 
 def _root(release: recipe.Release, say: Callable[[str], None]) -> Path:
-    """The folder with the node's files, made first when it is not there yet; older ones of the version go."""
+    """Return the folder with the node's files, made first when it is not there yet; older ones of the version go."""
     if sys.platform != "linux" or os.geteuid() != 0:
         raise ClusterError("no registry has a node image for kind; to make one takes root on Linux")
     root = home() / "nodes" / key(release)

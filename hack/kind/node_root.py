@@ -49,7 +49,7 @@ def make(root: Path, release: recipe.Release, binaries: Path, run: Run) -> None:
 
 
 def kind_module() -> Path:
-    """The folder of kind's sources, as its pinned module has them."""
+    """Return the folder of kind's sources, as its pinned module has them."""
     command = [go.command(print), "mod", "download", "-json", "sigs.k8s.io/kind"]
     done = subprocess.run(command, cwd=recipe.KIND.folder, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -58,7 +58,10 @@ def kind_module() -> Path:
 
 
 def run_lines(dockerfile: str) -> list[str]:
-    """The commands of the first stage, which installs packages by a `clean-install` that has nothing to do here."""
+    """Return the commands of the first stage.
+
+    It installs packages by a `clean-install` that has nothing to do here.
+    """
     stage = re.split(r"^FROM .*$", dockerfile, flags=re.MULTILINE)[1]
     lines = [line for line in stage.splitlines() if not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n", " ", "\n".join(lines))
@@ -105,7 +108,7 @@ def _programs(root: Path, binaries: Path) -> None:
 
 
 def _containerd(root: Path, binaries: Path, pause: str) -> None:
-    """What kind's Dockerfile does in its last stage, with the name of the sandbox image that kubeadm knows."""
+    """Configure containerd as kind's Dockerfile does in its last stage, with the sandbox image that kubeadm knows."""
     done = subprocess.run([str(binaries / "ctr"), "oci", "spec"], capture_output=True, text=True, check=True)
     specification = json.loads(done.stdout)
     specification["process"].pop("rlimits", None)

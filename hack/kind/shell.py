@@ -15,12 +15,12 @@ Run = Callable[[Sequence[str | Path], Path | None, Mapping[str, str] | None], No
 
 
 def home() -> Path:
-    """The folder of the cache that everything here is kept in."""
+    """Return the folder of the cache that everything here is kept in."""
     return cache_dir() / "kind"
 
 
 def logged(log: Path) -> Run:
-    """A function that runs a command with its output to ``log``; it raises ClusterError with the log's end."""
+    """Return a function that runs a command with its output to ``log``; it raises ClusterError with the log's end."""
     log.parent.mkdir(parents=True, exist_ok=True)
 
     def run(command: Sequence[str | Path], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:
@@ -36,7 +36,7 @@ def logged(log: Path) -> Run:
 
 
 def unpacked(package: str, run: Run) -> Path:
-    """A folder with the files of a Debian package of this machine's own release. Raises ClusterError."""
+    """Return a folder with the files of a Debian package of this machine's own release. Raises ClusterError."""
     folder = home() / "debian" / package
     if not folder.exists():
         apt = PrivateApt(home() / "apt", run)
@@ -51,5 +51,5 @@ def unpacked(package: str, run: Run) -> Path:
 
 
 def which(name: str) -> str | None:
-    """The path of a program, root's folders included."""
+    """Return the path of a program, root's folders included."""
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")

@@ -40,7 +40,7 @@ class Server:
         return Api(self.kubeconfig)
 
     def kubeconfig_of(self, user: pki.User) -> Path:
-        """The kubeconfig of one of the users the server was started with."""
+        """Return the kubeconfig of one of the users the server was started with."""
         return self.folder / f"{user.file}.kubeconfig"
 
     @property
@@ -60,7 +60,7 @@ def api_server(
     features: Mapping[str, bool] | None = None,
     apis: Sequence[str] = (),
 ) -> Iterator[Server]:
-    """A running API server below ``parent`` (default: the temporary folder); gone when the context ends.
+    """Yield a running API server below ``parent`` (default: the temporary folder); gone when the context ends.
 
     ``users`` get a token and a kubeconfig each and no rights but RBAC's. ``controllers`` adds the controller manager
     and the scheduler: garbage collection, namespace deletion, service accounts.
@@ -85,9 +85,9 @@ def api_server(
 
 
 def _programs(controllers: bool, kubernetes: str | None) -> Path:
-    """The folder of etcd and kube-apiserver: ``$KUBEBUILDER_ASSETS`` (what `setup-envtest` makes), else what is built.
+    """Return the folder of etcd and kube-apiserver: ``$KUBEBUILDER_ASSETS`` (from `setup-envtest`), else the built one.
 
-    That folder has no controllers, and one version: it serves neither where those are asked for nor where a minor is.
+    That folder has no controllers, and one version: it serves neither where those are requested nor where a minor is.
     """
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and not controllers and kubernetes is None:

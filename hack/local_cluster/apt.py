@@ -26,7 +26,7 @@ def mirrors(uris: str, suite: str) -> list[str]:
 
 
 def sources(addresses: Sequence[str], suite: str, keyring: str) -> str:
-    """A sources file with the binaries of ``suite``'s main section."""
+    """Return a sources file with the binaries of ``suite``'s main section."""
     stanza = ["Types: deb", f"URIs: {' '.join(addresses)}", f"Suites: {suite}", "Components: main"]
     return "\n".join([*stanza, f"Signed-By: {keyring}", ""])
 
@@ -64,7 +64,7 @@ class PrivateApt:
         (self._folder / "updated").touch()
 
     def download(self, packages: Sequence[str]) -> list[Path]:
-        """The packages' archives, newest version of the suite each."""
+        """Return the packages' archives, newest version of the suite each."""
         folder = self._folder / "download"
         self._execute([*self._apt, "download", *packages], folder, None)
         return [_only(folder, f"{package}_*.deb") for package in packages]
@@ -78,7 +78,7 @@ def _only(folder: Path, pattern: str) -> Path:
 
 
 def _own_suite() -> str:
-    """The code name of this machine's release, or nothing."""
+    """Return the code name of this machine's release, or nothing."""
     try:
         return platform.freedesktop_os_release().get("VERSION_CODENAME", "")
     except OSError:

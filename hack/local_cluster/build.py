@@ -29,12 +29,12 @@ def folder(release: recipe.Release | None = None) -> Path:
 
 
 def missing(wanted: Sequence[str] = recipe.CLUSTER, release: recipe.Release | None = None) -> list[str]:
-    """The programs of ``wanted`` that are not built yet."""
+    """Return the programs of ``wanted`` that are not built yet."""
     return [name for name in wanted if not (folder(release) / name).exists()]
 
 
 def binaries(wanted: Sequence[str] = recipe.CLUSTER, release: recipe.Release | None = None) -> Path:
-    """The folder that holds the programs ``wanted``, building first what it lacks.
+    """Return the folder that holds the programs ``wanted``, building first what it lacks.
 
     Raises ClusterError with the end of the log when a step fails.
     """
@@ -147,7 +147,7 @@ def _follow(child: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same file under a second name, or a copy where the file system has no such links."""
+    """Link the same file under a second name, or copy it where the file system has no such links."""
     part = target.with_name(f".{target.name}.part")
     part.unlink(missing_ok=True)
     try:

@@ -36,7 +36,7 @@ class Hierarchy:
 
 
 def hierarchies(mountinfo: str, v2_controllers: str = "") -> list[Hierarchy]:
-    """The trees a node has to be in, from ``/proc/self/mountinfo``.
+    """Return the trees a node has to be in, from ``/proc/self/mountinfo``.
 
     With the memory controller in a v1 tree (v1, or "hybrid") those are all v1 trees; else the v2 tree alone.
     ``v2_controllers`` is the text of the v2 root's ``cgroup.controllers``. Raises ClusterError when a controller
@@ -113,7 +113,7 @@ def enter(trees: Sequence[Hierarchy], group: str) -> None:
 
 
 def mount_commands(trees: Sequence[Hierarchy], root: Path = Path("/sys/fs/cgroup")) -> list[list[str]]:
-    """The commands that show the node's own groups at ``root``, inside its mount and cgroup namespaces.
+    """Return the commands that show the node's own groups at ``root``, inside its mount and cgroup namespaces.
 
     v2: the namespace's root group is to delegate, so its processes (the calling one) move into ``init`` first.
     """
@@ -158,7 +158,7 @@ def remove(trees: Sequence[Hierarchy], group: str, timeout: float = 10) -> None:
 
 
 def pids(trees: Sequence[Hierarchy], group: str) -> set[int]:
-    """Processes anywhere below ``group``."""
+    """Return processes anywhere below ``group``."""
     found: set[int] = set()
     for tree in trees:
         for folder, _, _ in os.walk(tree.mount / group):

@@ -62,7 +62,7 @@ def parse(query: bytes) -> tuple[str, int, int]:
 
 
 def respond(query: bytes, end: int, addresses: list[str] | None, kind: int, code: int = 0) -> bytes:
-    """The reply to ``query``, whose question ends at ``end``.
+    """Return the reply to ``query``, whose question ends at ``end``.
 
     Addresses beyond a datagram are left out, without the truncation bit: there is no server over TCP to ask again.
     """

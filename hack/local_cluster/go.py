@@ -17,7 +17,7 @@ ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "l
 
 
 def command(say: Callable[[str], None]) -> str:
-    """The path of ``go``. Raises ClusterError when there is none and PyPI's cannot be installed."""
+    """Return the path of ``go``. Raises ClusterError when there is none and PyPI's cannot be installed."""
     own = shutil.which("go")
     if own is not None and version(own) >= GO:
         return own

@@ -31,7 +31,7 @@ _GO_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def architecture() -> str:
-    """This machine, as container images and Go name it."""
+    """Return this machine, as container images and Go name it."""
     return _GO_ARCH.get(platform.machine(), platform.machine())
 
 
@@ -50,7 +50,7 @@ class Layer:
         self._tar.addfile(info, io.BytesIO(data))
 
     def folders(self, paths: Iterable[str], mode: int = 0o755) -> None:
-        """The folders and, with mode 0755, their parents: any user may pass through to a mount point."""
+        """Add the folders and, with mode 0755, their parents: any user may pass through to a mount point."""
         for path in paths:
             parts = Path(path.strip("/")).parts
             for depth in range(1, len(parts) + 1):
@@ -78,7 +78,10 @@ def _digest(data: bytes) -> str:
 
 
 def write_archive(path: Path, names: Mapping[str, Mapping[str, Any]], layer: bytes) -> None:
-    """An OCI archive of one layer, with an image for every name: name → the image's config (Env, Entrypoint, …)."""
+    """Write an OCI archive of one layer, with an image for every name.
+
+    ``names``: name → the image's config (Env, Entrypoint, …).
+    """
     packed = gzip.compress(layer, 1, mtime=0)
     blobs, manifests = [packed], []
     for name, config in names.items():
@@ -121,14 +124,14 @@ def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def pause(path: Path, binary: Path) -> None:
-    """The sandbox image every pod starts with."""
+    """Write the sandbox image with which every pod starts."""
     layer = Layer()
     layer.file("pause", binary.read_bytes(), 0o755)
     write_archive(path, {PAUSE_IMAGE: {"Entrypoint": ["/pause"]}}, layer.bytes())
 
 
 def python_homes(python: Path) -> list[Path]:
-    """The installations behind a virtual environment's ``python``, each step of its chain of links.
+    """Return the installations behind a virtual environment's ``python``, each step of its chain of links.
 
     Only those outside /usr and outside the environment: the others are mounted anyway.
     """
@@ -143,7 +146,7 @@ def python_homes(python: Path) -> list[Path]:
 
 
 def host_mounts(venv: Path, checkout: Path = ROOT) -> list[Path]:
-    """What the pods see of the host: no path twice and none below another. Raises ClusterError when unusable."""
+    """Return what the pods see of the host: no path twice and none below another. Raises ClusterError when unusable."""
     python = venv / "bin" / "python"
     if not python.exists():
         raise ClusterError(f"{venv} has no bin/python: make the virtual environment first (make setup)")
@@ -157,7 +160,7 @@ def host_mounts(venv: Path, checkout: Path = ROOT) -> list[Path]:
 
 
 def host_image(path: Path, venv: Path, mounts: Sequence[Path]) -> None:
-    """The runtime and the operator image: one layer, made of mount points and the files a C library asks for."""
+    """Write the runtime and the operator image: one layer of mount points and the files that a C library requires."""
     layer = Layer()
     layer.folders(["etc", "proc", "sys", "dev", "run", "var/lib/rljob"])
     layer.folders(["tmp", "var/tmp"], 0o1777)

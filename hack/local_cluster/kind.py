@@ -69,7 +69,7 @@ _CABLE = ("PREROUTING -i eth0", "POSTROUTING -o eth0")
 
 
 def plan(name: str, kubernetes: str) -> Cluster:
-    """The record of a kind cluster; its network is Docker's."""
+    """Return the record of a kind cluster; its network is Docker's."""
     return Cluster(name, "kind", WORKERS, Network(0), f"rljob-{name}", str(venv_dir()), kubernetes)
 
 
@@ -191,7 +191,7 @@ def _last(text: str) -> str:
 
 
 def _host_files(cluster: Cluster, host: Sequence[Path]) -> None:
-    """The images without files, and the OCI runtime that gives them the host's."""
+    """Write the images without files, and the OCI runtime that gives them the host's."""
     cluster.images.mkdir(parents=True, exist_ok=True)
     images.host_image(cluster.images / "host.tar", Path(cluster.venv), host)
     folder = cluster.state / "etc"

@@ -53,7 +53,10 @@ class Api:
         return http.client.HTTPSConnection(self.host, self.port, context=self._tls, timeout=timeout)
 
     def text(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> str:
-        """The answer's body. Raises ApiError. A server that is not ready for the call yet (429) is asked again."""
+        """Return the answer's body. Raises ApiError.
+
+        A call for which a server is not ready yet (429) is repeated.
+        """
         payload = None if body is None else json.dumps(body)
         for _ in range(_TRIES):
             try:
@@ -65,7 +68,7 @@ class Api:
         return self._ask(method, path, payload, content_type)
 
     def _ask(self, method: str, path: str, payload: str | None, content_type: str) -> str:
-        """The answer to one call. A broken connection is opened again once."""
+        """Return the answer to one call. A broken connection is opened again once."""
         for attempt in (1, 2):
             connection = getattr(self._local, "connection", None) or self._connect(self._timeout)
             self._local.connection = connection
@@ -90,7 +93,7 @@ class Api:
         return self.call("GET", path)
 
     def find(self, path: str) -> Any | None:
-        """The object, or None when there is none of that name."""
+        """Return the object, or None when there is none of that name."""
         try:
             return self.get(path)
         except ApiError as error:

@@ -119,7 +119,7 @@ class Manager:
         self._api.apply(f"{collection}/{body['metadata']['name']}", body)
 
     def _read(self, path: Path) -> list[dict[str, Any]]:
-        """The objects of a file, or of all files of a folder, as kubectl reads them."""
+        """Return the objects of a file, or of all files of a folder, as kubectl reads them."""
         kubectl = build.binaries(("kubectl",)) / "kubectl"
         command = [str(kubectl), f"--kubeconfig={self.server.kubeconfig}", "create", "--dry-run=client", "-o=json"]
         done = subprocess.run([*command, "-f", str(path)], capture_output=True, text=True, check=False)
@@ -148,7 +148,10 @@ def manager(server: Server) -> Iterator[Manager]:
 
 
 def source() -> Path:
-    """The folder of the module that the manager is built from; downloaded where it is not, as ``go.sum`` pins it."""
+    """Return the folder of the module that the manager is built from.
+
+    It is downloaded where it is absent, as ``go.sum`` pins it.
+    """
     module = recipe.KUEUE
     command = [go.command(print), "mod", "download", "-json", module.main]
     done = subprocess.run(command, cwd=module.folder, capture_output=True, text=True, check=False)
@@ -218,7 +221,7 @@ def _conversion(client: dict[str, str]) -> dict[str, Any]:
 
 
 def _documents(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON documents of a text, of which lists are taken apart."""
+    """Yield the JSON documents of a text, of which lists are taken apart."""
     decoder, at = json.JSONDecoder(), 0
     while (at := at + len(text[at:]) - len(text[at:].lstrip())) < len(text):
         document, at = decoder.raw_decode(text, at)

@@ -130,7 +130,7 @@ def _status(template: str) -> dict[str, Any]:
 
 
 def stages() -> list[dict[str, Any]]:
-    """What kwok does to nodes and pods. No two stages apply to an object at a time: kwok would throw a die."""
+    """Return what kwok does to nodes and pods. No two stages apply to an object at a time: kwok would throw a die."""
     lives, running = _lacks(_DELETED), _is(_PHASE, "Running")
     lasting, ending = _lacks(_annotation(EXIT_CODE)), _has(_annotation(EXIT_CODE))
     healthy, hanging = _lacks(_annotation(HANGS)), _has(_annotation(HANGS))

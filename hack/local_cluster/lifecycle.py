@@ -54,7 +54,7 @@ def up(name: str, count: int, kubernetes: str | None = None) -> Cluster:
 
 
 def up_kind(name: str, kubernetes: str | None = None) -> Cluster:
-    """The same by kind, with its fixed number of workers."""
+    """Start the same by kind, with its fixed number of workers."""
     kind.require()
     minor = recipe.release(kubernetes).minor
 
@@ -96,7 +96,7 @@ def _up(
 
 
 def _told(node_kind: str, count: int, kubernetes: str) -> str:
-    """What a cluster consists of, for people."""
+    """Return what a cluster consists of, for people."""
     return f"{count} {node_kind} nodes{f' of Kubernetes {kubernetes}' if kubernetes else ''}"
 
 
@@ -116,7 +116,7 @@ def _claim(name: str, count: int, kubernetes: str) -> Cluster:
 
 
 def control_plane(cluster: Cluster, binaries: Path) -> ControlPlane:
-    """A control plane on free ports."""
+    """Return a control plane on free ports."""
     # The bridge's end on this machine: only this machine and the nodes reach it.
     address = cluster.network.host
     etcd, peer = process.free_ports(2)
@@ -200,7 +200,7 @@ def _keep_logs(cluster: Cluster) -> Path:
 
 
 def require(name: str) -> Cluster:
-    """The cluster of that name. Raises ClusterError unless it is up."""
+    """Return the cluster of that name. Raises ClusterError unless it is up."""
     cluster = load(name)
     if cluster is None or not is_up(cluster):
         raise ClusterError(f"cluster {name} is not up: run `cluster up` (make cluster-up)")
@@ -208,8 +208,10 @@ def require(name: str) -> Cluster:
 
 
 def node_command(name: str, action: str, index: int, wait: bool = True, kubernetes: str | None = None) -> None:
-    """``kill`` pulls the plug, ``up`` switches (or adds) the node on, ``cut`` and ``join`` are for its cable,
-    ``deafen`` and ``hear`` for its way to the API server alone.
+    """Run a command on a node.
+
+    ``kill`` pulls the plug, ``up`` switches (or adds) the node on, ``cut`` and ``join`` are for its cable, ``deafen``
+    and ``hear`` for its connection to the API server alone.
 
     ``kubernetes`` is the minor of the node's programs for ``up``, by default the cluster's own.
     """
@@ -282,7 +284,7 @@ def network_policies(name: str, enforced: bool) -> list[str]:
 
 
 def status(name: str) -> str:
-    """What there is and how it does, for people."""
+    """Return what there is and how it does, for people."""
     cluster = load(name)
     if cluster is None:
         return f"cluster {name}: down"

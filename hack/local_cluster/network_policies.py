@@ -61,7 +61,7 @@ def ignore(cluster: Cluster, daemons: Daemons) -> list[str]:
 
 
 def write_image(archive: Path, program: Path) -> None:
-    """The program alone, which is linked statically."""
+    """Write an image of the program alone, which is linked statically."""
     layer = images.Layer()
     layer.file("netpol", program.read_bytes(), 0o755)
     images.write_archive(archive, {IMAGE: {"Entrypoint": ["/netpol"]}}, layer.bytes())
@@ -125,8 +125,10 @@ def _object(api_version: str, kind: str, **content: Any) -> dict[str, Any]:
 
 
 def rules(cluster: Cluster) -> Iterator[list[str]]:
-    """As the program's own rules: neither what the node itself sends, kubelet's probes among it, nor what belongs to a
-    connection that was let in."""
+    """Yield the rules, as the program's own are.
+
+    They select neither what the node itself sends, kubelet's probes among it, nor what belongs to an open connection.
+    """
     yield ["-A", _CHAIN, "-m", "owner", "--uid-owner", "0", "-j", "RETURN"]
     yield ["-A", _CHAIN, "-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "-j", "RETURN"]
     for index in range(1, MAX_NODES + 1):

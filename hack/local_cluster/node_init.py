@@ -33,7 +33,7 @@ def mount(*args: str | Path) -> None:
 
 
 def own_mounts(state: Path, binaries: Path, node: str) -> None:
-    """The node's view of the file system: the host's, with /proc, /sys, /run and a few folders of its own."""
+    """Mount the node's view of the file system: the host's, with its own /proc, /sys, /run and a few folders."""
     trees = cgroups.of_this_machine()
     mount("--make-rshared", "/")
     mount("-t", "proc", "proc", "/proc")

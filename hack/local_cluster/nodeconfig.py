@@ -82,7 +82,7 @@ def cni(network: Network, index: int) -> dict[str, Any]:
 
 
 def snapshotter(state_filesystem: str) -> str:
-    """An overlay cannot be the upper layer of an overlay: inside another container, files are copied instead."""
+    """Return the snapshotter: inside another container files are copied, since an overlay cannot be on an overlay."""
     return "native" if state_filesystem in ("overlay", "overlayfs", "fuse.fuse-overlayfs") else "overlayfs"
 
 
@@ -112,7 +112,7 @@ disabled_plugins = {disabled}
 
 
 def oci_runtime(python: str) -> str:
-    """The script containerd calls as runc. Only `create` needs Python; the rest goes straight through."""
+    """Return the script containerd calls as runc. Only `create` needs Python; the rest goes straight through."""
     return f"""#!/bin/sh
 for word; do
   if [ "$word" = create ]; then exec {python} -I -S {HOME}/etc/oci_runtime.py "$@"; fi

@@ -147,7 +147,7 @@ def load_image(cluster: Cluster, archive: Path, daemons: Daemons) -> list[str]:
 
 
 def log(index: int) -> str:
-    """The name of the log that says why a node is not Ready."""
+    """Return the name of the log that says why a node is not Ready."""
     return f"{node_name(index)}.kubelet"
 
 

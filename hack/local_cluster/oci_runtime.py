@@ -14,9 +14,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def with_host_mounts(spec: dict[str, Any], sources: list[str], below: str = "") -> dict[str, Any]:
-    """The OCI spec with a read-only bind mount for every source, each before the pod's mounts below it and after those
-    above it: neither a checkout under /tmp nor a volume below a host path is hidden by the other. ``below``: the folder
-    of the node that has the host's files.
+    """Return the OCI spec with a read-only bind mount for every source.
+
+    Each is before the pod's mounts below it and after those above it: neither a checkout under /tmp nor a volume below
+    a host path is hidden by the other. ``below``: the folder of the node that has the host's files.
     """
     mounts = list(spec.get("mounts", []))
     for source in reversed(sources):

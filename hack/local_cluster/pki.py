@@ -64,8 +64,11 @@ def _signed(folder: Path, name: str, subject: str, extensions: str) -> None:
 
 
 def create(folder: Path, addresses: Sequence[str]) -> None:
-    """A CA, the API server's certificate for ``addresses``, its client certificate for kubelets, and the key
-    that signs service account tokens. All in ``folder``, readable by its owner only."""
+    """Create a CA and what it signs, all in ``folder``, readable by its owner only.
+
+    That is the API server's certificate for ``addresses``, its client certificate for kubelets, and the key that signs
+    service account tokens.
+    """
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     _private_key(folder / "ca.key")
     _openssl(
@@ -92,7 +95,7 @@ def certificate(folder: Path, name: str, host: str) -> tuple[Path, Path]:
 
 
 def authority(folder: Path, host: str) -> None:
-    """A CA of its own in ``folder`` that is called ``host``, with the kind of key that Go's older readers take."""
+    """Create another CA in ``folder`` that is called ``host``, with the kind of key that Go's older readers take."""
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     _openssl("genrsa", "-traditional", "-out", folder / "ca.key", "2048")
     _openssl(
@@ -107,7 +110,9 @@ def server_certificate(folder: Path, name: str, alternatives: Sequence[str]) -> 
 
 
 def write_users(pki: Path, kubeconfigs: Path, server: str, users: Sequence[User]) -> None:
-    """A fresh token each, in ``tokens.csv`` for the API server and in ``<file>.kubeconfig`` for the user.
+    """Write a fresh token for each user.
+
+    It is in ``tokens.csv`` for the API server and in ``<file>.kubeconfig`` for the user.
 
     Kubeconfigs are written as JSON, which is YAML, so that the standard library can read them back.
     """
@@ -122,7 +127,7 @@ def write_users(pki: Path, kubeconfigs: Path, server: str, users: Sequence[User]
 
 
 def kubeconfig(cluster: Mapping[str, Any], user: str, token: str) -> dict[str, Any]:
-    """A kubeconfig for the holder of a token. ``cluster`` names the server and its authority."""
+    """Return a kubeconfig for the holder of a token. ``cluster`` names the server and its authority."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

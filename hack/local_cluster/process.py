@@ -80,7 +80,7 @@ class Daemons:
         return process
 
     def get(self, name: str) -> Process | None:
-        """The process started under that name, dead or alive; None when there was none."""
+        """Return the process started under that name, dead or alive; None when there was none."""
         try:
             return Process(**json.loads((self.pids / f"{name}.json").read_text()))
         except FileNotFoundError:
@@ -93,7 +93,7 @@ class Daemons:
         return self.logs / f"{name}.log"
 
     def tail(self, name: str, lines: int = 8) -> str:
-        """The last lines of the process's log."""
+        """Return the last lines of the process's log."""
         try:
             text = self.log(name).read_text(errors="replace")
         except FileNotFoundError:

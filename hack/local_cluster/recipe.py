@@ -52,7 +52,7 @@ class Module:
         return MODULES / self.name
 
     def version(self) -> str:
-        """The pinned version, without the `v`. Raises ClusterError when ``go.mod`` requires no such module."""
+        """Return the pinned version, without the `v`. Raises ClusterError when ``go.mod`` requires no such module."""
         text = (self.folder / "go.mod").read_text()
         found = re.search(rf"^(?:require )?\s*{re.escape(self.main)} v(\S+)", text, re.MULTILINE)
         if found is None:
@@ -166,17 +166,20 @@ class Release:
         return [self.kubernetes, ETCD, CONTAINERD, CNI, HELM, KWOK]
 
     def module_of(self, program: str) -> Module | None:
-        """The module that has ``program``; None for `pause` and `runc`, which come from elsewhere."""
+        """Return the module that has ``program``; None for `pause` and `runc`, which come from elsewhere."""
         modules = [*self.modules(), KUBEADM[self.minor], KIND, CRICTL, COREDNS, KUEUE, NETWORK_POLICIES]
         return next((module for module in modules if program in module.programs), None)
 
     def key(self) -> str:
-        """The name of the cache folder that holds all programs of this release."""
+        """Return the name of the cache folder that holds all programs of this release."""
         return _named(self.version, [[module.key() for module in self.modules()], pause_source().read_text()])
 
 
 def release(minor: str | None = None) -> Release:
-    """The release of that minor; else ``$KUBERNETES``, else the newest. Raises ClusterError for one not built here."""
+    """Return the release of that minor; else ``$KUBERNETES``, else the newest.
+
+    Raises ClusterError for a minor that is not built here.
+    """
     chosen = minor or os.environ.get("KUBERNETES") or MINORS[-1]
     if chosen not in MINORS:
         raise ClusterError(f"KUBERNETES={chosen}: {', '.join(MINORS[:-1])} and {MINORS[-1]} are built here")
@@ -184,7 +187,7 @@ def release(minor: str | None = None) -> Release:
 
 
 def node_release(server: str, asked: str | None) -> Release:
-    """The release of a node's programs below an API server of minor ``server``; by default the same.
+    """Return the release of a node's programs below an API server of minor ``server``; by default the same.
 
     Raises ClusterError for one that Kubernetes does not support: a kubelet is never newer than its API server, and at
     most three minors older.

@@ -33,20 +33,22 @@ class ClusterError(Exception):
 
 
 def cache_dir() -> Path:
-    """The cache folder: ``$RLJOB_CACHE``, else ``$XDG_CACHE_HOME``, else ``~/.cache``, then ``rljob``."""
+    """Return the cache folder: ``$RLJOB_CACHE``, else ``$XDG_CACHE_HOME``, else ``~/.cache``, then ``rljob``."""
     base = os.environ.get("RLJOB_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base).expanduser().resolve() / "rljob"
 
 
 def venv_dir() -> Path:
-    """The virtual environment whose Python the pods run: ``$VIRTUAL_ENV``, else the checkout's ``.venv``."""
+    """Return the virtual environment whose Python the pods run: ``$VIRTUAL_ENV``, else the checkout's ``.venv``."""
     return Path(os.environ.get("VIRTUAL_ENV") or ROOT / ".venv").absolute()
 
 
 @dataclass(frozen=True)
 class Network:
-    """One /16 for everything: nodes in 10.N.0.0/24, pods of node i in 10.N.i.0/24, Services in 10.N.200.0/22, which
-    are virtual addresses that nothing routes.
+    """One /16 for everything.
+
+    Nodes are in 10.N.0.0/24, pods of node i in 10.N.i.0/24, Services in 10.N.200.0/22, which are virtual addresses that
+    nothing routes.
     """
 
     octet: int
@@ -73,8 +75,11 @@ class Network:
 
     @property
     def mac(self) -> str:
-        """Return the bridge's address. A bridge without one takes that of its lowest port: after each removal of that
-        port the API server behind the bridge would be unreachable for some seconds."""
+        """Return the bridge's address.
+
+        A bridge without one takes that of its lowest port: after each removal of that port the API server behind the
+        bridge would be unreachable for some seconds.
+        """
         return f"02:00:00:00:{self.octet:02x}:01"
 
     def node(self, index: int) -> str:
@@ -129,7 +134,7 @@ class Cluster:
         return self.state / "admin.kubeconfig"
 
     def node(self, index: int) -> str:
-        """The name of a node; kind names its own."""
+        """Return the name of a node; kind names its own."""
         if self.kind == "kind":
             return f"{self.identity}-worker{'' if index == 1 else index}"
         return node_name(index)
@@ -150,7 +155,7 @@ def node_name(index: int) -> str:
 
 
 def node_index(name: str) -> int:
-    """The index in a node's name; kind does not count its first one."""
+    """Return the index in a node's name; kind does not count its first one."""
     digits = re.search(r"\d*$", name)
     return int((digits and digits[0]) or 1)
 
@@ -160,8 +165,10 @@ def state_dir(name: str) -> Path:
 
 
 def load(name: str) -> Cluster | None:
-    """The cluster of that name, or None when there is none. What another version of this tool noted besides is left
-    out: any of them takes a cluster down by what all of them note."""
+    """Return the cluster of that name, or None when there is none.
+
+    Fields from another version of this tool are left out: every version can take a cluster down by the common fields.
+    """
     try:
         raw = json.loads((state_dir(name) / "cluster.json").read_text())
     except FileNotFoundError:
@@ -178,7 +185,7 @@ def existing() -> list[Cluster]:
 
 
 def free_octet(taken: Iterable[int], routed: Iterable[str]) -> int:
-    """The first second octet whose 10.N.0.0/16 no other cluster has and no route of this machine overlaps."""
+    """Return the first second octet whose 10.N.0.0/16 no other cluster has and no route of this machine overlaps."""
     used = set(taken)
     networks = [n for n in map(ipaddress.ip_network, routed) if n.version == 4 and n.prefixlen]
     for octet in _OCTETS:
@@ -219,7 +226,7 @@ def locked(what: str, timeout: float = 1800, waiting: str = "") -> Iterator[None
 
 
 def _take(path: Path) -> IO[str] | None:
-    """The file, open and locked; None while another process has it."""
+    """Return the file, open and locked; None while another process has it."""
     handle = open(path, "w")  # noqa: SIM115
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

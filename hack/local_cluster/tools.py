@@ -8,5 +8,5 @@ from . import build, recipe
 
 
 def folder() -> Path:
-    """The folder with ``kubectl`` and ``helm``, built first when it is not there yet. Raises ClusterError."""
+    """Return the folder with ``kubectl`` and ``helm``, built first when it is not there yet. Raises ClusterError."""
     return build.binaries(recipe.TOOLS)

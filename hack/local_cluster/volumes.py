@@ -40,7 +40,7 @@ def volume(name: str, path: Path, reclaim: str) -> dict[str, Any]:
 
 
 def recycler() -> dict[str, Any]:
-    """The pod that empties a released volume, so that the next claim can have it."""
+    """Return the pod that empties a released volume, so that the next claim can have it."""
     container = {
         "name": "recycle",
         "image": RUNTIME_IMAGE,
@@ -59,7 +59,7 @@ def recycler() -> dict[str, Any]:
 
 
 def prepare(cluster: Cluster) -> None:
-    """The folders, open to every user as pods run as any, and the template the controller manager reads."""
+    """Create the folders, open to every user as pods run as any, and the template that the controller manager reads."""
     for index in range(1, COUNT + 1):
         folder = cluster.volumes / f"pv-{index}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def prepare(cluster: Cluster) -> None:
 
 
 def objects(where: Path, reclaim: str) -> list[dict[str, Any]]:
-    """The StorageClass and its volumes, whose folders lie in ``where`` on every node."""
+    """Return the StorageClass and its volumes, whose folders lie in ``where`` on every node."""
     names = [f"pv-{index}" for index in range(1, COUNT + 1)]
     return [storage_class(), *(volume(name, where / name, reclaim) for name in names)]
 
