@@ -17,7 +17,7 @@ PYTHON ?= python3
 
 BASE ?= HEAD
 
-.PHONY: help setup demo chaos check unit test test-all gpu lint docs reference down cluster-up cluster-down bench
+.PHONY: help setup demo chaos check unit test test-all mutants gpu lint docs reference down cluster-up cluster-down bench
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1\t/' | expand -t 18
@@ -42,6 +42,9 @@ test:  ## lint and tests of every kind, a row of each slow family, 40 mutants; P
 
 test-all:  ## every row of every test, on every Kubernetes minor, and every mutant
 	@CLUSTER=$(CLUSTER) hack/test test-all
+
+mutants: setup  ## every mutant, in copies of the tree; PACKAGE=relay: those of one package
+	@$(RUN) python -m hack.mutants $(if $(PACKAGE),--package $(PACKAGE))
 
 gpu:  ## the tests that need an NVIDIA GPU; PYTHON=… with this folder installed: pip install -e '.[runtime,vllm,dev]'
 	@$(PYTHON) -m pytest -q -m gpu tests/gpu

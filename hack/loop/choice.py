@@ -32,8 +32,9 @@ FOLDERS = (
     ("hack/local_cluster/", ("hack.local_cluster",)),
     ("hack/kind/", ("hack.local_cluster",)),
     ("hack/loop/", ("hack.loop",)),
-    ("tests/sabotage/", ("hack.mutants", "docs")),
     ("tests/conftest.py", ("",)),
+    # Where mutants stand, and the tests that they name.
+    *((root, ("hack.mutants",)) for root in ("crds/", "operator/", "runtime/", "bench/", "hack/chaos/", "tests/")),
 )
 """A path's beginning, and the folders of the tests that read such files, which no import shows. They are folders of
 `tests/`, or of one of its kinds; the empty name is all of them."""

@@ -45,7 +45,7 @@ def everything(environment: Mapping[str, str], every_row: bool = False) -> list[
         ),
         _pytest("engine", "engine and not (cluster or realnodes)", ("tests",), every_row, False, *_in_processes("2")),
         *([_pytest("all minors", "all_minors", ("tests",), True)] if every_row else []),
-        Part("mutants", ("python", "tests/sabotage/run.py", *([] if every_row else ["--canaries"]))),
+        Part("mutants", ("python", "-m", "hack.mutants", *([] if every_row else ["--canaries"]))),
     ]
 
 

@@ -1,4 +1,4 @@
-"""What the documents point at is there: files, headings, modules, tests and sabotages."""
+"""What the documents point at is there: files, headings, modules, tests and mutants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sabotage.mutants import MUTANTS
+from hack.mutants.registry import every
 from tests.support.docs import DOCS, INDEX, PAGES, text_of
 from tests.support.paths import ROOT
 
@@ -19,7 +19,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 TEST = re.compile(r"`((?:[\w.-]+/)*test_\w+\.py|tests/[\w/.-]+)(?:::\w+)?`")
 FOLDERS = ("bench", "charts", "crds", "examples", "hack", "operator", "runtime")
 ENDS = {".py", ".yaml", ".yml", ".tpl", ".txt", ".md", ""}
-SABOTAGES = re.compile(r"Sabotages?: (.*?\.)$", re.DOTALL | re.MULTILINE)
+MUTANTS = re.compile(r"Mutants?: (.*?\.)$", re.DOTALL | re.MULTILINE)
 
 
 def headings(page: Path) -> set[str]:
@@ -78,7 +78,7 @@ def test_pages_that_are_named_in_texts_of_the_sources_exist() -> None:
 
 
 @pytest.mark.parametrize("note", NOTES, ids=lambda note: note.name)
-def test_sabotages_that_a_note_names_exist(note: Path) -> None:
-    names = {mutant.name for mutant in MUTANTS}
-    told = [part for found in SABOTAGES.findall(text_of(note)) for part in re.findall(r"\*([^*]+)\*", found)]
+def test_mutants_that_a_note_names_exist(note: Path) -> None:
+    names = {mutant.name for mutant in every()}
+    told = [part for found in MUTANTS.findall(text_of(note)) for part in re.findall(r"\*([^*]+)\*", found)]
     assert [name for name in (" ".join(part.split()) for part in told) if name not in names] == []

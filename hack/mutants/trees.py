@@ -1,0 +1,104 @@
+"""Trees: copies of the working tree, in which mutants are applied and tests run.
+
+The working tree itself is never changed, so an interrupted run leaves nothing to restore.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+from .application import apply
+from .mutant import Mutant
+from .targets import file_of
+
+COPIED = ("crds", "operator", "runtime", "bench", "hack", "charts", "examples", "docs", "tests", "pyproject.toml")
+PACKAGES = ("crds", "operator", "runtime", "bench")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in tests/conftest.py, for concurrent runs
+FORKS = multiprocessing.get_context("forkserver")
+"""Where the runs of pytest come from: the imports that cost most are made once."""
+PRELOADED = ("pytest", "hypothesis", "numpy", "pydantic", "sympy", "torch", "transformers.models.llama.modeling_llama")
+SECONDS = 600.0
+"""Limit of one mutant's tests."""
+KILLED = -9
+
+
+class Trees:
+    """Copies of the tree below a folder. Each serves one run at a time."""
+
+    def __init__(self, root: Path, folder: Path, number: int, preloaded: Sequence[str] = PRELOADED) -> None:
+        FORKS.set_forkserver_preload(list(preloaded))
+        self._free: SimpleQueue[Path] = SimpleQueue()
+        for index in range(number):
+            self._free.put(_copy(root, folder / str(index)))
+
+    def test(self, tests: tuple[str, ...], limit: float) -> tuple[int, str]:
+        """Run tests without a mutant. Returns pytest's exit status and output."""
+        with self._one() as tree:
+            return _pytest(tree, tests, limit)
+
+    def test_with(self, mutant: Mutant) -> tuple[int, str]:
+        """Run a mutant's tests with the mutant. Raises `BadMutant` if it does not fit the code."""
+        with self._one() as tree:
+            path = tree / file_of(mutant.module, tree)
+            original = path.read_text(encoding="utf-8")
+            path.write_text(apply(mutant, original), encoding="utf-8")
+            try:
+                return _pytest(tree, mutant.tests, SECONDS)
+            finally:
+                path.write_text(original, encoding="utf-8")
+
+    def stop(self) -> None:
+        """End the runs that are going on."""
+        for run in multiprocessing.active_children():
+            run.kill()
+
+    @contextmanager
+    def _one(self) -> Iterator[Path]:
+        tree = self._free.get()
+        try:
+            yield tree
+        finally:
+            self._free.put(tree)
+
+
+def _copy(root: Path, tree: Path) -> Path:
+    tree.mkdir()
+    for part in COPIED:
+        source = root / part
+        (shutil.copytree if source.is_dir() else shutil.copy2)(source, tree / part)
+    return tree
+
+
+def _pytest(tree: Path, tests: tuple[str, ...], limit: float) -> tuple[int, str]:
+    output = tree / "pytest.log"
+    run = FORKS.Process(target=_session, args=(tree, tests, output))
+    run.start()
+    run.join(limit)
+    if run.exitcode is None:
+        run.kill()
+        run.join()
+    status = KILLED if run.exitcode is None else run.exitcode
+    return status, output.read_text(encoding="utf-8", errors="replace")
+
+
+def _session(tree: Path, tests: tuple[str, ...], output: Path) -> None:
+    """The child's part. Nothing of the product was imported before the fork, so the tree's files are what runs."""
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.chdir(tree)
+    packages = [str(tree / part) for part in PACKAGES]
+    # The copy's packages come before the editable install. No bytecode: a mutant can keep a file's size and second.
+    sys.path[:0] = [str(tree), *packages]
+    sys.dont_write_bytecode = True
+    os.environ |= {"PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1"}
+    import pytest
+
+    sys.exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests])))

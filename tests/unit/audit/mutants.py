@@ -1,0 +1,43 @@
+"""Mutants of rljob_runtime.audit."""
+
+from hack.mutants import Mutant
+
+HISTORIES = "tests/unit/audit/test_histories.py"
+
+MUTANTS = (
+    Mutant(
+        name="the history check believes that what was assigned was trained on",
+        target="rljob_runtime.audit.asynchronous:_draw",
+        before="draw.outcome is None and draw.step is not None and draw.step != updates.ended + 1",
+        after="False",
+        tests=(
+            (
+                f"{HISTORIES}::test_what_is_wrong_with_groups_is_told_with_its_"
+                "key[it is assigned to an update that is over]"
+            ),
+        ),
+    ),
+    Mutant(
+        name="the history check lets a response be trained on twice",
+        target="rljob_runtime.audit.on_policy:_RESPONSES",
+        before="HAVING COUNT(*) > 1",
+        after="HAVING COUNT(*) > 2",
+        text=True,
+        tests=(f"{HISTORIES}::test_what_is_wrong_with_rounds_is_told_with_its_key[a response is trained on twice]",),
+        canary=True,
+    ),
+    Mutant(
+        name="the history check does not count what the cursor passed",
+        target="rljob_runtime.audit.updates:passed_over",
+        before="missing > skipped",
+        after="False",
+        tests=(f"{HISTORIES}::test_what_is_wrong_with_rounds_is_told_with_its_key[a prompt is gone]",),
+    ),
+    Mutant(
+        name="the audit does not look at pruned sums",
+        target="rljob_runtime.audit.updates:Updates.gaps",
+        before="yield from self.pruned.findings()",
+        after="",
+        tests=("tests/unit/coordinator/store/test_pruning.py::test_what_is_wrong_with_the_sums_is_found",),
+    ),
+)

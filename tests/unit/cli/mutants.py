@@ -1,0 +1,21 @@
+"""Mutants of rljob_runtime.cli."""
+
+from hack.mutants import Mutant
+
+MUTANTS = (
+    Mutant(
+        name="a round is foretold as if each size had as many replicas",
+        target="rljob_runtime.cli.profile_start:JobRound.start",
+        before="rollout.slots // size",
+        after="rollout.slots",
+        tests=("tests/unit/rollout/profiling/test_profiler.py::test_the_size_to_start_at_is_told_and_written",),
+        canary=True,
+    ),
+    Mutant(
+        name="brackets in a message are taken for a style",
+        target="rljob_runtime.cli.screen:screen",
+        before="markup=False, emoji=False",
+        after="",
+        tests=("tests/unit/cli/run/test_command.py::test_a_message_is_shown_as_it_is_written_and_in_one_line",),
+    ),
+)

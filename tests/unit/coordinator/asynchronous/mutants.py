@@ -1,0 +1,87 @@
+"""Mutants of rljob_runtime.coordinator.asynchronous."""
+
+from hack.mutants import Mutant
+
+RUNS = "tests/simulation/test_runs.py"
+LOOP = "tests/unit/coordinator/asynchronous/test_loop.py"
+
+MUTANTS = (
+    Mutant(
+        name="the attempt of a move is not reserved",
+        target="rljob_runtime.coordinator.asynchronous.dispatch:Dispatcher.migrate",
+        before="await self._store.do(lambda s: s.experience.launched(reserved))",
+        after="assert reserved",
+        tests=(
+            f"{RUNS}::test_seeds_hold_every_invariant",
+            f"{LOOP}::test_the_last_long_responses_move_together",
+        ),
+    ),
+    Mutant(
+        name="a response that moves begins anew",
+        target="rljob_runtime.coordinator.asynchronous.dispatch:Dispatcher._request",
+        before="prefix_token_ids=prefix",
+        after="",
+        tests=(
+            (
+                "tests/integration/coordinator/test_repack.py::test_a_response_that_moved_is_of_one_version_and_"
+                "goes_on_where_it_was[Reference]"
+            ),
+        ),
+    ),
+    Mutant(
+        name="what a lost version costs is not told",
+        target="rljob_runtime.coordinator.asynchronous.generation:AsyncGeneration._requeue_orphaned",
+        before="self.stats.lost_version_tokens += lost",
+        after="",
+        tests=(f"{LOOP}::test_a_group_whose_weights_are_gone_is_drawn_again_and_counted",),
+    ),
+    Mutant(
+        name="groups whose weights are gone wait for ever",
+        target="rljob_runtime.coordinator.asynchronous.generation:AsyncGeneration._requeue_orphaned",
+        before="await self._requeue(prompts, VERSION_GONE)",
+        after="0",
+        tests=(f"{LOOP}::test_a_group_whose_weights_are_gone_is_drawn_again_and_counted",),
+    ),
+    Mutant(
+        name="a trainer that waits gets no more groups",
+        target="rljob_runtime.coordinator.asynchronous.loop:AsyncLoop._close",
+        before="clock.part(0) / clock.total if clock.total else 0.0",
+        after="0.0",
+        tests=(f"{LOOP}::test_as_many_groups_are_open_as_the_trainer_needs",),
+    ),
+    Mutant(
+        name="a coordinator that comes back begins with the first capacity",
+        target="rljob_runtime.coordinator.asynchronous.loop:AsyncLoop.begin",
+        before="self._buffer.restore_capacity(boundary.report.capacity_prompts)",
+        after="pass",
+        tests=(f"{LOOP}::test_a_restarted_coordinator_keeps_the_in_flight_limit",),
+    ),
+    Mutant(
+        name="a leaving machine is let go with its work",
+        target="rljob_runtime.coordinator.asynchronous.loop:AsyncLoop._apply_commands",
+        before="keep=self.generation.retire(leaving)",
+        after="",
+        tests=(f"{LOOP}::test_a_machine_that_is_to_leave_ends_its_work_first",),
+    ),
+    Mutant(
+        name="what a lost trainer had consumed is not given back",
+        target="rljob_runtime.coordinator.asynchronous.loop:AsyncLoop.begin",
+        before="await self.generation.reload()",
+        after="pass",
+        tests=(f"{LOOP}::test_rollouts_continue_while_the_trainer_restarts",),
+    ),
+    Mutant(
+        name="groups are not assigned before they are trained on",
+        target="rljob_runtime.coordinator.asynchronous.loop:AsyncLoop._groups",
+        before="await store.do(lambda s: s.experience.assign(step, assigned))",
+        after="pass",
+        tests=(f"{LOOP}::test_a_job_runs_to_its_end",),
+    ),
+    Mutant(
+        name="weights are asked for that a trainer ahead of the store no longer has",
+        target="rljob_runtime.coordinator.asynchronous.loop:AsyncLoop.advance",
+        before="self._commands.step is not None",
+        after="True",
+        tests=(f"{RUNS}::test_an_unreported_update_is_kept",),
+    ),
+)

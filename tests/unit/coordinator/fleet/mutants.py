@@ -1,0 +1,166 @@
+"""Mutants of rljob_runtime.coordinator.fleet."""
+
+from hack.mutants import Mutant
+
+BROADCAST = "tests/unit/coordinator/fleet/test_broadcast.py"
+FAILURE_DETECTOR = "tests/unit/coordinator/fleet/test_failure_detector.py"
+LAYOUTS = "tests/unit/coordinator/fleet/test_layouts.py"
+MEMBERSHIP = "tests/unit/coordinator/fleet/test_membership.py"
+LOANS = "tests/unit/coordinator/stream_training/test_loans.py"
+
+MUTANTS = (
+    Mutant(
+        name="what everybody holds is on its way",
+        target="rljob_runtime.coordinator.fleet.broadcast:Broadcast.push_to_relays",
+        before="clock() if is_new else None",
+        after="clock()",
+        tests=(f"{BROADCAST}::test_a_version_that_is_shipped_again_takes_no_time",),
+    ),
+    Mutant(
+        name="there is always somebody for the chain",
+        target="rljob_runtime.coordinator.fleet.broadcast:Broadcast.push_to_relays",
+        before="not chained or not self._all_members(chained)",
+        after="not self._all_members(chained)",
+        tests=(f"{BROADCAST}::test_all_machines_fail_while_the_chain_closes_over_the_first",),
+    ),
+    Mutant(
+        name="neighbours are forgotten when the chain closes",
+        target="rljob_runtime.coordinator.fleet.failure_detector:FailureDetector.suspect",
+        before="self._chain()",
+        after="()",
+        tests=(f"{FAILURE_DETECTOR}::test_the_neighbours_in_the_chain_as_it_was_are_asked",),
+    ),
+    Mutant(
+        name="a process that ended has two witnesses",
+        target="rljob_runtime.coordinator.fleet.failure_detector:FailureDetector._probe",
+        before="suspected.suspicion.with_report(neighbour.name, reached)",
+        after="suspected.suspicion.with_report(neighbour.name, False)",
+        tests=(f"{FAILURE_DETECTOR}::test_a_process_that_ended_on_a_machine_that_lives_has_one_witness",),
+    ),
+    Mutant(
+        name="a machine that keeps failing is absolved when it works",
+        target="rljob_runtime.coordinator.fleet.failure_detector:FailureDetector.record_success",
+        before="suspected is not None and suspected.suspicion.reason != KEEPS_FAILING",
+        after="suspected is not None",
+        tests=(f"{FAILURE_DETECTOR}::test_a_working_machine_that_failed_again_too_soon_is_replaced",),
+    ),
+    Mutant(
+        name="a machine that is called back is not fed",
+        target="rljob_runtime.coordinator.fleet.fleet:Fleet.end_loan",
+        before="reload and machine.loaded_version is None",
+        after="False",
+        tests=(f"{LOANS}::test_a_machine_that_is_called_back_generates_again_on_its_accelerators",),
+    ),
+    Mutant(
+        name="a former incarnation keeps the machine's memory",
+        target="rljob_runtime.coordinator.fleet.fleet:Fleet._find",
+        before="await self._end_former(member)",
+        after="",
+        tests=("tests/unit/coordinator/fleet/test_absent_machines.py",),
+    ),
+    Mutant(
+        name="the processes of a silent machine are ended at once",
+        target="rljob_runtime.coordinator.fleet.fleet:Fleet._run_machine",
+        before="machine.loss_reason == SILENT",
+        after="machine.loss_reason is None",
+        tests=(f"{FAILURE_DETECTOR}::test_a_machine_that_answers_again_is_absolved_and_keeps_its_processes",),
+    ),
+    Mutant(
+        name="the chain stays open until the next version",
+        target="rljob_runtime.coordinator.fleet.fleet:Fleet.mark_lost",
+        before="self._detector.start(self._broadcast.repair_chain())",
+        after="pass",
+        tests=(f"{FAILURE_DETECTOR}::test_a_machine_that_is_gone_has_two_witnesses_within_seconds",),
+    ),
+    Mutant(
+        name="commands to a replica that is lost are waited for",
+        target="rljob_runtime.coordinator.fleet.fleet:Fleet.run_while_member",
+        before="call if machine is None else machine.run_while_member(call)",
+        after="call",
+        tests=(f"{MEMBERSHIP}::test_a_command_to_a_lost_replica_does_not_wait",),
+    ),
+    Mutant(
+        name="seats are laid out while the worker holds the memory",
+        target="rljob_runtime.coordinator.fleet.layouts:Layouts.apply",
+        before="await release_accelerators(machine, self._term)",
+        after="pass",
+        tests=(f"{LOANS}::test_a_restarted_coordinator_ends_loans_before_it_switches_layouts",),
+    ),
+    Mutant(
+        name="nobody makes room for a wider layout",
+        target="rljob_runtime.coordinator.fleet.layouts:Layouts._switch",
+        before=(
+            "await asyncio.gather(*(one.release_accelerators(self._term, tensor_parallel) for one in machine.replicas))"
+        ),
+        after="pass",
+        tests=(f"{LAYOUTS}::test_an_accelerator_works_for_one_engine_at_a_time",),
+    ),
+    Mutant(
+        name="a machine without any layout is not told",
+        target="rljob_runtime.coordinator.fleet.layouts:Layouts._report",
+        before="[one.reason for one in self._unable.values()]",
+        after="[]",
+        tests=(f"{LAYOUTS}::test_a_machine_without_a_layout_joins_when_its_engines_start",),
+    ),
+    Mutant(
+        name="machines that cannot start their engines are waited for for ever",
+        target="rljob_runtime.coordinator.fleet.layouts:Layouts.unable_to_start",
+        before="bool(failures)",
+        after="False",
+        tests=(f"{LAYOUTS}::test_a_job_whose_machines_start_no_engine_ends_with_their_error",),
+    ),
+    Mutant(
+        name="machines that are still to come are thought to be unable",
+        target="rljob_runtime.coordinator.fleet.layouts:Layouts.unable_to_start",
+        before="{*machines, *self._members}",
+        after="machines",
+        tests=(f"{LAYOUTS}::test_one_bad_machine_does_not_end_a_job_before_the_others_join",),
+    ),
+    Mutant(
+        name="a machine's next pod is thought to be unable",
+        target="rljob_runtime.coordinator.fleet.layouts:Layouts.remove",
+        before="self._unable.pop(machine, None)",
+        after="",
+        tests=(f"{LAYOUTS}::test_what_a_machine_refused_is_no_word_of_its_next_pod",),
+    ),
+    Mutant(
+        name="a lent machine is laid out when a newcomer is fed",
+        target="rljob_runtime.coordinator.fleet.weights:FleetWeights._load",
+        before="machine.loaned",
+        after="False",
+        tests=(f"{LOANS}::test_a_newcomer_gets_weights_while_a_loan_continues",),
+    ),
+    Mutant(
+        name="a machine that goes as it loads weights is waited for",
+        target="rljob_runtime.coordinator.fleet.weights:FleetWeights.load_everywhere",
+        before="machine.run_unless_left(self._load(machine, version))",
+        after="self._load(machine, version)",
+        tests=(f"{FAILURE_DETECTOR}::test_a_machine_lost_while_it_loads_weights_delays_no_other",),
+    ),
+    Mutant(
+        name="weights of before a change of layout are thought to be there",
+        target="rljob_runtime.coordinator.fleet.weights:FleetWeights._apply_layout",
+        before="machine.loaded_version = None",
+        after="pass",
+        tests=(f"{LAYOUTS}::test_the_next_round_runs_in_the_targets_layout_in_the_same_processes",),
+    ),
+    Mutant(
+        name="nobody starts the trainer for starving machines",
+        target="rljob_runtime.coordinator.fleet.weights:FleetWeights.load_newcomers",
+        before="self.version == version",
+        after="False",
+        tests=(f"{MEMBERSHIP}::test_a_round_without_weights_gets_them_from_a_restarted_trainer",),
+    ),
+    Mutant(
+        name="the trainer's line waits for the broadcast",
+        target="rljob_runtime.coordinator.fleet.weights:FleetWeights.switch_layout",
+        before="self._layouts.is_target(tensor_parallel, requested) and not needed",
+        after="False",
+        tests=(
+            (
+                "tests/unit/coordinator/asynchronous/test_loop.py::test_an_update_does_not_wait_for_the_broadcast_"
+                "of_the_one_before"
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,71 @@
+"""Mutants of rljob_runtime.coordinator.stream_training."""
+
+from hack.mutants import Mutant
+
+LOANED_WORKER = "tests/unit/coordinator/stream_training/test_loaned_worker.py"
+LOANS = "tests/unit/coordinator/stream_training/test_loans.py"
+
+MUTANTS = (
+    Mutant(
+        name="a machine that is called back counts as slow",
+        target="rljob_runtime.coordinator.stream_training.loaned_worker:LoanedWorker.take_groups",
+        before="groups, self._groups, self._summed = self._groups, [], 0",
+        after="self.record_slow(); groups, self._groups, self._summed = self._groups, [], 0",
+        tests=(f"{LOANED_WORKER}::test_a_machine_that_is_called_back_was_not_slow",),
+    ),
+    Mutant(
+        name="nobody tells a machine that its loan is over",
+        target="rljob_runtime.coordinator.stream_training.loaned_worker:LoanedWorker._end_loan",
+        before="self._owner.run_in_background(self._machine.release_worker(self._term))",
+        after="pass",
+        tests=(f"{LOANED_WORKER}::test_the_end_of_a_loan_is_sent_and_not_awaited",),
+        canary=True,
+    ),
+    Mutant(
+        name="a worker computes before the seats have made room",
+        target="rljob_runtime.coordinator.stream_training.loaned_worker:LoanedWorker.compute",
+        before="await self._call(self._machine.sleep_engines(self._term))",
+        after="pass",
+        tests=(
+            f"{LOANS}::test_all_replicas_of_a_loaned_machine_sleep_until_the_next_weights",
+            f"{LOANED_WORKER}::test_to_make_room_and_to_come_back_is_part_of_its_first_computation",
+        ),
+    ),
+    Mutant(
+        name="why nothing is lent is not told",
+        target="rljob_runtime.coordinator.stream_training.loans:LoanManager.__init__",
+        before=(
+            "LoanDecision(rules if isinstance(rules, LoanOutcome) else LoanOutcome.OUTSIDE_WINDOW) if rules else None"
+        ),
+        after="None",
+        tests=(f"{LOANS}::test_the_round_reports_why_nothing_is_loaned",),
+    ),
+    Mutant(
+        name="the trainer alone is believed as slow as beside lent machines",
+        target="rljob_runtime.coordinator.stream_training.stream:Streaming._contribute_waiting",
+        before="self._measured.with_loan if loaned or self.loaned else self._measured.training",
+        after="self._measured.training",
+        tests=(f"{LOANED_WORKER}::test_the_trainers_speed_during_loans_is_kept_apart",),
+    ),
+    Mutant(
+        name="nobody notices that an idle lane is lost",
+        target="rljob_runtime.coordinator.stream_training.stream:Streaming.start_loans",
+        before='worker.watch(partial(self._end_loan, worker, "its machine left"))',
+        after="pass",
+        tests=(f"{LOANED_WORKER}::test_an_idle_workers_loss_returns_its_groups_to_the_others",),
+    ),
+    Mutant(
+        name="sums are waited for for ever",
+        target="rljob_runtime.coordinator.stream_training.stream:Streaming._send_sums",
+        before="asyncio.timeout_at(until)",
+        after="asyncio.timeout_at(None)",
+        tests=(f"{LOANED_WORKER}::test_missing_sums_are_awaited_no_longer_than_the_trainer_needs",),
+    ),
+    Mutant(
+        name="machines are lent to a trainer that takes nothing",
+        target="rljob_runtime.coordinator.stream_training.stream:Streaming.accepts_contributions",
+        before="not self._broken and self._trainer.published_version == self._version",
+        after="True",
+        tests=(f"{LOANED_WORKER}::test_no_machine_is_loaned_whose_sums_the_trainer_refuses",),
+    ),
+)

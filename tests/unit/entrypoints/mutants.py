@@ -1,0 +1,106 @@
+"""Mutants of rljob_runtime.entrypoints."""
+
+from hack.mutants import Mutant
+
+PRE_STOP = "tests/unit/entrypoints/test_pre_stop.py"
+RAY_HEAD = "tests/unit/entrypoints/test_ray_head.py"
+
+MUTANTS = (
+    Mutant(
+        name="connections outlive the program that they belong to",
+        target="rljob_runtime.entrypoints.__main__:_start_over",
+        before="os.set_inheritable(int(name), False)",
+        after="pass",
+        tests=("tests/unit/entrypoints/test_ray_node.py::test_a_lost_lease_starts_the_program_over_in_its_pod",),
+    ),
+    Mutant(
+        name="a coordinator that lost its Lease takes its time to leave Ray",
+        target="rljob_runtime.entrypoints.coordinator:_disconnect_from_ray",
+        before="in_time = False",
+        after="in_time = True",
+        tests=("tests/unit/entrypoints/test_coordinator.py::test_a_coordinator_without_its_lease_exits_immediately",),
+    ),
+    Mutant(
+        name="a driver looks for its raylet among its own processes",
+        target="rljob_runtime.entrypoints.coordinator:_init_driver",
+        before="services.find_node_ids = lambda: {node_id}",
+        after="pass",
+        tests=("tests/integration/entrypoints/test_ray_head.py",),
+    ),
+    Mutant(
+        name="what is left to the rewards' container is not reaped",
+        target="rljob_runtime.entrypoints.init_process:run_reaped",
+        before="pid, status = os.wait()",
+        after="pid, status = os.waitpid(child, 0)",
+        tests=("tests/unit/rewards/test_remote.py::test_nothing_stays_as_a_zombie",),
+    ),
+    Mutant(
+        name="a pod waits for a coordinator that is gone",
+        target="rljob_runtime.entrypoints.pre_stop:wait",
+        before="silent >= PRE_STOP_PATIENCE",
+        after="False",
+        tests=(PRE_STOP,),
+    ),
+    Mutant(
+        name="an agent of Ray's is waited for as if it held work",
+        target="rljob_runtime.entrypoints.pre_stop:actors",
+        before='title.partition(".")[0].rstrip() == ACTOR',
+        after='title.startswith("ray::")',
+        tests=(PRE_STOP,),
+    ),
+    Mutant(
+        name="a coordinator takes any head for its own",
+        target="rljob_runtime.entrypoints.ray_head:HeadClient.run",
+        before='found is not None and found["wanted"] == name',
+        after="found is not None",
+        tests=(f"{RAY_HEAD}::test_a_name_that_is_none_is_no_head",),
+    ),
+    Mutant(
+        name="a head that ends is not noticed",
+        target="rljob_runtime.entrypoints.ray_head:HeadClient.up",
+        before="self._head is not None and holder(self._folder.head) == self._head",
+        after="self._head is not None",
+        tests=(f"{RAY_HEAD}::test_the_coordinator_notices_the_end_of_its_head",),
+    ),
+    Mutant(
+        name="a head goes on without a coordinator",
+        target="rljob_runtime.entrypoints.ray_head:_serve",
+        before="holder(folder.wanted) == wanted",
+        after="True",
+        tests=(f"{RAY_HEAD}::test_no_head_runs_before_a_coordinator_wants_one_nor_after",),
+    ),
+    Mutant(
+        name="a lock follows a link",
+        target="rljob_runtime.entrypoints.ray_head:_SAFELY",
+        before="os.O_NOFOLLOW | os.O_NONBLOCK",
+        after="os.O_NONBLOCK",
+        tests=(f"{RAY_HEAD}::test_nothing_of_the_coordinators_is_written_through_a_link",),
+    ),
+    Mutant(
+        name="a lock that is looked at is taken",
+        target="rljob_runtime.entrypoints.ray_head:_TRIES",
+        before="100",
+        after="1",
+        tests=(f"{RAY_HEAD}::test_a_reader_of_a_lock_blocks_no_holder",),
+    ),
+    Mutant(
+        name="the head's tables die with it",
+        target="rljob_runtime.entrypoints.ray_node:environment",
+        before='settings["RAY_gcs_storage"] = "rocksdb"',
+        after='settings["RAY_gcs_storage"] = "memory"',
+        tests=(
+            (
+                "tests/unit/coordinator/control_plane/test_kubernetes.py::test_the_token_is_named_by_its_file_and_"
+                "only_the_head_has_tables"
+            ),
+        ),
+        canary=True,
+    ),
+    Mutant(
+        name="samples are served without a key",
+        target="rljob_runtime.entrypoints.sample_server:sample_routes.answer",
+        before="not hmac.compare_digest(given.encode(), expected.encode())",
+        after="given and not hmac.compare_digest(given.encode(), expected.encode())",
+        tests=("tests/unit/entrypoints/test_sample_server.py::test_without_the_key_nothing_is_told",),
+    ),
+)

@@ -1,0 +1,52 @@
+"""Mutants of hack.chaos."""
+
+from hack.mutants import Mutant
+
+RECOVERY = "tests/unit/hack/chaos/test_recovery.py"
+DEMO_FAULTS = "tests/unit/hack/test_demo_faults.py"
+
+MUTANTS = (
+    Mutant(
+        name="who is well before the lost machine generates looks away",
+        target="hack.chaos.campaign:Campaign._hit",
+        before="self._follow(loss)",
+        after="pass",
+        tests=("tests/unit/hack/chaos/test_campaign.py::test_a_lost_machine_is_followed_until_it_generates",),
+    ),
+    Mutant(
+        name="chaos: all is well although a machine is missing",
+        target="hack.chaos.recovery:Recovery._well",
+        before="now.healthy and not now.problems - self.before.problems",
+        after="True",
+        tests=(f"{RECOVERY}::test_a_fault_before_recovery_settled_restarts_the_clock",),
+        canary=True,
+    ),
+    Mutant(
+        name="chaos: what nobody's loss explains may be replaced",
+        target="hack.chaos.recovery:Recovery.observe",
+        before="self.row.replaced is False",
+        after="False",
+        tests=(f"{RECOVERY}::test_a_fault_outside_the_job_replaces_no_pod",),
+    ),
+    Mutant(
+        name="a fault that finds nobody to hit is waited for",
+        target="hack.chaos.schedule:first_possible",
+        before="next((name for name in due if ROWS[name].victims(seen, Random(0))), due[0])",
+        after="due[0]",
+        tests=("tests/unit/hack/chaos/test_schedule.py::test_a_row_without_a_target_waits_for_its_turn",),
+    ),
+    Mutant(
+        name="a machine that is back in the chain is said to generate",
+        target="hack.chaos.timeline:Timeline._follow",
+        before="set(self.machines) <= set(now.generating)",
+        after="True",
+        tests=(DEMO_FAULTS,),
+    ),
+    Mutant(
+        name="a lost machine's start begins when it was lost",
+        target="hack.chaos.timeline:own_start",
+        before='moments["joined"] - moments["created"]',
+        after='moments["joined"]',
+        tests=(DEMO_FAULTS,),
+    ),
+)

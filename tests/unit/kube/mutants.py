@@ -1,0 +1,70 @@
+"""Mutants of rljob_kube."""
+
+from hack.mutants import Mutant
+
+KUBERNETES = "tests/unit/coordinator/control_plane/test_kubernetes.py"
+CLIENT = "tests/unit/kube/test_client.py"
+CREDENTIALS = "tests/unit/kube/test_credentials.py"
+
+MUTANTS = (
+    Mutant(
+        name="an event that is too long ends the coordinator",
+        target="rljob_kube.client:KubeClient.watch",
+        before="(aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError, LookupError)",
+        after="(aiohttp.ClientError, TimeoutError, OSError, ValueError, LookupError)",
+        tests=(KUBERNETES,),
+    ),
+    Mutant(
+        name="the third page of a list is the second one again",
+        target="rljob_kube.client:KubeClient._pages",
+        before='kept | {"continue": token}',
+        after='{"continue": token} | kept',
+        tests=(f"{CLIENT}::test_a_list_whose_version_is_dropped_begins_again",),
+        canary=True,
+    ),
+    Mutant(
+        name="a list is read whole",
+        target="rljob_kube.client:KubeClient.read_with_version",
+        before='{"limit": str(resource.page), **_selectors(labels, fields)}',
+        after="_selectors(labels, fields)",
+        tests=(f"{CLIENT}::test_memory_does_not_grow_with_the_length_of_a_list",),
+    ),
+    Mutant(
+        name="a page stays in memory while the next one comes",
+        target="rljob_kube.client:KubeClient._pages",
+        before='token = answer.get("metadata", {}).get("continue")',
+        after="""
+            self.__dict__.setdefault("pages", []).append(answer)
+            token = answer.get("metadata", {}).get("continue")
+        """,
+        tests=(f"{CLIENT}::test_memory_does_not_grow_with_the_length_of_a_list",),
+    ),
+    Mutant(
+        name="each request runs the plug-in",
+        target="rljob_kube.credentials:Credentials.access",
+        before="self._valid() or await self._renew()",
+        after="await self._renew()",
+        tests=(f"{CREDENTIALS}::test_many_requests_run_a_plug_in_once",),
+    ),
+    Mutant(
+        name="a refused identity is sent again",
+        target="rljob_kube.credentials:Credentials.renew",
+        before="await self._renew()",
+        after="refused",
+        tests=(f"{CREDENTIALS}::test_a_refused_identity_is_renewed_once",),
+    ),
+    Mutant(
+        name="a client certificate is never replaced",
+        target="rljob_kube.credentials:Credentials._context",
+        before="self._tls is None or self._tls[0] != key",
+        after="self._tls is None",
+        tests=("tests/integration/kube/test_api_server.py",),
+    ),
+    Mutant(
+        name="a long event is no event",
+        target="rljob_kube.transport:Transport._stream",
+        before="LONGEST_EVENT_BYTES // 2",
+        after="1 << 16",
+        tests=(KUBERNETES,),
+    ),
+)

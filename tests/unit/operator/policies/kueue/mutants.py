@@ -1,0 +1,43 @@
+"""Mutants of rljob_operator.policies.kueue."""
+
+from hack.mutants import Mutant
+
+QUOTA = "tests/unit/operator/policies/kueue/test_quota.py"
+
+MUTANTS = (
+    Mutant(
+        name="a machine that Kueue evicts stays in the target",
+        target="rljob_operator.policies.kueue.admission:admitted",
+        before="found.admitted",
+        after="found.reserved",
+        tests=(f"{QUOTA}::test_kueue_takes_one_machine_which_hands_over_and_comes_back",),
+    ),
+    Mutant(
+        name="a base that waits keeps its place for nodes that nobody wants any more",
+        target="rljob_operator.policies.kueue.settlement:_outdated",
+        before="changed or elsewhere or one.queue != _queue(job, kueue)",
+        after="changed or one.queue != _queue(job, kueue)",
+        tests=(f"{QUOTA}::test_a_waiting_base_is_requested_again_when_its_nodes_change",),
+    ),
+    Mutant(
+        name="quota goes back before the pods that it stands for",
+        target="rljob_operator.policies.kueue.settlement:_settle",
+        before="Settlement(one, _given_back(one, now)) if empty else None",
+        after="Settlement(one, _given_back(one, now))",
+        tests=(f"{QUOTA}::test_an_evicted_base_suspends_the_job_and_gives_its_quota_back",),
+    ),
+    Mutant(
+        name="a resource that the queue lacks is waited for",
+        target="rljob_operator.policies.kueue.waiting:_found",
+        before="sign.while_others_pass or not passes",
+        after="not passes",
+        tests=(f"{QUOTA}::test_what_kueue_says_is_told_and_what_does_not_pass_by_itself_stalls",),
+    ),
+    Mutant(
+        name="Kueue is asked for no limit of a container",
+        target="rljob_operator.policies.kueue.workloads:_with_requests",
+        before='{**resources["limits"], **(resources.get("requests") or {})}',
+        after='resources.get("requests") or {}',
+        tests=(f"{QUOTA}::test_a_pod_set_requests_what_its_pods_request",),
+    ),
+)

@@ -1,0 +1,182 @@
+"""Mutants of rljob_operator.policies.pods."""
+
+from hack.mutants import Mutant
+
+CAPACITY = "tests/unit/operator/policies/pods/test_capacity.py"
+DEVICES = "tests/unit/operator/policies/pods/test_devices.py"
+RAY_HEAD = "tests/unit/operator/policies/pods/test_ray_head.py"
+PLAN = "tests/unit/operator/policies/test_plan.py"
+TABLES = "tests/unit/operator/policies/test_tables.py"
+
+MUTANTS = (
+    Mutant(
+        name="a gang is compared with each kind of its pods alone",
+        target="rljob_operator.policies.pods.capacity:fits",
+        before="asked > sum((amounts(node.allocatable).get(name, Decimal(0)) for node in usable), Decimal(0))",
+        after=(
+            "False and asked > sum((amounts(node.allocatable).get(name, Decimal(0)) for node in usable), Decimal(0))"
+        ),
+        tests=(CAPACITY,),
+    ),
+    Mutant(
+        name="a sidecar's resources are not counted",
+        target="rljob_operator.policies.pods.capacity:kind_of",
+        before="sidecars = _sum(sidecars, _asked(container))",
+        after="pass",
+        tests=(f"{CAPACITY}::test_what_a_pod_asks_for",),
+    ),
+    Mutant(
+        name="a claim is in the pod and not in its container",
+        target="rljob_operator.policies.pods.devices:give",
+        before='resources["claims"] = [*resources.get("claims", []), {"name": CLAIM}]',
+        after="pass",
+        tests=(f"{DEVICES}::test_what_pods_ask_for",),
+    ),
+    Mutant(
+        name="a manifest changes the template that it shares",
+        target="rljob_operator.policies.pods.devices:give",
+        before='dict(container.get("resources", {}))',
+        after='container.get("resources", {})',
+        tests=("tests/unit/operator/policies/pods/test_template_fuzz.py::test_a_template_is_refused_or_makes_pods",),
+    ),
+    Mutant(
+        name="a new version of the operator gives every job's pods another shape",
+        target="rljob_operator.policies.pods.manifests:shape",
+        before='content["accelerators"] and accelerator.resource != spec.scheduling.accelerator_resource',
+        after='content["accelerators"]',
+        tests=(f"{DEVICES}::test_shapes_of_jobs_that_are_stored_already_stay",),
+    ),
+    Mutant(
+        name="what runs rewards has the coordinator's token",
+        target="rljob_operator.policies.pods.manifests:_rewards_container",
+        before='further_container(main, user, c.REWARDS_CONTAINER, "rewards", _LOCKED, env, mounts)',
+        after=(
+            'further_container(main, user, c.REWARDS_CONTAINER, "rewards", _LOCKED, env, '
+            '[*main["volumeMounts"], *mounts])'
+        ),
+        tests=("tests/unit/operator/policies/pods/test_rewards_container.py",),
+    ),
+    Mutant(
+        name="a new version of the operator makes Workloads out of date",
+        target="rljob_operator.policies.pods.manifests:charged",
+        before="not _has_head(job, role) or ray_head.takes_of_main(template)",
+        after="not _has_head(job, role)",
+        tests=(f"{RAY_HEAD}::test_a_quota_counts_what_an_earlier_operator_asked_for",),
+    ),
+    Mutant(
+        name="the coordinator's Service is headless",
+        target="rljob_operator.policies.pods.owned_objects:service",
+        before='"publishNotReadyAddresses": True',
+        after='"clusterIP": "None", "publishNotReadyAddresses": True',
+        tests=("tests/unit/operator/test_parts.py::test_the_coordinators_address_outlives_its_pods",),
+    ),
+    Mutant(
+        name="an address moves with new coordinators alone",
+        target="rljob_operator.policies.pods.owned_objects:missing",
+        before="coordinator.incarnation != observed.addressed",
+        after="new is not None",
+        tests=(f"{PLAN}::test_a_coordinator_that_survives_gets_its_address_back",),
+    ),
+    Mutant(
+        name="a drain may take all machines after the job has grown",
+        target="rljob_operator.policies.pods.owned_objects:missing",
+        before="len(targeted) == len(machines)",
+        after="True",
+        tests=(f"{PLAN}::test_one_rollout_machine_at_a_time_may_be_drained",),
+    ),
+    Mutant(
+        name="another job's pods reach this one's",
+        target="rljob_operator.policies.pods.owned_objects:_network_policy",
+        before='{"podSelector": {"matchLabels": {c.LABEL_JOB: job.name}}}',
+        after='{"podSelector": {}}',
+        tests=("tests/unit/operator/policies/pods/test_network_policy.py",),
+    ),
+    Mutant(
+        name="a drain may take every machine",
+        target="rljob_operator.policies.pods.owned_objects:disruption_budget",
+        before="max(0, machines - 1)",
+        after="0",
+        tests=(f"{PLAN}::test_one_rollout_machine_at_a_time_may_be_drained",),
+        canary=True,
+    ),
+    Mutant(
+        name="an incarnation is used again",
+        target="rljob_operator.policies.pods.pod_set:to_create",
+        before="max(observed.highest_incarnation(machine), incarnations.get(machine, 0))",
+        after="observed.highest_incarnation(machine)",
+        tests=(
+            f"{PLAN}::test_a_status_is_written_when_it_differs",
+            f"{PLAN}::test_a_lost_pods_name_is_not_used_again",
+            f"{PLAN}::test_a_fresh_operator_keeps_the_pause_after_failures",
+            f"{PLAN}::test_what_is_complete_stays_complete",
+        ),
+        canary=True,
+    ),
+    Mutant(
+        name="a trainer on a node that shuts down is not asked to save",
+        target="rljob_operator.policies.pods.pod_set:members",
+        before="pod.deleting or pod.uid in shut_down or None",
+        after="pod.deleting or None",
+        tests=("tests/unit/operator/policies/lifecycle/test_drain.py",),
+    ),
+    Mutant(
+        name="what waits for a refused coordinator keeps its place",
+        target="rljob_operator.policies.pods.pod_set:idle",
+        before='(Removal(pod, "NoCoordinator") for pod in observed.pods if pod.live)',
+        after='(Removal(pod, "NoCoordinator") for pod in observed.pods if not pod.live)',
+        tests=("tests/unit/operator/policies/test_refusal.py",),
+    ),
+    Mutant(
+        name="Ray's head has the coordinator's token",
+        target="rljob_operator.policies.pods.ray_head:_mounts",
+        before=(
+            '[{"name": "rljob-head-tmp", "mountPath": c.TMP_DIR}, {"name": "rljob-ray", "mountPath": '
+            'c.RAY_DIR}, {"name": "rljob-head-shm", "mountPath": c.SHM_DIR}, {"name": "rljob-head-auth", '
+            '"mountPath": c.AUTH_DIR, "readOnly": True}, {"name": "rljob-state", "mountPath": '
+            'f"{c.STATE_DIR}/{c.RAY_TABLES}", "subPath": f"{folder}/{c.RAY_TABLES}"}]'
+        ),
+        after=(
+            '[{"name": "rljob-head-tmp", "mountPath": c.TMP_DIR}, {"name": "rljob-token", "mountPath": '
+            '"/var/run/secrets/kubernetes.io/serviceaccount"}, {"name": "rljob-ray", "mountPath": '
+            'c.RAY_DIR}, {"name": "rljob-head-shm", "mountPath": c.SHM_DIR}, {"name": "rljob-head-auth", '
+            '"mountPath": c.AUTH_DIR, "readOnly": True}, {"name": "rljob-state", "mountPath": '
+            'f"{c.STATE_DIR}/{c.RAY_TABLES}", "subPath": f"{folder}/{c.RAY_TABLES}"}]'
+        ),
+        tests=(f"{RAY_HEAD}::test_who_has_rays_token_has_not_the_api_servers",),
+    ),
+    Mutant(
+        name="the head's resources are in addition",
+        target="rljob_operator.policies.pods.ray_head:split",
+        before="rest[kind][name] = _written(name, total[kind][name] - amount)",
+        after="pass",
+        tests=(f"{RAY_HEAD}::test_the_parts_add_up_and_stay_of_their_class",),
+    ),
+    Mutant(
+        name="a coordinator's request is above its limit",
+        target="rljob_operator.policies.pods.ray_head:_share",
+        before="max(of_request, request - (limit - of_limit))",
+        after="of_request",
+        tests=(f"{RAY_HEAD}::test_the_parts_add_up_and_stay_of_their_class",),
+    ),
+    Mutant(
+        name="who joins the chain joins at its end, wherever it is",
+        target="rljob_operator.policies.pods.relay_membership:_joined",
+        before="wished if detours[wished] == least else last",
+        after="wished",
+        tests=(TABLES,),
+    ),
+    Mutant(
+        name="a new chain keeps the old epoch",
+        target="rljob_operator.policies.pods.relay_membership:next_topology",
+        before="epoch=floor + 1",
+        after="epoch=floor",
+        tests=(TABLES,),
+    ),
+    Mutant(
+        name="a chain is whole that the coordinator has closed over a gap",
+        target="rljob_operator.policies.pods.relay_membership:chain_length",
+        before="len(order.chain) if reported is None else len(set(order.chain) & set(reported.chain))",
+        after="len(order.chain)",
+        tests=(f"{PLAN}::test_the_chain_that_counts_is_the_coordinators",),
+    ),
+)

@@ -1,0 +1,142 @@
+"""Mutants of rljob_operator.policies.scaling."""
+
+from hack.mutants import Mutant
+
+AUTOSCALER = "tests/unit/operator/policies/scaling/test_autoscaler.py"
+PARALLELISM_PLANNER = "tests/unit/operator/policies/scaling/test_parallelism_planner.py"
+
+MUTANTS = (
+    Mutant(
+        name="a machine goes though the others cannot do its work",
+        target="rljob_operator.policies.scaling.autoscaler:_by_waits",
+        before="flooding > FLOODING and busy * SPARE <= memory.machines - 1",
+        after="flooding > FLOODING",
+        tests=(AUTOSCALER,),
+    ),
+    Mutant(
+        name="updates without all machines count",
+        target="rljob_operator.policies.scaling.autoscaler:_learned",
+        before="figures is None or again or not complete",
+        after="figures is None or again",
+        tests=(AUTOSCALER,),
+    ),
+    Mutant(
+        name="steps follow each other without a rest",
+        target="rljob_operator.policies.scaling.autoscaler:desired_machines",
+        before="max(len(memory.starving), len(memory.brought)) < UPDATES",
+        after="max(len(memory.starving), len(memory.brought)) < 1",
+        tests=(AUTOSCALER,),
+    ),
+    Mutant(
+        name="a step back rests on four rounds",
+        target="rljob_operator.policies.scaling.autoscaler:_by_shares",
+        before="step == 0 or step != -memory.direction",
+        after="True",
+        tests=(AUTOSCALER,),
+    ),
+    Mutant(
+        name="the number of machines is not bounded",
+        target="rljob_operator.policies.scaling.autoscaler:desired_machines",
+        before="step == 0 or not spec.rollout.smallest <= count <= spec.rollout.largest",
+        after="step == 0",
+        tests=(AUTOSCALER,),
+    ),
+    Mutant(
+        name="an update counts twice",
+        target="rljob_operator.policies.scaling.autoscaler:desired_machines",
+        before="last is None or last.round == memory.round",
+        after="last is None",
+        tests=(AUTOSCALER,),
+    ),
+    Mutant(
+        name="trainer and replicas that wait by turns get machines",
+        target="rljob_operator.policies.scaling.autoscaler:_by_waits",
+        before="starving > STARVING and flooding > FLOODING",
+        after="False",
+        tests=(AUTOSCALER,),
+    ),
+    Mutant(
+        name="fewer machines than are asked for are a measure of them",
+        target="rljob_operator.policies.scaling.autoscaler:desired_machines_of_job",
+        before="not missing and not fewer and (report.applied or 0) >= target.revision > 0",
+        after="not missing and (report.applied or 0) >= target.revision > 0",
+        tests=(
+            (
+                "tests/unit/operator/policies/kueue/test_quota.py::test_figures_of_fewer_machines_than_asked_for_"
+                "are_no_measure"
+            ),
+        ),
+    ),
+    Mutant(
+        name="a share is taken of one machine too many",
+        target="rljob_operator.policies.scaling.marginal_gain:measure",
+        before="machines - 1 + trainer",
+        after="machines + trainer",
+        tests=(f"{AUTOSCALER}::test_what_machines_bring",),
+        canary=True,
+    ),
+    Mutant(
+        name="a trainer that stands still costs nothing",
+        target="rljob_operator.policies.scaling.marginal_gain:measure",
+        before="machines + trainer",
+        after="machines",
+        tests=(f"{AUTOSCALER}::test_what_machines_bring",),
+    ),
+    Mutant(
+        name="one machine more is wanted whatever it brings",
+        target="rljob_operator.policies.scaling.marginal_gain:choose_step",
+        before="another >= WORTH",
+        after="another > 0",
+        tests=(f"{AUTOSCALER}::test_a_machine_is_worth_what_it_brings_of_its_share",),
+    ),
+    Mutant(
+        name="one kind of round teaches the other",
+        target="rljob_operator.policies.scaling.parallelism_planner:choose_tp",
+        before='"short" if last.kind is RoundKind.SHORT else "long"',
+        after='"long"',
+        tests=(PARALLELISM_PLANNER,),
+    ),
+    Mutant(
+        name="a round that had not heard of the target counts",
+        target="rljob_operator.policies.scaling.parallelism_planner:choose_tp",
+        before="last.tensor_parallel_size == size",
+        after="True",
+        tests=(PARALLELISM_PLANNER,),
+    ),
+    Mutant(
+        name="a step down that failed is tried again",
+        target="rljob_operator.policies.scaling.parallelism_planner:_judge",
+        before="history.stepped_down",
+        after="False",
+        tests=(PARALLELISM_PLANNER,),
+    ),
+    Mutant(
+        name="a size that engines refuse stays the target",
+        target="rljob_operator.policies.scaling.parallelism_planner:choose_tp",
+        before="last.round > heard",
+        after="last.round < heard",
+        tests=(f"{PARALLELISM_PLANNER}::test_a_refused_size_is_left_and_not_tried_again_for_a_while",),
+    ),
+    Mutant(
+        name="a size that engines refused is tried again at once",
+        target="rljob_operator.policies.scaling.parallelism_planner:_refused_lately",
+        before="(history.ceiling_round or 0) + REFUSED_ROUNDS",
+        after="history.ceiling_round or 0",
+        tests=(f"{PARALLELISM_PLANNER}::test_a_refused_size_is_left_and_not_tried_again_for_a_while",),
+    ),
+    Mutant(
+        name="a step is made to a slower size",
+        target="rljob_operator.policies.scaling.parallelism_planner:_slower",
+        before="other in seconds and size in seconds and seconds[other] >= seconds[size]",
+        after="False",
+        tests=(f"{PARALLELISM_PLANNER}::test_predicted_seconds_have_the_last_word",),
+        canary=True,
+    ),
+    Mutant(
+        name="a faster size is not taken",
+        target="rljob_operator.policies.scaling.parallelism_planner:_fastest",
+        before="best if seconds[best] <= CLEARLY * seconds[size] else size",
+        after="size",
+        tests=(f"{PARALLELISM_PLANNER}::test_predicted_seconds_have_the_last_word",),
+    ),
+)

@@ -1,0 +1,55 @@
+"""Mutants of rljob_runtime.perf_model."""
+
+from hack.mutants import Mutant
+
+ENGINE_SIMULATOR = "tests/unit/perf_model/test_engine_simulator.py"
+ENGINE_MODEL = (
+    f"{ENGINE_SIMULATOR}::test_the_event_model_is_the_stepwise_engine",
+    f"{ENGINE_SIMULATOR}::test_the_youngest_is_preempted_queued_first_and_computed_again",
+)
+
+MUTANTS = (
+    Mutant(
+        name="the oldest is preempted",
+        target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._preempt",
+        before="reversed(self._running)",
+        after="iter(self._running)",
+        tests=ENGINE_MODEL,
+        canary=True,
+    ),
+    Mutant(
+        name="who was preempted queues behind the others",
+        target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._preempt",
+        before="last=False",
+        after="last=True",
+        tests=ENGINE_MODEL,
+    ),
+    Mutant(
+        name="a jump goes one step past the room in the KV cache",
+        target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._schedule",
+        before="(self.kv_tokens - self._context) // len(self._running)",
+        after="(self.kv_tokens - self._context) // len(self._running) + 1",
+        tests=ENGINE_MODEL,
+    ),
+    Mutant(
+        name="a request breaks into the step under way",
+        target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._arrive",
+        before="self._steps_done(now) + 1",
+        after="max(1, self._steps_done(now))",
+        tests=ENGINE_MODEL,
+    ),
+    Mutant(
+        name="a jump forgets that the context grows",
+        target="rljob_runtime.perf_model.latency_model:LatencyModel.decode",
+        before="steps * context_tokens + batch * steps * (steps - 1) / 2",
+        after="steps * context_tokens",
+        tests=ENGINE_MODEL,
+    ),
+    Mutant(
+        name="repeats of a load count by their worst",
+        target="rljob_runtime.perf_model.profile:medians",
+        before="median(one.seconds for one in its)",
+        after="max(one.seconds for one in its)",
+        tests=("tests/unit/perf_model/test_profile.py::test_repeats_of_a_load_are_their_median",),
+    ),
+)

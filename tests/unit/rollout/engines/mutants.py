@@ -1,0 +1,88 @@
+"""Mutants of rljob_runtime.rollout.engines."""
+
+from hack.mutants import Mutant
+
+CONTRACT = "tests/unit/rollout/engines/test_contract.py"
+ENGINE_CACHE = "tests/unit/rollout/test_engine_cache.py"
+REPLICA = "tests/unit/rollout/test_replica.py"
+VLLM = (
+    f"{CONTRACT}::test_loaded_weights_are_the_trainers[VLLM]",
+    f"{CONTRACT}::test_logprobs_are_the_trainers_at_the_same_temperature[VLLM-0.7]",
+)
+
+MUTANTS = (
+    Mutant(
+        name="ranks may disagree",
+        target="rljob_runtime.rollout.engines.multi_process:MultiProcessEngine.step",
+        before="len({agreement for _, agreement, _ in answers}) > 1",
+        after="not answers",
+        tests=(f"{ENGINE_CACHE}::test_ranks_that_make_different_tokens_end_the_engine",),
+    ),
+    Mutant(
+        name="a rank that is only slow is ended",
+        target="rljob_runtime.rollout.engines.rank_processes:RankProcesses._receive_all",
+        before="max(0.0, ends - time.monotonic())",
+        after="0.0",
+        tests=(f"{ENGINE_CACHE}::test_an_error_is_not_told_before_the_others_had_time_to_answer",),
+    ),
+    Mutant(
+        name="an error is told for the end of the rank that caused it",
+        target="rljob_runtime.rollout.engines.rank_processes:RankProcesses._receive_all",
+        before="raise self._died(connection) from (failure or error)",
+        after="raise failure or self._died(connection) from error",
+        tests=(f"{ENGINE_CACHE}::test_the_end_of_a_rank_is_told_before_the_errors_that_it_causes",),
+    ),
+    Mutant(
+        name="late answers of a rank are taken for those of the next command",
+        target="rljob_runtime.rollout.engines.rank_processes:RankProcesses._receive_all",
+        before="self._kill_silent(silent)",
+        after="pass",
+        tests=(f"{ENGINE_CACHE}::test_an_error_of_one_rank_is_told_though_the_other_waits_for_ever",),
+    ),
+    Mutant(
+        name="an engine that sleeps keeps its cache",
+        target="rljob_runtime.rollout.engines.reference.engine:ReferenceEngine.sleep",
+        before="self._cache.release()",
+        after="pass",
+        tests=(f"{CONTRACT}::test_the_reference_engine_gives_its_memory_back_while_it_sleeps",),
+    ),
+    Mutant(
+        name="an engine that wakes finds what the memory held",
+        target="rljob_runtime.rollout.engines.reference.transformer:PagedCache.reserve",
+        before="self._store.zero_()",
+        after='self._store.fill_(float("nan"))',
+        tests=(f"{CONTRACT}::test_the_reference_engine_gives_its_memory_back_while_it_sleeps",),
+    ),
+    Mutant(
+        name="the prefix cache outlives its weights",
+        target="rljob_runtime.rollout.engines.vllm:VllmEngine.load",
+        before="not self._engine.reset_prefix_cache()",
+        after="False",
+        tests=VLLM,
+    ),
+    Mutant(
+        name="log-probabilities ignore the temperature",
+        target="rljob_runtime.rollout.engines.vllm:engine_args",
+        before='"processed_logprobs"',
+        after='"raw_logprobs"',
+        tests=VLLM,
+    ),
+    Mutant(
+        name="a tied head keeps its old weights",
+        target="rljob_runtime.rollout.engines.vllm_worker:RelayWeights.load_from_relay",
+        before="repair_tied_head(self.model_runner.model)",
+        after="pass",
+        tests=VLLM,
+    ),
+    Mutant(
+        name="whatever version the relay holds is loaded",
+        target="rljob_runtime.rollout.engines.weights:open_version",
+        before="weights.manifest.version != version",
+        after="False",
+        tests=(
+            f"{REPLICA}::test_an_older_term_is_refused_by_every_command",
+            f"{REPLICA}::test_repeated_and_late_attempts_generate_nothing",
+            f"{REPLICA}::test_a_load_that_the_relay_cannot_serve_keeps_the_old_version",
+        ),
+    ),
+)

@@ -1,0 +1,93 @@
+"""Mutants of rljob_runtime.rollout."""
+
+from hack.mutants import Mutant
+
+REPACK = "tests/integration/coordinator/test_repack.py"
+ENGINE_CACHE = "tests/unit/rollout/test_engine_cache.py"
+ENGINE_THREAD = "tests/unit/rollout/test_engine_thread.py"
+REPLICA = "tests/unit/rollout/test_replica.py"
+
+MUTANTS = (
+    Mutant(
+        name="an attempt that is repeated generates again",
+        target="rljob_runtime.rollout.attempts:AttemptTracker.admit",
+        before="seen is not None and request.attempt <= seen",
+        after="False",
+        tests=(
+            f"{REPLICA}::test_an_older_term_is_refused_by_every_command",
+            f"{REPLICA}::test_repeated_and_late_attempts_generate_nothing",
+            f"{REPLICA}::test_a_load_that_the_relay_cannot_serve_keeps_the_old_version",
+        ),
+    ),
+    Mutant(
+        name="a late abort ends a later attempt",
+        target="rljob_runtime.rollout.attempts:AttemptTracker.abort",
+        before="self._attempts.get(key, 0) <= attempt",
+        after="attempt",
+        tests=("tests/unit/rollout/test_bookkeeping.py::test_an_attempt_starts_at_most_once_and_only_upwards",),
+        canary=True,
+    ),
+    Mutant(
+        name="the source of a move is not released",
+        target="rljob_runtime.rollout.attempts:AttemptTracker.abort",
+        before="stopped += self._drop(key)",
+        after="pass",
+        tests=(f"{REPACK}::test_the_source_is_released_and_goes_on_with_new_weights_and_prompts[Reference]",),
+    ),
+    Mutant(
+        name="three layouts are kept",
+        target="rljob_runtime.rollout.engine_cache:EngineCache._build",
+        before="len(self._kept) >= KEPT",
+        after="len(self._kept) > KEPT",
+        tests=(f"{ENGINE_CACHE}::test_at_most_two_engines_are_kept_and_the_least_recently_used_goes",),
+    ),
+    Mutant(
+        name="who waits for an engine that failed hears nothing",
+        target="rljob_runtime.rollout.engine_thread:EngineThread._end",
+        before="item[1].set_exception(self._died())",
+        after="pass",
+        tests=(f"{ENGINE_THREAD}::test_everybody_hears_of_an_engine_whose_step_failed",),
+    ),
+    Mutant(
+        name="nobody looks after an engine that failed",
+        target="rljob_runtime.rollout.engine_thread:EngineThread._end",
+        before="self._on_end()",
+        after="pass",
+        tests=(f"{ENGINE_THREAD}::test_everybody_hears_of_an_engine_whose_step_failed",),
+    ),
+    Mutant(
+        name="a call is left without an answer",
+        target="rljob_runtime.rollout.engine_thread:EngineThread._answer",
+        before="Exception",
+        after="EngineDied",
+        tests=(f"{ENGINE_THREAD}::test_a_failed_call_raises_for_its_caller_alone",),
+    ),
+    Mutant(
+        name="the figures of a step come after its tokens",
+        target="rljob_runtime.rollout.outbox:Outbox.put",
+        before="stats, weight_version",
+        after="self._stats if deltas else stats, weight_version",
+        tests=(f"{REPLICA}::test_a_report_holds_the_tokens_of_a_step_and_its_figures_or_neither[Reference]",),
+    ),
+    Mutant(
+        name="a replica that newer weights overtook takes none",
+        target="rljob_runtime.rollout.replica:RolloutReplica._load_newest",
+        before="version = error.held",
+        after="raise",
+        tests=(f"{REPLICA}::test_a_load_takes_the_newer_version_that_is_there_by_now",),
+    ),
+    Mutant(
+        name="a change of layout starts the replica anew",
+        target="rljob_runtime.rollout.replica:RolloutReplica._release_accelerators",
+        before="self._cache.sleep()",
+        after="self._cache.sleep(); self._outbox._boot = uuid.uuid4().hex",
+        tests=(f"{ENGINE_CACHE}::test_a_change_of_layout_keeps_the_boot_and_drops_requests_and_weights",),
+    ),
+    Mutant(
+        name="a response goes on without having read what was made of it",
+        target="rljob_runtime.rollout.replica:RolloutReplica._engine_request",
+        before="request.prompt_token_ids + request.prefix_token_ids",
+        after="request.prompt_token_ids",
+        tests=(f"{REPACK}::test_a_moved_response_has_the_tokens_and_logprobs_of_one_that_stayed[Reference]",),
+    ),
+)

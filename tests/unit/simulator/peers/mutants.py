@@ -1,0 +1,22 @@
+"""Mutants of rljob_runtime.simulator.peers."""
+
+from hack.mutants import Mutant
+
+MUTANTS = (
+    Mutant(
+        name="programs never meet their timeout",
+        target="rljob_runtime.simulator.peers.code_rewards:ProgramRewards.score",
+        before="min(math.inf if endless else drawn, allowance.cpu_seconds)",
+        after="drawn",
+        tests=(
+            ("tests/unit/bench/simulated/test_benchmarks.py::test_programs_end_at_the_timeout_that_the_policy_decides"),
+        ),
+    ),
+    Mutant(
+        name="sums are brought as if each had a link for itself",
+        target="rljob_runtime.simulator.peers.gradient_worker:SimulatedWorker.deliver",
+        before="self._costs.bring * sharing",
+        after="self._costs.bring",
+        tests=("tests/unit/coordinator/stream_training/test_loans.py::test_sums_share_the_trainers_link",),
+    ),
+)

@@ -1,0 +1,13 @@
+"""Mutants of rljob_runtime.training."""
+
+from hack.mutants import Mutant
+
+MUTANTS = (
+    Mutant(
+        name="mode OnPolicy has a cap",
+        target="rljob_runtime.training.config:TrainingConfig.from_spec",
+        before="algorithm.truncated_importance_sampling.cap if spec.mode is Mode.ASYNCHRONOUS else None",
+        after="algorithm.truncated_importance_sampling.cap",
+        tests=("tests/unit/training/algorithm/test_loss.py::test_only_an_asynchronous_job_has_a_cap",),
+    ),
+)
