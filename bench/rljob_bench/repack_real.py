@@ -102,7 +102,7 @@ class RealTrial:
     reports: list[RoundReport] = field(default_factory=list)
     closed: float = 0.0
     load: float = 0.0
-    """Of the machine before it began: what others had to do."""
+    """Load average of the machine before it began."""
 
     def note(self, report: RoundReport, trained: TrainReport) -> None:
         """Record a round, as a `RoundObserver` does."""
@@ -116,7 +116,7 @@ class RealTrial:
 
     @property
     def tokens_per_second(self) -> float:
-        """Of what was trained on."""
+        """Tokens trained on, a second."""
         return sum((report.mean_response_tokens or 0.0) * (report.responses or 0) for report in self.reports) / (
             self.seconds
         )
@@ -197,7 +197,7 @@ def repack_real(*, quick: bool, seed: int) -> dict[str, Any]:
 
 
 def figures(trials: Sequence[RealTrial], measured: Sequence[Measured]) -> list[dict[str, Any]]:
-    """Of the job without repack and with it, in this order, and of moves by hand."""
+    """Return the figures of the jobs without and with repack, in this order, and of moves by hand."""
     without, packed = trials
     gain = packed.tokens_per_second / without.tokens_per_second
     found = [figure(f"{one.technique}.tokens_per_second", one.tokens_per_second, unit="tokens/s") for one in trials]

@@ -43,12 +43,12 @@ class Plan:
     rounds: int = 2
     responses: int = 8
     slow_share: float = 0.4
-    """Of the problems: a right program takes `slow_seconds` and not `quick_seconds`."""
+    """Share of the problems whose right programs take `slow_seconds` and not `quick_seconds`."""
     quick_seconds: float = 0.05
     slow_seconds: float = 1.6
     wrong_share: float = 0.4
     endless_share: float = 0.05
-    """Of the responses. Exactly this share never ends, whatever the seed."""
+    """Share of the responses that never end, exact for each seed."""
     max_seconds: float = 30.0
     processes: int = 2
 
@@ -66,7 +66,7 @@ class Response:
 
     @property
     def text(self) -> str:
-        """As a model would give it."""
+        """Return the response as a model would give it."""
         if self.kind == ENDLESS:
             source = "while True: pass"
         else:

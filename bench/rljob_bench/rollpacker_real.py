@@ -88,7 +88,7 @@ class RealTrial:
     reports: list[RoundReport] = field(default_factory=list)
     closed: list[float] = field(default_factory=list)
     load: float = 0.0
-    """Of the machine before it began: what others had to do."""
+    """Load average of the machine before it began."""
 
     def note(self, report: RoundReport, trained: TrainReport) -> None:
         """Record a round, as a `RoundObserver` does."""
@@ -102,7 +102,7 @@ class RealTrial:
 
     @property
     def errors(self) -> list[float]:
-        """Of the what-if: predicted over measured seconds less one, of each round that was predicted."""
+        """Prediction errors: predicted over measured seconds, minus 1, of each predicted round."""
         told = [(one.predicted_seconds, one.seconds) for one in self.reports]
         return [predicted / seconds - 1 for predicted, seconds in told if predicted and seconds]
 
@@ -143,7 +143,7 @@ def rollpacker_real(*, quick: bool, seed: int, traces: Path | None = None) -> di
 
 
 def figures(trials: Sequence[RealTrial], plan: Plan) -> list[dict[str, Any]]:
-    """Of plain, tail batching and Auto, in this order."""
+    """Return the figures of plain, tail batching and Auto, in this order."""
     plain, tail, auto = trials
     prompts = plan.rounds * plan.prompts
 
@@ -196,7 +196,7 @@ async def _in_turn(plan: Plan, workload: Workload, placement: ActorPlacement, se
 
 
 def _lengths(plan: Plan, workload: Workload) -> dict[str, float]:
-    """Of all prompts' first launches."""
+    """Return the lengths of all prompts' first launches."""
     tokens = batch(workload, 0, plan.rounds * plan.prompts, plan.responses).output_tokens
     half, most, rare = np.quantile(tokens, (0.5, 0.9, 0.99)).round(1).tolist()
     mean = round(float(tokens.mean()), 1)

@@ -281,6 +281,6 @@ def _timed(work: Callable[..., object], *arguments: object) -> float:
 
 
 def _peak_memory_mb() -> float:
-    """Of this process since it began, as Linux counts it."""
+    """Return the peak of this process since it began, in MB, as Linux counts it."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024 / 1e6

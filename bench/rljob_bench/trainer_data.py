@@ -123,7 +123,7 @@ def trainer_data(*, quick: bool, seed: int) -> dict[str, Any]:
 
 
 def figures(costs: dict[str, list[Cost]], nbytes: dict[str, int], tokens: int, plan: Plan) -> list[dict[str, Any]]:
-    """Of medians."""
+    """Return the figures of medians."""
     seconds = {way: statistics.median(cost.seconds for cost in measured) for way, measured in costs.items()}
     work = {way: statistics.median(cost.work for cost in costs[way]) for way in ("one", "many")}
     one, once = f"one rank: {seconds['one']:.3f} s", f"the pickle: {seconds['once']:.3f} s"
@@ -158,7 +158,7 @@ def sizes(plan: Plan, groups: Sequence[Group]) -> dict[str, int]:
 
 
 def groups_of(plan: Plan, seed: int) -> tuple[Group, ...]:
-    """As the coordinator holds them: arrays of four bytes a token, and a log-probability for each."""
+    """Return groups as the coordinator holds them: arrays of four bytes a token, and a log-probability for each."""
     rng = random.Random(seed)
     tokens = array("i", (rng.randrange(VOCABULARY) for _ in range(BOOK)))
     logprobs = array("f", (-rng.random() for _ in range(BOOK)))

@@ -104,7 +104,7 @@ class Job:
         self._cursor = 0
         self._open: dict[int, _Open] = {}
         self._ready = 0
-        """Of the open groups."""
+        """Number of open groups that are ready."""
         self._taken = 0
         """Updates that were begun."""
         self._newest = 0

@@ -23,7 +23,7 @@ class Drawn:
         return self.prompt_tokens * len(self.response_tokens) + sum(self.response_tokens)
 
     def requests(self) -> list[Request]:
-        """For an engine; the id of each is (number, sample)."""
+        """Return the requests for an engine; the id of each is (number, sample)."""
         return [
             Request((self.number, sample), self.prompt_tokens, tokens)
             for sample, tokens in enumerate(self.response_tokens)
@@ -65,7 +65,7 @@ class Prompts:
 
 
 def number_of(request: Hashable) -> int:
-    """Of the prompt that a response answers, by the id of its request."""
+    """Return the number of the prompt that a response answers, from the id of its request."""
     assert isinstance(request, tuple)
     number: int = request[0]
     return number

@@ -31,7 +31,7 @@ def workload_of(lengths: LaminarLengths, seed: int, longest: int = LAMINAR_JOB.l
 
 
 def prompts_of(workload: Workload, job: LaminarJob = LAMINAR_JOB) -> Prompts:
-    """As many and as long as the job has them."""
+    """Return prompts as many and as long as the job has them."""
     return Prompts(workload, job.prompts, job.responses, job.longest_prompt, job.longest_response)
 
 

@@ -41,7 +41,7 @@ class Outcome:
     updates: tuple[Update, ...]
     generated_tokens: int = 0
     busy_share: float = math.nan
-    """Of the replicas' seconds: in which an engine had something to do."""
+    """Share of the replicas' seconds in which an engine had something to do."""
     kv_use: float = math.nan
     """Mean share of the KV cache, over replicas and looks."""
     latencies: Sequence[float] = field(default=(), repr=False)
@@ -52,16 +52,16 @@ class Outcome:
     moved: int = 0
     """Responses that went to another replica."""
     recomputed_share: float = 0.0
-    """Of the replicas' seconds: context computed again after an interruption or a move."""
+    """Share of the replicas' seconds spent on contexts that are computed again after an interruption or a move."""
 
     @property
     def seconds(self) -> float:
-        """Of the updates."""
+        """Seconds of the updates."""
         return self.updates[-1].end - self.begin
 
     @property
     def round_seconds(self) -> float:
-        """Of one update and what is before it, on average."""
+        """Mean seconds of one update and what precedes it."""
         return self.seconds / len(self.updates)
 
     @property
@@ -76,12 +76,12 @@ class Outcome:
 
     @property
     def waiting_share(self) -> float:
-        """Of the time: the trainer stood for want of groups."""
+        """Share of the time in which the trainer waited for groups."""
         return sum(update.waited for update in self.updates) / self.seconds
 
     @property
     def mean_latency(self) -> float:
-        """Of a response, in seconds; not a number where none was kept."""
+        """Mean latency of a response in seconds; NaN where none was kept."""
         return fmean(self.latencies) if self.latencies else math.nan
 
     def staleness(self, *, inherent: bool = False) -> Staleness:
@@ -106,7 +106,7 @@ class Staleness:
         return max(self.counts)
 
     def share_to(self, value: int) -> float:
-        """Of the groups: as stale as this or less."""
+        """Return the share of the groups whose staleness is at most `value`."""
         return sum(count for seen, count in self.counts.items() if seen <= value) / self.counts.total()
 
     def quantile(self, share: float) -> int:

@@ -34,7 +34,7 @@ class Lengths:
 
 
 def name_of(replica: int) -> str:
-    """For the policy; ties go by name, so numbers are filled up with zeros."""
+    """Return the name for the policy; ties go by name, so numbers are filled up with zeros."""
     return f"replica-{replica:04}"
 
 

@@ -22,9 +22,9 @@ class Rig:
     law: LatencyModel
     kv_tokens: int
     token_seconds: float
-    """Of the whole trainer, for each token trained on."""
+    """Seconds of the complete trainer for each token trained on."""
     update_seconds: float
-    """Of every update, whatever its size."""
+    """Seconds of every update, independent of its size."""
     load_seconds: float = 0.0
     """Until a replica has taken weights that are on its machine."""
     stall_seconds: float = 0.0
@@ -33,7 +33,7 @@ class Rig:
     """From there until every machine has them."""
     max_sequences: int = 1024
     delivery_seconds: float = 0.0
-    """For each token trained on: until the ranks have it. They wait, and more of them wait no less."""
+    """Seconds for each token trained on until the ranks have it. They wait, and more ranks wait no less."""
 
     def engine(self) -> EngineSimulator:
         """Return a new engine with nothing in it."""

@@ -68,11 +68,11 @@ class Rollouts:
         return list(self._engines[replica].progress(now).items())
 
     def load(self, replica: int, now: float) -> EngineLoad:
-        """Of one replica."""
+        """Return the load of one replica."""
         return self._engines[replica].load(now)
 
     def loads(self, now: float) -> list[EngineLoad]:
-        """Of all."""
+        """Return the loads of all replicas."""
         return [engine.load(now) for engine in self._engines]
 
     def fullness(self, now: float) -> float:

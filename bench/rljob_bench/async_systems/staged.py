@@ -141,7 +141,7 @@ def stream(batches: Batches, rounds: int, minibatches: int, warm_up: int = 2) ->
 
 
 def _parts(ready: Sequence[tuple[float, Drawn]], parts: int) -> list[Sequence[tuple[float, Drawn]]]:
-    """As even as may be, in order."""
+    """Split as evenly as possible, in order."""
     cuts = [len(ready) * part // parts for part in range(parts + 1)]
     return [ready[begin:end] for begin, end in pairwise(cuts) if begin < end]
 

@@ -76,7 +76,7 @@ def play(system: System, rig: Rig, prompts: Prompts, window: Window, job: Lamina
 
 
 def printed_layout(system: System, model: LaminarModel, scale: int) -> Layout:
-    """Of Laminar's Table 2. `scale`: from 0, the smallest."""
+    """Return the layout of Laminar's Table 2. `scale`: from 0, the smallest."""
     total = model.accelerators[scale]
     match system:
         case System.SYNCHRONOUS:

@@ -11,7 +11,7 @@ from rljob_runtime.perf_model.engine_simulator import Request
 
 
 class Watch:
-    """Of one job. What it is told before `begin` does not count."""
+    """The observations of one job. What precedes `begin` does not count."""
 
     def __init__(self, rollouts: Rollouts) -> None:
         self._rollouts = rollouts

@@ -48,7 +48,7 @@ class BenchmarkCluster:
     lendable: bool = False
     """Whether rollout machines can be loaned to training."""
     engines: ProfiledEngines | None = None
-    """As measured, with every size among them; None: by the roofline."""
+    """The measured profile, with every size; None: by the roofline."""
 
     def __post_init__(self) -> None:
         for size in (self.tensor_parallel, *self.wider):
@@ -65,7 +65,7 @@ class BenchmarkCluster:
 
     @property
     def weight_bytes(self) -> float:
-        """Of one whole version."""
+        """Bytes of one complete version."""
         return self.model.parameters * self.model.dtype_bytes
 
     def engine(self, tensor_parallel: int | None = None) -> EngineKind:

@@ -53,7 +53,7 @@ class ReplayedLengths:
         """The weight versions that answered a prompt."""
 
     def of(self, key: TrajectoryKey, version: int) -> int:
-        """Of this response, if these weights make it."""
+        """Return the tokens of this response if these weights generate it."""
         versions = self._launches[key.prompt]
         if version not in versions:
             versions.append(version)

@@ -42,7 +42,7 @@ def settings_for(
 
 
 def small(setting: Setting) -> Setting:
-    """For a quick look."""
+    """Return a smaller setting, for a quick run."""
     return replace(setting, prompts=16, responses=4)
 
 

@@ -65,11 +65,14 @@ class Experiment:
     """Trained on, each once."""
 
     def seconds(self, reward_stage: float = 0.0) -> float:
-        """Of the whole job. `reward_stage`: after generation, before the update, in each round."""
+        """Return the seconds of the complete job.
+
+        `reward_stage`: seconds after generation and before the update, in each round.
+        """
         return sum(report.seconds or 0.0 for report in self.reports) + reward_stage * len(self.reports)
 
     def prompt_seconds(self, reward_stage: float = 0.0) -> float:
-        """For each prompt trained on."""
+        """Return the seconds for each prompt trained on."""
         return self.seconds(reward_stage) / self.prompts
 
     @property
@@ -91,7 +94,7 @@ class Experiment:
         return round(sum(values) / len(values), 3) if values else None
 
     def row(self, reward_stage: float = 0.0) -> dict[str, object]:
-        """For the benchmark's table."""
+        """Return a row of the benchmark's table."""
         tokens = sum(report.tokens or 0 for report in self.reports)
         discarded = sum(report.discarded_tokens or 0 for report in self.reports)
         return {

@@ -107,7 +107,7 @@ class Compared:
         return outcome.generation / self.without.generation
 
     def figures(self, goal: float | None) -> Iterator[dict[str, Any]]:
-        """Of generation, the caches, and the latency of responses."""
+        """Yield the figures of generation, the caches, and the latency of responses."""
         groups = [group for number in range(self.window.updates) for group in self.prompts.batch(number)]
         most = self.rig.replicas / token_seconds(self.rig, groups)
         limit = most / self.without.generation
