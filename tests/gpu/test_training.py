@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from rljob_runtime.protocols import Chain
-from rljob_runtime.training.algorithm.loss import LossSums
+from rljob_runtime.training.algorithm.sums import LossSums
 from rljob_runtime.training.checkpoint import rng_state
 from rljob_runtime.training.checkpoint.store import TENSORS
 from rljob_runtime.training.config import TrainingConfig
