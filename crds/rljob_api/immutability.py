@@ -35,6 +35,7 @@ WHILE_SUSPENDED = (
     "trainer",
     "coordinator",
     "relay",
+    "observers",
     "scheduling",
     "rollout.acceleratorsPerMachine",
     "rollout.accelerator",

@@ -14,6 +14,7 @@ from typing import Any
 from rljob_api import constants as c
 from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.errors import ABSENT, FieldError, show
+from rljob_api.observers import check_observers
 from rljob_api.rewards import DEFAULT_PARALLELISM, FUNCTION_KINDS, CodeReward, RewardKind, present_path
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec_algorithm import KLPlacement, ScheduleKind
@@ -49,6 +50,7 @@ def check(job: RLJob) -> Errors:
         _times,
     ):
         yield from rule(spec)
+    yield from check_observers(spec.observers)
     for role, template in (
         (c.ROLE_TRAINER, spec.trainer.template),
         (c.ROLE_ROLLOUT, spec.rollout.template),

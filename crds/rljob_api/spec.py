@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 from rljob_api.accelerators import Accelerator, AcceleratorKind
 from rljob_api.constants import API_VERSION, KIND, MANAGED_BY_OPERATOR, ROLE_ROLLOUT, ROLE_TRAINER, claim_path
 from rljob_api.fields import Model, QualifiedName, Timestamp, map_by
+from rljob_api.observers import ObserverSpec
 from rljob_api.rewards import Reward, RewardKind, RewardTimeout
 from rljob_api.spec_algorithm import (
     AdvantageBaseline,
@@ -161,6 +162,8 @@ class RLJobSpec(Model):
     checkpoint: Checkpoint = Checkpoint()
     store: Store = Store()
     samples: Samples = Samples()
+    observers: Annotated[tuple[ObserverSpec, ...], Field(max_length=8)] = ()
+    """Programs that receive the metrics of each round, as W&B, MLflow and OpenTelemetry."""
     failure_policy: FailurePolicy = FailurePolicy()
     scheduling: Scheduling = Scheduling()
 

@@ -15,6 +15,7 @@ from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.inputs import LazyRewards, open_prompts
 from rljob_runtime.coordinator.loop.context import RoundObserver
+from rljob_runtime.coordinator.reporting.observer_feed import observer_journals
 from rljob_runtime.coordinator.reporting.round_log import RoundJournal, RoundLog, TensorBoard
 from rljob_runtime.coordinator.samples.writer import SampleWriter
 from rljob_runtime.coordinator.store.kept_samples import Advantages
@@ -66,6 +67,8 @@ async def run_job(
         }
     )
 
+    feeds = observer_journals(job, folders.state)
+
     async def samples_of_spec() -> Samples:
         return (await control.observe()).job.spec.samples
 
@@ -79,7 +82,8 @@ async def run_job(
 
     async with contextlib.AsyncExitStack() as closing:
         closing.push_async_callback(store.aclose)
-        closing.push_async_callback(asyncio.to_thread, journal.close)
+        for one in (journal, *feeds):
+            closing.push_async_callback(asyncio.to_thread, one.close)
         closing.push_async_callback(samples.close)
         term = await store.do(lambda opened: opened.adopt_term(term))
         await samples.use(job.spec.samples)
@@ -91,7 +95,7 @@ async def run_job(
             rewards,
             settings,
             term,
-            observers=[journal, samples.round_closed, *observers],
+            observers=[journal, *feeds, samples.round_closed, *observers],
             on_report=on_report,
             before=early.draft if job.status.runtime is not None else None,
         )

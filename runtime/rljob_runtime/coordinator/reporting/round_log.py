@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Protocol
 
 from rljob_api.status import RoundReport, StatusWarning
+from rljob_runtime.observers.round_metrics import round_metrics
 from rljob_runtime.protocols import TrainReport
 
 ROUNDS_NOT_LOGGED = "RoundsNotLogged"
 """The reason of the warning that the round log reports."""
+
+VOLUME_CURE = "Training continues. Check that the job's volume has space and responds."
 
 log = logging.getLogger(__name__)
 
@@ -111,16 +114,8 @@ class TensorBoard:
 
     def __call__(self, report: RoundReport, trained: TrainReport) -> None:
         """Write a round. Raises what the writer raises."""
-        metrics = {
-            **{f"round/{name}": value for name, value in report.model_dump(exclude={"round"}).items()},
-            **{f"train/{name}": value for name, value in asdict(trained).items() if name != "step"},
-            **{f"train/{name}": value for name, value in trained.metrics.items()},
-        }
-        for rule in report.reward_rules or ():
-            metrics |= {f"reward/{rule.name}": rule.mean, f"reward/{rule.name}_deviation": rule.deviation}
-        for name, value in metrics.items():
-            if isinstance(value, int | float):
-                self._writer.add_scalar(name, float(value), report.round)
+        for name, value in round_metrics(report, trained).items():
+            self._writer.add_scalar(name, value, report.round)
         self._writer.flush()
 
     def close(self) -> None:
@@ -147,7 +142,14 @@ class RoundJournal:
     `targets` make the writers, by displayed name. The thread makes them, and again after an error.
     """
 
-    def __init__(self, targets: Mapping[str, Callable[[], Writer]], most: int = QUEUED_ROUNDS) -> None:
+    def __init__(
+        self,
+        targets: Mapping[str, Callable[[], Writer]],
+        most: int = QUEUED_ROUNDS,
+        reason: str = ROUNDS_NOT_LOGGED,
+        cure: str = VOLUME_CURE,
+    ) -> None:
+        self._reason, self._cure = reason, cure
         self._targets = {name: _Target(make) for name, make in targets.items()}
         self._queue: queue.Queue[tuple[RoundReport, TrainReport] | None] = queue.Queue(most)
         self._dropped = 0
@@ -171,11 +173,10 @@ class RoundJournal:
         """Return a warning with the missing rounds while rounds cannot be written, else None."""
         missing = [f"{one.lost} rounds are not in {name} ({one.why})" for name, one in self._targets.items() if one.why]
         if self._behind:
-            missing.append(f"{self._dropped} rounds are in none of them: the volume does not answer")
+            missing.append(f"{self._dropped} rounds are not in {', '.join(self._targets)}: it does not answer")
         if not missing:
             return None
-        cure = "Training continues. Check that the job's volume has space and responds."
-        return StatusWarning(reason=ROUNDS_NOT_LOGGED, message=f"{'; '.join(missing)}. {cure}"[:2048])
+        return StatusWarning(reason=self._reason, message=f"{'; '.join(missing)}. {self._cure}"[:2048])
 
     @property
     def waiting(self) -> int:

@@ -52,6 +52,7 @@ FIELDS = {
     6: "ebea446b28688be3",
     7: "8c87770974326493",
     8: "404394aa9d4420df",
+    9: "b48d0c398e782214",
 }
 """Digest of the names of all fields, by schema revision."""
 

@@ -152,7 +152,7 @@ def test_a_volume_that_does_not_answer_delays_no_round(tmp_path):
     assert time.monotonic() - began < 3
     assert [problem is None for problem in told] == [True, True, True, False, False]
     assert told[-1].reason == "RoundsNotLogged"
-    assert told[-1].message.startswith("2 rounds are in none of them: the volume does not answer")
+    assert told[-1].message.startswith("2 rounds are not in rounds.jsonl, tensorboard/: it does not answer")
     # The thread is let go, for the other tests' sake.
     reader = os.open(tmp_path / "rounds.jsonl", os.O_RDONLY | os.O_NONBLOCK)
     [thread.join(10) for thread in threading.enumerate() if thread.name == "round-log"]

@@ -1,0 +1,20 @@
+"""Round metrics: a finished round as numbers by name, for observers and TensorBoard."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from rljob_api.status import RoundReport
+from rljob_runtime.protocols import TrainReport
+
+
+def round_metrics(report: RoundReport, trained: TrainReport) -> dict[str, float]:
+    """Return the numbers of a round: `round/…` of the job, `train/…` of the update, `reward/…` by rule."""
+    values = {
+        **{f"round/{name}": value for name, value in report.model_dump(exclude={"round"}).items()},
+        **{f"train/{name}": value for name, value in asdict(trained).items() if name != "step"},
+        **{f"train/{name}": value for name, value in trained.metrics.items()},
+    }
+    for rule in report.reward_rules or ():
+        values |= {f"reward/{rule.name}": rule.mean, f"reward/{rule.name}_deviation": rule.deviation}
+    return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}

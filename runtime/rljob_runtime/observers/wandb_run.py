@@ -1,0 +1,47 @@
+"""Weights & Biases: a run with the job's uid, which a later coordinator resumes.
+
+`config`: arguments of `wandb.init`, as project, entity, group, tags, mode. The key comes from the variable
+`WANDB_API_KEY`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import wandb
+
+from rljob_runtime.observers.protocol import ObservedJob
+
+OURS = {"id", "resume", "dir", "config", "settings"}
+"""Arguments that `config` cannot set."""
+
+
+class WandbRun:
+    """Logs each round to one run."""
+
+    def __init__(self, job: ObservedJob, config: Mapping[str, Any]) -> None:
+        """Start or resume the run. Raises `ValueError` for an argument that is ours, and what W&B raises."""
+        if taken := sorted(OURS & set(config)):
+            raise ValueError(f"config of the observer wandb cannot set {', '.join(taken)}")
+        arguments = {"project": "rljob", "name": job.name, "group": job.namespace, **config}
+        # Without its console capture and machine statistics: the process is the coordinator's.
+        settings = wandb.Settings(silent=True, console="off", x_disable_stats=True)
+        self._run = wandb.init(
+            id=job.uid or job.name,
+            resume="allow",
+            dir=str(job.folder),
+            config=dict(job.spec),
+            settings=settings,
+            **arguments,
+        )
+        # W&B drops a step that is not new. Rounds come again after a rewind, so they are a metric.
+        self._run.define_metric("*", step_metric="round")
+
+    def round(self, number: int, metrics: Mapping[str, float]) -> None:
+        """Log the round."""
+        self._run.log({"round": number, **metrics})
+
+    def close(self) -> None:
+        """Finish the run; a later one with its id resumes it."""
+        self._run.finish(exit_code=0)
