@@ -2,13 +2,9 @@
 
 import html.parser
 import json
-import os
 import re
-import shutil
-import subprocess
 from base64 import b64encode
 from hashlib import sha256
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -16,12 +12,10 @@ from hypothesis import strategies as st
 
 from rljob_runtime.samples import Sample, SampleOutcome
 from rljob_runtime.samples.page import page
+from tests.support.browser import dom
 
 HOSTILE = (
     '</script><script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'"> {{data}} \u2028'
-)
-BROWSER = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
 
 
@@ -104,9 +98,8 @@ def test_older_samples_are_left_out_of_a_page_that_is_too_large():
     )
 
 
-@pytest.mark.skipif(BROWSER is None and "CI" not in os.environ, reason="no browser: apt-get install chromium")
+@pytest.mark.timeout(600)
 def test_a_browser_shows_curves_histograms_and_samples(tmp_path):
-    assert BROWSER is not None, "install chromium where CI runs"
     file = tmp_path / "page.html"
     answers = [sample(HOSTILE), sample("wrong", 1, reward=0.0), sample("lost", 2, outcome=SampleOutcome.FILTERED)]
     file.write_text(page("job <b>", REPORTS, answers).text, encoding="utf-8")
@@ -118,13 +111,3 @@ def test_a_browser_shows_curves_histograms_and_samples(tmp_path):
     assert "Reward (3)" in shown
     assert shown.count("<details") == 3
     assert "img" not in [tag for tag, _ in Elements(shown).found]
-
-
-def dom(file: Path, folder: Path) -> str:
-    """The document after its script ran."""
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
-    done = subprocess.run(
-        [*command, "--virtual-time-budget=2000", "--dump-dom", file.as_uri()],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    return done.stdout
