@@ -143,4 +143,25 @@ MUTANTS = (
         after="asyncio.wait({work})",
         tests=(f"{REMOTE}::test_a_cancelled_call_ends_its_program",),
     ),
+    Mutant(
+        name="a function for TRL gets the bare response where the prompt is a conversation",
+        target="rljob_runtime.rewards.signatures:_of_trl",
+        before="not isinstance(prompt.text_or_messages, str)",
+        after="False",
+        tests=("tests/unit/rewards/test_signatures.py",),
+    ),
+    Mutant(
+        name="a function for verl gets no extra_info",
+        target="rljob_runtime.rewards.signatures:_of_verl",
+        before="prompt.metadata.get('extra_info')",
+        after="None",
+        tests=("tests/unit/rewards/test_signatures.py",),
+    ),
+    Mutant(
+        name="the traceback of a reward is printed for each response",
+        target="rljob_runtime.rewards.user_traceback:Tracebacks.print_once",
+        before="self._printed.add(place)",
+        after="pass",
+        tests=("tests/unit/rewards/test_user_traceback.py",),
+    ),
 )

@@ -8,6 +8,7 @@ MUTANTS = (
         target="rljob_runtime.samples.choice:choose",
         before="-_reward(candidates[place])",
         after="_reward(candidates[place])",
+        canary=True,
         tests=("tests/unit/samples/test_choice.py::test_who_is_kept",),
     ),
     Mutant(

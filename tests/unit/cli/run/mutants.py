@@ -1,0 +1,27 @@
+"""Mutants of rljob_runtime.cli.run."""
+
+from hack.mutants import Mutant
+
+MUTANTS = (
+    Mutant(
+        name="a path is relative to the current folder",
+        target="rljob_runtime.cli.run.manifest:_localise",
+        before="folder.absolute() / Path(source).expanduser()",
+        after="Path(source).expanduser()",
+        tests=("tests/unit/cli/run/test_manifest.py",),
+    ),
+    Mutant(
+        name="a null is assigned in place of a removal",
+        target="rljob_runtime.cli.run.manifest:_put",
+        before="value is None and isinstance(node, dict)",
+        after="False",
+        tests=("tests/unit/cli/run/test_manifest.py",),
+    ),
+    Mutant(
+        name="accelerators of the trainer are not counted",
+        target="rljob_runtime.cli.run.accelerators:missing_accelerators",
+        before="needed <= present",
+        after="rollout.machines * rollout.accelerators_per_machine <= present",
+        tests=("tests/unit/cli/run/test_accelerators.py",),
+    ),
+)

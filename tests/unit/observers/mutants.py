@@ -1,0 +1,14 @@
+"""Mutants of rljob_runtime.observers."""
+
+from hack.mutants import Mutant
+
+MUTANTS = (
+    Mutant(
+        name="a later coordinator begins another run of MLflow",
+        target="rljob_runtime.observers.mlflow_run:MlflowRun.__init__",
+        before="f\"tags.`{TAG}` = '{uid}'\"",
+        after="\"tags.absent = 'x'\"",
+        canary=True,
+        tests=("tests/unit/observers/test_observers.py::test_mlflow_keeps_one_run_over_two_coordinators",),
+    ),
+)
