@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,7 +87,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what the tests need, before the first test's clock starts."""
     if session.config.option.collectonly:
         return
-    asked = {item.callspec.params["minor"] for item in session.items if "minor" in _parameters(item)}
+    # A test without a server may have a parameter of this name.
+    on_server = [item for item in session.items if item.get_closest_marker("cluster")]
+    asked = {_parameters(item)["minor"] for item in on_server if "minor" in _parameters(item)}
     capture = session.config.pluginmanager.getplugin("capturemanager")
     for found in map(Minor, sorted(asked)):
         if build.missing(found.programs, recipe.release(found.name)):
@@ -94,5 +97,5 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 build.binaries(found.programs, recipe.release(found.name))
 
 
-def _parameters(item: pytest.Item) -> dict[str, object]:
+def _parameters(item: pytest.Item) -> dict[str, Any]:
     return item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}

@@ -34,15 +34,15 @@ def test_a_module_pins_every_program_it_builds(module):
     assert f"go {recipe.GO[0]}.{recipe.GO[1]}." in (module.folder / "go.mod").read_text()
 
 
-@pytest.mark.parametrize("minor", recipe.MINORS)
-def test_a_kubernetes_module_takes_its_staging_modules_of_the_same_release(minor):
-    module = recipe.KUBERNETES[minor]
+@pytest.mark.parametrize("release", recipe.MINORS)
+def test_a_kubernetes_module_takes_its_staging_modules_of_the_same_release(release):
+    module = recipe.KUBERNETES[release]
     replaced = re.findall(
         r"^\s*(?:replace )?k8s\.io/\S+ => k8s\.io/\S+ (\S+)$", (module.folder / "go.mod").read_text(), re.M
     )
     assert len(replaced) > 25
     assert set(replaced) == {f"v0.{module.version().removeprefix('1.')}"}
-    assert module.version().startswith(f"{minor}.")
+    assert module.version().startswith(f"{release}.")
 
 
 def test_the_minor_is_the_newest_unless_another_is_named(cache, monkeypatch):
