@@ -228,6 +228,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "accelerator": ({"resource": "amd.com/gpu"}, {"deviceClass": "gpu.amd.com"}),
     "trainer": ({"template": {"spec": {"nodeSelector": {"a": "b"}}}}, {"template": {"spec": {}}}),
     "coordinator": ({"template": {"metadata": {"labels": {"a": "b"}}}}, {}),
+    "observers": ([{"name": "a"}], [{"name": "b"}]),
     "relay": ({"chunkBytes": "1Mi"}, {"chunkBytes": "2Mi"}),
     "scheduling": ({}, {"schedulerName": "volcano"}),
     "rollout.acceleratorsPerMachine": (1, 2),
