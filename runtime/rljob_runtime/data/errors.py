@@ -29,6 +29,11 @@ class BadRecord:
         return f"{self.where}: {self.reason}"
 
 
+def one_line(error: Exception, most: int = 200) -> str:
+    """Return an error as one line of at most `most` characters: it may contain a complete text."""
+    return " ".join(str(error).split())[:most] or type(error).__name__
+
+
 SHOWN = 10
 """Bad records that a message lists. Further ones are counted."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.spec_training import DataSpec, OnInvalidRecord, Prompts
-from rljob_runtime.data.errors import BadRecord, DataError, too_many
+from rljob_runtime.data.errors import BadRecord, DataError, one_line, too_many
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.data.prompt_cache import PromptCache
@@ -165,7 +165,7 @@ class PromptSet:
         try:
             tokens = self._tokens(record.text_or_messages)
         except Exception as error:  # the model's template and tokenizer may raise any error
-            return BadRecord(index, record.where, f"the model's {self._refusing_part} refuses it: {_shortened(error)}")
+            return BadRecord(index, record.where, f"the model's {self._refusing_part} refuses it: {one_line(error)}")
         if len(tokens) > self._data.max_prompt_tokens:
             reason = f"{len(tokens)} tokens; spec.data.maxPromptTokens is {self._data.max_prompt_tokens}"
             return BadRecord(index, record.where, reason, len(tokens))
@@ -194,11 +194,6 @@ class PromptSet:
     def _templated(self, messages: list[dict[str, str]]) -> array[int]:
         tokens: Any = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         return array("i", tokens)
-
-
-def _shortened(error: Exception) -> str:
-    """Shorten an error to one line of at most 200 characters: it may contain a complete text."""
-    return " ".join(f"{error}".split())[:200] or type(error).__name__
 
 
 def open_source(prompts: Prompts, seed: int, cache_dir: Path) -> RecordSource:

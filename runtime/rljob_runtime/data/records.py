@@ -10,12 +10,14 @@ from typing import Any, Protocol
 
 from rljob_api.constants import claim_path
 from rljob_api.spec_training import PromptDataset, PromptFile, ReasoningGym
-from rljob_runtime.data.errors import BadRecord, DataError
-from rljob_runtime.data.rows import Fields, Record, kind_of, parse_row, value_at
+from rljob_runtime.data.errors import BadRecord, DataError, one_line
+from rljob_runtime.data.rows import Fields, Record, expect_records, kind_of, parse_row, value_at
 from rljob_runtime.data.tables import Format, TableRecords, format_of, read_arrow, read_csv, read_json
 
 SHIPPED = "package://rljob/"
 HUB = "hf://"
+LONGEST_REASON = 300
+"""Characters of an error of a data set's library, which names files."""
 
 
 class RecordSource(Protocol):
@@ -38,8 +40,7 @@ class InMemory:
     checked_ahead = True
 
     def __init__(self, name: str, records: Sequence[Record | BadRecord]):
-        if not records:
-            raise DataError(f"{name} is empty: there are no prompts to draw")
+        expect_records(name, len(records))
         self.name = name
         self._records = records
 
@@ -169,7 +170,7 @@ def _dataset(name: str, path: Path, source: PromptDataset, cache_dir: Path) -> A
         found = datasets.load_from_disk(str(path)) if saved else _load_dataset(str(path), source, cache_dir)
     except (OSError, ValueError, KeyError, IndexError, datasets.exceptions.DatasetsError) as error:
         right = "saved by save_to_disk" if saved else "saved by save_to_disk, and no folder of data files"
-        raise DataError(f"{name} is no data set {right}: {_one_line(error)}") from error
+        raise DataError(f"{name} is no data set {right}: {one_line(error, LONGEST_REASON)}") from error
     if isinstance(found, datasets.DatasetDict):
         if source.split not in found:
             raise DataError(f"{name} has no split {source.split!r}; it has {', '.join(found)}")
@@ -185,12 +186,12 @@ def _hub_folder(name: str, repository: str, cache_dir: Path) -> Path:
     try:
         return Path(snapshot_download(repository, repo_type="dataset", cache_dir=cache_dir / "hub"))
     except HFValidationError as error:
-        raise DataError(f"{name}: {_one_line(error)}; hf://ORG/NAME would be right") from error
+        raise DataError(f"{name}: {one_line(error, LONGEST_REASON)}; hf://ORG/NAME would be right") from error
     except LocalEntryNotFoundError as error:
         cure = "a folder, or a volume that holds it, would do"
         raise DataError(f"{name}: is not in the cache, and the hub cannot be reached; {cure}") from error
     except (HfHubHTTPError, OSError) as error:
-        raise DataError(f"{name}: the hub refused: {_one_line(error)}") from error
+        raise DataError(f"{name}: the hub refused: {one_line(error, LONGEST_REASON)}") from error
 
 
 def _load_dataset(place: str, source: PromptDataset, cache_dir: Path) -> Any:
@@ -198,10 +199,6 @@ def _load_dataset(place: str, source: PromptDataset, cache_dir: Path) -> Any:
 
     datasets.disable_progress_bars()
     return datasets.load_dataset(place, source.config, cache_dir=str(cache_dir / "datasets"))
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 class GymTask:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_runtime.data.errors import BadRecord
+from rljob_runtime.data.errors import BadRecord, DataError
 
 TextOrMessages = str | tuple[Mapping[str, str], ...]
 ROLES = ("system", "user", "assistant", "tool")
@@ -39,6 +39,12 @@ class Fields:
         """Both names."""
         return self.prompt, self.answer
 
+    def expect_in(self, name: str, columns: Sequence[str]) -> None:
+        """Raise one `DataError` for all rows of a table that lacks a field. `name` is the table's."""
+        for wanted in self.names:
+            if wanted not in columns and wanted.partition(".")[0] not in columns:
+                raise DataError(f"{name} has no column {wanted!r}; it has {', '.join(columns) or 'none'}")
+
     def with_spelled_answer(self, row: Mapping[str, Any], spelled: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the row with its answer as the file spells it: 1e-05 must not become another number."""
         if not isinstance(value_at(row, self.answer), float):
@@ -62,11 +68,10 @@ def _replaced(row: Mapping[str, Any], name: str, value: Any) -> Mapping[str, Any
     return {**row, head: _replaced(row[head], rest, value)}
 
 
-def missing_column(name: str, columns: Sequence[str]) -> str | None:
-    """Return the fault of a table without the field, for all rows at once; None if it may have it."""
-    if name in columns or name.partition(".")[0] in columns:
-        return None
-    return f"has no column {name!r}; it has {', '.join(columns) or 'none'}"
+def expect_records(name: str, count: int) -> None:
+    """Raise `DataError` for a source without records."""
+    if not count:
+        raise DataError(f"{name} is empty: there are no prompts to draw")
 
 
 def parse_row(index: int, where: str, row: Mapping[str, Any], fields: Fields) -> Record | BadRecord:

@@ -9,8 +9,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_runtime.data.errors import BadRecord, DataError
-from rljob_runtime.data.rows import Fields, Record, missing_column, parse_row
+from rljob_runtime.data.errors import BadRecord, DataError, one_line
+from rljob_runtime.data.rows import Fields, Record, expect_records, parse_row
 
 if TYPE_CHECKING:
     import pyarrow
@@ -27,6 +27,8 @@ class Format(StrEnum):
 
 
 _MAGIC = {b"PAR1": Format.PARQUET, b"ARROW1": Format.ARROW}
+_ARROW_STREAM = b"\xff\xff\xff\xff"
+"""First bytes of a stream, which has no magic."""
 _SUFFIXES = {
     ".json": Format.JSON,
     ".csv": Format.CSV,
@@ -57,12 +59,11 @@ def format_of(path: Path, head: bytes) -> Format:
     for magic, found in _MAGIC.items():
         if head.startswith(magic):
             return found
-    if path.suffix.lower() in (".parquet", ".arrow", ".feather") and head:
-        # An Arrow stream has no magic.
-        if path.suffix.lower() == ".arrow" and head.startswith(b"\xff\xff\xff\xff"):
-            return Format.ARROW
-        raise DataError(f"is no {_SUFFIXES[path.suffix.lower()]} file: it begins with {head[:4]!r}")
-    return _SUFFIXES.get(path.suffix.lower(), Format.JSONL)
+    suffix = path.suffix.lower()
+    named = _SUFFIXES.get(suffix, Format.JSONL)
+    if named not in _MAGIC.values() or not head or (suffix == ".arrow" and head.startswith(_ARROW_STREAM)):
+        return named
+    raise DataError(f"is no {named} file: it begins with {head[:4]!r}")
 
 
 class TableRecords:
@@ -72,11 +73,8 @@ class TableRecords:
 
     def __init__(self, name: str, rows: Any, fields: Fields) -> None:
         """`rows` is a `datasets.Dataset`, or has its length and its access by number. Raises `DataError`."""
-        for field in fields.names:
-            if (fault := missing_column(field, rows.column_names)) is not None:
-                raise DataError(f"{name} {fault}")
-        if not len(rows):
-            raise DataError(f"{name} is empty: there are no prompts to draw")
+        fields.expect_in(name, rows.column_names)
+        expect_records(name, len(rows))
         self.name = name
         self._rows = rows
         self._fields = fields
@@ -101,7 +99,7 @@ def read_arrow(name: str, path: Path, kind: Format, fields: Fields) -> TableReco
     try:
         table = _table(path, kind)
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise DataError(f"{name} cannot be read as {kind}: {_one_line(error)}") from error
+        raise DataError(f"{name} cannot be read as {kind}: {one_line(error)}") from error
     return TableRecords(name, datasets.Dataset(table), fields)
 
 
@@ -129,10 +127,7 @@ def read_csv(name: str, path: Path, fields: Fields) -> list[Record | BadRecord]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
-            columns = list(reader.fieldnames or ())
-            for field in fields.names:
-                if (fault := missing_column(field, columns)) is not None:
-                    raise DataError(f"{name} {fault}")
+            fields.expect_in(name, reader.fieldnames or ())
             for row in reader:
                 records.append(_parse_cells(len(records), reader.line_num, row, fields))
     except UnicodeDecodeError as error:
@@ -157,9 +152,9 @@ def read_json(name: str, path: Path, fields: Fields) -> list[Record | BadRecord]
         # Read twice, since an answer keeps its spelling and other numbers do not.
         rows, spelled = (json.loads(text, parse_constant=float, parse_float=parse) for parse in (float, str))
     except (UnicodeDecodeError, RecursionError) as error:
-        raise DataError(f"{name} cannot be read as JSON: {_one_line(error)}") from error
+        raise DataError(f"{name} cannot be read as JSON: {one_line(error)}") from error
     except ValueError as error:
-        raise DataError(f"{name} is no JSON: {_one_line(error)}; for an object a line, name it .jsonl") from error
+        raise DataError(f"{name} is no JSON: {one_line(error)}; for an object a line, name it .jsonl") from error
     if not isinstance(rows, list):
         found = f"an object with {', '.join(sorted(rows)[:8])}" if isinstance(rows, dict) else "one value"
         raise DataError(f"{name} is {found}; a list of objects would be right, or an object a line in a .jsonl file")
@@ -173,7 +168,3 @@ def _objects(rows: Sequence[Any], spelled: Sequence[Any], fields: Fields) -> Ite
             yield BadRecord(index, where, f"is no object but {type(row).__name__}; an object would be right")
         else:
             yield parse_row(index, where, fields.with_spelled_answer(row, as_written), fields)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
