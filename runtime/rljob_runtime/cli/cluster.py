@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _REQUEST_SECONDS = 10.0
+NO_JOB = "is the CRD installed, and the name right?"
+"""What may be wrong where the server has no such RLJob."""
 
 
 class NoAnswer(Exception):
@@ -46,9 +48,7 @@ class Cluster:
 
         what = f"rljob/{name} in {namespace}"
         try:
-            return self.ask(
-                what, lambda kube: kube.get(RLJOB, namespace, name), "is the CRD installed, and the name right?"
-            )
+            return self.ask(what, lambda kube: kube.get(RLJOB, namespace, name), NO_JOB)
         except RecursionError:
             raise NoAnswer(f"{what}: its spec is nested too deeply to be read") from None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
@@ -31,7 +33,14 @@ def read_text(file: Path) -> str:
 
 def read_job(file: Path) -> RLJob:
     """Return the RLJob in a file. Raises `Unusable` with a line for each mistake."""
-    try:
+    with mistakes_of(file):
         return load(read_text(file))
+
+
+@contextmanager
+def mistakes_of(file: Path) -> Iterator[None]:
+    """Raise `Unusable` with a line for each mistake of an `InvalidSpec`."""
+    try:
+        yield
     except InvalidSpec as error:
         raise Unusable("\n".join(f"{file}: {mistake}" for mistake in error.errors)) from None

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api import InvalidSpec, RLJob, load
-from rljob_api.constants import API_VERSION, KIND
 from rljob_api.errors import show
 from rljob_api.immutability import NEVER, differences
 from rljob_runtime.coordinator.store.connection import has_history
@@ -158,8 +157,7 @@ def _accept(folder: Path, job: RLJob) -> tuple[Change, ...]:
         changes = tuple(differences(before, job, sorted({*before.spec.to_dict(), *job.spec.to_dict()})))
         if not changes:
             return ()
-    run = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": job.name}, "spec": job.spec.to_dict()}
-    _write(path, json.dumps({"job": run, "sha256": digests}, indent=1))
+    _write(path, json.dumps({"job": job.manifest(), "sha256": digests}, indent=1))
     return changes
 
 

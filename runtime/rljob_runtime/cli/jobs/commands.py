@@ -9,12 +9,12 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from rljob_api import InvalidSpec, load
+from rljob_api import load
 from rljob_api.constants import KIND
 from rljob_api.loading import parse
 from rljob_api.parsing import yaml_text
-from rljob_runtime.cli.cluster import Cluster, NoAnswer
-from rljob_runtime.cli.files import Unusable, fail, read_text
+from rljob_runtime.cli.cluster import NO_JOB, Cluster, NoAnswer
+from rljob_runtime.cli.files import Unusable, fail, mistakes_of, read_text
 from rljob_runtime.cli.jobs.tables import Row, aligned, event_rows, job_rows
 from rljob_runtime.cli.run.manifest import assign_all
 
@@ -55,11 +55,10 @@ def submit(
     from rljob_kube.resources import RLJOB
 
     try:
-        text = read_text(file)
-        document = assign_all(parse(text), assignments or ())
-        job = load(document)
-    except InvalidSpec as error:
-        raise fail("\n".join(f"{file}: {mistake}" for mistake in error.errors)) from None
+        with mistakes_of(file):
+            text = read_text(file)
+            document = assign_all(parse(text), assignments or ())
+            job = load(document)
     except Unusable as error:
         raise fail(str(error)) from None
     if others := _other_kinds(text):
@@ -109,8 +108,7 @@ def _set_suspend(name: str, namespace: str | None, value: bool) -> None:
     def merge(cluster: Cluster) -> str:
         place = namespace or cluster.namespace
         patch = {"spec": {"suspend": value}}
-        hint = "is the CRD installed, and the name right?"
-        cluster.ask(f"rljob/{name} in {place}", lambda kube: kube.merge(RLJOB, place, name, patch), hint)
+        cluster.ask(f"rljob/{name} in {place}", lambda kube: kube.merge(RLJOB, place, name, patch), NO_JOB)
         return place
 
     place = in_cluster(merge)

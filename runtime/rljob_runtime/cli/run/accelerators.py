@@ -24,17 +24,20 @@ def visible_accelerators(environment: Mapping[str, str], devices: Path = Path("/
     return min(present, usable)
 
 
-def missing_accelerators(spec: RLJobSpec, present: int) -> list[FieldError]:
-    """Return an error for each role with accelerators, if the machine has fewer than all roles need together.
+def requested_accelerators(spec: RLJobSpec) -> int:
+    """Count the accelerators of all roles. On one machine the trainer and the rollout machines share none."""
+    rollout, trainer = spec.rollout, spec.trainer
+    return rollout.machines * rollout.accelerators_per_machine + trainer.replicas * trainer.accelerators_per_replica
 
-    On one machine the trainer and the rollout machines do not share accelerators.
-    """
+
+def missing_accelerators(spec: RLJobSpec, present: int) -> list[FieldError]:
+    """Return an error for each role with accelerators, if the machine has fewer than all roles need together."""
     rollout, trainer = spec.rollout, spec.trainer
     counts = {
         "spec.rollout.acceleratorsPerMachine": (rollout.accelerators_per_machine, rollout.machines, "machines"),
         "spec.trainer.acceleratorsPerReplica": (trainer.accelerators_per_replica, trainer.replicas, "replicas"),
     }
-    needed = sum(each * number for each, number, _ in counts.values())
+    needed = requested_accelerators(spec)
     if needed <= present:
         return []
     return [

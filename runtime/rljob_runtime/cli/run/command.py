@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +13,10 @@ import typer
 import yaml
 from rich.console import Console
 
-from rljob_api import InvalidSpec, RLJob, load
-from rljob_api.constants import API_VERSION, KIND
+from rljob_api import RLJob, load
 from rljob_api.errors import ABSENT, show
 from rljob_api.loading import parse
-from rljob_runtime.cli.files import Unusable, fail, read_text
+from rljob_runtime.cli.files import Unusable, fail, mistakes_of, read_text
 from rljob_runtime.cli.run.accelerators import missing_accelerators, visible_accelerators
 from rljob_runtime.cli.run.display import display
 from rljob_runtime.cli.run.ending import INTERRUPTED, ending
@@ -62,28 +62,28 @@ def run(
     _run(console, job, place, options.command())
 
 
+@dataclass(frozen=True)
 class _Options:
     """What names a job on the command line."""
 
-    def __init__(self, file: Path, workdir: Path | None, assignments: Sequence[str], claims: Sequence[str]) -> None:
-        self._file, self._workdir = file, workdir
-        self._assignments, self._claims = assignments, claims
+    file: Path
+    workdir: Path | None
+    assignments: Sequence[str]
+    claims: Sequence[str]
 
     def job(self) -> RLJob:
         """Return the job as it is on this machine. Raises `Unusable` with a line for each mistake."""
-        try:
-            document = parse(read_text(self._file))
-            folders = parse_claims(self._claims)
-            return load(localised(document, self._file.absolute().parent, folders, self._assignments))
-        except InvalidSpec as error:
-            raise Unusable("\n".join(f"{self._file}: {mistake}" for mistake in error.errors)) from None
+        with mistakes_of(self.file):
+            document = parse(read_text(self.file))
+            folders = parse_claims(self.claims)
+            return load(localised(document, self.file.absolute().parent, folders, self.assignments))
 
     def command(self) -> str:
         """Return the command that runs the job again."""
-        words = ["rljob", "run", str(self._file)]
-        words += [word for assignment in self._assignments for word in ("--set", assignment)]
-        words += [word for claim in self._claims for word in ("--claim", claim)]
-        words += ["--workdir", str(self._workdir)] if self._workdir is not None else []
+        words = ["rljob", "run", str(self.file)]
+        words += [word for assignment in self.assignments for word in ("--set", assignment)]
+        words += [word for claim in self.claims for word in ("--claim", claim)]
+        words += ["--workdir", str(self.workdir)] if self.workdir is not None else []
         return shlex.join(words)
 
 
@@ -138,5 +138,4 @@ def _preview(job: RLJob, place: Path) -> None:
     facts |= preview(job.spec, cache_folder(), visible_accelerators(os.environ))
     for label, value in facts.items():
         print(f"# {label}: {value}")
-    document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": job.name}, "spec": job.spec.to_dict()}
-    print(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), end="")
+    print(yaml.safe_dump(job.manifest(), sort_keys=False, allow_unicode=True), end="")

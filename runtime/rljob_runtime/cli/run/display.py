@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
@@ -32,18 +31,9 @@ class Display(Protocol):
 class Drawing:
     """Redraws the status on a terminal."""
 
-    def __init__(self, console: Console, rounds: int) -> None:
-        self._live = Live(console=console, refresh_per_second=4)
+    def __init__(self, live: Live, rounds: int) -> None:
+        self._live = live
         self._rounds = rounds
-
-    def __enter__(self) -> Self:
-        self._live.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
 
     def status(self, status: RuntimeStatus) -> None:
         """Draw the status."""
@@ -77,8 +67,8 @@ class Lines:
 def display(console: Console, rounds: int) -> Iterator[Display]:
     """Yield the display that fits the console."""
     if console.is_terminal:
-        with Drawing(console, rounds) as drawing:
-            yield drawing
+        with Live(console=console, refresh_per_second=4) as live:
+            yield Drawing(live, rounds)
     else:
         yield Lines(console, rounds)
 

@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.spec import RLJobSpec
+from rljob_runtime.cli.run.accelerators import requested_accelerators
 from rljob_runtime.perf_model.model_shape import ModelShape
+from rljob_runtime.relay.manifest import ITEM_SIZES
 
 GIB = 1 << 30
 TRAINER_BYTES = 16
 """Bytes per weight of the trainer at least: float32 weight, gradient and two moments."""
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def preview(spec: RLJobSpec, cache_dir: Path, present_accelerators: int) -> dict[str, str]:
     """Return lines for a person, by label: model, memory and accelerators."""
     what, config = model_source(spec.model.source, cache_dir)
-    needed = spec.rollout.machines * spec.rollout.accelerators_per_machine
-    needed += spec.trainer.replicas * spec.trainer.accelerators_per_replica
     return {
         "model": what,
         "memory": _memory(spec, config),
-        "accelerators": f"{needed} requested; this machine has {present_accelerators}",
+        "accelerators": f"{requested_accelerators(spec)} requested; this machine has {present_accelerators}",
     }
 
 
@@ -66,7 +65,7 @@ def _memory(spec: RLJobSpec, config: Mapping[str, Any] | None) -> str:
         shape = ModelShape.from_config(spec.model.source, config)
     except (ValueError, TypeError):
         return "unknown: the model is no dense decoder"
-    published = shape.parameters * DTYPE_BYTES.get(spec.model.dtype.value, 2)
+    published = shape.parameters * ITEM_SIZES[spec.model.dtype.value]
     replicas = spec.rollout.machines * spec.rollout.slots // spec.rollout.tensor_parallel_size
     return (
         f"{shape.parameters / 1e6:,.0f} million weights: the trainer needs at least "
