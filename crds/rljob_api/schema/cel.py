@@ -14,14 +14,8 @@ from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.immutability import NEVER, WHILE_SUSPENDED
 from rljob_api.renamed import RENAMED, Renamed
 from rljob_api.rewards import BUILTIN, FORMER_BUILTIN, FUNCTION_KINDS
-from rljob_api.rules import (
-    MAX_ACCELERATORS,
-    MAX_RESPONSES_PER_ROUND,
-    MAX_TOKENS_PER_SEQUENCE,
-    MIN_HEARTBEAT_SECONDS,
-    TECHNIQUES,
-    not_available,
-)
+from rljob_api.rules import MAX_ACCELERATORS, MAX_TOKENS_PER_SEQUENCE, MIN_HEARTBEAT_SECONDS, TECHNIQUES, not_available
+from rljob_api.rules_algorithm import MAX_RESPONSES_PER_ROUND
 
 
 @dataclass(frozen=True)

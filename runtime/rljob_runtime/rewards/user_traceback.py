@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
+from itertools import dropwhile
 from pathlib import Path
 
 _IMPORT_SYSTEM = ("<frozen importlib", "importlib/__init__.py")
@@ -15,22 +16,23 @@ def user_traceback(error: BaseException, ours: Sequence[str]) -> str:
 
     `ours` are folders of packages whose frames before that are left out.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    first = next((place for place, frame in enumerate(frames) if not _is_ours(frame.filename, ours)), len(frames))
-    kept = [frame for frame in frames[first:] if not frame.filename.startswith(_IMPORT_SYSTEM[0])]
+    kept = [frame for frame in _user_frames(error, ours) if not frame.filename.startswith(_IMPORT_SYSTEM[0])]
     head = ["Traceback (most recent call last):\n", *traceback.format_list(kept)] if kept else []
     return "".join([*head, *traceback.format_exception_only(error)])
 
 
 def place_of(error: BaseException, ours: Sequence[str]) -> str | None:
-    """Return the innermost place in the user's code as "file.py:12, in score", or None."""
-    frames = traceback.extract_tb(error.__traceback__)
-    first = next((place for place, frame in enumerate(frames) if not _is_ours(frame.filename, ours)), len(frames))
-    if first == len(frames):
+    """Return the innermost place in the user's file as "file.py:12, in score", or None."""
+    frames = _user_frames(error, ours)
+    if not frames:
         return None
-    file = frames[first].filename
-    frame = [one for one in frames[first:] if one.filename == file][-1]
-    return f"{Path(file).name}:{frame.lineno}, in {frame.name}"
+    frame = [one for one in frames if one.filename == frames[0].filename][-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
+
+
+def _user_frames(error: BaseException, ours: Sequence[str]) -> list[traceback.FrameSummary]:
+    """Return the frames from the first one of the user's code on."""
+    return list(dropwhile(lambda frame: _is_ours(frame.filename, ours), traceback.extract_tb(error.__traceback__)))
 
 
 def _is_ours(file: str, ours: Sequence[str]) -> bool:

@@ -45,13 +45,14 @@ def page(name: str, reports: Sequence[dict[str, Any]], newest_first: Iterable[Sa
             kept.append(text)
     head = json.dumps({"name": name, "reports": reports, "leftOut": left_out}, ensure_ascii=False)
     data = f'{head[:-1]}, "samples": [{", ".join(kept)}]}}'.translate(_ESCAPES)
+    style, script = _part("page.css"), _part("page.js")
     text = _fill(
         _part("page.html"),
         {
             "title": escape(name),
-            "policy": _policy(_part("page.css"), _part("page.js")),
-            "style": _part("page.css"),
-            "script": _part("page.js"),
+            "policy": _policy(style, script),
+            "style": style,
+            "script": script,
             "data": data.encode("utf-8", "backslashreplace").decode(),
         },
     )

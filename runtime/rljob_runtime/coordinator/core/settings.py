@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rljob_api import RLJob
-from rljob_api.rules import MAX_RESPONSES_PER_ROUND
+from rljob_api.rules_algorithm import MAX_RESPONSES_PER_ROUND
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec_training import AUTO, Mode, Sampler
 from rljob_runtime.scheduling.backoff import Backoff
