@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rljob_api import RLJob
 from rljob_api.spec_resources import Samples
@@ -60,14 +61,7 @@ async def run_job(
         store = await open_store(
             lambda opening: Store(path, job.metadata.uid or job.name, opening), early.tell, patience
         )
-    journal = RoundJournal(
-        {
-            "rounds.jsonl": lambda: RoundLog(folders.state),
-            "tensorboard/": lambda: TensorBoard(folders.state / "tensorboard"),
-        }
-    )
-
-    feeds = observer_journals(job, folders.state)
+    journals = [_round_files(folders.state), *observer_journals(job, folders.state)]
 
     async def samples_of_spec() -> Samples:
         return (await control.observe()).job.spec.samples
@@ -82,8 +76,8 @@ async def run_job(
 
     async with contextlib.AsyncExitStack() as closing:
         closing.push_async_callback(store.aclose)
-        for one in (journal, *feeds):
-            closing.push_async_callback(asyncio.to_thread, one.close)
+        for journal in journals:
+            closing.push_async_callback(asyncio.to_thread, journal.close)
         closing.push_async_callback(samples.close)
         term = await store.do(lambda opened: opened.adopt_term(term))
         await samples.use(job.spec.samples)
@@ -95,15 +89,32 @@ async def run_job(
             rewards,
             settings,
             term,
-            observers=[journal, *feeds, samples.round_closed, *observers],
+            observers=[*journals, samples.round_closed, *observers],
             on_report=on_report,
             before=early.draft if job.status.runtime is not None else None,
         )
         coordinator = Coordinator(inputs)
         on_start(coordinator)
-        writing = asyncio.create_task(samples.run(), name="samples")
-        try:
+        async with _beside(samples.run(), "samples"):
             return await coordinator.run()
-        finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
+
+
+def _round_files(folder: Path) -> RoundJournal:
+    """Return the journal of the files that every job has."""
+    return RoundJournal(
+        {
+            "rounds.jsonl": lambda: RoundLog(folder),
+            "tensorboard/": lambda: TensorBoard(folder / "tensorboard"),
+        }
+    )
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    """Run `work` beside the block, and cancel it at the end."""
+    task = asyncio.create_task(work, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

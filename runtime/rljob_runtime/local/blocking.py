@@ -21,7 +21,7 @@ class Interrupt:
         self._wanted = False
 
     def calls(self, stop: Callable[[], None]) -> None:
-        """Call `stop` in this event loop on an interrupt, at once if there was one."""
+        """Call `stop` in this event loop on an interrupt, immediately if there was one."""
         self._loop, self._stop = asyncio.get_running_loop(), stop
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):

@@ -58,20 +58,16 @@ def write_misnamed_parquet(path: Path, rows: Rows) -> Path:
     return write_parquet(path, rows).rename(path.with_suffix(".jsonl"))
 
 
-def write_arrow(path: Path, rows: Rows) -> Path:
+def write_arrow(path: Path, rows: Rows, new: Any = pyarrow.ipc.new_file) -> Path:
     path = path.with_suffix(".arrow")
     table = pyarrow.Table.from_pylist(rows)
-    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_file(sink, table.schema) as writer:
+    with pyarrow.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
         writer.write_table(table)
     return path
 
 
 def write_arrow_stream(path: Path, rows: Rows) -> Path:
-    path = path.with_suffix(".arrow")
-    table = pyarrow.Table.from_pylist(rows)
-    with pyarrow.OSFile(str(path), "wb") as sink, pyarrow.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return path
+    return write_arrow(path, rows, pyarrow.ipc.new_stream)
 
 
 WRITERS = [

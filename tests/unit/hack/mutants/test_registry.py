@@ -9,21 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from hack.loop.choice import MIRRORS
 from hack.mutants import BadMutant, Mutant
 from hack.mutants.application import apply
 from hack.mutants.registry import choose, every, registered
 from hack.mutants.targets import file_of
 from tests.support.paths import ROOT
 
-MIRRORS = {
-    "rljob_api": ("api",),
-    "rljob_bench": ("bench",),
-    "rljob_kube": ("kube",),
-    "rljob_operator": ("operator",),
-    "rljob_runtime": (),
-    "hack": ("hack",),
-}
-"""The folders of tests/unit that mirror a root."""
 LINES = 400
 """Of a file of mutants, at most."""
 
