@@ -18,4 +18,11 @@ MUTANTS = (
         after="",
         tests=("tests/unit/cli/run/test_command.py::test_a_message_is_shown_as_it_is_written_and_in_one_line",),
     ),
+    Mutant(
+        name="a null is assigned in place of a removal",
+        target="rljob_runtime.cli.assignments:_put",
+        before="value is None and isinstance(node, dict)",
+        after="False",
+        tests=("tests/unit/cli/test_assignments.py",),
+    ),
 )

@@ -13,10 +13,10 @@ from rljob_api import load
 from rljob_api.constants import KIND
 from rljob_api.loading import parse
 from rljob_api.parsing import yaml_text
+from rljob_runtime.cli.assignments import assign_all
 from rljob_runtime.cli.cluster import NO_JOB, Cluster, NoAnswer
 from rljob_runtime.cli.files import Unusable, fail, mistakes_of, read_text
 from rljob_runtime.cli.jobs.tables import Row, aligned, event_rows, job_rows
-from rljob_runtime.cli.run.manifest import assign_all
 
 T = TypeVar("T")
 Name = Annotated[str, typer.Argument(help="The RLJob's name.")]

@@ -11,13 +11,6 @@ MUTANTS = (
         tests=("tests/unit/cli/run/test_manifest.py",),
     ),
     Mutant(
-        name="a null is assigned in place of a removal",
-        target="rljob_runtime.cli.run.manifest:_put",
-        before="value is None and isinstance(node, dict)",
-        after="False",
-        tests=("tests/unit/cli/run/test_manifest.py",),
-    ),
-    Mutant(
         name="accelerators of the trainer are not counted",
         target="rljob_runtime.cli.run.accelerators:missing_accelerators",
         before="needed <= present",
