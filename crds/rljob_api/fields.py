@@ -189,6 +189,11 @@ PromptFileSource = text_type(
     "must be an absolute path such as /data/train.jsonl, pvc://CLAIM/PATH, or package://rljob/NAME",
     1024,
 )
+TemplateFileSource = text_type(
+    r"/[^\0]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^\0]*)?",
+    "must be an absolute path such as /data/chat.jinja, or pvc://CLAIM/PATH",
+    1024,
+)
 ModelSource = text_type(
     r"/[^\0]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^\0]*)?"
     r"|hf://[\w.-]+/[\w.-]+(@[\w./-]+)?|package://[\w.-]+(/[\w./-]+)?",

@@ -13,7 +13,15 @@ from typing import Any
 from rljob_api.errors import ABSENT, FieldError, InvalidSpec, show
 from rljob_api.spec import RLJob
 
-IDENTITY = ("mode", "model", "data.prompts", "data.seed")
+IDENTITY = (
+    "mode",
+    "model",
+    "data.prompts",
+    "data.sources[].name",
+    "data.sources[].prompts",
+    "data.heldOut",
+    "data.seed",
+)
 """Fields of the spec that identify the run, on every cluster."""
 
 NEVER = ("managedBy", *IDENTITY, "checkpoint.volumeClaimName", "checkpoint.emptyDir")
@@ -22,15 +30,24 @@ NEVER = ("managedBy", *IDENTITY, "checkpoint.volumeClaimName", "checkpoint.empty
 WHILE_SUSPENDED = (
     "data.systemPrompt",
     "data.chatTemplate",
+    "data.chatTemplateFile",
+    "data.chatTemplateArguments",
     "data.onInvalidRecord",
     "data.maxPromptTokens",
     "data.maxResponseTokens",
+    "data.stopStrings",
+    "data.sources[].weight",
+    "data.sources[].promptsPerRound",
+    "data.sources[].rewards",
     "rewards",
+    "evaluation",
+    "checkpoint.keepBest",
     "algorithm",
     "tailBatching",
     "streamTraining",
     "experience",
     "repack",
+    "adaptiveTensorParallel",
     "accelerator",
     "trainer",
     "coordinator",
@@ -59,9 +76,15 @@ def validate_update(old: RLJob, new: RLJob) -> None:
 
 
 def differences(old: RLJob, new: RLJob, paths: Iterable[str]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield path, old value and new value of the innermost fields below these paths of the spec that differ."""
+    """Yield path, old value and new value of the innermost fields below these paths of the spec that differ.
+
+    `list[].field` is a field of each entry."""
     before, after = old.spec.to_dict(), new.spec.to_dict()
     for path in paths:
+        above, each, field = path.partition("[].")
+        if each:
+            yield from _entries(f"spec.{above}", field, _at(before, above), _at(after, above))
+            continue
         yield from _differences(f"spec.{path}", _at(before, path), _at(after, path))
 
 
@@ -87,6 +110,20 @@ def _differences(path: str, before: Any, after: Any) -> Iterator[tuple[str, Any,
             yield from _differences(f"{path}[{index}]", was, now)
     else:
         yield path, before, after
+
+
+def _entries(path: str, field: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the differences of one field in the entries of two lists. Their number counts as a difference of `name`."""
+    was, now = _each(field, before), _each(field, after)
+    if len(was) == len(now):
+        for index, (one, other) in enumerate(zip(was, now, strict=True)):
+            yield from _differences(f"{path}[{index}].{field}", one, other)
+    elif field == "name":
+        yield path, was or ABSENT, now or ABSENT
+
+
+def _each(field: str, entries: Any) -> list[Any]:
+    return [] if entries is ABSENT else [entry.get(field, ABSENT) for entry in entries]
 
 
 def _at(spec: dict[str, Any], path: str) -> Any:

@@ -7,11 +7,11 @@ reaches neither the pods nor the training, even if one of them restarts.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rljob_api import renamed
-from rljob_api.loading import load
+from rljob_api.loading import load, load_known
 from rljob_api.spec import RLJob
 from rljob_api.status import Accepted
 
@@ -33,10 +33,23 @@ def accepted_job(document: Mapping[str, Any]) -> RLJob | None:
     None without one, or when this version would not accept it: then only the present spec counts. An earlier version
     wrote the record with the field names of its time.
     """
+    return _accepted(document, load)
+
+
+def running_job(document: Mapping[str, Any]) -> RLJob:
+    """Return the object with its last accepted spec, or else with its present one, as a coordinator runs it.
+
+    Fields that this version does not know are left out: a later operator checks them, and a later API server adds their
+    defaults to every stored job, also while an earlier coordinator runs it. Raises `InvalidSpec`.
+    """
+    return _accepted(document, load_known) or load_known(document)
+
+
+def _accepted(document: Mapping[str, Any], read: Callable[[Mapping[str, Any]], RLJob]) -> RLJob | None:
     if not was_accepted(document):
         return None
     try:
-        return load({**document, "spec": renamed.translated(json.loads(_memory(document)["spec"]))})
+        return read({**document, "spec": renamed.translated(json.loads(_memory(document)["spec"]))})
     except ValueError:  # no JSON, or InvalidSpec
         return None
 

@@ -16,7 +16,7 @@ from rljob_api.constants import API_VERSION, KIND
 from rljob_api.errors import ABSENT, MOST_ERRORS, FieldError, InvalidSpec
 from rljob_api.parsing import yaml_text
 from rljob_api.rules import check, check_length
-from rljob_api.spec import RLJob
+from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import RLJobStatus
 
 
@@ -42,6 +42,14 @@ def load(source: str | Mapping[str, Any]) -> RLJob:
         raise InvalidSpec(_explain(details) for details in _causes(error)) from None
     _refuse(check(job))
     return job
+
+
+def load_known(document: Mapping[str, Any]) -> RLJob:
+    """Load a parsed object without the fields of the spec that this version does not know. Raises `InvalidSpec`."""
+    try:
+        return load(document)
+    except InvalidSpec:
+        return load({**document, "spec": _known(RLJobSpec, document.get("spec") or {})})
 
 
 def _refuse(errors: Iterable[FieldError]) -> None:
@@ -120,10 +128,14 @@ def load_status(status: Mapping[str, Any]) -> RLJobStatus:
 
 
 def _known_status(status: Mapping[str, Any]) -> dict[str, Any]:
+    return _known(RLJobStatus, status)
+
+
+def _known(model: type[BaseModel], value: Mapping[str, Any]) -> dict[str, Any]:
     """Drop the fields that this version does not know."""
-    known: dict[str, Any] = json.loads(_to_json(status))
+    known: dict[str, Any] = json.loads(_to_json(value))
     try:
-        RLJobStatus.model_validate_json(json.dumps(known), by_alias=True, by_name=False)
+        model.model_validate_json(json.dumps(known), by_alias=True, by_name=False)
     except ValidationError as error:
         for details in error.errors():
             if details["type"] == "extra_forbidden":

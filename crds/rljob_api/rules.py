@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from math import ceil
-from typing import Any
 
 from rljob_api import constants as c
 from rljob_api.accelerators import DEFAULT_RESOURCE
-from rljob_api.errors import ABSENT, FieldError, show
+from rljob_api.errors import ABSENT, FieldError
 from rljob_api.observers import check_observers
 from rljob_api.rewards import DEFAULT_PARALLELISM, FUNCTION_KINDS, CodeReward, RewardKind, present_path
 from rljob_api.rules_algorithm import MAX_RESPONSES_PER_ROUND, check_algorithm
+from rljob_api.rules_chat_template import check_chat_template
+from rljob_api.rules_evaluation import check_evaluation
+from rljob_api.rules_layouts import check_layouts
+from rljob_api.rules_sources import check_sources
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec_training import AUTO, Mode
 from rljob_api.templates import check_template, memory_limit
@@ -36,14 +39,15 @@ def check(job: RLJob) -> Errors:
     spec = job.spec
     for rule in (
         _size,
-        _not_there_yet,
         _prompts,
+        check_chat_template,
         _rewards,
+        check_evaluation,
         check_algorithm,
         _asynchronous,
         _techniques,
         _rollout,
-        _layouts,
+        check_layouts,
         _accelerators,
         _volumes,
         _times,
@@ -94,31 +98,9 @@ def check_length(text: str) -> Errors:
         yield FieldError("spec", f"{length} characters", advice)
 
 
-TECHNIQUES = {
-    "adaptiveTensorParallel": "PAT's tensor parallelism inside a generation stage",
-}
-
-
-def not_available(what: str, instead: object = False) -> str:
-    """End the message about a feature that does not exist yet. `instead`: the value that does."""
-    return f"is not available in this version ({what}); leave it out or set it to {show(instead)}"
-
-
-def _not_there_yet(spec: RLJobSpec) -> Errors:
-    for field, what in TECHNIQUES.items():
-        technique: Any = {
-            "adaptiveTensorParallel": spec.adaptive_tensor_parallel,
-        }[field]
-        if technique.enabled is not False:
-            yield FieldError(f"spec.{field}.enabled", technique.enabled, not_available(what))
-
-
 def _prompts(spec: RLJobSpec) -> Errors:
     data = spec.data
-    given = [name for name in ("file", "dataset", "reasoning_gym") if getattr(data.prompts, name) is not None]
-    if len(given) != 1:
-        found = ", ".join(given).replace("reasoning_gym", "reasoningGym") or ABSENT
-        yield FieldError("spec.data.prompts", found, "must name exactly one source: file, dataset or reasoningGym")
+    yield from check_sources(spec)
     if data.system_prompt is not None and not data.chat_template:
         yield FieldError(
             "spec.data.systemPrompt",
@@ -163,7 +145,7 @@ def _rewards_container(spec: RLJobSpec) -> Errors:
 
 def _rewards(spec: RLJobSpec) -> Errors:
     names = [reward.name for reward in spec.rewards]
-    prompts = spec.data.prompts
+    prompts = spec.data.prompts if spec.data.prompts and spec.data.prompts.kinds else None
     for index, reward in enumerate(spec.rewards):
         path = f"spec.rewards[{index}]"
         if reward.name in names[:index]:
@@ -184,11 +166,7 @@ def _rewards(spec: RLJobSpec) -> Errors:
             yield FieldError(f"{path}.code.program", reward.code.program, "must have {response} in it")
         if reward.judge is not None and reward.judge.prompt is not None and "{response}" not in reward.judge.prompt:
             yield FieldError(f"{path}.judge.prompt", reward.judge.prompt, "must have {response} in it")
-        if (
-            reward.kind is RewardKind.REASONING_GYM
-            and prompts.reasoning_gym is None
-            and (prompts.file or prompts.dataset)
-        ):
+        if reward.kind is RewardKind.REASONING_GYM and prompts is not None and prompts.reasoning_gym is None:
             yield FieldError(f"{path}.kind", reward.kind.value, "needs prompts from spec.data.prompts.reasoningGym")
         if reward.parallelism is not None and reward.kind.value not in FUNCTION_KINDS:
             own = f"{reward.kind.value.lower()}.parallelism"
@@ -219,6 +197,12 @@ def _asynchronous(spec: RLJobSpec) -> Errors:
     for field, enabled, why in (
         ("tailBatching", spec.tail_batching.enabled, "no update waits for long responses there"),
         ("streamTraining", spec.stream_training.enabled, "training runs during generation anyway"),
+        (
+            "adaptiveTensorParallel",
+            spec.adaptive_tensor_parallel.enabled,
+            "a machine there may run weights that its relay does not hold any more, and engines of another size load "
+            "from the relay",
+        ),
     ):
         if enabled is not False:
             yield FieldError(f"spec.{field}.enabled", enabled, f"must be false in mode Asynchronous: {why}")
@@ -288,26 +272,6 @@ def _rollout(spec: RLJobSpec) -> Errors:
             "inside a machine, and a machine without accelerators has slotsPerMachine "
             f"({rollout.slots_per_machine or 1})",
         )
-
-
-def _layouts(spec: RLJobSpec) -> Errors:
-    rollout, path = spec.rollout, "spec.rollout.allowedTensorParallelSizes"
-    sizes = rollout.allowed_tensor_parallel_sizes
-    if sizes is None:
-        return
-    if rollout.tensor_parallel_size not in sizes:
-        start = rollout.tensor_parallel_size
-        yield FieldError(path, list(sizes), f"must hold tensorParallelSize ({start}): the choice starts with it")
-    for index, size in enumerate(sizes):
-        if size in sizes[:index]:
-            yield FieldError(f"{path}[{index}]", size, "must be listed once")
-        elif rollout.slots % size:
-            divides = f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine})"
-            yield FieldError(f"{path}[{index}]", size, f"{divides}: tensor parallelism stays inside a machine")
-        elif size % min(sizes):
-            smallest = f"must be a multiple of the smallest of them ({min(sizes)})"
-            advice = f"{smallest}: a larger replica replaces complete smaller ones"
-            yield FieldError(f"{path}[{index}]", size, advice)
 
 
 def _accelerators(spec: RLJobSpec) -> Errors:

@@ -1,6 +1,7 @@
 """Spec: what a user requests.
 
-The parts are in `spec_algorithm`, `spec_training` and `spec_resources`; they are re-exported here.
+The parts are in `spec_algorithm`, `spec_training`, `spec_resources`, `spec_template` and `spec_policies`; they are
+re-exported here.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from pydantic import ConfigDict, Field
 
 from rljob_api.accelerators import Accelerator, AcceleratorKind
 from rljob_api.constants import API_VERSION, KIND, MANAGED_BY_OPERATOR, ROLE_ROLLOUT, ROLE_TRAINER, claim_path
+from rljob_api.evaluation import Evaluation, EvaluationSampling
 from rljob_api.fields import Model, QualifiedName, Timestamp, map_by
 from rljob_api.observers import ObserverSpec
 from rljob_api.rewards import Reward, RewardKind, RewardTimeout
+from rljob_api.sampling import Sampling
 from rljob_api.spec_algorithm import (
     AdvantageBaseline,
     Algorithm,
@@ -28,33 +31,39 @@ from rljob_api.spec_algorithm import (
     Overlong,
     ScheduleKind,
 )
-from rljob_api.spec_resources import (
-    Checkpoint,
+from rljob_api.spec_policies import (
     CleanPodPolicy,
-    Coordinator,
-    EmptyDirCheckpoint,
-    Engine,
-    EngineOptions,
     FailurePolicy,
     ForceDelete,
     Gang,
     NodeFailure,
-    PodTemplate,
-    Relay,
     ReplacementBackOff,
-    Rollout,
     RunPolicy,
-    Samples,
     Scheduling,
+)
+from rljob_api.spec_resources import (
+    Checkpoint,
+    Coordinator,
+    EmptyDirCheckpoint,
+    Engine,
+    EngineOptions,
+    Relay,
+    Rollout,
+    Samples,
     Store,
-    TemplateMetadata,
     Trainer,
+)
+from rljob_api.spec_template import (
+    PodTemplate,
+    TemplateMetadata,
 )
 from rljob_api.spec_training import (
     AdaptiveTensorParallel,
+    DataSource,
     DataSpec,
     DType,
     ExperienceBuffer,
+    HeldOut,
     Mode,
     ModelSpec,
     OnInvalidRecord,
@@ -64,6 +73,7 @@ from rljob_api.spec_training import (
     ReasoningGym,
     Repack,
     StreamTraining,
+    SwitchState,
     TailBatching,
 )
 from rljob_api.status import RLJobStatus
@@ -80,15 +90,19 @@ __all__ = [
     "Clipping",
     "Coordinator",
     "DType",
+    "DataSource",
     "DataSpec",
     "DynamicSampling",
     "EmptyDirCheckpoint",
     "Engine",
     "EngineOptions",
+    "Evaluation",
+    "EvaluationSampling",
     "ExperienceBuffer",
     "FailurePolicy",
     "ForceDelete",
     "Gang",
+    "HeldOut",
     "ImportanceRatio",
     "KLPlacement",
     "LearningRateSchedule",
@@ -115,9 +129,11 @@ __all__ = [
     "Rollout",
     "RunPolicy",
     "Samples",
+    "Sampling",
     "ScheduleKind",
     "Scheduling",
     "StreamTraining",
+    "SwitchState",
     "TailBatching",
     "TemplateMetadata",
     "Trainer",
@@ -151,7 +167,7 @@ class RLJobSpec(Model):
     repack: Repack = Repack()
     """Laminar's repack. Asynchronous only."""
     adaptive_tensor_parallel: AdaptiveTensorParallel = AdaptiveTensorParallel()
-    """PAT: change of the tensor parallel size inside a generation stage."""
+    """PAT: change of the tensor parallel size inside a round. OnPolicy only."""
     accelerator: Accelerator | None = None
     """How pods get their accelerators; trainer.accelerator and rollout.accelerator override it. Absent:
     nvidia.com/gpu."""
@@ -161,6 +177,8 @@ class RLJobSpec(Model):
     relay: Relay = Relay()
     checkpoint: Checkpoint = Checkpoint()
     store: Store = Store()
+    evaluation: Annotated[tuple[Evaluation, ...], Field(max_length=8, json_schema_extra=map_by("name"))] = ()
+    """Prompts that are never trained on, and when the weights answer them."""
     samples: Samples = Samples()
     observers: Annotated[tuple[ObserverSpec, ...], Field(max_length=8)] = ()
     """Programs that receive the metrics of each round, as W&B, MLflow and OpenTelemetry."""
@@ -169,8 +187,9 @@ class RLJobSpec(Model):
 
     def claims(self) -> tuple[str, ...]:
         """Name the PersistentVolumeClaims of `pvc://` sources, sorted. They are mounted at `CLAIMS_DIR`."""
-        prompts = self.data.prompts
-        paths = [self.model.source] + [source.path for source in (prompts.file, prompts.dataset) if source is not None]
+        sources = [*self.data.prompts_of.values(), *(one.prompts for one in self.evaluation)]
+        paths = [self.model.source, *(path for prompts in sources for path in prompts.paths())]
+        paths += [self.data.chat_template_file] if self.data.chat_template_file is not None else []
         return tuple(sorted({found[0] for found in map(claim_path, paths) if found is not None}))
 
     def accelerator_of(self, role: str) -> Accelerator:
@@ -185,6 +204,18 @@ class RLJobSpec(Model):
             ROLE_ROLLOUT: self.rollout.accelerators_per_machine,
         }
         return counts.get(role, 0)
+
+    def rewards_of(self, source: str) -> tuple[Reward, ...]:
+        """Return the rules that score the responses to a source's prompts; of "", all."""
+        named = next((one.rewards for one in self.data.sources or () if one.name == source), None)
+        return tuple(reward for reward in self.rewards if named is None or reward.name in named)
+
+    @property
+    def switch_sizes(self) -> tuple[int, ...]:
+        """Return the sizes between which machines switch inside a round, the smallest first; empty without switches."""
+        adaptive = self.adaptive_tensor_parallel
+        sizes = adaptive.sizes or self.rollout.tensor_parallel_sizes
+        return tuple(sorted(sizes)) if adaptive.enabled and len(sizes) > 1 else ()
 
     @property
     def rewards_apart(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rljob_api.fields import FunctionPath, Model
+from rljob_api.sampling import MinP, Sampling, TopK, TopP
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -132,6 +133,14 @@ class Algorithm(Model):
     """Responses to each prompt: the size of a group."""
     temperature: float = Field(default=1.0, gt=0, le=10)
     """Sampling temperature of the rollouts; the trainer's probabilities use the same."""
+    top_p: TopP = 1.0
+    """Rollouts draw from the smallest set of the most probable tokens that has this probability. Below 1 the data is
+    off-policy: the loss knows all tokens."""
+    top_k: TopK = 0
+    """Rollouts draw from this many most probable tokens. 0: from all. Above 0 the data is off-policy, as with topP."""
+    min_p: MinP = 0.0
+    """Rollouts draw from the tokens with at least this share of the probability of the most probable one. Above 0 the
+    data is off-policy, as with topP."""
     learning_rate: float = Field(default=1e-6, gt=0, le=1)
     """AdamW's step size after warm-up."""
     warmup_rounds: int = Field(default=0, ge=0, le=1_000_000)
@@ -184,3 +193,8 @@ class Algorithm(Model):
     """Updates per round: the round's groups are split into this many parts."""
     max_tokens_per_microbatch: int = Field(default=16_384, ge=16, le=16_777_216)
     """Tokens that pass through the model together in training. It bounds memory, and changes no result."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """Return how rollouts draw tokens, complete."""
+        return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)

@@ -1,101 +1,17 @@
-"""Resources of a job: trainer, rollout machines, coordinator, relay, checkpoints, failures and scheduling."""
+"""Resources of a job: trainer, rollout machines, coordinator, relay, checkpoints, store and samples."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidatorFunctionWrapHandler, WithJsonSchema, WrapValidator
+from pydantic import Field, ValidatorFunctionWrapHandler, WithJsonSchema, WrapValidator
 from pydantic_core import PydanticCustomError
 
-from rljob_api.accelerators import DEFAULT_RESOURCE, Accelerator
-from rljob_api.constants import MAIN_CONTAINER
-from rljob_api.fields import Bytes, DnsName, LabelKey, Model, QualifiedName
-from rljob_api.parsing.pod_schema import without_nulls
-
-_CONTAINER = {
-    "type": "object",
-    "description": "A container, as in a Pod.",
-    "required": ["name"],
-    "x-kubernetes-preserve-unknown-fields": True,
-    "properties": {
-        "name": {
-            "type": "string",
-            "description": f"Its name: `{MAIN_CONTAINER}` for ours, anything else is a sidecar.",
-            "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
-            "maxLength": 63,
-        }
-    },
-}
-_POD_SPEC = {
-    "type": "object",
-    "x-kubernetes-preserve-unknown-fields": True,
-    "properties": {
-        **{
-            field: {
-                "type": "boolean",
-                "enum": [False],
-                "description": "Not supported: pods have addresses of their own.",
-            }
-            for field in ("hostNetwork", "hostPID", "hostIPC")
-        },
-        "restartPolicy": {
-            "type": "string",
-            "enum": ["Never"],
-            "description": "Never: the operator replaces a pod that failed, under a new name.",
-        },
-        "containers": {
-            "type": "array",
-            "description": f"Merged by name: `{MAIN_CONTAINER}` is ours, any other is a sidecar.",
-            "maxItems": 16,
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["name"],
-            "items": _CONTAINER,
-        },
-    },
-}
-PodSpec = Annotated[dict[str, Any], BeforeValidator(without_nulls), WithJsonSchema(_POD_SPEC)]
-Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
-Annotations = Annotated[dict[str, Annotated[str, Field(max_length=4096)]], Field(max_length=64)]
-
-
-class TemplateMetadata(Model):
-    """Labels and annotations of the pods besides the operator's."""
-
-    labels: Labels = Field(default_factory=dict)
-    """Labels. Those under rljob.dev/ are the operator's."""
-    annotations: Annotations = Field(default_factory=dict)
-    """Annotations. Those under rljob.dev/ are the operator's."""
-
-
-class PodTemplate(Model):
-    """Changes and additions to the pods of a role, written as a pod template.
-
-    The operator fills in the rest, so an empty template is complete.
-    """
-
-    metadata: TemplateMetadata = TemplateMetadata()
-    """Labels and annotations."""
-    spec: PodSpec = Field(default_factory=dict)
-    """A partial PodSpec: containers, volumes, nodeSelector, tolerations, affinity, imagePullSecrets and so on.
-    Containers are merged by name: `main` overrides image, command, args, env, resources, volumeMounts, probes and
-    securityContext of the operator's; every other one is a sidecar. In the coordinator's pod, `ray-head` belongs to the
-    operator too, and so does `rewards`, if a reward is of kind Code, or of kind Python with a function that is not
-    built in."""
-
-    def container(self, name: str = MAIN_CONTAINER) -> dict[str, Any]:
-        """Return the container of that name as the user wrote it, or an empty one.
-
-        The template may be unchecked.
-        """
-        containers = self.spec.get("containers")
-        found = containers if isinstance(containers, list) else []
-        return next((one for one in found if isinstance(one, dict) and one.get("name") == name), {})
-
-    def sidecars(self, ours: Collection[str] = (MAIN_CONTAINER,)) -> list[dict[str, Any]]:
-        """Return the containers that are not the operator's."""
-        return [container for container in self.spec.get("containers", []) if container.get("name") not in ours]
+from rljob_api.accelerators import Accelerator
+from rljob_api.evaluation_metric import EvaluationMetric
+from rljob_api.fields import Bytes, DnsLabel, DnsName, LabelKey, Model
+from rljob_api.spec_template import PodTemplate
 
 
 class Trainer(Model):
@@ -221,6 +137,19 @@ class EmptyDirCheckpoint(Model):
     """Most bytes it may hold, e.g. 20Gi."""
 
 
+class KeepBest(Model):
+    """Which weights are the best.
+
+    The models of evaluated rounds stay on the checkpoint volume until better ones are known.
+    """
+
+    evaluation: DnsLabel
+    """Name of an evaluation of spec.evaluation."""
+    metric: EvaluationMetric = Field(default=EvaluationMetric.AVERAGE)
+    """Average: the mean reward of a response. PassAtK: the chance that one of responsesPerPrompt responses passes. Of
+    equal rounds the earliest is the best."""
+
+
 class Checkpoint(Model):
     """Storage of the job's state: checkpoints, the coordinator's store and the final model.
 
@@ -235,6 +164,8 @@ class Checkpoint(Model):
     """Rounds between checkpoints. One is also written at suspension and at the end."""
     keep: int = Field(default=2, ge=1, le=1000)
     """Number of checkpoints to keep."""
+    keep_best: KeepBest | None = None
+    """Keep the model of the best evaluation, and export it as `best/` beside the final model."""
 
     @property
     def survives_pods(self) -> bool:
@@ -274,119 +205,16 @@ PerRound = Annotated[
 class Samples(Model):
     """Responses that are kept as text, in `samples/` beside `rounds.jsonl`: to read what the model answers.
 
-    They may change at any time, and take effect with the next round.
+    Those of evaluations are in `evaluation-samples/`. They may change at any time, and take effect with the next round.
     """
 
     per_round: PerRound = 8
-    """Responses of each round: a mix of the best, the worst, random ones, and some that are not trained on. All keeps
-    every response, and 0 none."""
+    """Responses of each round and of each result of an evaluation: a mix of the best, the worst, random ones, and some
+    that are not trained on. All keeps every response, and 0 none."""
     keep_rounds: int = Field(default=50, ge=1, le=1_000_000)
-    """Rounds whose files are kept, the newest ones."""
+    """Rounds whose files are kept, the newest ones; and the newest files of each evaluation."""
 
     @property
     def count(self) -> int | None:
         """Return the most responses of a round; None for all."""
         return None if self.per_round == ALL else self.per_round
-
-
-class ReplacementBackOff(Model):
-    """Pause before a machine that fails repeatedly is replaced. It doubles with each failure."""
-
-    initial_seconds: float = Field(default=5.0, gt=0, le=3600)
-    """Pause after the second failure in a row; after the first there is none."""
-    max_seconds: float = Field(default=300.0, gt=0, le=86_400)
-    """Longest pause."""
-    reset_after_seconds: float = Field(default=600.0, gt=0, le=604_800)
-    """Seconds without a failure after which a machine starts again without a pause."""
-
-
-class ForceDelete(StrEnum):
-    """Whether pods on a lost node are deleted by force."""
-
-    NEVER = "Never"
-    WHEN_FENCED = "WhenFenced"
-    ALWAYS = "Always"
-
-
-class NodeFailure(Model):
-    """Handling of lost nodes.
-
-    Machines of a lost node are replaced when two witnesses report them (the node's silent kubelet may be one), when
-    graceSeconds are over, or when Kubernetes deletes their pods, whichever comes first. An operator that serves single
-    namespaces sees no nodes: there the first and the last apply, and nothing is deleted by force.
-    """
-
-    grace_seconds: float = Field(default=15.0, ge=0, le=3600)
-    """Seconds for which a node may be NotReady before its machines are replaced without other witnesses."""
-    force_delete: ForceDelete = Field(default=ForceDelete.WHEN_FENCED)
-    """Whether pods whose end no kubelet will report are deleted by force. Never. WhenFenced: when the Node is deleted
-    or tainted node.kubernetes.io/out-of-service. Always: graceSeconds after their grace period, though they may still
-    run there. They block no replacement."""
-    avoid_failed_nodes_seconds: float = Field(default=3600.0, ge=0, le=604_800)
-    """Seconds for which no pod of the job is placed on a failed node. Shorter when a pod finds no other node."""
-
-
-class FailurePolicy(Model):
-    """Handling of failures."""
-
-    max_replacements_per_machine: int = Field(default=5, ge=0, le=1000)
-    """Failures in a row after which a rollout machine stays empty, and the job continues without it."""
-    restart_window_seconds: float = Field(default=600.0, ge=0, le=604_800)
-    """A failed process of a rollout machine is first restarted in place. After a second failure within this window, the
-    machine gets a new pod on another node. 0: it is always restarted in place."""
-    max_rounds_without_group: int = Field(default=3, ge=1, le=1000)
-    """Rounds in a row without a single group to train on (rewards keep failing), after which the job fails."""
-    backoff: ReplacementBackOff = ReplacementBackOff()
-    """Pauses between replacements."""
-    node_failure: NodeFailure = NodeFailure()
-    """Handling of lost nodes."""
-
-
-class CleanPodPolicy(StrEnum):
-    """Which pods are deleted when the job has ended."""
-
-    ALL = "All"
-    RUNNING = "Running"
-    NONE = "None"
-
-
-class RunPolicy(Model):
-    """Limits of the run, named as in Job and JobSet."""
-
-    backoff_limit: int = Field(default=5, ge=0, le=1000)
-    """Failures in a row of the coordinator or the trainer group that are repaired; one more fails the job."""
-    startup_deadline_seconds: Annotated[int | None, Field(ge=1, le=604_800)] = None
-    """The job fails if its pods are not all ready within this time after start or resumption."""
-    active_deadline_seconds: Annotated[int | None, Field(ge=1, le=315_360_000)] = None
-    """The job fails if it has not completed within this time after start or resumption."""
-    ttl_seconds_after_finished: Annotated[int | None, Field(ge=0, le=315_360_000)] = None
-    """The job is deleted this time after its end. Absent: it stays."""
-    clean_pod_policy: CleanPodPolicy = Field(default=CleanPodPolicy.RUNNING)
-    """At the end delete All pods, those still Running, or None."""
-    drain_seconds: int = Field(default=60, ge=0, le=86_400)
-    """Longest time in which a leaving machine, or a suspending job, may hand over its state."""
-
-
-class Gang(StrEnum):
-    """Gang scheduling of the pods without which the job cannot start, and whose PodGroup defines the gang."""
-
-    NONE = "None"
-    NATIVE = "Native"
-    COSCHEDULING = "Coscheduling"
-    VOLCANO = "Volcano"
-    KAI = "KAI"
-
-
-class Scheduling(Model):
-    """How pods find nodes; more in the templates."""
-
-    scheduler_name: DnsName | None = None
-    """Scheduler of all pods. A template's schedulerName overrides it. Absent: the cluster's default."""
-    gang: Gang = Field(default=Gang.NONE)
-    """Whether coordinator, trainer and minMachines rollout machines are placed together or not at all. None; Native: by
-    Kubernetes itself (1.37, feature gate GenericWorkload); Coscheduling, Volcano, KAI: by that scheduler, which
-    schedulerName may name."""
-    priority_class_name: DnsName | None = None
-    """Priority class of all pods. A template's priorityClassName overrides it."""
-    accelerator_resource: QualifiedName = DEFAULT_RESOURCE
-    """Deprecated: use spec.accelerator, which overrides it."""

@@ -10,26 +10,30 @@ from pydantic_core import PydanticCustomError
 
 from rljob_api.fields import (
     DatasetSource,
+    DnsLabel,
     FieldName,
     FreeForm,
     Model,
     ModelSource,
     PromptFileSource,
+    TemplateFileSource,
+    map_by,
 )
 
 Task = Annotated[str, Field(max_length=128, min_length=1)]
+StopString = Annotated[str, Field(max_length=256, min_length=1)]
 
 
 def _switch(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """Raise one message instead of one for each member of the union."""
+    """Raise one message for all that is no boolean."""
     try:
         return handler(value)
     except ValidationError:
         raise PydanticCustomError("bool_type", "must be true or false") from None
 
 
-Switch = Annotated[bool | Literal["Auto"], WrapValidator(_switch), WithJsonSchema({"type": "boolean"})]
-"""Switch of a technique that does not exist yet. The CRD widens its type in the version that has Auto."""
+Switch = Annotated[bool, WrapValidator(_switch)]
+"""true or false."""
 
 AUTO: Literal["Auto"] = "Auto"
 """The job decides, round by round, by predicting its next rounds."""
@@ -146,6 +150,47 @@ class Prompts(Model):
     reasoning_gym: ReasoningGym | None = None
     """A task of reasoning-gym."""
 
+    def paths(self) -> list[str]:
+        """Return the path of its file or data set, if it has one."""
+        return [source.path for source in (self.file, self.dataset) if source is not None]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the names of the fields that are there; one is right."""
+        given = {"file": self.file, "dataset": self.dataset, "reasoningGym": self.reasoning_gym}
+        return tuple(name for name, value in given.items() if value is not None)
+
+
+class HeldOut(Model):
+    """Records that training never draws."""
+
+    fraction: float = Field(gt=0, lt=1)
+    """Share of the records of each source, chosen with `data.seed`: one record at least."""
+
+
+class DataSource(Model):
+    """One of several sources of prompts, with its share of each round.
+
+    The shares are exact: after any number of prompts, a source has its share of them, up to one prompt.
+    """
+
+    name: DnsLabel
+    """Name in metrics, samples and logs; unique in the list."""
+    weight: Annotated[float | None, Field(gt=0, le=1_000_000)] = None
+    """Share of the prompts, as a part of the sum of all weights. Above 0: leave out a source that is not drawn."""
+    prompts_per_round: Annotated[int | None, Field(ge=1, le=65_536)] = None
+    """In place of weight: prompts of each round (in mode Asynchronous, of each promptsPerRound prompts drawn). All
+    sources together have algorithm.promptsPerRound."""
+    prompts: Prompts
+    """Where its prompts come from."""
+    rewards: Annotated[tuple[DnsLabel, ...] | None, Field(min_length=1, max_length=16)] = None
+    """Names of the rules in spec.rewards that score its responses. Absent: all of them."""
+
+    @property
+    def share(self) -> float:
+        """Return its part of the sum of all sources; 0 when neither field is there."""
+        return self.weight or self.prompts_per_round or 0
+
 
 class OnInvalidRecord(StrEnum):
     """Handling of a record that cannot be used."""
@@ -157,12 +202,22 @@ class OnInvalidRecord(StrEnum):
 class DataSpec(Model):
     """Prompts, and how they become tokens."""
 
-    prompts: Prompts
-    """Source of the prompts."""
+    prompts: Prompts | None = None
+    """Source of the prompts, where there is one. Else `sources`."""
+    sources: Annotated[
+        tuple[DataSource, ...] | None, Field(min_length=1, max_length=16, json_schema_extra=map_by("name"))
+    ] = None
+    """Several sources, in place of `prompts`: each has its share of a round and its own rewards."""
+    held_out: HeldOut | None = None
+    """Records that training never draws; an evaluation with `prompts: {heldOut: true}` asks them."""
     system_prompt: Annotated[str | None, Field(max_length=65_536)] = None
     """Put before every prompt as the system message. Needs `chatTemplate`."""
     chat_template: bool = True
     """Whether prompts are wrapped in the model's chat template. Off: they are tokenised unchanged."""
+    chat_template_file: TemplateFileSource | None = None
+    """A Jinja template in place of the model's: an absolute path in the coordinator's pod, or pvc://CLAIM/PATH."""
+    chat_template_arguments: FreeForm | None = None
+    """Variables of the chat template, e.g. {enable_thinking: false}. One that the template does not use is an error."""
     on_invalid_record: OnInvalidRecord = Field(default=OnInvalidRecord.FAIL)
     """Handling of a record that is no JSON, lacks a field or is too long: Fail the job and name the line, or Skip and
     count it."""
@@ -170,8 +225,18 @@ class DataSpec(Model):
     """Longest prompt, in tokens, template included."""
     max_response_tokens: int = Field(default=1024, ge=1, le=1_048_576)
     """Longest response, in tokens; generation ends there."""
+    stop_strings: Annotated[tuple[StopString, ...], Field(max_length=16)] = ()
+    """Texts at which a response ends, besides its end-of-sequence tokens. The token that completes one is the last of
+    the response. Rewards see the text."""
     seed: int = Field(default=0, ge=0, le=2**31 - 1)
     """Seed of the order of prompts and of all sampling: the same seed draws the same prompts."""
+
+    @property
+    def prompts_of(self) -> dict[str, Prompts]:
+        """Return the prompts by the name of their source; "" without named sources."""
+        if self.prompts is not None:
+            return {"": self.prompts}
+        return {source.name: source.prompts for source in self.sources or ()}
 
 
 class TailBatching(Model):
@@ -246,8 +311,31 @@ class Repack(Model):
     """Most trajectories of a replica that takes others'. Fewer, if its engine would decode so many much slower."""
 
 
-class AdaptiveTensorParallel(Model):
-    """PAT: replicas change their tensor parallel size inside a generation stage when a predictor expects a gain."""
+class SwitchState(StrEnum):
+    """How a machine that switches its size carries its unfinished responses over."""
 
-    enabled: Switch = False
-    """Not available in this version."""
+    AUTO = "Auto"
+    RECOMPUTE = "Recompute"
+    MIGRATE = "Migrate"
+
+
+class AdaptiveTensorParallel(Model):
+    """PAT: a machine changes its tensor parallel size inside a round when that is predicted to end generation earlier.
+
+    The round begins in the size of the target, and the next one does again.
+    """
+
+    enabled: AutoSwitch = False
+    """Whether machines may switch. It pays where many responses run on each accelerator, and few of them are long. It
+    needs several sizes in rollout.allowedTensorParallelSizes. Auto: true with several sizes, else false."""
+    sizes: Annotated[tuple[Annotated[int, Field(ge=1, le=64)], ...] | None, Field(min_length=1, max_length=8)] = None
+    """Sizes to switch to: at least two of rollout.allowedTensorParallelSizes. Each one keeps engines on the machine,
+    whose contexts take accelerator memory. Absent: all of them."""
+    state: SwitchState = Field(default=SwitchState.AUTO)
+    """How unfinished responses are carried over. Recompute: the new engines compute their tokens' keys and values
+    again. Migrate: keys and values are copied through host memory; what cannot be copied is recomputed. Auto: whichever
+    is predicted to be faster. This version copies nothing: it recomputes in each case."""
+    min_gain: float = Field(default=0.03, ge=0, lt=1)
+    """Share of the rest of the machine's generation that a switch must save, by prediction."""
+    max_switches: int = Field(default=3, ge=1, le=64)
+    """Most switches of a machine in a round."""

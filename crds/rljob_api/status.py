@@ -14,7 +14,10 @@ from pydantic import Field
 from rljob_api.constants import MAX_SPEC_LENGTH
 from rljob_api.fields import Count, Name, Sentence, StatusModel, Timestamp, map_by
 from rljob_api.status_runtime import (
+    BestModelStatus,
     CheckpointStatus,
+    EvaluationPoint,
+    EvaluationReport,
     Finished,
     FinishedOutcome,
     LayoutForecast,
@@ -27,22 +30,29 @@ from rljob_api.status_runtime import (
     RuleReward,
     RuntimeStatus,
     RuntimeTotals,
+    SourceReport,
     StatusWarning,
     Suspect,
 )
+from rljob_api.status_switches import LayoutSwitchesReport, LayoutSwitchReport, SwitchesState
 
 __all__ = [
     "Accepted",
     "AvoidedNode",
     "BackOff",
+    "BestModelStatus",
     "CheckpointStatus",
     "Condition",
     "ConditionStatus",
     "CoordinatorStatus",
     "ElasticityHistory",
+    "EvaluationPoint",
+    "EvaluationReport",
     "Finished",
     "FinishedOutcome",
     "LayoutForecast",
+    "LayoutSwitchReport",
+    "LayoutSwitchesReport",
     "LoanReport",
     "LoanState",
     "MachineForecast",
@@ -63,8 +73,10 @@ __all__ = [
     "RuleReward",
     "RuntimeStatus",
     "RuntimeTotals",
+    "SourceReport",
     "StatusWarning",
     "Suspect",
+    "SwitchesState",
     "Target",
     "TargetPhase",
     "TargetTensorParallel",

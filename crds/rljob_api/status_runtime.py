@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rljob_api.fields import Count, Name, Sentence, StatusModel, Timestamp, map_by
+from rljob_api.status_switches import LayoutSwitchesReport
 
 
 class RoundKind(StrEnum):
@@ -131,6 +132,17 @@ class RuleReward(StatusModel):
     """Standard deviation."""
 
 
+class SourceReport(StatusModel):
+    """What an update trained on from one prompt source."""
+
+    name: Annotated[str, Field(max_length=63)]
+    """Name of the source in spec.data.sources."""
+    prompts: Count
+    """Prompts trained on."""
+    reward: float | None = None
+    """Mean reward of their responses; absent without any."""
+
+
 class RoundReport(StatusModel):
     """Metrics of one finished round."""
 
@@ -162,6 +174,8 @@ class RoundReport(StatusModel):
         None
     )
     """Values of each reward rule, in the order of spec.rewards."""
+    sources: Annotated[tuple[SourceReport, ...] | None, Field(max_length=16, json_schema_extra=map_by("name"))] = None
+    """Prompts and rewards of each prompt source that was trained on, by name; absent without spec.data.sources."""
     group_reward_deviation: Annotated[float | None, Field(ge=0)] = None
     """Standard deviation of the rewards inside a group, mean over the groups trained on. Near 0 there is nothing to
     learn from."""
@@ -176,6 +190,16 @@ class RoundReport(StatusModel):
     """Length that 90 % of the responses trained on do not exceed."""
     response_tokens_p99: Count | None = None
     """Length that 99 % of the responses trained on do not exceed."""
+    idle_tail: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Share of the replicas' time in which they had no response while others generated, or while nothing was left for
+    them. With idleRewards, idleTraining, idleWeights and the share of work it adds up to 1."""
+    idle_rewards: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Share of the replicas' time in which no replica generated, because rewards were outstanding."""
+    idle_training: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Share of the replicas' time in which they waited for training: for the update (OnPolicy), or because the buffer
+    was full (Asynchronous)."""
+    idle_weights: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Share of the replicas' time in which they waited for new weights or loaded them."""
     aborted_samples: Count | None = None
     """Samples dropped because of a failure of the system."""
     filtered_groups: Count | None = None
@@ -222,7 +246,10 @@ class RoundReport(StatusModel):
     """Predictions for the round with the present machines, one less and one more, before the draw. The operator uses
     them. Absent where it does not choose the number, or without anything to predict from."""
     tensor_parallel_size: Annotated[int | None, Field(ge=1)] = None
-    """Accelerators of one replica on most machines. Machines whose engines refused another layout keep theirs."""
+    """Accelerators of one replica on most machines, at the start of the round. Machines whose engines refused another
+    layout keep theirs."""
+    layout_switches: LayoutSwitchesReport | None = None
+    """Changes of the size inside the round. Absent without adaptiveTensorParallel."""
     layout_seconds: Annotated[float | None, Field(ge=0)] = None
     """Seconds of layout changes before this round. 0: no change."""
     overlap_seconds: Annotated[float | None, Field(ge=0)] = None
@@ -263,6 +290,44 @@ class RoundReport(StatusModel):
     """Responses that continued at another replica because of that."""
 
 
+class EvaluationPoint(StatusModel):
+    """The result of one evaluation of one set of weights."""
+
+    round: Count
+    """Rounds (OnPolicy) or updates (Asynchronous) that the weights have; 0 before the first."""
+    average: float | None = None
+    """avg@k: the mean reward of a response, k being responsesPerPrompt. Absent if no response could be scored."""
+    average_error: Annotated[float | None, Field(ge=0)] = None
+    """Standard error of average, over prompts. Absent with fewer than two prompts."""
+    pass_at_k: Annotated[float | None, Field(ge=0, le=1)] = None
+    """pass@k: the chance that at least one of k responses reaches passReward. Absent if no prompt has k scored ones."""
+    pass_at_k_error: Annotated[float | None, Field(ge=0)] = None
+    """Standard error of passAtK, over prompts."""
+    failed: Count | None = None
+    """Responses without a score. They are missing, and not wrong."""
+    seconds: Annotated[float | None, Field(ge=0)] = None
+    """From the first request to the last score."""
+    waiting_seconds: Annotated[float | None, Field(ge=0)] = None
+    """Of these, seconds for which training waited: the cost."""
+
+
+class EvaluationReport(StatusModel):
+    """The results of one evaluation so far. Each round has its line in `evaluations.jsonl`."""
+
+    name: Annotated[str, Field(max_length=63)]
+    """Name of the evaluation in the spec."""
+    prompts: Count | None = None
+    """Number of its prompts."""
+    responses_per_prompt: Count | None = None
+    """Responses to each: k of avg@k and pass@k."""
+    first: EvaluationPoint | None = None
+    """Of the earliest weights."""
+    last: EvaluationPoint | None = None
+    """Of the latest weights."""
+    best: EvaluationPoint | None = None
+    """With the highest average, or the metric of checkpoint.keepBest; of equal ones the earliest."""
+
+
 class RuntimeTotals(StatusModel):
     """Counts over the life of the job."""
 
@@ -298,6 +363,15 @@ class CheckpointStatus(StatusModel):
     """Round after which it was written."""
     name: Name
     """Its folder on the checkpoint volume."""
+
+
+class BestModelStatus(StatusModel):
+    """The exported model of the best evaluation."""
+
+    round: Count
+    """Rounds or updates that its weights have."""
+    path: Annotated[str, Field(max_length=1024)]
+    """Its folder."""
 
 
 class RuntimeStatus(StatusModel):
@@ -359,12 +433,16 @@ class RuntimeStatus(StatusModel):
     """The present chain."""
     last_round: RoundReport | None = None
     """Metrics of the last finished round."""
+    evaluations: Annotated[tuple[EvaluationReport, ...], Field(max_length=8, json_schema_extra=map_by("name"))] = ()
+    """Results of the evaluations, by name."""
     totals: RuntimeTotals | None = None
     """Counts over the life of the job."""
     checkpoint: CheckpointStatus | None = None
     """The newest complete checkpoint."""
     model_path: Annotated[str | None, Field(max_length=1024)] = None
     """Folder of the exported final model."""
+    best_model: BestModelStatus | None = None
+    """The exported model of the best evaluation (checkpoint.keepBest)."""
     warnings: tuple[StatusWarning, ...] = Field(default=(), max_length=16)
     """Conditions that need a person. Empty when there is none."""
     finished: Finished | None = None

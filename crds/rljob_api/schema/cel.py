@@ -14,8 +14,9 @@ from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.immutability import NEVER, WHILE_SUSPENDED
 from rljob_api.renamed import RENAMED, Renamed
 from rljob_api.rewards import BUILTIN, FORMER_BUILTIN, FUNCTION_KINDS
-from rljob_api.rules import MAX_ACCELERATORS, MAX_TOKENS_PER_SEQUENCE, MIN_HEARTBEAT_SECONDS, TECHNIQUES, not_available
+from rljob_api.rules import MAX_ACCELERATORS, MAX_TOKENS_PER_SEQUENCE, MIN_HEARTBEAT_SECONDS
 from rljob_api.rules_algorithm import MAX_RESPONSES_PER_ROUND
+from rljob_api.rules_evaluation import MAX_RESPONSES_PER_EVALUATION
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,19 @@ _SLOTS = (
     " : has(self.slotsPerMachine) ? self.slotsPerMachine : 1)"
 )
 _LARGEST = "(has(self.maxMachines) ? self.maxMachines : self.machines)"
+_ONE_SOURCE = Rule(
+    "(has(self.file) ? 1 : 0) + (has(self.dataset) ? 1 : 0) + (has(self.reasoningGym) ? 1 : 0) == 1",
+    "must name exactly one source: file, dataset or reasoningGym",
+)
 _ONE_WAY = Rule(
     "(has(self.resource) ? 1 : 0) + (has(self.deviceClass) ? 1 : 0) + (has(self.claimTemplate) ? 1 : 0)"
     " + (has(self.kind) ? 1 : 0) == 1",
     "must have exactly one of resource, deviceClass, claimTemplate, or kind: None",
 )
+
+_NO_SOURCES = "!has(self.data.sources)"
+_SCORES = "(!has(s.rewards) || r.name in s.rewards)"
+"""Whether rule r scores the responses of source or evaluation s."""
 
 RULES: dict[str, list[Rule]] = {
     "": [
@@ -67,8 +76,41 @@ RULES: dict[str, list[Rule]] = {
             "experience.maxPrompts must be at least algorithm.promptsPerRound: an update takes that many",
         ),
         Rule(
-            "has(self.data.prompts.reasoningGym) || !self.rewards.exists(r, r.kind == 'ReasoningGym')",
+            "!has(self.data.prompts) || has(self.data.prompts.reasoningGym)"
+            " || !self.rewards.exists(r, r.kind == 'ReasoningGym')",
             "rewards of kind ReasoningGym need prompts from data.prompts.reasoningGym",
+        ),
+        Rule(
+            f"{_NO_SOURCES} || self.data.sources.all(s, has(s.prompts.reasoningGym)"
+            f" || !self.rewards.exists(r, r.kind == 'ReasoningGym' && {_SCORES}))",
+            "data.sources: rewards of kind ReasoningGym need prompts from reasoningGym; name the others in rewards",
+        ),
+        Rule(
+            f"{_NO_SOURCES} || self.data.sources.all(s, !has(s.rewards)"
+            " || s.rewards.all(name, self.rewards.exists(r, r.name == name)))",
+            "data.sources: rewards must be names of rules in spec.rewards",
+        ),
+        Rule(
+            f"{_NO_SOURCES} || self.data.sources.all(s, self.rewards.exists(r, r.weight != 0.0 && {_SCORES}))",
+            "data.sources: rewards must hold a rule with a weight other than 0",
+        ),
+        Rule(
+            "self.evaluation.all(s, s.prompts.heldOut || has(s.prompts.reasoningGym)"
+            f" || !self.rewards.exists(r, r.kind == 'ReasoningGym' && {_SCORES}))",
+            "evaluation: rewards of kind ReasoningGym need prompts from reasoningGym; name the others in rewards",
+        ),
+        Rule(
+            "self.evaluation.all(s, !has(s.rewards) || s.rewards.all(name, self.rewards.exists(r, r.name == name)))",
+            "evaluation: rewards must be names of rules in spec.rewards",
+        ),
+        Rule(
+            f"self.evaluation.all(s, self.rewards.exists(r, r.weight != 0.0 && {_SCORES}))",
+            "evaluation: rewards must hold a rule with a weight other than 0",
+        ),
+        Rule(
+            f"{_NO_SOURCES} || self.data.sources.exists(s, !has(s.promptsPerRound))"
+            " || self.data.sources.map(s, s.promptsPerRound).sum() == self.algorithm.promptsPerRound",
+            "data.sources: promptsPerRound must add up to algorithm.promptsPerRound over all sources",
         ),
         Rule("self.rewards.exists(r, r.weight != 0.0)", "rewards must hold at least one weight other than 0"),
         Rule(
@@ -83,6 +125,31 @@ RULES: dict[str, list[Rule]] = {
             "algorithm.overlong.penaltyTokens must be at most data.maxResponseTokens",
         ),
         Rule(
+            "has(self.data.heldOut) || !self.evaluation.exists(e, e.prompts.heldOut)",
+            "evaluation[].prompts.heldOut needs data.heldOut, e.g. {fraction: 0.05}",
+        ),
+        Rule(
+            "self.evaluation.all(e, !has(e.prompts.source)"
+            f" || (!({_NO_SOURCES}) && self.data.sources.exists(s, s.name == e.prompts.source)))",
+            "evaluation[].prompts.source must be the name of a source in data.sources",
+        ),
+        Rule(
+            "!has(self.checkpoint.keepBest)"
+            " || self.evaluation.exists(e, e.name == self.checkpoint.keepBest.evaluation)",
+            "checkpoint.keepBest.evaluation must be the name of an evaluation of spec.evaluation",
+        ),
+        Rule(
+            "self.evaluation.all(e, !has(e.sampling) || !has(e.sampling.maxResponseTokens)"
+            " || e.sampling.maxResponseTokens <= self.data.maxResponseTokens)",
+            "evaluation[].sampling.maxResponseTokens must be at most data.maxResponseTokens",
+        ),
+        Rule(
+            "!has(self.adaptiveTensorParallel.sizes) || (has(self.rollout.allowedTensorParallelSizes) && "
+            "self.adaptiveTensorParallel.sizes.all(size, size in self.rollout.allowedTensorParallelSizes))",
+            "adaptiveTensorParallel.sizes must be sizes of rollout.allowedTensorParallelSizes: machines have engines "
+            "of those",
+        ),
+        Rule(
             "!has(self.accelerator) || self.trainer.acceleratorsPerReplica > 0"
             " || self.rollout.acceleratorsPerMachine > 0",
             "accelerator is for pods with accelerators: set trainer.acceleratorsPerReplica or "
@@ -95,6 +162,16 @@ RULES: dict[str, list[Rule]] = {
             "scheduling.acceleratorResource must be left out: accelerator takes its place",
         ),
     ],
+    "spec.adaptiveTensorParallel": [
+        Rule(
+            "!has(self.sizes) || size(self.sizes) > 1",
+            "sizes must hold at least two sizes: there is nothing to switch to",
+        ),
+        Rule(
+            "!has(self.sizes) || self.sizes.all(size, self.sizes.exists_one(same, same == size))",
+            "sizes must be listed once",
+        ),
+    ],
     "spec.accelerator": [_ONE_WAY],
     "spec.trainer": [
         Rule(
@@ -105,18 +182,40 @@ RULES: dict[str, list[Rule]] = {
     "spec.trainer.accelerator": [_ONE_WAY],
     "spec.rollout.accelerator": [_ONE_WAY],
     "spec.data": [
+        Rule("has(self.prompts) != has(self.sources)", "must have exactly one of prompts and sources"),
+        Rule(
+            "!has(self.sources) || self.sources.all(s, has(s.weight)) || self.sources.all(s, has(s.promptsPerRound))",
+            "sources must all have weight, or all promptsPerRound",
+        ),
         Rule("!has(self.systemPrompt) || self.chatTemplate", "systemPrompt needs chatTemplate: true"),
+        Rule("!has(self.chatTemplateFile) || self.chatTemplate", "chatTemplateFile needs chatTemplate: true"),
+        Rule("!has(self.chatTemplateArguments) || self.chatTemplate", "chatTemplateArguments needs chatTemplate: true"),
         Rule(
             f"self.maxPromptTokens + self.maxResponseTokens <= {MAX_TOKENS_PER_SEQUENCE}",
             f"maxPromptTokens and maxResponseTokens must be at most {MAX_TOKENS_PER_SEQUENCE} together",
         ),
     ],
-    "spec.data.prompts": [
+    "spec.data.prompts": [_ONE_SOURCE],
+    "spec.evaluation[]": [
         Rule(
-            "(has(self.file) ? 1 : 0) + (has(self.dataset) ? 1 : 0) + (has(self.reasoningGym) ? 1 : 0) == 1",
-            "must name exactly one source: file, dataset or reasoningGym",
+            f"self.maxPrompts * self.responsesPerPrompt <= {MAX_RESPONSES_PER_EVALUATION}",
+            f"an evaluation has at most {MAX_RESPONSES_PER_EVALUATION} responses: maxPrompts x responsesPerPrompt is "
+            "more",
         ),
     ],
+    "spec.evaluation[].prompts": [
+        Rule(
+            "(has(self.file) ? 1 : 0) + (has(self.dataset) ? 1 : 0) + (has(self.reasoningGym) ? 1 : 0)"
+            " + (self.heldOut ? 1 : 0) == 1",
+            "must name exactly one source: file, dataset, reasoningGym or heldOut",
+        ),
+        Rule("!has(self.source) || self.heldOut", "source needs heldOut: true; else leave it out"),
+    ],
+    "spec.data.sources[]": [
+        Rule("has(self.weight) != has(self.promptsPerRound)", "must have exactly one of weight and promptsPerRound"),
+        Rule("self.prompts == oldSelf.prompts", "data.sources[].prompts is immutable; make a new RLJob"),
+    ],
+    "spec.data.sources[].prompts": [_ONE_SOURCE],
     "spec.rewards[]": [
         Rule(
             "(self.kind == 'Judge') == has(self.judge)",
@@ -252,12 +351,13 @@ def _refuses(field: Renamed) -> Rule:
 
 for _renamed in RENAMED:
     RULES.setdefault(f"spec.{_renamed.parent}", []).append(_refuses(_renamed))
-for _field, _what in TECHNIQUES.items():
-    RULES.setdefault(f"spec.{_field}", []).insert(0, Rule("!self.enabled", f"enabled: true {not_available(_what)}"))
 
 
 def _same(path: str) -> str:
     """Render CEL for: the optional field at `path` (at most two steps below the spec) is unchanged."""
+    above, each, field = path.partition("[].")
+    if each:
+        return _same_entries(above, field)
     parent, _, _ = path.rpartition(".")
     now, was = f"self.{path}", f"oldSelf.{path}"
     present = f"has({now}) == has({was})"
@@ -268,9 +368,21 @@ def _same(path: str) -> str:
     return f"{present} && {equal}"
 
 
+def _same_entries(above: str, field: str) -> str:
+    """Render CEL for: `field` of the entries of an optional list is unchanged. For `name`, so is their number."""
+    now, was = f"self.{above}", f"oldSelf.{above}"
+    value = {"name": "s.name", "weight": "has(s.weight) ? s.weight : 0.0"}.get(field)
+    value = value or f"has(s.{field}) ? s.{field} : {'[]' if field == 'rewards' else '0'}"
+    equal = f"{now}.map(s, {value}) == {was}.map(s, {value})"
+    if field == "name":
+        return f"has({now}) == has({was}) && (!has({now}) || {equal})"
+    return f"!has({now}) || !has({was}) || {equal}"
+
+
 def transition_rules() -> list[Rule]:
-    """Return the rules on `spec` about changes."""
-    never = [Rule(_same(path), f"{path} is immutable; make a new RLJob") for path in NEVER]
+    """Return the rules on `spec` about changes. Those of a list's entries that servers can match are in `RULES`."""
+    paths = [path for path in NEVER if path != "data.sources[].prompts"]
+    never = [Rule(_same(path), f"{path} is immutable; make a new RLJob") for path in paths]
     suspended = [
         Rule(
             f"self.suspend || oldSelf.suspend || ({_same(path)})",

@@ -147,6 +147,9 @@ def _structural(node: Schema, definitions: dict[str, Schema]) -> Schema:
         result["default"] = default
     if result.get("type") == "array":
         result.setdefault("x-kubernetes-list-type", "atomic")
+        if result["x-kubernetes-list-type"] == "map" and node.get("default") == []:
+            # Merged item by item, an apply that empties it would leave null.
+            result["default"] = []
     return result
 
 
@@ -222,7 +225,7 @@ def _own_as_a_whole(schema: Schema) -> None:
 
 
 def _has_defaults(schema: Schema) -> bool:
-    return "default" in schema or any("default" in child for child in schema.get("properties", {}).values())
+    return "default" in schema or any(_has_defaults(child) for child in schema.get("properties", {}).values())
 
 
 def _children(schema: Schema) -> Iterator[Schema]:

@@ -1,0 +1,64 @@
+"""Switches in a round's report: which machines changed their tensor parallel size inside the round, or why none did."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from rljob_api.fields import Count, Sentence, StatusModel
+
+
+class SwitchesState(StrEnum):
+    """Whether rollout machines switched their tensor parallel size inside a round."""
+
+    SWITCHED = "Switched"
+    NOT_SWITCHED = "NotSwitched"
+
+
+class LayoutSwitchReport(StatusModel):
+    """One switch of one machine."""
+
+    machine: Annotated[str, Field(max_length=63)]
+    """The machine."""
+    at_seconds: Annotated[float, Field(ge=0)]
+    """Seconds from the start of generation to the start of the switch."""
+    from_size: Annotated[int, Field(ge=1)]
+    """Tensor parallel size before it."""
+    to_size: Annotated[int, Field(ge=1)]
+    """Size that it was made for."""
+    reached_size: Count
+    """Size after it: fromSize if the engines refused toSize, 0 if the machine was lost."""
+    responses: Count
+    """Unfinished responses that were carried over."""
+    state: Annotated[str | None, Field(max_length=16)] = None
+    """How they were predicted to be carried over faster: Migrate or Recompute."""
+    predicted_seconds: Annotated[float | None, Field(ge=0)] = None
+    """Prediction of `seconds`, without a build of engines."""
+    seconds: Annotated[float, Field(ge=0)]
+    """From the stop of its responses to the first token after it."""
+    predicted_gain_seconds: float | None = None
+    """Seconds by which the machine was predicted to end its responses earlier."""
+
+
+class LayoutSwitchesReport(StatusModel):
+    """The switches of one round (adaptiveTensorParallel)."""
+
+    state: SwitchesState
+    """Switched: at least one machine reached another size. Otherwise NotSwitched."""
+    reason: Annotated[str | None, Field(max_length=64)] = None
+    """Why not, at the last check: NoGain, Later, KVCacheFull, NotPredicted, MaxSwitches, Waiting, OneSize, Idle,
+    Changed, Failed or NotChecked. Absent with Switched."""
+    message: Sentence | None = None
+    """The reason as a sentence."""
+    made: Count | None = None
+    """Switches that reached their size."""
+    failed: Count | None = None
+    """Switches that did not: the engines refused the size, or the machine was lost."""
+    responses: Count | None = None
+    """Unfinished responses that were carried over by all of them."""
+    seconds: Annotated[float | None, Field(ge=0)] = None
+    """Seconds of all of them together."""
+    switches: Annotated[tuple[LayoutSwitchReport, ...], Field(max_length=16)] = ()
+    """The first 16 of them, in order."""
