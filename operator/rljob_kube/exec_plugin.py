@@ -27,6 +27,8 @@ PLUGIN_SECONDS = 60.0
 """Seconds for a plug-in without a terminal."""
 INTERACTIVE_SECONDS = 300.0
 """Seconds for a plug-in at a terminal: a person signs in."""
+END_SECONDS = 5.0
+"""Longest wait for the end of a program that was killed."""
 _SHOWN = 1000
 """Characters of a plug-in's complaint in the error."""
 
@@ -111,12 +113,12 @@ async def _output(plugin: ExecPlugin, interactive: bool, seconds: float) -> byte
         async with asyncio.timeout(seconds):
             output, complaint = await process.communicate()
     except TimeoutError:
-        _end(process, interactive)
+        await _end(process, interactive)
         raise PluginFailed(
             f"{plugin.line}: no answer within {seconds:g} s: run it yourself, and see what it waits for"
         ) from None
     except asyncio.CancelledError:
-        _end(process, interactive)
+        await _end(process, interactive)
         raise
     if process.returncode:
         said = (complaint or b"").decode(errors="replace").strip()[-_SHOWN:]
@@ -127,13 +129,20 @@ async def _output(plugin: ExecPlugin, interactive: bool, seconds: float) -> byte
     return output
 
 
-def _end(process: asyncio.subprocess.Process, interactive: bool) -> None:
-    """Kill the program, and what it started in its group. A group keeps its number until its last member ends."""
+async def _end(process: asyncio.subprocess.Process, interactive: bool) -> None:
+    """Kill the program, and what it started in its group, and wait for its end.
+
+    A group keeps its number until its last member ends.
+    """
     with contextlib.suppress(ProcessLookupError):
         if interactive:
             process.kill()
         else:
             os.killpg(process.pid, signal.SIGKILL)
+    # Its pipes close with it, and have to before the event loop does. What left its group may hold them open.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(END_SECONDS):
+            await process.wait()
 
 
 def _request(plugin: ExecPlugin, interactive: bool) -> str:

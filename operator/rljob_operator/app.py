@@ -24,11 +24,12 @@ from rljob_kube.leader_election import LeaderElector, LeadershipLost
 from rljob_kube.resources import POD, RLJOB, Json, Resource
 from rljob_operator import watch
 from rljob_operator.applier import Applier
+from rljob_operator.coordinator_leases import CoordinatorLeaseMonitor
 from rljob_operator.health import Health, WatchLag
 from rljob_operator.kubelet_leases import KubeletLeaseMonitor
 from rljob_operator.metrics import Metrics
 from rljob_operator.node_cache import NodeCache
-from rljob_operator.observer import CoordinatorLeaseMonitor, Key, Observer, PodLister
+from rljob_operator.observer import Key, Observer, PodLister
 from rljob_operator.optional_apis.device_claims import DeviceClaimCache
 from rljob_operator.optional_apis.kueue import KueueCache
 from rljob_operator.optional_apis.pod_groups import PodGroupApis
@@ -123,7 +124,7 @@ class Operator:
         self._seals = Seals(self._kube)
         self._observer = Observer(
             self._pods,
-            self._leases,
+            self._leases.silence,
             self._nodes.facts,
             self._kubelets.silent,
             devices=devices.facts,
@@ -213,6 +214,7 @@ class Operator:
 
     def _forget(self, key: Key, uid: str) -> None:
         self.queue.forget(key)
+        self._leases.forget(key)
         self._kubelets.silent(key, ())
         self._kueue.forget(key)
         self._observer.evict(uid)

@@ -10,14 +10,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from time import monotonic
 
-from rljob_api.constants import COORDINATOR_LEASE_SECONDS, LABEL_MANAGED_BY, MANAGED_BY_VALUE
+from rljob_api.constants import LABEL_MANAGED_BY, MANAGED_BY_VALUE
 from rljob_api.spec import RLJob
-from rljob_kube.client import ANY_VERSION, KubeClient
+from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError, Unreachable
-from rljob_kube.resources import LEASE, POD, Json
+from rljob_kube.resources import POD, Json
 from rljob_operator.policies.base.kueue_objects import Kueue
 from rljob_operator.policies.base.names import job_selector
 from rljob_operator.policies.base.observation import Devices, Node, Observed, Silence, relevant_part, sort_pods
@@ -87,142 +86,6 @@ async def check_regularly(
             continue
 
 
-@dataclass(frozen=True)
-class _ObservedLease:
-    """Newest observed state of a Lease, and for how long it has not changed."""
-
-    version: int
-    renewed: str
-    holder: str
-    duration: float
-    unchanged: float = 0.0
-    confirmed: bool = False
-    """A read from etcd shows no newer state."""
-    unread: bool = False
-    """It looked expired, and the read from etcd failed."""
-
-    @property
-    def expired(self) -> bool:
-        return bool(self.holder) and self.unchanged > self.duration
-
-
-class CoordinatorLeaseMonitor:
-    """Monitor of coordinators that stop renewing their job's Lease: one LIST for all jobs every few seconds.
-
-    It uses the local clock only: a Lease expires when it has been observed unchanged for its duration. Time in which
-    this process was paused counts as two intervals at most. After an outage of the API server every Lease counts as
-    new: a coordinator that could not renew has released its job, and needs time to return.
-
-    The list comes from the server's cache, which may be stale while coordinators renew at other servers. So a Lease is
-    read from etcd before its coordinator counts as silent.
-    """
-
-    def __init__(
-        self,
-        kube: KubeClient,
-        namespaces: Sequence[str | None],
-        wake: Callable[[Key], None],
-        *,
-        interval: float = 5.0,
-        parallel: int = 16,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        """Take the namespaces to list, and `wake`, which marks a job.
-
-        `parallel` bounds concurrent reads: with a stale cache all Leases look expired.
-        """
-        self._kube = kube
-        self._namespaces = namespaces
-        self._wake = wake
-        self._interval = interval
-        self._parallel = parallel
-        self._clock = clock
-        self._observed: dict[Key, _ObservedLease] = {}
-        self._checked_at: float | None = None
-        self._failed = False
-        """The last check failed."""
-
-    def silence(self, key: Key) -> Silence | None:
-        """Return the silence of a job's coordinator, if its Lease has expired."""
-        lease = self._observed.get(key)
-        if lease is None or not lease.expired or not lease.confirmed:
-            return None
-        return Silence(lease.holder, lease.unchanged - lease.duration)
-
-    async def run(self, stop: asyncio.Event) -> None:
-        """Check every `interval` seconds until `stop`."""
-        await check_regularly(self.check, self._interval, stop, "the jobs' Leases could not be listed")
-
-    async def check(self) -> None:
-        """Check all Leases once, and wake the jobs whose coordinator has just become silent."""
-        listed: dict[Key, _ObservedLease] = {}
-        try:
-            for namespace in self._namespaces:
-                listed |= await self._kube.read(LEASE, namespace, _keyed, labels=MANAGED, not_older_than=ANY_VERSION)
-        except (ApiError, Unreachable):
-            self._failed = True
-            raise
-        now = self._clock()
-        gap = 0.0 if self._checked_at is None else now - self._checked_at
-        passed, outage = min(gap, 2 * self._interval), self._failed and gap > 2 * self._interval
-        self._checked_at, self._failed = now, False
-        before = {} if outage else self._observed
-        self._observed = {key: _merged(before.get(key), lease, passed) for key, lease in listed.items()}
-        gate = asyncio.Semaphore(self._parallel)
-        expired = [key for key, lease in self._observed.items() if lease.expired]
-        await asyncio.gather(*(self._confirm(key, gate) for key in expired))
-        for key in expired:
-            if self.silence(key) is not None and not (key in before and before[key].confirmed):
-                self._wake(key)
-
-    async def _confirm(self, key: Key, gate: asyncio.Semaphore) -> None:
-        """Read an expired Lease from etcd.
-
-        If the read fails, no coordinator could renew either: the Lease counts as new once it can be read.
-        """
-        async with gate:
-            try:
-                item = await self._kube.find(LEASE, *key)
-            except (ApiError, Unreachable) as error:
-                _logger.warning("%s/%s: its Lease looks expired and could not be read: %s", *key, error)
-                self._observed[key] = replace(self._observed[key], confirmed=False, unread=True)
-                return
-        if item is None:
-            del self._observed[key]
-            return
-        known, read = self._observed[key], _observed(item)
-        lease = read if known.unread else _merged(known, read, 0.0)
-        self._observed[key] = replace(lease, confirmed=lease.expired)
-
-
-def _keyed(item: Json) -> tuple[Key, _ObservedLease]:
-    return (item["metadata"]["namespace"], item["metadata"]["name"]), _observed(item)
-
-
-def _observed(item: Json) -> _ObservedLease:
-    """Parse a Lease."""
-    spec, version = item.get("spec") or {}, item["metadata"].get("resourceVersion") or ""
-    return _ObservedLease(
-        int(version) if version.isdigit() else 0,
-        spec.get("renewTime") or "",
-        spec.get("holderIdentity") or "",
-        float(spec.get("leaseDurationSeconds") or COORDINATOR_LEASE_SECONDS),
-    )
-
-
-def _merged(known: _ObservedLease | None, read: _ObservedLease, passed: float) -> _ObservedLease:
-    """Merge a Lease that was read again `passed` seconds later.
-
-    A cache may show an older state than the known one.
-    """
-    if known is None:
-        return read
-    if read.version < known.version or (known.renewed, known.holder) == (read.renewed, read.holder):
-        newer = max(known, read, key=lambda one: one.version)
-        return replace(newer, unchanged=known.unchanged + passed, confirmed=known.confirmed, unread=known.unread)
-    return read
-
-
 async def _no_gang(job: RLJob) -> bool | None:
     return None
 
@@ -233,7 +96,7 @@ class Observer:
     def __init__(
         self,
         pods: PodLister,
-        leases: CoordinatorLeaseMonitor,
+        silence: Callable[[Key], Silence | None],
         nodes: Callable[[Iterable[str]], Awaitable[Mapping[str, Node]]],
         silent: Callable[[Key, Iterable[str]], frozenset[str]] = lambda key, nodes: frozenset(),
         *,
@@ -247,9 +110,9 @@ class Observer:
     ) -> None:
         """Take the sources of an observation.
 
-        `nodes` returns nodes by name, and `silent` those with silent kubelets. `devices` returns what a job's claims
-        need. `gang_served` tells whether its PodGroup can be created. `cluster` returns all visible nodes. `forged`
-        returns the report about a forged status, by the job's uid.
+        `silence` returns that of a job's coordinator, `nodes` nodes by name, and `silent` those with silent kubelets.
+        `devices` returns what a job's claims need. `gang_served` tells whether its PodGroup can be created. `cluster`
+        returns all visible nodes. `forged` returns the report about a forged status, by the job's uid.
 
         `recheck`: seconds after which the Service, the Role and the other children are checked again.
         """
@@ -261,7 +124,7 @@ class Observer:
         self._cluster = cluster
         self._forged = forged
         self._pods = pods
-        self._leases = leases
+        self._silence = silence
         self._recheck = recheck
         self._clock = clock
         self._created: dict[str, float] = {}
@@ -282,7 +145,7 @@ class Observer:
         nodes = await self._nodes([*(p.node for p in owned if p.node is not None), *(node.name for node in avoided)])
         key = job.namespace, job.name
         silent = self._silent(key, suspected_nodes(owned, job.status))
-        silence = self._leases.silence(key)
+        silence = self._silence(key)
         devices = await self._devices(job)
         kueue = await self._kueue(job)
         gang_served = await self._gang_served(job)

@@ -18,7 +18,7 @@ from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.deadlines import deadline, is_past
 from rljob_operator.policies.base.decisions import WARNING, Event, Removal
 from rljob_operator.policies.creation import Creation
-from rljob_operator.policies.plan import Plan, changed
+from rljob_operator.policies.phases.steps import Plan, changed
 from rljob_operator.policies.pods.relay_membership import dissolved
 from rljob_operator.policies.status import conditions
 from rljob_operator.policies.status.events import transitions

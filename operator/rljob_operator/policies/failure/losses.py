@@ -23,6 +23,9 @@ SETTLED_SECONDS = 60.0
 WITNESSES = 2
 """Witnesses in the data plane that it takes to replace a machine that looks alive to Kubernetes."""
 
+Suspicions = Mapping[tuple[str, int], Sequence[Suspect]]
+"""The coordinator's reports by machine and incarnation."""
+
 
 @dataclass(frozen=True)
 class MachineLoss:
@@ -57,6 +60,7 @@ def find_losses(
     `dead`: nodes that count as lost.
     """
     known = {member.machine: member.incarnation for member in status.members}
+    said = suspicions(status)
     losses = []
     for machine, role in placed.items():
         pods = observed.of_machine(machine)
@@ -67,7 +71,7 @@ def find_losses(
         member = known.get(machine)
         if member is not None and all(pod.incarnation != member for pod in pods):
             losses.append(MachineLoss(machine, role, member, "PodDeleted", "its pod was deleted", None, False, False))
-        losses += _believed_in([pod for pod in pods if pod.live], member, observed, status, dead)
+        losses += _believed_in([pod for pod in pods if pod.live], member, observed, said, dead)
     return losses
 
 
@@ -180,30 +184,37 @@ def _ended(pod: Pod) -> MachineLoss:
     return loss("PodExited", "its main container ended before the job", counts=True, slows=True)
 
 
-def suspected(pod: Pod, observed: Observed, status: RLJobStatus) -> tuple[Suspect, frozenset[str]] | None:
+def suspicions(status: RLJobStatus) -> Suspicions:
+    """Arrange the coordinator's reports, once a plan: all machines may be suspected, and each is looked at."""
+    found: dict[tuple[str, int], list[Suspect]] = {}
+    for suspect in status.runtime.suspects if status.runtime is not None else ():
+        found.setdefault((suspect.machine, suspect.incarnation), []).append(suspect)
+    return found
+
+
+def suspected(pod: Pod, observed: Observed, said: Suspicions) -> tuple[Suspect, frozenset[str]] | None:
     """Return the report and the witnesses that make a pod count as dead; None with too few witnesses.
 
     Witnesses are those of the data plane, and the silent kubelet of the pod's node.
     """
     kubelet = {f"the kubelet of {pod.node}"} if pod.node in observed.silent_nodes else set[str]()
-    reports = ((suspect, kubelet.union(suspect.witnesses)) for suspect in _suspects(pod, status))
+    reports = ((suspect, kubelet.union(suspect.witnesses)) for suspect in _about(pod, said))
     return next(((suspect, frozenset(who)) for suspect, who in reports if len(who) >= WITNESSES), None)
 
 
 def suspected_nodes(pods: Iterable[Pod], status: RLJobStatus) -> frozenset[str]:
     """Name the nodes of pods that any witness suspects."""
-    return frozenset(pod.node for pod in pods if pod.live and pod.node is not None and _suspects(pod, status))
+    said = suspicions(status)
+    return frozenset(pod.node for pod in pods if pod.live and pod.node is not None and _about(pod, said))
 
 
-def _suspects(pod: Pod, status: RLJobStatus) -> list[Suspect]:
-    """Return the coordinator's reports of exactly this incarnation."""
-    said = status.runtime.suspects if status.runtime is not None else ()
-    machine, incarnation = pod.machine, pod.incarnation
-    return [suspect for suspect in said if suspect.machine == machine and suspect.incarnation == incarnation]
+def _about(pod: Pod, said: Suspicions) -> Sequence[Suspect]:
+    """Return the reports of exactly this incarnation."""
+    return said.get((pod.machine, pod.incarnation), ())
 
 
 def _believed_in(
-    live: Sequence[Pod], member: int | None, observed: Observed, status: RLJobStatus, dead: Collection[str]
+    live: Sequence[Pod], member: int | None, observed: Observed, said: Suspicions, dead: Collection[str]
 ) -> Iterator[MachineLoss]:
     """Find losses among one machine's `live` pods, newest first.
 
@@ -213,7 +224,7 @@ def _believed_in(
     """
     for pod in live:
         if pod is live[0] or pod.incarnation == member:
-            loss = _wedged(pod, observed, status, dead) or _superseded(pod, live[0])
+            loss = _wedged(pod, observed, said, dead) or _superseded(pod, live[0])
             if loss is not None:
                 yield loss
 
@@ -229,7 +240,7 @@ def _superseded(pod: Pod, newest: Pod) -> MachineLoss | None:
     return MachineLoss(pod.machine, pod.role, pod.incarnation, "Superseded", message, pod, counts=False, slows=False)
 
 
-def _wedged(pod: Pod, observed: Observed, status: RLJobStatus, dead: Collection[str]) -> MachineLoss | None:
+def _wedged(pod: Pod, observed: Observed, said: Suspicions, dead: Collection[str]) -> MachineLoss | None:
     """Return the loss of a pod that looks alive to Kubernetes and does not work for the job."""
 
     def loss(
@@ -244,9 +255,9 @@ def _wedged(pod: Pod, observed: Observed, status: RLJobStatus, dead: Collection[
         if silence is not None and silence.holder.partition("_")[0] == pod.name:
             message = f"its Lease expired {silence.seconds:.0f} s ago"
             return loss(SILENT, message, counts=False, unsettled=True)
-    elif any(suspect.reason == KEEPS_FAILING for suspect in _suspects(pod, status)):
+    elif any(suspect.reason == KEEPS_FAILING for suspect in _about(pod, said)):
         return loss(KEEPS_FAILING, "failed again after it was restarted in place")
-    elif (found := suspected(pod, observed, status)) is not None:
+    elif (found := suspected(pod, observed, said)) is not None:
         suspect, witnesses = found
         return loss(suspect.reason or "Suspect", f"suspected by {', '.join(sorted(witnesses))}", doubted=True)
     if pod.node is not None and pod.node in dead:

@@ -13,7 +13,7 @@ from rljob_api.spec import NodeFailure
 from rljob_api.status import BackOff, ReplacementPause, Replacements, RLJobStatus
 from rljob_operator.policies.base.deadlines import deadline, is_past
 from rljob_operator.policies.base.observation import Observed
-from rljob_operator.policies.failure.losses import MachineLoss, suspected
+from rljob_operator.policies.failure.losses import MachineLoss, suspected, suspicions
 
 WINDOW_SECONDS = 30.0
 """A machine that was replaced so recently, and is not ready again, belongs to the same mass failure."""
@@ -71,13 +71,13 @@ def _doubted(rollout: Collection[str], observed: Observed, before: RLJobStatus, 
     A machine is doubted if two witnesses suspect it, if its node is not ready, or if it was replaced recently for such
     a reason and is not ready again. In the last case the node is the former one.
     """
-    found = {}
+    found, said = {}, suspicions(before)
     for machine in rollout:
         current = observed.current(machine)
         if current is None:
             continue
         node = observed.nodes.get(current.node) if current.node is not None else None
-        if (node is not None and not node.ready) or suspected(current, observed, before):
+        if (node is not None and not node.ready) or suspected(current, observed, said):
             found[machine] = current.node or machine
         elif not current.ready and (lost := _just_now(machine, before.replacements, now)) is not None:
             found[machine] = lost.node or machine

@@ -9,7 +9,8 @@ else at the end. So weights cross the link into each location once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import add, sub
 
 from rljob_api.status import Member, RelayTopology, Role
 from rljob_operator.policies.base.observation import Observed
@@ -112,24 +113,39 @@ def _joined(
 class _Way:
     """Path of the weights: the feeder, the chain, and an open end.
 
-    A long chain has few locations, so distances are computed once a location.
+    A long chain has few locations: the distance of two is computed once.
     """
 
     def __init__(self, stops: list[Location | None]) -> None:
-        self._stops = stops
-        self._steps = [_distance(one, other) for one, other in pairwise(stops)]
+        self._numbers: dict[Location | None, int] = {}
+        self._locations: list[Location | None] = []
+        self._distances: list[list[int]] = []
+        self._stops = [self._number(stop) for stop in stops]
+        self._steps = [self._distances[one][other] for one, other in pairwise(self._stops)]
 
     def detours(self, here: Location) -> list[int]:
         """Return by how much the path grows with a stop at each place, from the first to the end."""
-        places = {stop: _distance(stop, here) for stop in set(self._stops)}
-        far = [places[stop] for stop in self._stops]
-        return [far[place] + far[place + 1] - step for place, step in enumerate(self._steps)]
+        distances = self._distances[self._number(here)]
+        far = list(map(distances.__getitem__, self._stops))
+        return list(map(sub, map(add, far, islice(far, 1, None)), self._steps))
 
     def insert(self, place: int, here: Location) -> None:
         """Insert a stop as the chain's member of this number."""
+        new = self._number(here)
         before, after = self._stops[place], self._stops[place + 1]
-        self._stops.insert(place + 1, here)
-        self._steps[place : place + 1] = [_distance(before, here), _distance(here, after)]
+        self._stops.insert(place + 1, new)
+        self._steps[place : place + 1] = [self._distances[before][new], self._distances[new][after]]
+
+    def _number(self, location: Location | None) -> int:
+        """Return the number of a location, and of a new one compute the distances to all."""
+        if location not in self._numbers:
+            self._numbers[location] = len(self._locations)
+            self._locations.append(location)
+            row = [_distance(location, other) for other in self._locations]
+            for known, distance in zip(self._distances, row, strict=False):
+                known.append(distance)
+            self._distances.append(row)
+        return self._numbers[location]
 
 
 def _distance(one: Location | None, other: Location | None) -> int:

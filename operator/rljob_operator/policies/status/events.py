@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rljob_api.status import Condition, Phase, Replacements, RLJobStatus, Role
+from rljob_api.status import Condition, LayoutSwitchReport, Phase, Replacements, RLJobStatus, Role
 from rljob_operator.policies.base.decisions import NORMAL, WARNING, Event, Removal
 from rljob_operator.policies.base.kueue_objects import ADMITTED
 from rljob_operator.policies.failure.losses import MachineLoss
@@ -18,6 +18,7 @@ def transitions(before: RLJobStatus, after: RLJobStatus, losses: Sequence[Machin
     events += [Event(WARNING if loss.counts or loss.slows else NORMAL, "MachineLost", _told(loss)) for loss in losses]
     events += _nodes(before.replacements or Replacements(), after.replacements or Replacements())
     events += _scaling(before, after)
+    events += _switches(before, after)
     events += _relay(before, after)
     events += _admission(before, after)
     events += _state(before, after)
@@ -98,6 +99,28 @@ def _scaling(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
             message = f"{kind} rounds: from TP {one} to TP {other}"
             events.append(Event(NORMAL, "TensorParallelChanged", message))
     return events
+
+
+def _switches(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
+    """Return an event for a round whose switches failed.
+
+    The parallelism planner counts each reported round once, so each is told once."""
+    last = after.runtime.last_round if after.runtime is not None else None
+    if last is None or after.parallelism is None or last.round != after.parallelism.round:
+        return []
+    if before.parallelism is None or before.parallelism.round == after.parallelism.round:
+        return []
+    report = last.layout_switches
+    if report is None or not report.failed:
+        return []
+    told = ", ".join(_failed(one) for one in report.switches if one.reached_size != one.to_size)
+    message = f"round {last.round}: {report.failed} switches of the tensor parallel size failed: {told or 'not listed'}"
+    return [Event(WARNING, "LayoutSwitchFailed", message)]
+
+
+def _failed(one: LayoutSwitchReport) -> str:
+    end = f"{one.machine} keeps TP {one.reached_size}" if one.reached_size else f"{one.machine} was lost"
+    return f"{end} (to TP {one.to_size})"
 
 
 def _named(machines: Iterable[str]) -> str:

@@ -1,0 +1,1 @@
+"""Writers: what the applier writes beside pods and the status."""
