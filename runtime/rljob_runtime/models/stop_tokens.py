@@ -7,7 +7,7 @@ the config may not name.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rljob_runtime.models.errors import ModelError
@@ -27,13 +27,15 @@ def eos_token_ids(model_files: Mapping[str, bytes]) -> frozenset[int]:
     return frozenset(_named(model_files))
 
 
-def stop_token_ids(model_files: Mapping[str, bytes], tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """Return those ids and the tokenizer's, in order.
+def stop_token_ids(
+    model_files: Mapping[str, bytes], tokenizer: PreTrainedTokenizerBase, stop_strings: Sequence[str] = ()
+) -> tuple[int, ...]:
+    """Return those ids, the tokenizer's, and those of stop strings that are special tokens, in order.
 
-    Raises `ModelError` for an id outside of the vocabulary: it would never occur, and every response would run to its
-    limit.
+    Raises `ModelError` for an id outside of the vocabulary, and for a stop string that has a special token and other
+    text: neither would ever occur, and every response would run to its limit.
     """
-    named = _named(model_files)
+    named = _named(model_files) | _special_stops(tokenizer, stop_strings)
     if tokenizer.eos_token_id is not None:
         named.setdefault(_checked(tokenizer.eos_token_id, "the tokenizer"), "the tokenizer")
     size = _read(CONFIG, model_files).get("vocab_size") or len(tokenizer)
@@ -44,6 +46,22 @@ def stop_token_ids(model_files: Mapping[str, bytes], tokenizer: PreTrainedTokeni
                 f" one of 0..{size - 1} would be right"
             )
     return tuple(sorted(named))
+
+
+def _special_stops(tokenizer: PreTrainedTokenizerBase, stop_strings: Sequence[str]) -> dict[int, str]:
+    """Return the stop strings that are special tokens, by their ids. The decoded text has no special token."""
+    special = {str(token): id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    found: dict[int, str] = {}
+    for index, string in enumerate(stop_strings):
+        field = f"spec.data.stopStrings[{index}]"
+        if string in special:
+            found[special[string]] = field
+        elif inside := [token for token in special if token in string]:
+            raise ModelError(
+                f"{field}: {string!r} has the special token {inside[0]!r}, which the decoded text leaves out; "
+                f"{inside[0]!r} alone would be right"
+            )
+    return found
 
 
 def _named(model_files: Mapping[str, bytes]) -> dict[int, str]:

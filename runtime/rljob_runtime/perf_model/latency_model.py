@@ -78,6 +78,6 @@ class LatencyModel:
             steps -= 1
         return steps
 
-    def prefill(self, tokens: int, squares: int) -> float:
+    def prefill(self, tokens: float, squares: float) -> float:
         """Return the seconds of one prefill pass. `tokens`: to compute, over all sequences; `squares`: Σ(L² − L0²)."""
         return self.prefill_seconds + self.prefill_token_seconds * tokens + self.prefill_square_seconds * squares

@@ -69,6 +69,11 @@ class Speed:
         """Samples without prefill."""
         return tuple(one for one in self.stretches if not one.prompt_tokens)
 
+    @property
+    def decode_without_loans(self) -> tuple[SpeedSample, ...]:
+        """Return the decode samples that were taken while no machine was on loan."""
+        return tuple(one for one in self.decode if not one.lent)
+
     def to_json(self) -> str:
         """Serialise for `from_json`."""
         return json.dumps(asdict(self))
@@ -132,6 +137,6 @@ def slowdown(latency: LatencyModel, speeds: Sequence[Speed]) -> float:
 
     Samples during loans are excluded: rounds without loans have no such batches, so the prediction is uncertain there.
     """
-    seen = [one for speed in speeds for one in speed.decode if not one.lent]
+    seen = [one for speed in speeds for one in speed.decode_without_loans]
     expected = math.fsum(one.steps * latency.step(round(one.batch), one.context) for one in seen)
     return math.fsum(one.seconds for one in seen) / expected if expected > 0 else 1.0

@@ -16,13 +16,22 @@ from rljob_runtime.protocols.errors import (
     PeerTimeout,
     Refused,
     StaleTerm,
+    VolumeFull,
     WrongVersion,
 )
 from rljob_runtime.protocols.fencing import TermFence, check_term
 from rljob_runtime.protocols.gradient_worker import ComputeReport, ContributionReceipt, GradientWorker
 from rljob_runtime.protocols.prompts import PromptRecord, PromptsNotUsable, PromptSource
 from rljob_runtime.protocols.relay import Chain, Relay, RelayMember, RelayStatus
-from rljob_runtime.protocols.replica import Delta, EngineStats, GenerateRequest, Replica, ReplicaReport
+from rljob_runtime.protocols.replica import (
+    Delta,
+    EngineStats,
+    GenerateRequest,
+    KvExport,
+    KvStats,
+    Replica,
+    ReplicaReport,
+)
 from rljob_runtime.protocols.rewards import RewardFailed, Rewards, RewardsNotUsable, RewardsUnavailable
 from rljob_runtime.protocols.trainer import ContributeReport, PublishReport, Trainer, TrainerState, TrainReport
 
@@ -39,6 +48,8 @@ __all__ = [
     "GenerateRequest",
     "GradientWorker",
     "Job",
+    "KvExport",
+    "KvStats",
     "MachinePeers",
     "PeerError",
     "PeerGone",
@@ -62,6 +73,7 @@ __all__ = [
     "TrainReport",
     "Trainer",
     "TrainerState",
+    "VolumeFull",
     "WrongVersion",
     "check_term",
 ]

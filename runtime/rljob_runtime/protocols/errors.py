@@ -23,6 +23,10 @@ class FunctionFailed(Refused):
     """A function of the user cannot be loaded, raises, or returns what cannot be used. Another try gives the same."""
 
 
+class VolumeFull(Refused):
+    """The peer's volume has no room for what the command writes. After files are deleted, another try may succeed."""
+
+
 class StaleTerm(Refused):
     """The command's term is lower than one that the peer has seen: a later coordinator has the term."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
@@ -20,21 +20,25 @@ class PromptRecord(Protocol):
 
 
 class PromptSource(Protocol):
-    """Draws prompts. Pure: the same seed and cursor give the same prompts."""
+    """Draws prompts. Pure: the same seed and cursor give the same prompts. "" names the only source of a job."""
 
-    def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
-        """Return the next `count` prompts and the cursor after them; continue into the next epoch.
+    def draw(self, cursor: Cursor, count: int, source: str = "") -> tuple[tuple[PromptKey, ...], Cursor]:
+        """Return the next `count` prompts of a source and the cursor after them; continue into the next epoch.
 
         Blocks while records are made, so the event loop must use `take`.
         """
         ...
 
-    async def take(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+    async def take(self, cursor: Cursor, count: int, source: str = "") -> tuple[tuple[PromptKey, ...], Cursor]:
         """Draw as `draw` does, but yield to other tasks meanwhile."""
         ...
 
     def prompt(self, key: PromptKey) -> PromptRecord:
-        """Return a prompt that was drawn."""
+        """Return a prompt that was drawn, or one of an evaluation."""
+        ...
+
+    def evaluation_prompts(self, name: str) -> Sequence[int]:
+        """Return the records of an evaluation's prompts. They are the same each time."""
         ...
 
     async def decode(self, token_ids: Sequence[int]) -> str:
@@ -49,4 +53,9 @@ class PromptSource(Protocol):
     @property
     def skipped(self) -> int:
         """Number of unusable records that were skipped."""
+        ...
+
+    @property
+    def overlaps(self) -> Mapping[str, int]:
+        """Prompts of each evaluation that training has too, where there are some."""
         ...

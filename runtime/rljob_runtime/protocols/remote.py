@@ -15,6 +15,7 @@ from rljob_runtime.protocols import (
     ContributeReport,
     ContributionReceipt,
     GenerateRequest,
+    KvExport,
     PublishReport,
     RelayMember,
     RelayStatus,
@@ -48,6 +49,11 @@ class CallTimeouts:
     join: float = 20.0
     """Until the node of a member joins the cluster."""
 
+    @property
+    def trainer_start(self) -> float:
+        """The trainer's start, which may wait for an update that an earlier coordinator ordered."""
+        return self.start + self.train
+
 
 class PeerChannel(Protocol):
     """Calls to one peer. Raises the errors of `protocols.errors` only."""
@@ -79,6 +85,13 @@ class RemoteReplica:
 
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
         await self._channel.call(self._timeouts.command, "abort", term, dict(attempts))
+
+    async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
+        receipt: KvExport = await self._channel.call(self._timeouts.load, "export_kv", term, dict(attempts))
+        return receipt
+
+    async def drop_kv(self, term: int) -> None:
+        await self._channel.call(self._timeouts.command, "drop_kv", term)
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         report: ReplicaReport = await self._channel.call(
@@ -147,7 +160,7 @@ class RemoteTrainer:
         self._timeouts = timeouts
 
     async def start(self, term: int) -> TrainerState:
-        state: TrainerState = await self._ranks.call(self._timeouts.start, "start", term)
+        state: TrainerState = await self._ranks.call(self._timeouts.trainer_start, "start", term)
         return state
 
     async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
@@ -178,4 +191,17 @@ class RemoteTrainer:
 
     async def export(self, term: int) -> str:
         path: str = await self._ranks.call(self._timeouts.train, "export", term)
+        return path
+
+    async def save_model(self, term: int, step: int) -> tuple[int, ...]:
+        steps: tuple[int, ...] = await self._ranks.call(self._timeouts.train, "save_model", term, step)
+        return steps
+
+    async def retain_models(self, term: int, keep: Sequence[int] | None) -> tuple[int, ...]:
+        kept = None if keep is None else tuple(keep)
+        steps: tuple[int, ...] = await self._ranks.call(self._timeouts.train, "retain_models", term, kept)
+        return steps
+
+    async def export_best(self, term: int, step: int) -> str:
+        path: str = await self._ranks.call(self._timeouts.train, "export_best", term, step)
         return path

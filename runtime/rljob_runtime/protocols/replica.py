@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 from rljob_runtime.protocols.trajectory import FinishReason, Sampling, TrajectoryKey
@@ -23,6 +23,49 @@ class GenerateRequest:
     sampling: Sampling
     weight_version: int
     prefix_token_ids: tuple[int, ...] = ()
+    kv_file: str | None = None
+    """`KvExport.file` that may hold the KV of these tokens. What cannot be used is computed again."""
+
+
+@dataclass(frozen=True)
+class KvExport:
+    """Receipt of `Replica.export_kv`."""
+
+    file: str | None
+    """Name for `GenerateRequest.kv_file` on this machine; None if no KV was written."""
+    tokens: Mapping[TrajectoryKey, int]
+    """Tokens of each response whose KV is in the file: full blocks only."""
+    nbytes: int
+    seconds: float
+    refusal: str = ""
+    """Why nothing was written."""
+
+
+@dataclass(frozen=True)
+class KvStats:
+    """Totals of one replica's KV transfers. Seconds include checksums."""
+
+    exported_tokens: int = 0
+    exported_bytes: int = 0
+    export_seconds: float = 0.0
+    imported_tokens: int = 0
+    """Tokens whose KV came from a file."""
+    imported_bytes: int = 0
+    """Bytes that the engine's first rank copied."""
+    import_seconds: float = 0.0
+    recomputed_tokens: int = 0
+    """Tokens of requests with a KV file whose KV did not come from it."""
+    missing: int = 0
+    """Requests whose file or response was not found. This and the following count why KV was not used."""
+    damaged: int = 0
+    foreign: int = 0
+    version: int = 0
+    shape: int = 0
+    tokens: int = 0
+
+    def __add__(self, other: KvStats) -> KvStats:
+        """Add two totals, field by field."""
+        return KvStats(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(KvStats)))
 
 
 @dataclass(frozen=True)
@@ -63,6 +106,8 @@ class EngineStats:
     """Capacity of the KV cache in tokens; 0 if unknown."""
     max_running: int = 0
     """Largest number of concurrent requests; 0 if unknown."""
+    kv: KvStats = KvStats()
+    """KV that moved between engines."""
 
     @property
     def fullness(self) -> float:
@@ -119,6 +164,19 @@ class Replica(Protocol):
         After it returns, these attempts generate no further delta, and a request for them that arrives later is not
         started. Higher attempts continue, so that a late or repeated abort has no effect.
         """
+        ...
+
+    async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
+        """Write the KV of these responses to a file, then stop them like `abort`.
+
+        Their last tokens are in the next poll. Without room, or in an engine that cannot, nothing is written. A
+        repeated command returns the same receipt. The file lasts until `drop_kv`, the next export, or a load of other
+        weights.
+        """
+        ...
+
+    async def drop_kv(self, term: int) -> None:
+        """Remove the file of the last export; idempotent. Requests that still refer to it are computed again."""
         ...
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:

@@ -125,11 +125,29 @@ class Trainer(Protocol):
     async def checkpoint(self, term: int, step: int, coordinator_snapshot: str) -> str:
         """Write a checkpoint of this step atomically; return its folder name.
 
-        It contains the coordinator's snapshot, which `TrainerState` returns. Raises `Refused` (disk full, another
-        step) and leaves the previous checkpoint unchanged.
+        It contains the coordinator's snapshot, which `TrainerState` returns. Raises `VolumeFull`, and `Refused`
+        (another step, a disk that fails), and leaves the previous checkpoint unchanged.
         """
         ...
 
     async def export(self, term: int) -> str:
         """Write the final model as a Hugging Face folder; return its path."""
+        ...
+
+    async def save_model(self, term: int, step: int) -> tuple[int, ...]:
+        """Write the weights of this step as a model, until it is known whether they are the best.
+
+        Returns the steps that have one. Raises `Refused` (disk full, another step).
+        """
+        ...
+
+    async def retain_models(self, term: int, keep: Sequence[int] | None) -> tuple[int, ...]:
+        """Delete these models except those of the steps to keep; None keeps all. Returns the steps that have one.
+
+        A model that cannot be deleted stays. Raises `Refused` if the volume cannot be read.
+        """
+        ...
+
+    async def export_best(self, term: int, step: int) -> str:
+        """Make the model of this step the best one, beside the final model; return its path. Raises `Refused`."""
         ...

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+
+EVALUATION_SOURCE = "evaluation:"
+"""Prefix of the source in the keys of an evaluation's prompts. No source of training prompts has a colon."""
 
 
 class Outcome(StrEnum):
@@ -27,18 +30,29 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, order=True)
 class PromptKey:
-    """A drawn prompt: (epoch, index in the data set), never its content. So a prompt is drawn once an epoch."""
+    """A drawn prompt: (epoch, index in the data set), never its content. So a prompt is drawn once an epoch.
+
+    `source`: name of the data set, where a job has several. The text is `epoch.index`, or `source/epoch.index`.
+    """
 
     epoch: int
     index: int
+    source: str = ""
 
     def __str__(self) -> str:
-        return f"{self.epoch}.{self.index}"
+        place = f"{self.epoch}.{self.index}"
+        return f"{self.source}/{place}" if self.source else place
+
+    @property
+    def evaluation(self) -> str | None:
+        """Name of the evaluation that the prompt belongs to; None for a training prompt."""
+        return self.source.removeprefix(EVALUATION_SOURCE) if self.source.startswith(EVALUATION_SOURCE) else None
 
     @classmethod
     def parse(cls, text: str) -> PromptKey:
-        epoch, index = text.split(".")
-        return cls(int(epoch), int(index))
+        source, _, place = text.rpartition("/")
+        epoch, index = place.split(".")
+        return cls(int(epoch), int(index), source)
 
 
 @dataclass(frozen=True, order=True)
@@ -58,11 +72,45 @@ class TrajectoryKey:
 
 
 @dataclass(frozen=True, order=True)
+class SourceCursor:
+    """The position of a named source's next prompt, and its count in the shares of a job (`scheduling.shares`).
+
+    `allotted`: prompts that its share gave it since the weights changed last; `weight`: its weight then.
+    """
+
+    name: str
+    epoch: int = 0
+    position: int = 0
+    allotted: int = 0
+    weight: str = "0"
+
+
+@dataclass(frozen=True, order=True)
 class Cursor:
-    """The position of the next prompt: epoch, and index in that epoch's order."""
+    """The position of the next prompt: epoch, and index in that epoch's order.
+
+    With named sources, each has its own position, and `position` is the number of prompts drawn, in epoch 0.
+    """
 
     epoch: int = 0
     position: int = 0
+    sources: tuple[SourceCursor, ...] = ()
+
+    def of(self, source: str) -> Cursor:
+        """Return the position in one source; "" names the only one."""
+        if not source:
+            return self
+        found = next((one for one in self.sources if one.name == source), SourceCursor(source))
+        return Cursor(found.epoch, found.position)
+
+    def moved(self, source: str, to: Cursor, drawn: int) -> Cursor:
+        """Return the cursor after `drawn` prompts of one source, which is `to` then."""
+        if not source:
+            return to
+        places = {one.name: one for one in self.sources}
+        here = places.get(source, SourceCursor(source))
+        places[source] = replace(here, epoch=to.epoch, position=to.position)
+        return Cursor(0, self.position + drawn, tuple(places.values()))
 
 
 @dataclass(frozen=True)
@@ -75,13 +123,21 @@ class Lease:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Sampling parameters. `temperature` 0 is greedy. Behaviour logprobs are those of the tempered distribution."""
+    """Sampling parameters. `temperature` 0 is greedy.
+
+    Tokens are drawn from those that top p, top k (0: all) and min p leave. Behaviour logprobs are those of the tempered
+    distribution over all tokens. The token that completes a stop string in the decoded text is the last one.
+    """
 
     max_tokens: int
     temperature: float = 1.0
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
     ignore_eos: bool = False
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
 
 
 def sample_seed(run_seed: int, step: int, key: TrajectoryKey, failures: int, offset: int) -> int:

@@ -1,9 +1,49 @@
-"""Fleet layout: the tensor parallel size of a fleet whose machines have several."""
+"""Fleet layout: the tensor parallel sizes of a fleet's machines, in all and in a round."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class RoundLayout:
+    """The layout of a round: the tensor parallel size at its start, and the machines that have another one by now."""
+
+    size: int
+    machines: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, machine: str) -> int:
+        """Return the size of a machine."""
+        return self.machines.get(machine, self.size)
+
+    @classmethod
+    def after(cls, size: int, changes: Iterable[tuple[str, int]]) -> RoundLayout:
+        """Return the layout after these changes, in order: machines with their sizes.
+
+        >>> RoundLayout.after(1, [("a", 4), ("b", 2), ("a", 1)])
+        RoundLayout(size=1, machines={'b': 2})
+        """
+        return cls(size, {name: its for name, its in dict(changes).items() if its != size})
+
+    def changes_to(self, machines: Mapping[str, int]) -> list[tuple[str, int]]:
+        """Return the changes from this layout to the one in which `machines` have another size than at the start.
+
+        >>> RoundLayout(1, {"a": 4, "b": 2}).changes_to({"b": 4})
+        [('a', 1), ('b', 4)]
+        """
+        after = RoundLayout(self.size, machines)
+        names = sorted(self.machines.keys() | machines.keys())
+        return [(name, after.of(name)) for name in names if after.of(name) != self.of(name)]
+
+    def kept(self, target: int, sizes: Iterable[int]) -> RoundLayout | None:
+        """Return the layout if an open round may go on in it, else None.
+
+        The operator's target may have changed, perhaps because engines of this size fail, and so may the `sizes` that
+        the spec allows.
+        """
+        return self if self.size == target and {target, *self.machines.values()} <= set(sizes) else None
 
 
 def layout_of_most(sizes: Iterable[int], target: int) -> int:

@@ -13,6 +13,9 @@ the training data: a wrong program that runs into its timeout would always lose.
 frees the place. The responses that lost it then race again, with the tokens and rewards that they have. A prompt is
 complete when it has a place and all its rewards.
 
+Prompts of several sources race within their source: each source keeps its places, and a filtered group is replaced from
+its source.
+
 The state of a round follows from the store's records of its responses (`RestoredSample`) alone, in any order.
 """
 
@@ -20,8 +23,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from types import MappingProxyType
 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.response_placement import spread
@@ -77,6 +81,35 @@ class _Sample:
         return alive and self.generated and self.reward is None and self.attempt == attempt
 
 
+@dataclass
+class _Race:
+    """The prompts of one source: `groups` places for `prompts` launched ones. `most`: prompts that may be drawn."""
+
+    prompts: int
+    groups: int
+    most: int
+    drawn: list[PromptKey] = field(default_factory=list)
+    full: set[PromptKey] = field(default_factory=set)
+    """Prompts with a place in the round: all responses of their groups are generated."""
+    lost: set[PromptKey] = field(default_factory=set)
+    """Prompts that lost to the full ones."""
+    filtered: int = 0
+    equal: int = 0
+    """Filtered prompts whose rewards were equal."""
+
+    @property
+    def is_won(self) -> bool:
+        """Whether all places are taken."""
+        return len(self.full) >= self.groups
+
+    def missing(self, from_scratch: bool) -> int:
+        """Return the number of prompts to draw now; `from_scratch`: the round has no group and expects none."""
+        if self.is_won:
+            return 0
+        missing = self.prompts if from_scratch else self.prompts - (len(self.drawn) - self.equal)
+        return max(0, min(missing, self.most - len(self.drawn)))
+
+
 _UNSETTLED = (SampleState.WAITING, SampleState.RUNNING, SampleState.GENERATED)
 
 
@@ -90,10 +123,10 @@ class Round:
         self._counts: Counter[SampleState] = Counter()
         self._waiting: dict[TrajectoryKey, None] = {}
         self._filtered: dict[PromptKey, str] = {}
-        self._full: set[PromptKey] = set()
-        """Prompts with a place in the round: all responses of their groups are generated."""
-        self._lost: set[PromptKey] = set()
-        """Prompts that lost to the full ones."""
+        most, groups = plan.rules.max_prompts, plan.shape.groups
+        self._races = {
+            one.name: _Race(one.prompts, one.groups, most=-(-most * one.groups // groups)) for one in plan.shape.races
+        }
         self._complete_prompts: set[PromptKey] = set()
         self._newly_complete: list[PromptKey] = []
         self._aborts: list[Launch] = []
@@ -103,6 +136,7 @@ class Round:
         """Add drawn prompts."""
         self.plan = replace(self.plan, prompts=(*self.plan.prompts, *prompts))
         for prompt in prompts:
+            self._races[prompt.source].drawn.append(prompt)
             self._keys[prompt] = self.plan.responses_of(prompt)
             for key in self._keys[prompt]:
                 kept = (saved or {}).get(key, RestoredSample(0))
@@ -119,7 +153,8 @@ class Round:
                 self._drop(prompt, REWARD_FAILED)
             else:
                 self._judge(prompt)
-        self._decide_race()
+        for source in dict.fromkeys(prompt.source for prompt in prompts):
+            self._decide_race(source)
 
     # --- questions ---
 
@@ -181,28 +216,33 @@ class Round:
 
     @property
     def missing(self) -> int:
-        """Number of prompts to draw now.
+        """Number of prompts to draw now."""
+        return sum(self.missing_by_source().values())
 
-        One for each group of equal rewards, and a complete new draw if no group is left. 0 while all places are taken,
-        and when the round has drawn its maximum."""
-        shape, drawn = self.plan.shape, len(self.plan.prompts)
-        if len(self._full) >= shape.groups:
-            return 0
-        if self.complete and not self._complete_prompts:
-            missing = shape.prompts
-        else:
-            missing = shape.prompts - (drawn - sum(reason == EQUAL_REWARDS for reason in self._filtered.values()))
-        return max(0, min(missing, self.plan.rules.max_prompts - drawn))
+    def missing_by_source(self) -> dict[str, int]:
+        """Return the number of prompts to draw now from each source that lacks some.
+
+        One for each group of equal rewards, and a complete new draw if no group is left. None while all places are
+        taken, and when the source has drawn its maximum."""
+        from_scratch = self.complete and not self._complete_prompts
+        missing = {name: race.missing(from_scratch) for name, race in self._races.items()}
+        return {name: count for name, count in missing.items() if count}
 
     # --- events ---
 
-    def launch(self, replicas: Sequence[str]) -> tuple[Launch, ...]:
-        """Assign all waiting responses to replicas; each launch raises the attempt."""
+    def launch(
+        self, replicas: Sequence[str], placed: Mapping[TrajectoryKey, str | None] = MappingProxyType({})
+    ) -> tuple[Launch, ...]:
+        """Assign all waiting responses to replicas; each launch raises the attempt.
+
+        `placed`: responses with a replica of their own; None: not now. The others are spread over `replicas`."""
         if not self._waiting:
             return ()
-        running = {key: s.lease.replica for key, s in self._samples.items() if s.lease is not None}
+        own = {key: replica for key in self._waiting if (replica := placed.get(key)) is not None}
+        running = {key: s.lease.replica for key, s in self._samples.items() if s.lease is not None} | own
+        others = [key for key in self._waiting if key not in placed]
         launches = []
-        for key, replica in spread(tuple(self._waiting), replicas, running).items():
+        for key, replica in (own | spread(others, replicas, running)).items():
             sample = self._samples[key]
             sample.attempt += 1
             self._move(key, SampleState.RUNNING)
@@ -234,7 +274,7 @@ class Round:
         self._samples[key].generated = True
         self._move(key, SampleState.GENERATED)
         self._judge(key.prompt)
-        self._decide_race()
+        self._decide_race(key.prompt.source)
         return True
 
     def scored(self, key: TrajectoryKey, attempt: int, reward: float) -> bool:
@@ -248,7 +288,7 @@ class Round:
         if sample.state is not SampleState.LOST:
             self._move(key, SampleState.SCORED)
             self._judge(key.prompt)
-            self._decide_race()
+            self._decide_race(key.prompt.source)
         return True
 
     def reward_failed(self, key: TrajectoryKey, attempt: int, by_response: bool = False) -> bool:
@@ -265,17 +305,17 @@ class Round:
         if sample.failures > self.plan.rules.max_failures:
             self.filter(key.prompt, REWARD_FAILED)
         elif sample.state is not SampleState.LOST:
-            self._full.discard(key.prompt)
+            self._races[key.prompt.source].full.discard(key.prompt)
             self._race_again(key.prompt)
             self._move(key, SampleState.WAITING)
-            self._decide_race()
+            self._decide_race(key.prompt.source)
         return True
 
     def filter(self, prompt: PromptKey, reason: str) -> None:
         """Filter a group: its responses are dropped, running ones are aborted, and its place is free."""
         if prompt not in self._filtered:
             self._drop(prompt, reason)
-            self._decide_race()
+            self._decide_race(prompt.source)
 
     def drain_aborts(self) -> tuple[Launch, ...]:
         """Return running responses that no longer count, with their leases, each once."""
@@ -324,9 +364,10 @@ class Round:
         if self.plan.rules.drop_equal and len(rewards) == 1 and None not in rewards:
             self._drop(prompt, EQUAL_REWARDS)
             return
-        if prompt not in self._full and len(self._full) >= shape.groups:
+        race = self._races[prompt.source]
+        if prompt not in race.full and race.is_won:
             return
-        self._full.add(prompt)
+        race.full.add(prompt)
         self._end([key for key in self._keys[prompt] if key not in places], SampleState.LOST)
         if None not in rewards and prompt not in self._complete_prompts:
             self._complete_prompts.add(prompt)
@@ -334,25 +375,29 @@ class Round:
 
     def _drop(self, prompt: PromptKey, reason: str) -> None:
         self._filtered[prompt] = reason
-        self._full.discard(prompt)
-        self._lost.discard(prompt)
+        race = self._races[prompt.source]
+        race.full.discard(prompt)
+        race.lost.discard(prompt)
+        race.filtered += 1
+        race.equal += reason == EQUAL_REWARDS
         self._end(self._keys[prompt], SampleState.DROPPED)
 
-    def _decide_race(self) -> None:
-        """Mark the other prompts lost while all places of the round are taken; let them race when one is free."""
-        settled = len(self._full) + len(self._lost) + len(self._filtered)
-        if len(self._full) >= self.plan.shape.groups:
-            for prompt in self.plan.prompts if settled < len(self.plan.prompts) else ():
-                if prompt not in self._full and prompt not in self._lost and prompt not in self._filtered:
-                    self._lost.add(prompt)
+    def _decide_race(self, source: str) -> None:
+        """Mark the source's other prompts lost while all its places are taken; let them race when one is free."""
+        race = self._races[source]
+        settled = len(race.full) + len(race.lost) + race.filtered
+        if race.is_won:
+            for prompt in race.drawn if settled < len(race.drawn) else ():
+                if prompt not in race.full and prompt not in race.lost and prompt not in self._filtered:
+                    race.lost.add(prompt)
                     self._end(self._keys[prompt], SampleState.LOST)
-        elif self._lost:
-            again, self._lost = [prompt for prompt in self.plan.prompts if prompt in self._lost], set()
+        elif race.lost:
+            again, race.lost = [prompt for prompt in race.drawn if prompt in race.lost], set()
             for prompt in again:
                 self._race_again(prompt)
             for prompt in again:
                 self._judge(prompt)
-            self._decide_race()
+            self._decide_race(source)
 
     def _race_again(self, prompt: PromptKey) -> None:
         """Restore the lost responses of a prompt to their states before."""

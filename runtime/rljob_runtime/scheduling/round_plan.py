@@ -26,20 +26,39 @@ RACE_LOST = "RaceLost"
 
 
 @dataclass(frozen=True)
+class SourceShape:
+    """What a round launches and keeps of one prompt source: `prompts` race for `groups` places."""
+
+    name: str
+    prompts: int
+    groups: int
+
+
+@dataclass(frozen=True)
 class RoundShape:
     """What a round launches and keeps: `prompts` × `responses` race for `groups` × `group_size` places.
 
-    Plain and long rounds launch exactly what they keep."""
+    Plain and long rounds launch exactly what they keep. `sources`: the parts of named sources, whose prompts race among
+    themselves; empty for a job without."""
 
     kind: RoundKind
     prompts: int
     responses: int
     groups: int
     group_size: int
+    sources: tuple[SourceShape, ...] = ()
 
     def __post_init__(self) -> None:
         if not (1 <= self.groups <= self.prompts and 1 <= self.group_size <= self.responses):
             raise ValueError(f"a round cannot keep more than it launches: {self}")
+        sums = sum(one.prompts for one in self.sources), sum(one.groups for one in self.sources)
+        if self.sources and sums != (self.prompts, self.groups):
+            raise ValueError(f"the sources of a round add up to it: {self}")
+
+    @property
+    def races(self) -> tuple[SourceShape, ...]:
+        """The races of a round: one for each source."""
+        return self.sources or (SourceShape("", self.prompts, self.groups),)
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,8 @@ LASTING_FIELDS = frozenset(
         "totals",
         "checkpoint",
         "model_path",
+        "best_model",
+        "evaluations",
         "finished",
     }
 )

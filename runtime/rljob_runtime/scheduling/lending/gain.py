@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf
 from random import Random
 from statistics import fmean
 
+from rljob_runtime.perf_model.batch_timeline import BatchTimeline
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, LoanableMachine, Unfinished
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation
@@ -149,7 +150,8 @@ class RoundSnapshot:
     """A round in progress.
 
     `Unfinished.group` is an index into `groups`; the round keeps the first `wanted` complete ones. `backlog`: loss
-    tokens of complete groups without gradients. `speed`: None before the engines were observed."""
+    tokens of complete groups without gradients. `speed`: None before the engines were observed. `by_replica`: what each
+    replica generates."""
 
     machines: Sequence[LoanableMachine]
     waiting: Sequence[Unfinished]
@@ -158,6 +160,7 @@ class RoundSnapshot:
     wanted: int
     backlog: int
     speed: EngineSpeed | None
+    by_replica: Mapping[str, Sequence[Unfinished]] = field(default_factory=dict)
 
     @property
     def unfinished(self) -> int:
@@ -255,62 +258,21 @@ class _Run:
     context: int
 
 
-class EngineTimeline:
-    """Timeline of an engine: responses gain a token per step together, up to their drawn lengths.
-
-    Times are seconds from now."""
+class EngineTimeline(BatchTimeline):
+    """Timeline of an engine up to the drawn lengths. Arriving responses are computed again before it generates."""
 
     def __init__(self, load: Load, lengths: ExpectedLengths, speed: EngineSpeed) -> None:
         held, come = load
         self.runs = sorted(_run(response, lengths) for response in (*held, *come))
         """Sorted by their end."""
-        self.due = inf
-        """Time at which the next run ends."""
-        self._speed = speed
-        self._alive = [True] * len(self.runs)
-        self._next = 0
-        self._running = len(self.runs)
-        self._context = float(sum(run.context for run in self.runs))
-        self._made = 0.0
-        self._now = speed.prompt_token * sum(response.prompt_tokens + response.generated for response in come)
-        self._look_ahead()
+        again = speed.prompt_token * sum(response.prompt_tokens + response.generated for response in come)
+        super().__init__([run.steps for run in self.runs], [run.context for run in self.runs], speed.decode, again)
 
     def end(self) -> _Run:
         """End the next run, at `due`."""
-        run = self.runs[self._next]
-        self._go_on(self.due)
-        self._leave(self._next)
+        run = self.runs[self.next_run]
+        self.stop(self.next_run, self.due)
         return run
-
-    def abort(self, place: int, now: float) -> None:
-        """Stop the run at this index, if it is active."""
-        if self._alive[place]:
-            self._go_on(now)
-            self._leave(place)
-
-    def _leave(self, place: int) -> None:
-        self._alive[place] = False
-        self._running -= 1
-        self._context -= self.runs[place].context + self._made
-        self._look_ahead()
-
-    def _go_on(self, now: float) -> None:
-        """Advance to a time no later than `due`. Arriving responses are computed again before anything is generated."""
-        if now <= self._now:
-            return
-        steps = (self.runs[self._next].steps - self._made) * (now - self._now) / (self.due - self._now)
-        self._made += steps
-        self._context += steps * self._running
-        self._now = now
-
-    def _look_ahead(self) -> None:
-        while self._next < len(self._alive) and not self._alive[self._next]:
-            self._next += 1
-        if self._next == len(self._alive):
-            self.due = inf
-        else:
-            steps = max(0.0, self.runs[self._next].steps - self._made)
-            self.due = self._now + self._speed.decode(self._running, self._context, steps)
 
 
 def _run(response: Unfinished, lengths: ExpectedLengths) -> _Run:
@@ -342,7 +304,7 @@ def simulate_tail(engines: Sequence[EngineTimeline], groups: Sequence[OpenGroup]
         if missing[group] == 0:
             arrivals.append((now, tokens[group]))
             for other, place in runs_of[group]:
-                engines[other].abort(place, now)
+                engines[other].stop(place, now)
                 touched.add(other)
         for other in touched:
             heapq.heappush(due, (engines[other].due, other))

@@ -129,13 +129,15 @@ class LoanPolicy:
         if peak_kv_tokens(unfinished, lengths) > stays:
             return LoanDecision(LoanOutcome.KV_CACHE_FULL)
         if not self._rules.requires_gain:
-            self._loaned = True
             return LoanDecision(LoanOutcome.LOANED, loan)
         seconds = gain(loan)
         if not seconds > 0:
             return LoanDecision(LoanOutcome.NO_GAIN, gain=seconds)
-        self._loaned = True
         return LoanDecision(LoanOutcome.LOANED, loan, seconds)
+
+    def begin(self) -> None:
+        """Record that the decided loan starts."""
+        self._loaned = True
 
     def is_due(self, done: int, total: int) -> bool:
         """Check whether there is a decision to make now."""
@@ -174,21 +176,21 @@ class ExpectedLengths:
     """
 
     def __init__(self, curve: Survival, max_tokens: int) -> None:
-        self._curve = curve
-        self._max_tokens = max_tokens
+        self.curve = curve
+        self.max_tokens = max_tokens
 
     def of(self, generated: int) -> float:
         """Return the mean final length of a response that has `generated` tokens."""
-        share = self._curve.longer_than(generated)
-        if generated >= self._max_tokens or share < SURELY:
-            return self._max_tokens
-        return generated + (self._curve.mean_up_to(self._max_tokens) - self._curve.mean_up_to(generated)) / share
+        share = self.curve.longer_than(generated)
+        if generated >= self.max_tokens or share < SURELY:
+            return self.max_tokens
+        return generated + (self.curve.mean_up_to(self.max_tokens) - self.curve.mean_up_to(generated)) / share
 
     def at(self, generated: int, share: float) -> int:
         """Return the quantile `share`, in [0, 1), of the final length."""
-        if self._curve.longer_than(generated) < SURELY:
-            return self._max_tokens
-        return min(self._curve.predicted_beyond(generated, share) or self._max_tokens, self._max_tokens)
+        if self.curve.longer_than(generated) < SURELY:
+            return self.max_tokens
+        return min(self.curve.predicted_beyond(generated, share) or self.max_tokens, self.max_tokens)
 
 
 def peak_kv_tokens(unfinished: Sequence[Unfinished], lengths: ExpectedLengths) -> float:

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, log, log1p
+from math import ceil, floor, log, log1p
 
 HEAD_START = 8
 """A response stopped at n tokens counts as longer than n + n / 8. A race ends with its last kept response, and all
@@ -66,6 +66,18 @@ class Survival:
         """Return the share of responses longer than `length`, 0 to 1."""
         place = bisect_right(self.lengths, length)
         return 1 - self._ended[place - 1] if place else 1.0
+
+    def predicted_longer_than(self, length: float) -> float:
+        """Return the same share, extrapolated beyond the last complete length as `predicted_beyond` is.
+
+        >>> curve = Survival([2, 2, 2], [8])
+        >>> [round(curve.predicted_longer_than(length), 4) for length in (1, 2, 9, 18)]
+        [1.0, 0.25, 0.25, 0.0625]
+        """
+        if not self.lengths or length <= self.lengths[-1]:
+            return self.longer_than(floor(length))
+        last = 1 - self._ended[-1]
+        return last ** (length / self.lengths[-1]) if 0 < last < 1 else last
 
     def mean_up_to(self, most: float) -> float:
         """Return the mean length with lengths above `most` counted as `most`: the area below the curve.

@@ -1,0 +1,87 @@
+"""Snapshot of a generating machine: what the decision to switch its tensor parallel size is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rljob_runtime.perf_model.latency_model import LatencyModel
+from rljob_runtime.scheduling.lending.gain import OpenGroup
+from rljob_runtime.scheduling.round_planner.survival import Survival
+
+
+@dataclass(frozen=True)
+class SizedEngine:
+    """An engine of one tensor parallel size.
+
+    `kv_tokens`: capacity of its KV cache. `kv_token_bytes`: KV of one token on each of its accelerators; None if
+    unknown, then KV is not migrated."""
+
+    latency: LatencyModel
+    kv_tokens: int
+    kv_token_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A running response.
+
+    `group`: index into `MachineSnapshot.groups`."""
+
+    prompt_tokens: int
+    generated: int
+    group: int = 0
+
+    @property
+    def context(self) -> int:
+        """Tokens in the KV cache."""
+        return self.prompt_tokens + self.generated
+
+
+@dataclass(frozen=True)
+class OtherEngine:
+    """An engine of another machine, and what it generates. Its responses may win a race."""
+
+    tensor_parallel: int
+    running: tuple[Running, ...]
+
+
+@dataclass(frozen=True)
+class MachineSnapshot:
+    """A machine in the middle of a round.
+
+    `replicas`: running responses by replica. `waiting`: responses that its engines or the dispatcher did not start.
+    `groups` and `wanted`: as in a round; the first `wanted` complete groups end it. Without `groups`, every response
+    runs to its end. `lengths`: of this round and the last ones, with running and stopped responses censored.
+    `max_tokens`: limit of a response. `switches`: of this machine in this round. `closed`: (from, to)
+    that are not used again in this round."""
+
+    tensor_parallel: int
+    accelerators: int
+    replicas: tuple[tuple[Running, ...], ...]
+    lengths: Survival
+    max_tokens: int
+    waiting: int = 0
+    groups: Sequence[OpenGroup] = ()
+    wanted: int = 0
+    elsewhere: tuple[OtherEngine, ...] = ()
+    switches: int = 0
+    closed: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def running(self) -> Iterator[Running]:
+        """All running responses of the machine."""
+        return (response for replica in self.replicas for response in replica)
+
+    @property
+    def count(self) -> int:
+        """Number of running responses of the machine."""
+        return sum(map(len, self.replicas))
+
+    @property
+    def is_race(self) -> bool:
+        """Whether some of the responses will be stopped before their end."""
+        launched = self.count + self.waiting + sum(len(engine.running) for engine in self.elsewhere)
+        return bool(self.groups) and (
+            self.wanted < len(self.groups) or launched > sum(group.missing for group in self.groups)
+        )

@@ -1,0 +1,212 @@
+"""Switch costs: seconds that a change of tensor parallel size takes, from measurements and priors (PAT §4.3).
+
+A switch stops the engines, puts them to sleep, wakes those of the other size and loads their weights. The state of
+unfinished responses is either migrated (KV exported and imported) or recomputed (prefill), whichever is predicted to be
+faster. Each part is the median of its last measurements for this pair of sizes. While there are fewer than three, the
+median of all pairs stands for each missing one, or a prior if all pairs have fewer than three. A cost that is too high
+ends all switches and is never measured again, so one slow switch must not make it so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import inf
+from statistics import median
+
+from rljob_runtime.scheduling.adaptive_tp.snapshot import Running, SizedEngine
+
+KEPT = 8
+"""Measurements of a part that are kept: enough for a median, few enough to follow a change."""
+ENOUGH = 3
+"""Measurements whose median one slow switch does not change."""
+
+
+class Part(StrEnum):
+    """A part of a switch.
+
+    Seconds per switch, except: EXPORT and IMPORT per byte on the busiest accelerator, PREFILL per predicted second.
+    BUILD is in place of WAKE if the machine never had these engines: it happens once, so no prediction has it.
+    """
+
+    BUILD = "build"
+    DRAIN = "drain"
+    EXPORT = "export"
+    SLEEP = "sleep"
+    WAKE = "wake"
+    LOAD = "load"
+    IMPORT = "import"
+    PREFILL = "prefill"
+
+
+FIXED = (Part.DRAIN, Part.SLEEP, Part.WAKE, Part.LOAD)
+"""Parts that do not depend on the responses."""
+
+PRIORS: Mapping[Part, float] = {
+    Part.BUILD: 30.0,
+    Part.DRAIN: 0.1,
+    Part.SLEEP: 0.3,
+    Part.WAKE: 0.3,
+    Part.LOAD: 0.3,
+    Part.EXPORT: 1 / 25e9,
+    Part.IMPORT: 1 / 25e9,
+    Part.PREFILL: 1.0,
+}
+"""Until something is measured: engines that are kept, weights in shared memory, 25 GB/s between it and an accelerator.
+"""
+
+
+class State(StrEnum):
+    """How the state of unfinished responses is carried over."""
+
+    AUTO = "Auto"
+    MIGRATE = "Migrate"
+    RECOMPUTE = "Recompute"
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Unfinished responses that a switch carries over: their number, context tokens, and Σ context²."""
+
+    responses: float
+    tokens: float
+    squares: float
+
+
+def carried_by(running: Iterable[Running]) -> Carried:
+    """Return what a switch of these responses carries over.
+
+    >>> carried_by([Running(10, 20), Running(10, 30)])
+    Carried(responses=2, tokens=70, squares=2500)
+    """
+    contexts = [response.context for response in running]
+    return Carried(len(contexts), sum(contexts), sum(context * context for context in contexts))
+
+
+@dataclass(frozen=True)
+class SwitchCost:
+    """Predicted seconds of a switch. `state`: how the responses are carried over."""
+
+    seconds: float
+    state: State
+
+
+class SwitchCosts:
+    """Costs of switches, by (from, to).
+
+    `priors` replaces some of `PRIORS`."""
+
+    def __init__(self, priors: Mapping[Part, float] | None = None) -> None:
+        self._priors = {**PRIORS, **(priors or {})}
+        self._pairs: dict[tuple[int, int], _Measured] = {}
+        self._all = _Measured()
+
+    def record(self, start: int, target: int, part: Part, units: float, seconds: float) -> None:
+        """Record a part of a switch; 0 units are ignored. Raises `ValueError` for negative numbers."""
+        if units < 0 or seconds < 0:
+            raise ValueError(f"{part.value}: {seconds} s for {units} units; 0 or more would be right")
+        if units > 0:
+            for measured in (self._pairs.setdefault((start, target), _Measured()), self._all):
+                measured.add(part, seconds / units)
+
+    def unit(self, start: int, target: int, part: Part) -> float:
+        """Return the seconds per unit of a part."""
+        prior = self._priors[part]
+        if len(everywhere := self._all.of(part)) >= ENOUGH:
+            prior = median(everywhere)
+        pair = self._pairs.get((start, target))
+        own = pair.of(part) if pair is not None else ()
+        return median([*own, *[prior] * (ENOUGH - len(own))])
+
+    def table(
+        self, engines: Mapping[int, SizedEngine], accelerators: int, state: State = State.AUTO
+    ) -> Mapping[tuple[int, int], PairCost]:
+        """Return the costs of all pairs of sizes, for a machine with this many accelerators."""
+        return {
+            (start, target): self._pair(start, target, engines, accelerators, state)
+            for start in engines
+            for target in engines
+            if start != target
+        }
+
+    def _pair(
+        self, start: int, target: int, engines: Mapping[int, SizedEngine], accelerators: int, state: State
+    ) -> PairCost:
+        source, sink = engines[start], engines[target]
+        move = None
+        if source.kv_token_bytes is not None and sink.kv_token_bytes is not None and state is not State.RECOMPUTE:
+            move = TokenMove(
+                self.unit(start, target, Part.EXPORT) * source.kv_token_bytes,
+                self.unit(start, target, Part.IMPORT) * sink.kv_token_bytes,
+            )
+        prefill = None if state is State.MIGRATE and move is not None else self.unit(start, target, Part.PREFILL)
+        fixed = sum(self.unit(start, target, part) for part in FIXED)
+        return PairCost(fixed, move, prefill, sink, accelerators // start, accelerators // target)
+
+
+@dataclass(frozen=True)
+class TokenMove:
+    """Seconds in which each accelerator of a replica exports, and each of another one imports, the KV of a token."""
+
+    export_seconds: float
+    import_seconds: float
+
+
+@dataclass(frozen=True)
+class PairCost:
+    """Cost of one pair of sizes.
+
+    `fixed`: seconds without responses. `move`: of a token; None if KV is not migrated. `prefill_factor`: measured over
+    predicted seconds of prefill; None if nothing is recomputed. `sources`, `targets`: replicas of either size."""
+
+    fixed: float
+    move: TokenMove | None
+    prefill_factor: float | None
+    target: SizedEngine
+    sources: int
+    targets: int
+
+    def of(self, carried: Carried) -> SwitchCost:
+        """Return the cost with these responses: the cheaper of migration and recomputation."""
+        move, prefill = self._move(carried), self._prefill(carried)
+        if move <= prefill:
+            return SwitchCost(self.fixed + move, State.MIGRATE)
+        return SwitchCost(self.fixed + prefill, State.RECOMPUTE)
+
+    def seconds(self, carried: Carried) -> float:
+        """Return the seconds of `of`."""
+        return self.fixed + min(self._move(carried), self._prefill(carried))
+
+    def predicted_prefill(self, carried: Carried) -> float:
+        """Return the seconds of prefill on the fullest replica, by its latency model."""
+        if carried.responses <= 0:
+            return 0.0
+        share = _fullest(self.targets, carried)
+        return self.target.latency.prefill(carried.tokens * share, carried.squares * share)
+
+    def _move(self, carried: Carried) -> float:
+        if self.move is None:
+            return inf
+        leave = self.move.export_seconds * _fullest(self.sources, carried)
+        return (leave + self.move.import_seconds * _fullest(self.targets, carried)) * carried.tokens
+
+    def _prefill(self, carried: Carried) -> float:
+        return inf if self.prefill_factor is None else self.prefill_factor * self.predicted_prefill(carried)
+
+
+def _fullest(replicas: int, carried: Carried) -> float:
+    """Return the share of the fullest replica: no response is divided among several."""
+    return max(1 / replicas, 1 / carried.responses) if carried.responses > 0 else 0.0
+
+
+@dataclass
+class _Measured:
+    parts: dict[Part, deque[float]] = field(default_factory=dict)
+
+    def add(self, part: Part, unit_seconds: float) -> None:
+        self.parts.setdefault(part, deque(maxlen=KEPT)).append(unit_seconds)
+
+    def of(self, part: Part) -> Sequence[float]:
+        return self.parts.get(part, ())

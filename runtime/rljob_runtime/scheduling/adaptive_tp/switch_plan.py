@@ -1,0 +1,140 @@
+"""Switch plan: the sequence of tensor parallel sizes that is predicted to end a machine's responses first.
+
+Backward dynamic programming over the points of a course: at each point the machine stays, or switches to any size that
+holds the responses from there on. Both directions are considered. A step takes as long as on the replica of the
+response that ends last: that response, and an even share of all others.
+
+PAT's Algorithm 1 compares one step ahead, and its current size by the fullest group with candidates by even shares. The
+plan judges all sizes alike, and knows that a switch becomes cheaper as responses end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import inf
+
+from rljob_runtime.scheduling.adaptive_tp.course import Point
+from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import PairCost
+
+FULL = 0.9
+"""Share of a KV cache that the responses may fill after a switch: shares are not even, and lengths not known."""
+
+
+@dataclass(frozen=True)
+class PlannedSwitch:
+    """A switch to `target` when at most `left` of the machine's responses still run."""
+
+    target: int
+    left: float
+
+
+@dataclass(frozen=True)
+class SwitchPlan:
+    """Predicted seconds from now until the machine is done.
+
+    `never`: without a switch. `wait`: with the best plan that does not switch now. `now`: with the best plan after a
+    switch to each size that holds the responses. `full`: sizes that do not hold them. `after`: the switches that follow
+    the one to the best size."""
+
+    never: float
+    wait: float
+    now: Mapping[int, float]
+    full: frozenset[int]
+    after: tuple[PlannedSwitch, ...] = ()
+
+    @property
+    def best(self) -> int | None:
+        """The size of the best plan that switches now, the smallest of equal ones."""
+        return min(self.now, key=lambda size: (self.now[size], size), default=None)
+
+
+_Key = tuple[int, int]
+"""A size, and the number of switches that are left."""
+
+
+def plan_switches(
+    course: Sequence[Point],
+    current: int,
+    engines: Mapping[int, SizedEngine],
+    accelerators: int,
+    costs: Mapping[tuple[int, int], PairCost],
+    switches: int,
+    closed: frozenset[tuple[int, int]] = frozenset(),
+) -> SwitchPlan:
+    """Return the best plan with at most this many switches, none of them `closed`."""
+    segments = {size: _segments(course, engine, accelerators // size) for size, engine in engines.items()}
+    fits = {size: _fits(course, engine, accelerators // size) for size, engine in engines.items()}
+    ahead: dict[_Key, float] = {(size, left): 0.0 for size in engines for left in range(switches + 1)}
+    choices: list[dict[_Key, int]] = [{} for _ in course]
+    for place in range(len(course) - 2, 0, -1):
+        stay = {key: segments[key[0]][place] + seconds for key, seconds in ahead.items()}
+        ahead = dict(stay)
+        point = course[place]
+        carried = point.carried
+        for (start, target), pair in costs.items():
+            if not fits[target][place] or (start, target) in closed:
+                continue
+            paid = point.any_runs * pair.seconds(carried)
+            for left in range(1, switches + 1):
+                if (seconds := paid + stay[target, left - 1]) < ahead[start, left]:
+                    ahead[start, left] = seconds
+                    choices[place][start, left] = target
+    now, full = {}, set()
+    for target in engines:
+        if target == current or not switches or (current, target) in closed:
+            continue
+        if not fits[target][0]:
+            full.add(target)
+            continue
+        paid = costs[current, target].seconds(course[0].carried)
+        now[target] = paid + segments[target][0] + ahead[target, switches - 1]
+    wait = segments[current][0] + ahead[current, switches]
+    plan = SwitchPlan(sum(segments[current]), wait, now, frozenset(full))
+    if plan.best is None:
+        return plan
+    return replace(plan, after=tuple(_followed(course, choices, (plan.best, switches - 1))))
+
+
+def _followed(course: Sequence[Point], choices: Sequence[Mapping[_Key, int]], key: _Key) -> Iterator[PlannedSwitch]:
+    """Follow the choices from the first point on."""
+    for point, chosen in zip(course, choices, strict=True):
+        if (target := chosen.get(key)) is not None:
+            yield PlannedSwitch(target, point.carried.responses)
+            key = target, key[1] - 1
+
+
+def _segments(course: Sequence[Point], engine: SizedEngine, replicas: int) -> list[float]:
+    """Return the expected seconds between each two points."""
+    return [_segment(before, after, engine, replicas) for before, after in pairwise(course)]
+
+
+def _segment(before: Point, after: Point, engine: SizedEngine, replicas: int) -> float:
+    chance = (before.any_runs + after.any_runs) / 2
+    if chance < 1e-9:
+        return 0.0
+    running = max(1.0, (before.running + after.running) / 2 / chance)
+    tokens = (before.tokens + after.tokens) / 2 / chance
+    own = tokens / running
+    batch = 1 + (running - 1) / replicas
+    context = own + (tokens - own) / replicas
+    step = _base(engine, batch) + engine.latency.context_token_seconds * context
+    return (after.steps - before.steps) * chance * step
+
+
+def _base(engine: SizedEngine, batch: float) -> float:
+    """Return the seconds of a step of a batch that need not be a whole number."""
+    whole = int(batch)
+    low = engine.latency.base(whole)
+    return low + (engine.latency.base(whole + 1) - low) * (batch - whole)
+
+
+def _fits(course: Sequence[Point], engine: SizedEngine, replicas: int) -> list[bool]:
+    """Return for each point whether the caches hold the expected tokens from there on."""
+    most, fits = -inf, []
+    for point in reversed(course):
+        most = max(most, point.tokens)
+        fits.append(most <= FULL * engine.kv_tokens * replicas)
+    return fits[::-1]

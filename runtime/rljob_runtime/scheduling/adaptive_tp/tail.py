@@ -1,0 +1,158 @@
+"""Tail: plays a drawn outcome of a machine on its replicas, each with the batch that it really has.
+
+The plan expects all responses in lockstep and evenly spread. A real machine is done when its fullest replica is, so a
+switch is played before it is made: now, one look later, and never, on the same draws. Between two ends on a replica its
+batch is constant, so a play costs one event per response. Prefill and preemptions after a switch are not played; the
+cost of the switch has the former, and a plan leaves room against the latter.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
+
+from rljob_runtime.perf_model.batch_timeline import BatchTimeline
+from rljob_runtime.perf_model.latency_model import LatencyModel
+from rljob_runtime.scheduling.adaptive_tp.draws import Draw
+from rljob_runtime.scheduling.adaptive_tp.packing import pack
+from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, Running, SizedEngine
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import PairCost, carried_by
+from rljob_runtime.scheduling.adaptive_tp.switch_plan import PlannedSwitch
+
+Load = Sequence[tuple[Running, float]]
+"""Responses of an engine, each with the steps that it has left."""
+
+
+def play(
+    snapshot: MachineSnapshot,
+    draw: Draw,
+    engines: Mapping[int, SizedEngine],
+    costs: Mapping[tuple[int, int], PairCost],
+    switches: Iterable[PlannedSwitch] = (),
+) -> float:
+    """Return the seconds until the last response of the machine ends or loses its place, with these switches.
+
+    `engines`: all that are known. Another machine whose size is not has the nearest one: without it, no place of the
+    race would be taken there."""
+    here = [list(zip(running, left, strict=True)) for running, left in zip(snapshot.replicas, draw.here, strict=True)]
+    other = [
+        (_nearest(engines, one.tensor_parallel).latency, list(zip(one.running, left, strict=True)))
+        for one, left in zip(snapshot.elsewhere, draw.elsewhere, strict=True)
+    ]
+    size = snapshot.tensor_parallel
+    race = _Race(snapshot, [(engines[size].latency, load) for load in here], other)
+    for switch in switches:
+        race.run(switch.left)
+        carried = race.carried()
+        if not carried:
+            break
+        seconds = costs[size, switch.target].seconds(carried_by(response for response, _ in carried))
+        size = switch.target
+        loads = pack(carried, snapshot.accelerators // size, lambda run: run[0])
+        race.move(engines[size].latency, loads, race.now + seconds)
+    return race.run(0)
+
+
+def _nearest(engines: Mapping[int, SizedEngine], size: int) -> SizedEngine:
+    """Return the engine of this size, or that of the size with the nearest ratio to it."""
+    return engines[min(engines, key=lambda known: (max(known, size) / min(known, size), known))]
+
+
+class _Engine(BatchTimeline):
+    """An engine of the machine or of another one."""
+
+    def __init__(self, latency: LatencyModel, load: Load, start: float = 0.0) -> None:
+        self.runs = sorted((left, place, response) for place, (response, left) in enumerate(load))
+        """Sorted by their end."""
+        lefts, contexts = [run[0] for run in self.runs], [run[2].context for run in self.runs]
+        super().__init__(lefts, contexts, latency.decode, start)
+
+    def rest(self, now: float) -> list[tuple[Running, float]]:
+        """Return the active responses at `now` with their tokens, and the steps that each has left.
+
+        Their order is that of the load: one by their ends would tell the packing the drawn lengths."""
+        self.advance(now)
+        made = int(self.made)
+        active = sorted(
+            (place, left, response)
+            for (left, place, response), alive in zip(self.runs, self.alive, strict=True)
+            if alive
+        )
+        return [
+            (replace(response, generated=response.generated + made), max(0.0, left - self.made))
+            for _, left, response in active
+        ]
+
+
+class _Race:
+    """All engines of a round; those of the machine come first."""
+
+    def __init__(
+        self,
+        snapshot: MachineSnapshot,
+        here: Sequence[tuple[LatencyModel, Load]],
+        other: Sequence[tuple[LatencyModel, Load]],
+    ) -> None:
+        self.now = 0.0
+        self._mine = len(here)
+        self._engines = [_Engine(latency, load) for latency, load in (*here, *other)]
+        self._missing = [group.missing for group in snapshot.groups]
+        self._complete = sum(missing <= 0 for missing in self._missing)
+        self._wanted = snapshot.wanted
+        self._left = sum(len(load) for _, load in here)
+        self._index()
+
+    def run(self, left: float) -> float:
+        """Go on until at most so many of the machine's responses still run; return the time."""
+        while self._left > left and not self._over and self._due:
+            due, number = heapq.heappop(self._due)
+            engine = self._engines[number]
+            if due == engine.due < inf:
+                self._end(number, engine.next_run, due)
+        return self.now
+
+    def carried(self) -> list[tuple[Running, float]]:
+        """Return the machine's responses that still run."""
+        if self._over:
+            return []
+        return [run for engine in self._engines[: self._mine] for run in engine.rest(self.now)]
+
+    def move(self, latency: LatencyModel, loads: Sequence[Load], start: float) -> None:
+        """Continue the machine's responses on other engines, from `start`: nothing of the machine happens before."""
+        self.now = start
+        self._engines = [*(_Engine(latency, load, start) for load in loads), *self._engines[self._mine :]]
+        self._mine = len(loads)
+        self._index()
+
+    @property
+    def _over(self) -> bool:
+        return bool(self._missing) and self._wanted > 0 and self._complete >= self._wanted
+
+    def _index(self) -> None:
+        self._due = [(engine.due, number) for number, engine in enumerate(self._engines)]
+        heapq.heapify(self._due)
+        self._places: list[list[tuple[int, int]]] = [[] for _ in self._missing]
+        if self._missing:
+            for number, engine in enumerate(self._engines):
+                for place, (*_, response) in enumerate(engine.runs):
+                    self._places[response.group].append((number, place))
+
+    def _end(self, number: int, place: int, now: float) -> None:
+        engine = self._engines[number]
+        group = engine.runs[place][2].group
+        self._stop(number, place, now)
+        self.now = max(self.now, now) if number < self._mine or self._missing else self.now
+        if not self._missing:
+            return
+        self._missing[group] -= 1
+        if self._missing[group] == 0:
+            self._complete += 1
+            for other, position in self._places[group]:
+                self._stop(other, position, now)
+
+    def _stop(self, number: int, place: int, now: float) -> None:
+        if self._engines[number].stop(place, now):
+            self._left -= number < self._mine
+            heapq.heappush(self._due, (self._engines[number].due, number))

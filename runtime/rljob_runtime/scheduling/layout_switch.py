@@ -1,0 +1,208 @@
+"""Layout switch: a machine that may change its tensor parallel size inside a round, and where its responses go on.
+
+The policy is injected, so that the simulator can force switches. All other choices of a switch are made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.adaptive_tp.packing import pack
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.adaptive_tp.snapshot import Running, SizedEngine
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import Part, State, SwitchCosts
+from rljob_runtime.scheduling.lending.gain import RoundSnapshot
+from rljob_runtime.scheduling.round_plan import Launch
+
+
+@dataclass(frozen=True)
+class SwitchableMachine:
+    """A machine of a round that may switch now.
+
+    `sizes`: the other sizes that it may have. `engines`: the unfinished responses of each replica, with their tokens so
+    far. `waiting`: responses of the round that no replica has, and those that wait in this machine's engines.
+    `switches`: of this machine in this round. `closed`: (from, to) that it does not use again in this round.
+    """
+
+    name: str
+    tensor_parallel: int
+    sizes: tuple[int, ...]
+    engines: Mapping[str, Mapping[TrajectoryKey, int]]
+    waiting: int = 0
+    switches: int = 0
+    closed: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def responses(self) -> Mapping[TrajectoryKey, int]:
+        """All unfinished responses of the machine."""
+        return {key: tokens for held in self.engines.values() for key, tokens in held.items()}
+
+
+def with_responses(
+    machines: Iterable[SwitchableMachine], held: Iterable[tuple[Launch, int]], waiting: int
+) -> list[SwitchableMachine]:
+    """Return the machines with their responses.
+
+    `held`: the launches that generate, with their tokens so far. `waiting`: responses of the round that no replica has.
+    """
+    engines: dict[str, dict[TrajectoryKey, int]] = {}
+    for launch, tokens in held:
+        engines.setdefault(launch.lease.replica, {})[launch.key] = tokens
+    return [
+        replace(
+            machine,
+            engines={name: engines.get(name, {}) for name in machine.engines},
+            waiting=machine.waiting + waiting,
+        )
+        for machine in machines
+    ]
+
+
+@dataclass(frozen=True)
+class SwitchLook:
+    """What a policy decides from: the machines that may switch now, and their round.
+
+    `sizes`: tensor parallel size of each replica. `engines`: those of every size whose speed is known. `costs`: of
+    switches so far."""
+
+    machines: Sequence[SwitchableMachine]
+    round_: RoundSnapshot
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    engines: Mapping[int, SizedEngine] = field(default_factory=dict)
+    costs: SwitchCosts = field(default_factory=SwitchCosts)
+
+
+class SwitchPolicy(Protocol):
+    """Decides whether machines switch."""
+
+    def begin_round(self) -> None:
+        """Begin a round: no response of it is complete."""
+        ...
+
+    def is_due(self, done: int, total: int, now: float) -> bool:
+        """Return whether to look at the machines now, with `done` of `total` responses complete."""
+        ...
+
+    def decide(self, look: SwitchLook) -> Mapping[str, SwitchDecision]:
+        """Return the decision for each machine. It may run in a thread, and its result may come too late."""
+        ...
+
+
+class NeverSwitch:
+    """The policy of a job whose machines keep their size in a round."""
+
+    def begin_round(self) -> None:
+        """Do nothing."""
+
+    def is_due(self, done: int, total: int, now: float) -> bool:
+        """Return False."""
+        return False
+
+    def decide(self, look: SwitchLook) -> Mapping[str, SwitchDecision]:
+        """Return no decision."""
+        return {}
+
+
+@dataclass
+class LayoutSwitch:
+    """A switch of a machine from size `start` to size `target`.
+
+    `decision`: what was predicted. `at`: when it began, in seconds since generation began. `responses`: those that wait
+    for it. `seconds`: duration of each part so far. `reached`: the size that the machine has after it; 0 if lost.
+    """
+
+    machine: str
+    start: int
+    target: int
+    decision: SwitchDecision | None = None
+    at: float = 0.0
+    responses: tuple[TrajectoryKey, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+    reached: int | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the machine generates in the target size."""
+        return self.reached == self.target
+
+    @property
+    def total_seconds(self) -> float:
+        """Seconds of all parts so far."""
+        return sum(self.seconds.values())
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {seconds:.3f} s" for name, seconds in self.seconds.items())
+        count = len(self.responses)
+        return f"{self.machine}: {self.start} → {self.target}, reached {self.reached}, {count} responses: {parts}"
+
+
+def failure_of(switch: LayoutSwitch) -> str:
+    """Return how a switch failed.
+
+    >>> failure_of(LayoutSwitch("rollout-0", 1, 2, reached=1))
+    'rollout-0 keeps TP 1, TP 2 is refused'
+    """
+    if switch.reached:
+        return f"{switch.machine} keeps TP {switch.reached}, TP {switch.target} is refused"
+    return f"{switch.machine} was lost on the way from TP {switch.start} to TP {switch.target}"
+
+
+PARTS = {
+    "stop": Part.DRAIN,
+    "release": Part.SLEEP,
+    "start": Part.WAKE,
+    "build": Part.BUILD,
+    "load": Part.LOAD,
+}
+"""The measured parts of a switch that do not depend on its responses."""
+
+
+def record_parts(costs: SwitchCosts, switch: LayoutSwitch) -> None:
+    """Record the parts of a switch that reached its size."""
+    for name, seconds in switch.seconds.items():
+        if (part := PARTS.get(name)) is not None:
+            costs.record(switch.start, switch.target, part, 1, seconds)
+
+
+LEAST_PREFILL = 0.2
+"""Predicted seconds of a shorter prefill say nothing of a longer one: its measurement is mostly launch and poll."""
+
+
+def record_prefill(costs: SwitchCosts, switch: LayoutSwitch) -> None:
+    """Record the prefill after a switch, if the responses were computed again and its seconds were predicted."""
+    decision = switch.decision
+    if decision is not None and decision.state is State.RECOMPUTE and decision.prefill_seconds >= LEAST_PREFILL:
+        units, seconds = decision.prefill_seconds, switch.seconds["prefill"]
+        costs.record(switch.start, switch.target, Part.PREFILL, units, seconds)
+
+
+TELLING = tuple(SwitchOutcome)
+"""Outcomes, the most telling one first."""
+
+
+def most_telling(decisions: Iterable[SwitchDecision]) -> SwitchDecision | None:
+    """Return the decision that says most about a round with these: what happened, else what came nearest to it.
+
+    >>> most_telling([SwitchDecision(SwitchOutcome.IDLE), SwitchDecision(SwitchOutcome.NO_GAIN, gain=1.0)]).outcome
+    <SwitchOutcome.NO_GAIN: 'NoGain'>
+    """
+    return min(decisions, key=lambda one: (TELLING.index(one.outcome), -(one.gain or 0.0)), default=None)
+
+
+def replicas_of(responses: Mapping[TrajectoryKey, int], replicas: Sequence[str]) -> dict[TrajectoryKey, str]:
+    """Return the replica of each response, given their tokens so far; empty without a replica. See `packing.pack`.
+
+    >>> from rljob_runtime.protocols.trajectory import PromptKey
+    >>> key = lambda index: TrajectoryKey(PromptKey(0, index), 0)
+    >>> list(replicas_of({key(0): 3, key(1): 9, key(2): 5}, ["a", "b"]).values())
+    ['a', 'b', 'b']
+    """
+    if not replicas:
+        return {}
+    prompts = sorted({key.prompt for key in responses})
+    groups = {prompt: number for number, prompt in enumerate(prompts)}
+    packed = pack(sorted(responses), len(replicas), lambda key: Running(0, responses[key], groups[key.prompt]))
+    return {key: name for name, keys in zip(sorted(replicas), packed, strict=True) for key in keys}

@@ -1,0 +1,57 @@
+"""Look decision: what happens to a round's machines after one look, a loan or layout switches, never both.
+
+Both shorten a round by its tail. A loan takes machines from generation, a switch makes them faster, and each prediction
+assumes that the others stay as they are. So the one that saves more wins, and the next look sees its effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
+
+
+@dataclass(frozen=True)
+class LookDecision:
+    """The decisions of a look.
+
+    `loan`: None if no loan was considered. `switches`: of the machines that could switch."""
+
+    loan: LoanDecision | None = None
+    switches: Mapping[str, SwitchDecision] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, loan: LoanDecision | None, switches: Mapping[str, SwitchDecision]) -> LookDecision:
+        """Return the decision in which only the better one of loan and switches happens. The other one has no gain.
+
+        A loan without a prediction is one that always starts."""
+        switched = any(one.outcome is SwitchOutcome.SWITCHED for one in switches.values())
+        if loan is None or loan.outcome is not LoanOutcome.LOANED or not switched:
+            return cls(loan, switches)
+        if switches_gain(switches.values()) > (inf if loan.gain is None else loan.gain):
+            return cls(LoanDecision(LoanOutcome.NO_GAIN, gain=loan.gain), switches)
+        return cls(loan, {name: _kept(one) for name, one in switches.items()})
+
+
+def _kept(decision: SwitchDecision) -> SwitchDecision:
+    switches = decision.outcome is SwitchOutcome.SWITCHED
+    return replace(decision, outcome=SwitchOutcome.NO_GAIN, target=None) if switches else decision
+
+
+def switches_gain(decisions: Collection[SwitchDecision]) -> float:
+    """Return the seconds by which the last machine ends earlier, with these switches. Unknown ends do not count.
+
+    >>> switches_gain([SwitchDecision(SwitchOutcome.SWITCHED, 2, gain=4.0, without=10.0)])
+    4.0
+    """
+    before = [one.without for one in decisions if one.without is not None]
+    after = [_end(one, one.without) for one in decisions if one.without is not None]
+    return max(before, default=0.0) - max(after, default=0.0)
+
+
+def _end(decision: SwitchDecision, without: float) -> float:
+    switches = decision.outcome is SwitchOutcome.SWITCHED
+    return without - (decision.gain or 0.0) if switches else without
