@@ -36,10 +36,31 @@ class DrawOrder:
             value = self._shuffle(epoch, value)
         return value
 
+    def position(self, epoch: int, index: int) -> int:
+        """Return the position of `index` in `epoch`: the inverse of `index`.
+
+        Raises `IndexError` outside of `range(size)`.
+        """
+        if not 0 <= index < self.size:
+            raise IndexError(f"index {index} is not in 0..{self.size - 1}")
+        value = self._unshuffle(epoch, index)
+        while value >= self.size:
+            value = self._unshuffle(epoch, value)
+        return value
+
     def _shuffle(self, epoch: int, value: int) -> int:
-        mask = (1 << self._half_bits) - 1
-        left, right = value >> self._half_bits, value & mask
+        left, right = divmod(value, 1 << self._half_bits)
         for turn in range(ROUNDS):
-            digest = hashlib.blake2b(f"{self.seed}/{epoch}/{turn}/{right}".encode(), digest_size=8).digest()
-            left, right = right, left ^ (int.from_bytes(digest, "little") & mask)
+            left, right = right, left ^ self._mixed(epoch, turn, right)
         return left << self._half_bits | right
+
+    def _unshuffle(self, epoch: int, value: int) -> int:
+        left, right = divmod(value, 1 << self._half_bits)
+        for turn in reversed(range(ROUNDS)):
+            left, right = right ^ self._mixed(epoch, turn, left), left
+        return left << self._half_bits | right
+
+    def _mixed(self, epoch: int, turn: int, half: int) -> int:
+        """Return a hash of one half, in as many bits."""
+        digest = hashlib.blake2b(f"{self.seed}/{epoch}/{turn}/{half}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") & ((1 << self._half_bits) - 1)

@@ -28,6 +28,8 @@ class Prompt:
     """The reference answer: text from files, any value from a generator."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """The other fields of the record."""
+    source: str = ""
+    """Name of its source, where the job has several."""
 
     @property
     def question(self) -> str:

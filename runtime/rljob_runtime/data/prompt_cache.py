@@ -1,11 +1,12 @@
-"""Prompt cache: keeps prompts in memory up to a number of bytes.
+"""Prompt cache: keeps the prompts of a job in memory, up to a number of bytes.
 
-A prompt is read several times while its round lasts.
+A prompt is read several times while its round lasts, by the event loop and by the thread of texts.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,26 +22,30 @@ PROMPT_BYTES = 512
 
 
 class PromptCache:
-    """Least-recently-used cache of prompts by record number.
+    """Least-recently-used cache of prompts by their set and record number.
 
-    `prepare` builds a prompt. `most` bounds the total of `bytes_of`.
+    `most` bounds the total of `bytes_of`. All sets of a job share one cache, so that this holds for the job.
     """
 
-    def __init__(self, prepare: Callable[[int], Prompt | BadRecord], most: int = MOST_BYTES) -> None:
-        self._prepare = prepare
+    def __init__(self, most: int = MOST_BYTES) -> None:
         self._most = most
-        self._kept: OrderedDict[int, tuple[Prompt | BadRecord, int]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], tuple[Prompt | BadRecord, int]] = OrderedDict()
+        self._one_at_a_time = threading.Lock()
         self.bytes = 0
         """Total bytes of the entries."""
 
-    def __call__(self, index: int) -> Prompt | BadRecord:
-        """Return the prompt of a record, or its fault."""
-        if (kept := self._kept.get(index)) is not None:
-            self._kept.move_to_end(index)
+    def find(self, name: str, index: int, prepare: Callable[[int], Prompt | BadRecord]) -> Prompt | BadRecord:
+        """Return the prompt of a record of the set `name`, or its fault. `prepare` builds one that is not kept."""
+        with self._one_at_a_time:
+            return self._find((name, index), prepare)
+
+    def _find(self, key: tuple[str, int], prepare: Callable[[int], Prompt | BadRecord]) -> Prompt | BadRecord:
+        if (kept := self._kept.get(key)) is not None:
+            self._kept.move_to_end(key)
             return kept[0]
-        found = self._prepare(index)
+        found = prepare(key[1])
         size = bytes_of(found)
-        self._kept[index] = found, size
+        self._kept[key] = found, size
         self.bytes += size
         while self.bytes > self._most and len(self._kept) > 1:
             _, (_, freed) = self._kept.popitem(last=False)

@@ -5,17 +5,18 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rljob_api.spec_training import DataSpec, OnInvalidRecord, Prompts
+from rljob_runtime.data.chat_template import ChatTemplate
 from rljob_runtime.data.errors import BadRecord, DataError, one_line, too_many
+from rljob_runtime.data.held_out import HeldOut
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.data.prompt_cache import PromptCache
-from rljob_runtime.data.records import GymTask, RecordSource, open_dataset, read_file
+from rljob_runtime.data.records import PROMPTS, GymTask, RecordSource, open_dataset, read_file
 from rljob_runtime.data.rows import TextOrMessages
-from rljob_runtime.models.errors import ModelError
-from rljob_runtime.models.stop_tokens import stop_token_ids
+from rljob_runtime.models.response_text import TokenizerText
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class PromptSet:
-    """Implements `rljob_runtime.protocols.PromptSource`.
+    """The prompts of one source.
 
     Records of files are checked when the set is created, those of a generator when they are drawn. With
     `onInvalidRecord: Fail`, a bad record raises `DataError`. With `Skip`, it is skipped and counted.
@@ -36,10 +37,17 @@ class PromptSet:
         tokenizer: PreTrainedTokenizerBase,
         stop_token_ids: Sequence[int] = (),
         problem: Callable[[Prompt], str | None] = lambda prompt: None,
+        held_out: HeldOut | None = None,
+        name: str = "",
+        cache: PromptCache | None = None,
+        cached_as: str | None = None,
     ):
-        """Create the set, and check its template and the records of a file.
+        """Create the set, and check its template and the records of a file. `name`: of the source, if it has one.
 
-        `problem` returns a fault of a tokenised prompt, for example that no reward can score it.
+        `cache` is shared with the job's other sets, which are cached under other names than `cached_as` (absent:
+        `name`). Absent: the set has one of its own.
+        `problem` returns a fault of a tokenised prompt, for example that no reward can score it. Records of `held_out`
+        are never drawn, and neither checked nor counted here.
         """
         self._source = source
         self._data = data
@@ -47,9 +55,14 @@ class PromptSet:
         self._order = DrawOrder(len(source), data.seed)
         self._stop = tuple(stop_token_ids)
         self._problem = problem
+        self._held_out = held_out
+        self._name = name
+        self._cached_as = name if cached_as is None else cached_as
         self._skipped: dict[int, BadRecord] = {}
-        self._prepared = PromptCache(self._prepare)
-        self._check_template()
+        self._cache = cache if cache is not None else PromptCache()
+        if data.system_prompt and not data.chat_template:
+            raise DataError("spec.data.systemPrompt needs spec.data.chatTemplate: true")
+        self._template = ChatTemplate(tokenizer, data) if data.chat_template else None
         if source.checked_ahead:
             self._check_all()
 
@@ -83,8 +96,8 @@ class PromptSet:
                 epoch, position = epoch + 1, 0
             index = self._order.index(epoch, position)
             position += 1
-            if isinstance(self._record_or_fault(index), Prompt):
-                drawn.append(PromptKey(epoch, index))
+            if self._may_be_drawn(index) and isinstance(self.record_or_fault(index), Prompt):
+                drawn.append(PromptKey(epoch, index, self._name))
                 passed_over = 0
             elif (passed_over := passed_over + 1) > most:
                 raise DataError(
@@ -99,7 +112,9 @@ class PromptSet:
         """
         if not 0 <= key.index < len(self._source):
             raise DataError(f"{self._source.name} has no record {key.index}: it has {len(self._source)}")
-        found = self._record_or_fault(key.index)
+        if not self._may_be_drawn(key.index):
+            raise DataError(f"{self._source.name}: record {key.index} is held out for evaluation")
+        found = self.record_or_fault(key.index)
         if isinstance(found, BadRecord):
             raise DataError(f"{self._source.name}: {found}")
         return found
@@ -113,10 +128,10 @@ class PromptSet:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode a response to text without special tokens, as rewards receive it."""
-        text: Any = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
-        return str(text)
+        return TokenizerText(self._tokenizer).decode(token_ids)
 
-    def _record_or_fault(self, index: int) -> Prompt | BadRecord:
+    def record_or_fault(self, index: int) -> Prompt | BadRecord:
+        """Return the prompt of a record, or the fault for which it is skipped. Raises `DataError` if none may be."""
         found = self._prepared(index)
         if isinstance(found, BadRecord):
             if self._data.on_invalid_record is OnInvalidRecord.FAIL:
@@ -124,37 +139,22 @@ class PromptSet:
             self._skipped[index] = found
         return found
 
+    def _may_be_drawn(self, index: int) -> bool:
+        return self._held_out is None or index not in self._held_out
+
     def _check_all(self) -> None:
         # Records are checked one at a time: a large data set does not fit into memory.
-        prepared = map(self._prepared, range(len(self._source)))
+        prepared = map(self._prepared, filter(self._may_be_drawn, range(len(self._source))))
         bad = [found for found in prepared if isinstance(found, BadRecord)]
+        total = len(self._source) - (len(self._held_out) if self._held_out is not None else 0)
         if bad and self._data.on_invalid_record is OnInvalidRecord.FAIL:
-            raise too_many(self._source.name, bad, len(self._source))
+            raise too_many(self._source.name, bad, total)
         self._skipped = {each.index: each for each in bad}
-        if len(bad) == len(self._source):
+        if len(bad) == total:
             raise DataError(f"{self._source.name}: not one of {len(bad)} records can be used; {bad[0]}")
 
-    def _check_template(self) -> None:
-        if self._data.chat_template and not getattr(self._tokenizer, "chat_template", None):
-            raise DataError("the model's tokenizer has no chat template; set spec.data.chatTemplate: false")
-        if self._data.system_prompt and not self._data.chat_template:
-            raise DataError("spec.data.systemPrompt needs spec.data.chatTemplate: true")
-        if self._data.system_prompt and (refusal := self._refusal(self._data.system_prompt)) is not None:
-            advice = "leave it out, and put its text into the prompts"
-            raise DataError(f"spec.data.systemPrompt: the model's chat template takes none ({refusal}); {advice}")
-
-    def _refusal(self, system_prompt: str) -> str | None:
-        """Return the template's error for a system prompt before a user message.
-
-        None when the template refuses a user message alone.
-        """
-        user = {"role": "user", "content": "1"}
-        for messages in ([user], [{"role": "system", "content": system_prompt}, user]):
-            try:
-                self._templated(messages)
-            except Exception as error:  # a template may raise any error
-                return None if messages == [user] else str(error)
-        return None
+    def _prepared(self, index: int) -> Prompt | BadRecord:
+        return self._cache.find(self._cached_as, index, self._prepare)
 
     def _prepare(self, index: int) -> Prompt | BadRecord:
         record = self._source[index]
@@ -165,25 +165,22 @@ class PromptSet:
         try:
             tokens = self._tokens(record.text_or_messages)
         except Exception as error:  # the model's template and tokenizer may raise any error
-            return BadRecord(index, record.where, f"the model's {self._refusing_part} refuses it: {one_line(error)}")
+            part = self._template.name if self._template is not None else "the model's tokenizer"
+            return BadRecord(index, record.where, f"{part} refuses it: {one_line(error)}")
         if len(tokens) > self._data.max_prompt_tokens:
             reason = f"{len(tokens)} tokens; spec.data.maxPromptTokens is {self._data.max_prompt_tokens}"
             return BadRecord(index, record.where, reason, len(tokens))
         if not tokens:
             return BadRecord(index, record.where, "no tokens")
-        prompt = Prompt(index, record.text_or_messages, tokens, record.answer, record.metadata)
+        prompt = Prompt(index, record.text_or_messages, tokens, record.answer, record.metadata, self._name)
         if (problem := self._problem(prompt)) is not None:
             return BadRecord(index, record.where, f"{problem}; repair its answer")
         return prompt
 
-    @property
-    def _refusing_part(self) -> str:
-        return "chat template" if self._data.chat_template else "tokenizer"
-
     def _tokens(self, prompt: TextOrMessages) -> array[int]:
-        if not self._data.chat_template:
+        if self._template is None:
             return array("i", self._tokenizer(prompt)["input_ids"])
-        return self._templated(self._messages(prompt))
+        return self._template.tokens(self._messages(prompt))
 
     def _messages(self, prompt: TextOrMessages) -> list[dict[str, str]]:
         messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else [dict(m) for m in prompt]
@@ -191,41 +188,13 @@ class PromptSet:
             messages.insert(0, {"role": "system", "content": self._data.system_prompt})
         return messages
 
-    def _templated(self, messages: list[dict[str, str]]) -> array[int]:
-        tokens: Any = self._tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        return array("i", tokens)
 
-
-def open_source(prompts: Prompts, seed: int, cache_dir: Path) -> RecordSource:
-    """Open the records that a spec names. Downloads go below `cache_dir`. Raises `DataError`."""
+def open_source(prompts: Prompts, seed: int, cache_dir: Path, field: str = PROMPTS) -> RecordSource:
+    """Open the records that a spec names at `field`. Downloads go below `cache_dir`. Raises `DataError`."""
     if prompts.file:
-        return read_file(prompts.file)
+        return read_file(prompts.file, field)
     if prompts.dataset:
-        return open_dataset(prompts.dataset, cache_dir)
+        return open_dataset(prompts.dataset, cache_dir, field)
     if prompts.reasoning_gym:
-        return GymTask(prompts.reasoning_gym, seed)
-    raise DataError("spec.data.prompts names no source; one of file, dataset and reasoningGym would be right")
-
-
-def open_prompts(
-    data: DataSpec,
-    model_files: Mapping[str, bytes],
-    scratch: Path,
-    problem: Callable[[Prompt], str | None] = lambda prompt: None,
-) -> PromptSet:
-    """Open the prompts of a job with the tokenizer in `model_files`, which are written to `scratch`.
-
-    `problem` is passed to `PromptSet`. Raises `DataError`.
-    """
-    from transformers import AutoTokenizer
-
-    folder = scratch / "tokenizer"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, raw in model_files.items():
-        (folder / name).write_bytes(raw)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    try:
-        stop = stop_token_ids(model_files, tokenizer)
-    except ModelError as error:
-        raise DataError(str(error)) from error
-    return PromptSet(open_source(data.prompts, data.seed, scratch), data, tokenizer, stop, problem)
+        return GymTask(prompts.reasoning_gym, seed, field)
+    raise DataError(f"{field} names no source; one of file, dataset and reasoningGym would be right")

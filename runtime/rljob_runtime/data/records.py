@@ -13,8 +13,11 @@ from rljob_api.spec_training import PromptDataset, PromptFile, ReasoningGym
 from rljob_runtime.data.errors import BadRecord, DataError, one_line
 from rljob_runtime.data.rows import Fields, Record, expect_records, kind_of, parse_row, value_at
 from rljob_runtime.data.tables import Format, TableRecords, format_of, read_arrow, read_csv, read_json
+from rljob_runtime.models.hub import HubError, snapshot
 
 SHIPPED = "package://rljob/"
+PROMPTS = "spec.data.prompts"
+"""Where the spec names the source that training draws from."""
 HUB = "hf://"
 LONGEST_REASON = 300
 """Characters of an error of a data set's library, which names files."""
@@ -51,13 +54,13 @@ class InMemory:
         return self._records[index]
 
 
-def read_file(source: PromptFile) -> RecordSource:
-    """Read the records of a file: JSONL, JSON, CSV, Parquet or Arrow.
+def read_file(source: PromptFile, field: str = PROMPTS) -> RecordSource:
+    """Read the records of a file: JSONL, JSON, CSV, Parquet or Arrow. `field` is the source's place in the spec.
 
     Raises `DataError` when the file cannot be read at all.
     """
     path = local_path(source.path)
-    name = f"spec.data.prompts.file {path}"
+    name = f"{field}.file {path}"
     if not path.exists():
         raise DataError(f"{name} does not exist")
     if not path.is_file():
@@ -142,17 +145,17 @@ def _check_characters(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def open_dataset(source: PromptDataset, cache_dir: Path) -> TableRecords:
+def open_dataset(source: PromptDataset, cache_dir: Path, field: str = PROMPTS) -> TableRecords:
     """Open a split of a data set: a folder, or one of the Hugging Face hub.
 
     A data set of the hub is downloaded into `cache_dir` once. Rows are read on access. Raises `DataError`.
     """
     if source.path.startswith(HUB):
-        name = f"spec.data.prompts.dataset {source.path}"
+        name = f"{field}.dataset {source.path}"
         path = _hub_folder(name, source.path.removeprefix(HUB), cache_dir)
     else:
         path = local_path(source.path)
-        name = f"spec.data.prompts.dataset {path}"
+        name = f"{field}.dataset {path}"
         if not path.exists():
             raise DataError(f"{name} does not exist")
     rows = _dataset(name, path, source, cache_dir)
@@ -180,18 +183,10 @@ def _dataset(name: str, path: Path, source: PromptDataset, cache_dir: Path) -> A
 
 def _hub_folder(name: str, repository: str, cache_dir: Path) -> Path:
     """Return the folder of a data set of the hub, downloaded once."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
     try:
-        return Path(snapshot_download(repository, repo_type="dataset", cache_dir=cache_dir / "hub"))
-    except HFValidationError as error:
-        raise DataError(f"{name}: {one_line(error, LONGEST_REASON)}; hf://ORG/NAME would be right") from error
-    except LocalEntryNotFoundError as error:
-        cure = "a folder, or a volume that holds it, would do"
-        raise DataError(f"{name}: is not in the cache, and the hub cannot be reached; {cure}") from error
-    except (HfHubHTTPError, OSError) as error:
-        raise DataError(f"{name}: the hub refused: {one_line(error, LONGEST_REASON)}") from error
+        return snapshot(repository, cache_dir, kind="dataset")
+    except HubError as error:
+        raise DataError(f"{name}: {error}") from error
 
 
 def _load_dataset(place: str, source: PromptDataset, cache_dir: Path) -> Any:
@@ -209,10 +204,10 @@ class GymTask:
 
     checked_ahead = False
 
-    def __init__(self, source: ReasoningGym, seed: int):
+    def __init__(self, source: ReasoningGym, seed: int, field: str = PROMPTS):
         import reasoning_gym
 
-        self.name = f"spec.data.prompts.reasoningGym {source.task}"
+        self.name = f"{field}.reasoningGym {source.task}"
         try:
             self._task = reasoning_gym.create_dataset(source.task, size=source.size, seed=seed, **source.config)
         except ValueError as error:

@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from rljob_api import RLJob
+from rljob_api.spec_training import SwitchState
 from rljob_api.status import Member
 from rljob_runtime.protocols import PeerError
 
@@ -108,13 +109,21 @@ def make_replica(
 ) -> Any:
     """Make a `protocols.Replica` that reads the machine's weights from shared memory."""
     from rljob_runtime.rollout.factory import make_replica
+    from rljob_runtime.rollout.kv.kv_file import FOLDER_SUFFIX
+    from rljob_runtime.rollout.kv_exchange import KvExchange
 
+    segment, kv = placement.shared_memory / member.machine, None
+    if job.spec.switch_sizes and job.spec.adaptive_tensor_parallel.state is not SwitchState.RECOMPUTE:
+        # Not below the segment: the relay removes what it does not know there.
+        folder = placement.shared_memory / f"{member.machine}{FOLDER_SUFFIX}"
+        kv = KvExchange(folder, job.name, f"{member.machine}-{member.incarnation}", segment)
     return make_replica(
         name=f"{member.machine}/{name}",
         spec=job.spec,
         model_files=model_files,
         workdir=placement.scratch / "replicas",
-        segment=placement.shared_memory / member.machine,
+        segment=segment,
+        kv=kv,
     )
 
 

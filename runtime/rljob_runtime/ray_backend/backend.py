@@ -137,7 +137,7 @@ class RayRank:
         starting = method in ("rendezvous", "start")
         try:
             return await self._channel.call(
-                self._timeouts.start if starting else self._timeouts.train, method, *arguments
+                self._timeouts.trainer_start if starting else self._timeouts.train, method, *arguments
             )
         except UnexpectedActorError as error:
             if starting:

@@ -3,7 +3,15 @@
 from rljob_runtime.rewards.errors import RewardsNotReady
 from rljob_runtime.rewards.pool import RewardPool
 from rljob_runtime.rewards.remote_client import RewardsEnded, RewardServerClient
-from rljob_runtime.rewards.rules import CannotSandbox, CodeRule, InvalidReward, JudgeRule, Rule, rules_of
+from rljob_runtime.rewards.rules import (
+    CannotSandbox,
+    CodeRule,
+    InvalidReward,
+    JudgeRule,
+    Rule,
+    rules_of,
+    rules_of_sources,
+)
 
 __all__ = [
     "CannotSandbox",
@@ -16,4 +24,5 @@ __all__ = [
     "RewardsNotReady",
     "Rule",
     "rules_of",
+    "rules_of_sources",
 ]

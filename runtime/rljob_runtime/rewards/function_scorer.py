@@ -18,11 +18,12 @@ from typing import Any, Self
 
 from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.rewards.errors import Failure, RewardsNotReady, ScoreFailed
-from rljob_runtime.rewards.function_worker import code_folders, frame
-from rljob_runtime.rewards.rules import CannotSandbox, InvalidReward, Rule, confined
+from rljob_runtime.rewards.function_worker import frame
+from rljob_runtime.rewards.rules import CannotSandbox, InvalidReward, Rule, confined, scores
 from rljob_runtime.sandbox.process_pool import ChildProcess, ProcessPool
 from rljob_runtime.sandbox.program import SandboxUnavailable
 from rljob_runtime.sandbox.resource_usage import STARVED_FACTOR, STARVED_SECONDS, starved, waited_seconds
+from rljob_runtime.user_functions.tracebacks import code_folders
 
 START_SECONDS = 120.0
 """Bound of a worker's start, for importing a large library on a busy machine."""
@@ -170,7 +171,7 @@ class FunctionScorer:
         await self.pool.close()
 
     async def score(self, prompt: object, response: str) -> Reward:
-        """Return the weighted sum over the rules.
+        """Return the weighted sum over the rules of the prompt's source.
 
         Raises `ScoreFailed`.
         """
@@ -182,7 +183,7 @@ class FunctionScorer:
 
     async def _sum(self, worker: _Worker, prompt: object, response: str) -> Reward:
         total, terms = 0.0, {}
-        for rule in self._rules:
+        for rule in (rule for rule in self._rules if scores(rule, prompt)):
             try:
                 terms[rule.name] = await worker.score(rule, prompt, response)
                 total += rule.weight * terms[rule.name]

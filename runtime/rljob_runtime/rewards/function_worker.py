@@ -25,19 +25,17 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO
 
-import rljob_api
-import rljob_runtime
 from rljob_runtime.rewards.evaluation import CallerGone, evaluate
 from rljob_runtime.rewards.rules import InvalidReward, Rule, confined
 from rljob_runtime.rewards.signatures import as_reward
-from rljob_runtime.rewards.user_traceback import Tracebacks
 from rljob_runtime.sandbox.confine_child import Interpreter, installed_packages
 from rljob_runtime.sandbox.program import SandboxUnavailable
 from rljob_runtime.sandbox.resource_usage import threads
 from rljob_runtime.sandbox.syscalls import PR_SET_PDEATHSIG, prctl
+from rljob_runtime.user_functions.loading import FunctionNotLoaded, load_function
+from rljob_runtime.user_functions.tracebacks import Tracebacks
 
 LENGTH_BYTES = 8
 LONGEST_REASON = 1000
@@ -49,33 +47,33 @@ Work = Callable[[str, Any, str], Json]
 Receive = Callable[[], Any]
 
 
-def code_folders() -> list[str]:
-    """Return the folders of our own packages, which are not among the installed ones in a source checkout."""
-    found = (package.__file__ for package in (rljob_api, rljob_runtime))
-    return sorted({str(Path(file).parents[1]) for file in found if file is not None})
-
-
 def load(rule: Rule) -> Callable[..., Any]:
     """Import the function of a rule and bind its config.
 
     Raises `InvalidReward`.
     """
-    module_name, _, name = rule.function.partition(":")
+    label = f"reward {rule.name}"
     try:
-        module = importlib.import_module(module_name)
-        if rule.ours and (library := getattr(module, "LIBRARIES", {}).get(name)):
-            importlib.import_module(library)
-    except Exception as error:
-        Tracebacks(code_folders()).print_once(rule.name, error)
-        raise InvalidReward(f"reward {rule.name}: module {module_name!r} cannot be imported: {error!r}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise InvalidReward(f"reward {rule.name}: module {module_name!r} has no function {name!r}")
+        function = load_function(rule.function, label)
+    except FunctionNotLoaded as error:
+        raise InvalidReward(f"{label}: {error}") from error
+    if rule.ours:
+        _import_library(rule)
     try:
         return as_reward(function, rule.config)
     except TypeError as error:
         call = f"{rule.function}(prompt, response, **{dict(rule.config)})"
-        raise InvalidReward(f"reward {rule.name}: {call} is no call that fits: {error}") from error
+        raise InvalidReward(f"{label}: {call} is no call that fits: {error}") from error
+
+
+def _import_library(rule: Rule) -> None:
+    """Import the library that a built-in function needs, before the first response. Raises `InvalidReward`."""
+    module_name, _, name = rule.function.partition(":")
+    if library := getattr(importlib.import_module(module_name), "LIBRARIES", {}).get(name):
+        try:
+            importlib.import_module(library)
+        except Exception as error:
+            raise InvalidReward(f"reward {rule.name}: module {library!r} cannot be imported: {error!r}") from error
 
 
 def preparation(rule: Rule) -> Callable[[object], object]:
@@ -137,14 +135,14 @@ class InProcessEvaluator:
     def __init__(self, rules: Sequence[Rule]) -> None:
         """Load the rules. Raises `InvalidReward`."""
         self._functions = {rule.name: load(rule) for rule in rules}
-        self._tracebacks = Tracebacks(code_folders())
+        self._tracebacks = Tracebacks()
 
     def __call__(self, name: str, prompt: object, response: str) -> Json:
         """Compute the rule's answer."""
         try:
             return {"value": score(self._functions[name], prompt, response)}
         except Exception as error:
-            return {"raised": self._tracebacks.print_once(name, error)[:LONGEST_REASON]}
+            return {"raised": self._tracebacks.print_once(f"reward {name}", error)[:LONGEST_REASON]}
 
 
 class IsolatedEvaluator:

@@ -22,7 +22,7 @@ from rljob_runtime.rewards.errors import BY_RESPONSE, Failure, ScoreFailed
 from rljob_runtime.rewards.function_scorer import FunctionScorer
 from rljob_runtime.rewards.judge_scorer import JudgeScorer
 from rljob_runtime.rewards.remote_client import RemoteFunctionScorer, RemoteSandbox, RewardServerClient
-from rljob_runtime.rewards.rules import AnyRule, CodeRule, JudgeRule, Rule
+from rljob_runtime.rewards.rules import AnyRule, CodeRule, JudgeRule, Rule, scores
 from rljob_runtime.sandbox.sandbox import Sandbox
 
 log = logging.getLogger(__name__)
@@ -83,21 +83,23 @@ class RewardPool:
         self._failed: Counter[tuple[str, str]] = Counter()
         functions = [rule for rule in rules if isinstance(rule, Rule)]
         sorts = [[rule for rule in functions if rule.confined is confined] for confined in (True, False)]
-        self._functions = [_functions(sort, workers, reward_server) for sort in sorts if sort]
-        self._codes = {rule.name: _code(rule, reward_server) for rule in rules if isinstance(rule, CodeRule)}
-        judges = [JudgeScorer(rule) for rule in rules if isinstance(rule, JudgeRule)]
+        by_worker = [sort for sort in sorts if sort]
+        codes = [rule for rule in rules if isinstance(rule, CodeRule)]
+        judges = [rule for rule in rules if isinstance(rule, JudgeRule)]
+        self._functions = [_functions(sort, workers, reward_server) for sort in by_worker]
+        self._codes = {rule.name: _code(rule, reward_server) for rule in codes}
         # Cheap scorers run first: an early failure saves the rest.
-        self._scorers: tuple[Scorer, ...] = (
-            *self._functions,
-            *self._codes.values(),
-            *judges,
+        self._scorers: tuple[tuple[Scorer, Sequence[AnyRule]], ...] = (
+            *zip(self._functions, by_worker, strict=True),
+            *((self._codes[rule.name], [rule]) for rule in codes),
+            *((JudgeScorer(rule), [rule]) for rule in judges),
         )
         self._closing = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         """Start the scorers."""
         async with AsyncExitStack() as opened:
-            for scorer in self._scorers:
+            for scorer, _ in self._scorers:
                 await opened.enter_async_context(scorer)
             self._closing = opened.pop_all()
         return self
@@ -109,7 +111,7 @@ class RewardPool:
         await self._closing.aclose()
 
     async def score(self, prompt: Any, response_text: str) -> Reward:
-        """Return the weighted sum over all rules, a finite number, with the value of each.
+        """Return the weighted sum over the rules of the prompt's source, a finite number, with the value of each.
 
         Raises `RewardFailed`, which names the rule and the reason.
         """
@@ -126,8 +128,10 @@ class RewardPool:
         return total
 
     async def _sum(self, prompt: Any, response: str) -> Reward:
-        total, terms = 0.0, dict.fromkeys((rule.name for rule in self.rules), 0.0)
-        for scorer in self._scorers:
+        total, terms = 0.0, {rule.name: 0.0 for rule in self.rules if scores(rule, prompt)}
+        for scorer, rules in self._scorers:
+            if not any(scores(rule, prompt) for rule in rules):
+                continue
             try:
                 part = await scorer.score(prompt, response)
             except ScoreFailed:

@@ -11,21 +11,23 @@ from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.rewards.answers import UnusableReference
 from rljob_runtime.rewards.builtin import CHECKS
 from rljob_runtime.rewards.code_test_cases import InvalidTests, parse_tests
-from rljob_runtime.rewards.rules import AnyRule, CodeRule, Rule
+from rljob_runtime.rewards.rules import AnyRule, CodeRule, Rule, scores
 
 Check = Callable[[Prompt], None]
 
 
 def reference_problem(rules: Sequence[AnyRule]) -> Callable[[Prompt], str | None]:
     """Return a function that says why a rule cannot score responses to a prompt, or None."""
-    checks = [(rule.name, check) for rule in rules if (check := _check_of(rule)) is not None]
+    checks = [(rule, check) for rule in rules if (check := _check_of(rule)) is not None]
 
     def problem(prompt: Prompt) -> str | None:
-        for name, check in checks:
+        for rule, check in checks:
+            if not scores(rule, prompt):
+                continue
             try:
                 check(prompt)
             except (UnusableReference, InvalidTests) as error:
-                return f"reward {name} cannot score it: {error}"
+                return f"reward {rule.name} cannot score it: {error}"
         return None
 
     return problem

@@ -18,7 +18,7 @@ from typing import Any, Self
 from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.rewards.errors import Failure, RewardsNotReady, ScoreFailed
 from rljob_runtime.rewards.function_scorer import cannot_confine, longest_seconds
-from rljob_runtime.rewards.rules import InvalidReward, Rule
+from rljob_runtime.rewards.rules import InvalidReward, Rule, scores
 from rljob_runtime.sandbox.framing import MessageTooLong, receive, send
 from rljob_runtime.sandbox.process_pool import ProcessPool
 from rljob_runtime.sandbox.program import End, Program, Run, SandboxFailed, SandboxUnavailable
@@ -190,7 +190,7 @@ class RemoteFunctionScorer:
         await self.pool.close()
 
     async def score(self, prompt: object, response: str) -> Reward:
-        """Return the weighted sum over the rules.
+        """Return the weighted sum over the rules of the prompt's source.
 
         Raises `ScoreFailed`.
         """
@@ -210,7 +210,8 @@ class RemoteFunctionScorer:
             raise ScoreFailed(Failure.CRASHED, "*", f"the rewards container: {answer['broken']}")
         if "failure" in answer:
             raise ScoreFailed(Failure(answer["failure"]), answer["rule"], answer["detail"])
-        return Reward(float(answer["value"]), {rule.name: float(answer["terms"][rule.name]) for rule in self._rules})
+        terms = {rule.name: float(answer["terms"][rule.name]) for rule in self._rules if scores(rule, prompt)}
+        return Reward(float(answer["value"]), terms)
 
 
 class RemoteSandbox:

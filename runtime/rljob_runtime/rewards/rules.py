@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rljob_api.constants import SANDBOX_UNAVAILABLE
@@ -17,6 +17,8 @@ from rljob_api.rewards import (
     RewardKind,
     RewardTimeout,
 )
+from rljob_api.spec import RLJobSpec
+from rljob_runtime.protocols.trajectory import EVALUATION_SOURCE
 
 BUILT_IN = {
     RewardKind.MATH: "rljob_runtime.rewards.builtin:math",
@@ -65,6 +67,8 @@ class Rule:
     """`least` and `most` bound its value."""
     parallelism: int = DEFAULT_PARALLELISM
     """Concurrent calls, together with the rules that share its workers."""
+    sources: Sequence[str] | None = None
+    """The prompt sources and evaluations whose responses it scores; None for all."""
 
     @property
     def ours(self) -> bool:
@@ -88,6 +92,7 @@ class CodeRule:
     weight: float = 1.0
     settings: CodeReward = field(default_factory=CodeReward)
     timeout: RewardTimeout = field(default_factory=RewardTimeout)
+    sources: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class JudgeRule:
     weight: float = 1.0
     timeout_seconds: float = 30.0
     """Bound of one request."""
+    sources: Sequence[str] | None = None
 
 
 def fill_template(template: str, values: Mapping[str, str]) -> str:
@@ -124,6 +130,28 @@ def rules_of(rewards: Sequence[Reward]) -> tuple[AnyRule, ...]:
     Raises `InvalidReward` for a reward that lacks a field of its kind.
     """
     return tuple(_rule(f"spec.rewards[{position}] {reward.name}", reward) for position, reward in enumerate(rewards))
+
+
+def rules_of_sources(spec: RLJobSpec) -> tuple[AnyRule, ...]:
+    """Return the rules of a job, each with the sources and evaluations that name it.
+
+    Raises `InvalidReward` as `rules_of` does.
+    """
+    rules = rules_of(spec.rewards)
+    named = {one.name: one.rewards for one in spec.data.sources or ()}
+    named |= {EVALUATION_SOURCE + one.name: one.rewards for one in spec.evaluation}
+    if all(names is None for names in named.values()):
+        return rules
+    return tuple(
+        replace(rule, sources=tuple(source for source, names in named.items() if names is None or rule.name in names))
+        for rule in rules
+    )
+
+
+def scores(rule: AnyRule, prompt: object) -> bool:
+    """Tell whether a rule scores responses to this prompt: its source names the rule, or it has no named source."""
+    source = getattr(prompt, "source", "")
+    return rule.sources is None or not source or source in rule.sources
 
 
 def _rule(where: str, reward: Reward) -> AnyRule:

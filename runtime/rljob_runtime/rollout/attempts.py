@@ -67,6 +67,12 @@ class AttemptTracker:
         names = {engine_id(r.key, r.attempt) for r in started.values()}
         return AdmitResult(tuple(started.values()), tuple(name for name in replaced if name not in names))
 
+    def active(self, attempts: Mapping[TrajectoryKey, int]) -> dict[str, TrajectoryKey]:
+        """Return the requests that `abort` of the same attempts would stop, by their engine ids."""
+        found = ((key, self._attempts.get(key, attempt + 1)) for key, attempt in attempts.items())
+        names = {engine_id(key, seen): key for key, seen in found if seen <= attempts[key]}
+        return {name: key for name, key in names.items() if name in self._active}
+
     def abort(self, attempts: Mapping[TrajectoryKey, int]) -> list[str]:
         """Drop these trajectories up to these attempts, also attempts still to come; return the engine ids to stop.
 

@@ -1,7 +1,8 @@
-"""Engine cache: keeps at most two engines of one engine slot, one for each layout; one is in use, the other sleeps.
+"""Engine cache: keeps the engines of one engine slot, one for each layout; one is in use, the others sleep.
 
-Engines are expensive to build and cheap to keep, so a job that alternates between two tensor parallel sizes builds each
-once. A layout always starts without weights, because the weights of a sleeping engine may be old.
+Engines are expensive to build and cheap to keep, so a job that changes between its tensor parallel sizes builds each
+once (PAT §4.4). A layout always starts without weights, because the weights of a sleeping engine may be old. An engine
+that finds too little memory takes that of sleeping ones, down to the last one in use: a failed switch returns to it.
 """
 
 from __future__ import annotations
@@ -9,18 +10,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import fields, replace
+from typing import Any, cast
 
-from rljob_runtime.protocols import EngineStats
-from rljob_runtime.rollout.engines.base import EngineRequest, SleepableEngine, StepOutput
+from rljob_runtime.protocols import EngineStats, KvStats
+from rljob_runtime.rollout.engines.base import EngineRequest, KvEngine, SleepableEngine, StepOutput
 
 log = logging.getLogger(__name__)
 
-KEPT = 2
-"""Engines kept at the same time."""
-
 NOTHING = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0)
 GAUGES = frozenset({"running", "waiting", "kv_use", "kv_tokens", "max_running"})
-TOTALS = tuple(field.name for field in fields(EngineStats) if field.name not in GAUGES)
+TOTALS = tuple(field.name for field in fields(EngineStats) if field.name not in GAUGES | {"kv"})
 
 
 class NoLayout(RuntimeError):
@@ -79,13 +78,21 @@ class EngineCache:
         return engine
 
     def _build(self, tensor_parallel: int) -> SleepableEngine:
-        # Discard first, to make room. The layout used last is kept: a failed switch returns to it.
-        """Build an engine, after the least recently used ones are discarded."""
-        while len(self._kept) >= KEPT:
-            self._discard(self._kept.pop(next(iter(self._kept))))
-        engine = self._make(tensor_parallel)
-        self._built += 1
-        return engine
+        """Build an engine. While memory is short, the least recently used engine is discarded, except the last one."""
+        while True:
+            try:
+                engine = self._make(tensor_parallel)
+            except Exception as error:
+                if len(self._kept) < 2 or not is_short_of_memory(error):
+                    raise
+                size = next(iter(self._kept))
+                log.warning(
+                    "the engine of size %d is discarded to make room for size %d: %s", size, tensor_parallel, error
+                )
+                self._discard(self._kept.pop(size))
+            else:
+                self._built += 1
+                return engine
 
     def _discard(self, engine: SleepableEngine) -> None:
         gone = engine.stats()
@@ -96,6 +103,10 @@ class EngineCache:
         if self.tensor_parallel is None:
             raise NoLayout("no engine is in use; switch to a layout first")
         return self._kept[self.tensor_parallel]
+
+    def kv_engine(self) -> KvEngine:
+        """Return the engine in use. Raises `NoLayout`."""
+        return cast(KvEngine, self._engine())
 
     # --- Engine ---
 
@@ -138,5 +149,11 @@ class EngineCache:
             self._close_maker()
 
 
-def _totals(*stats: EngineStats) -> dict[str, int]:
-    return {name: sum(getattr(one, name) for one in stats) for name in TOTALS}
+def is_short_of_memory(error: Exception) -> bool:
+    """Return whether an engine was not built because memory was short: engines and ranks say so in words only."""
+    return isinstance(error, MemoryError) or "memory" in str(error).lower()
+
+
+def _totals(*stats: EngineStats) -> dict[str, Any]:
+    counts = {name: sum(getattr(one, name) for one in stats) for name in TOTALS}
+    return counts | {"kv": sum((one.kv for one in stats), KvStats())}

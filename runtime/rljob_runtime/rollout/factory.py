@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from rljob_api.spec import RLJobSpec
+from rljob_runtime.models.response_text import TokenizerText
 from rljob_runtime.models.stop_tokens import eos_token_ids
 from rljob_runtime.rollout.engines.base import EngineSettings, SleepableEngine
 from rljob_runtime.rollout.engines.factory import make_engine
 from rljob_runtime.rollout.engines.multi_process import PEERS, MultiProcessEngine
 from rljob_runtime.rollout.engines.rank_processes import ForkServer
+from rljob_runtime.rollout.kv_exchange import KvExchange
 from rljob_runtime.rollout.replica import RolloutReplica
 
 
@@ -21,13 +23,14 @@ def make_replica(
     model_files: dict[str, bytes],
     workdir: Path,
     segment: Path,
+    kv: KvExchange | None = None,
 ) -> RolloutReplica:
     """Make a replica as the spec describes it. No engine is in use until the first layout.
 
     If the job only has layouts of one accelerator, engines run in the replica's process. Otherwise every engine
     consists of rank processes, forked from a fork server that starts importing vLLM now. `model_files` are the
     trainer's (`TrainerState.model_files`), written below `workdir`. `segment` is the folder of this machine's relay
-    segment.
+    segment. With `kv`, its engines can transfer KV; vLLM's only in rank processes, which a job of several sizes has.
     """
     options = spec.rollout.engine_options
     settings = EngineSettings(
@@ -38,11 +41,12 @@ def make_replica(
         max_running=options.max_concurrent_requests,
         kv_cache_bytes=options.kv_cache_bytes,
         memory_fraction=options.accelerator_memory_fraction,
+        transfers_kv=kv is not None,
     )
 
     kind, eos = str(spec.rollout.engine), eos_token_ids(model_files)
     make, close = engine_maker(kind, settings, spec.rollout.tensor_parallel_sizes)
-    return RolloutReplica(name, make, eos, close)
+    return RolloutReplica(name, make, eos, close, lambda: TokenizerText.open(settings.folder), kv)
 
 
 def engine_maker(

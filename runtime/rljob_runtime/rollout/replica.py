@@ -11,16 +11,28 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TypeVar
 
-from rljob_runtime.protocols import Delta, GenerateRequest, PeerGone, Refused, ReplicaReport, TermFence, WrongVersion
+from rljob_runtime.protocols import (
+    Delta,
+    GenerateRequest,
+    KvExport,
+    PeerGone,
+    Refused,
+    ReplicaReport,
+    TermFence,
+    WrongVersion,
+)
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.rollout.attempts import AttemptTracker, engine_id
 from rljob_runtime.rollout.engine_cache import EngineCache, NoLayout
 from rljob_runtime.rollout.engine_thread import EngineDied, EngineThread
 from rljob_runtime.rollout.engines.base import Engine, EngineRequest, RequestRejected, SleepableEngine, StepOutput
 from rljob_runtime.rollout.engines.weights import VersionUnavailable, WeightMismatch
+from rljob_runtime.rollout.kv_exchange import KvExchange
 from rljob_runtime.rollout.outbox import Outbox
+from rljob_runtime.rollout.stop_strings import ResponseText, StopStrings, no_text
 
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
@@ -35,7 +47,8 @@ class RolloutReplica:
     """`protocols.Replica` over the engines that `make_engine(tensor_parallel, devices)` builds in the engine's thread.
 
     No engine is in use until the first layout. `eos_token_ids` end a response unless its sampling ignores them.
-    `close_maker` is called after the last engine has ended. All methods may be called from any event loop.
+    `close_maker` is called after the last engine has ended. `open_text` opens the text in which stop strings are
+    sought. Without `kv`, no KV leaves an engine. All methods may be called from any event loop.
     """
 
     def __init__(
@@ -44,13 +57,17 @@ class RolloutReplica:
         make_engine: Callable[[int, Sequence[str]], SleepableEngine],
         eos_token_ids: frozenset[int],
         close_maker: Callable[[], None] = lambda: None,
+        open_text: Callable[[], ResponseText] = no_text,
+        kv: KvExchange | None = None,
     ) -> None:
         self.name = name
         self.boot = uuid.uuid4().hex
         self._eos = eos_token_ids
         self._fence = TermFence(f"replica {name}")
         self._attempts = AttemptTracker()
+        self._stops = StopStrings(open_text)
         self._outbox = Outbox(self.boot)
+        self._kv = kv
         self._devices: tuple[str, ...] = ()
         self._cache = EngineCache(lambda size: make_engine(size, self._devices), close_maker)
         self._engine = EngineThread(name, lambda: self._cache, self._changed, self._outbox.wake)
@@ -65,12 +82,12 @@ class RolloutReplica:
 
     async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
         """See `protocols.Replica.release_accelerators`."""
-        self._fence.check(term)
+        self._check_term(term)
         await self._on_engine(lambda engine: self._release_accelerators(engine, tensor_parallel))
 
     async def switch_layout(self, term: int, tensor_parallel: int) -> None:
         """See `protocols.Replica.switch_layout`."""
-        self._fence.check(term)
+        self._check_term(term)
         await self._on_engine(lambda engine: self._switch_layout(engine, tensor_parallel))
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
@@ -78,17 +95,29 @@ class RolloutReplica:
 
         Submits all or none: one impossible request refuses the batch with its reason.
         """
-        self._fence.check(term)
+        self._check_term(term)
         await self._on_engine(lambda engine: self._start(engine, requests))
 
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
         """See `protocols.Replica.abort`."""
-        self._fence.check(term)
-        await self._on_engine(lambda engine: engine.abort(self._attempts.abort(attempts)))
+        self._check_term(term)
+        await self._on_engine(lambda engine: self._abort(engine, self._attempts.abort(attempts)))
+
+    async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
+        """See `protocols.Replica.export_kv`."""
+        self._check_term(term)
+        return await self._on_engine(lambda engine: self._export_kv(engine, attempts))
+
+    async def drop_kv(self, term: int) -> None:
+        """See `protocols.Replica.drop_kv`."""
+        self._check_term(term)
+        if self._kv is not None:
+            drop = self._kv.drop
+            await self._on_engine(lambda engine: drop())
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         """See `protocols.Replica.poll`."""
-        self._fence.check(term)
+        self._check_term(term)
         if wait_seconds > 0 and not self._engine.ended:
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.wrap_future(self._outbox.ready(after)), wait_seconds)
@@ -98,13 +127,23 @@ class RolloutReplica:
 
     async def load(self, term: int, version: int) -> int:
         """See `protocols.Replica.load`. A loaded version is not loaded again."""
-        self._fence.check(term)
+        self._check_term(term)
         return await self._on_engine(lambda engine: self._load(engine, version))
 
     async def close(self) -> None:
         """End the engine after the step in progress; waiting callers receive `PeerGone`."""
         if not await asyncio.to_thread(self._engine.close, CLOSE_SECONDS):
             raise PeerGone(f"replica {self.name}: the engine did not end within {CLOSE_SECONDS:.0f} s")
+        if self._kv is not None:
+            self._kv.drop()
+
+    def _check_term(self, term: int) -> None:
+        """Adopt a term. A new coordinator knows no KV file of an earlier one and will not drop it."""
+        is_new = term > self._fence.term
+        self._fence.check(term)
+        if is_new and self._kv is not None:
+            drop = self._kv.drop
+            self._engine.call(lambda engine: drop())
 
     async def _on_engine(self, work: Callable[[Engine], Result]) -> Result:
         try:
@@ -118,7 +157,7 @@ class RolloutReplica:
     def _release_accelerators(self, engine: Engine, tensor_parallel: int) -> None:
         if self._cache.tensor_parallel == tensor_parallel:
             return
-        engine.abort(self._attempts.drop_all())
+        self._abort(engine, self._attempts.drop_all())
         self._cache.sleep()
 
     def _switch_layout(self, engine: Engine, tensor_parallel: int) -> None:
@@ -131,6 +170,18 @@ class RolloutReplica:
                 f"replica {self.name}: no engine of tensor parallel size {tensor_parallel}: {error}"
             ) from error
 
+    def _abort(self, engine: Engine, ids: Sequence[str]) -> None:
+        engine.abort(list(ids))
+        self._stops.forget(ids)
+
+    def _export_kv(self, engine: Engine, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
+        if self._kv is None or self._cache.tensor_parallel is None:
+            receipt = KvExport(None, {}, 0, 0.0, "this replica transfers no KV")
+        else:
+            receipt = self._kv.export(self._cache.kv_engine(), attempts, self._attempts.active(attempts))
+        self._abort(engine, self._attempts.abort(attempts))
+        return receipt
+
     def _start(self, engine: Engine, requests: Sequence[GenerateRequest]) -> None:
         for request in requests:
             if engine.weight_version is None or request.weight_version != engine.weight_version:
@@ -142,10 +193,16 @@ class RolloutReplica:
                 engine.check(self._engine_request(request))
             except RequestRejected as error:
                 raise Refused(f"{request.key}: {error}") from error
+            if request.sampling.stop_strings:
+                self._stops.open()
         admitted = self._attempts.admit(requests)
-        engine.abort(list(admitted.replaced))
-        for request in admitted.started:
-            engine.add(self._engine_request(request))
+        self._abort(engine, admitted.replaced)
+        asked = [self._engine_request(request) for request in admitted.started]
+        if self._kv is not None:
+            asked = self._kv.with_kv(self._cache.kv_engine(), admitted.started, asked)
+        for request, one in zip(admitted.started, asked, strict=True):
+            engine.add(one)
+            self._stops.start(one.id, request.sampling.stop_strings, request.prefix_token_ids)
 
     def _load(self, engine: Engine, version: int) -> int:
         if engine.weight_version == version:
@@ -159,6 +216,8 @@ class RolloutReplica:
         except (WeightMismatch, NoLayout) as error:
             raise Refused(str(error)) from error
         self._attempts.forget()
+        if self._kv is not None:
+            self._kv.drop_other_versions(loaded)
         return loaded
 
     def _load_newest(self, engine: Engine, version: int) -> int:
@@ -178,7 +237,13 @@ class RolloutReplica:
         raise VersionUnavailable(version, None)
 
     def _changed(self, engine: Engine, outputs: list[StepOutput]) -> None:
-        self._outbox.put(self._deltas(outputs, engine.weight_version), engine.stats(), engine.weight_version)
+        outputs, ended = self._stops.cut(outputs)
+        if ended:
+            engine.abort(ended)
+        stats = engine.stats()
+        if self._kv is not None:
+            stats = replace(stats, kv=stats.kv + self._kv.stats)
+        self._outbox.put(self._deltas(outputs, engine.weight_version), stats, engine.weight_version)
 
     def _deltas(self, outputs: list[StepOutput], weight_version: int | None) -> list[Delta]:
         if not outputs:
@@ -198,4 +263,7 @@ class RolloutReplica:
             temperature=sampling.temperature,
             seed=sampling.seed,
             stop_token_ids=stops if sampling.ignore_eos else stops | self._eos,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
         )

@@ -6,12 +6,15 @@ One thread uses an engine. An engine has no lock and no clock. Leases and terms 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from rljob_runtime.protocols import EngineStats
+from rljob_runtime.protocols import EngineStats, KvStats
 from rljob_runtime.protocols.trajectory import FinishReason
+from rljob_runtime.rollout.kv.kv_file import Held, Index
+from rljob_runtime.rollout.kv.layout import KvShape
 
 MAX_SEED = 2**63 - 1
 DEFAULT_KV_BYTES = 256 << 20
@@ -43,6 +46,18 @@ class EngineSettings:
     rank: int = 0
     """Rank of this process among `tensor_parallel` processes, which meet at the file `rendezvous`."""
     rendezvous: Path | None = None
+    transfers_kv: bool = False
+    """Whether KV of responses may leave this engine and enter it."""
+
+
+@dataclass(frozen=True)
+class KvTicket:
+    """The right to copy the KV of the first `tokens` tokens of a request from a file."""
+
+    path: Path
+    response: str
+    """Name in the file's index."""
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -50,6 +65,7 @@ class EngineRequest:
     """Request to continue `token_ids`, whose last `generated` tokens are sampled ones (0 for a new prompt).
 
     At most `max_new_tokens` follow. A token of `stop_token_ids` is kept and ends the response. Temperature 0 is greedy.
+    Else tokens are drawn from those that `top_k` (0: all), `top_p` and `min_p` leave of the tempered distribution.
     """
 
     id: str
@@ -59,13 +75,23 @@ class EngineRequest:
     temperature: float = 1.0
     seed: int | None = None
     stop_token_ids: frozenset[int] = frozenset()
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    kv: KvTicket | None = None
+
+    @property
+    def truncates(self) -> bool:
+        """Whether tokens may be left out."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
 @dataclass(frozen=True)
 class StepOutput:
     """New tokens of one request, with their natural-log probabilities.
 
-    The probabilities are those of the tempered distribution from which the tokens are drawn (temperature 1 if greedy).
+    The probabilities are those of the tempered distribution over all tokens (temperature 1 if greedy). So the trainer
+    computes the same numbers, whatever top k, top p and min p leave out.
     """
 
     id: str
@@ -140,6 +166,32 @@ class SleepableEngine(Engine, Protocol):
         ...
 
 
+class KvEngine(SleepableEngine, Protocol):
+    """Engine whose KV blocks can be copied to a file and from one, between two steps."""
+
+    def kv_shape(self) -> KvShape | None:
+        """Return what its blocks contain; None if KV of this engine or model cannot be transferred."""
+        ...
+
+    def kv_held(self, ids: Sequence[str]) -> dict[str, Held]:
+        """Return the beginning of each running request whose KV is in full blocks; others are left out."""
+        ...
+
+    def kv_write(self, path: Path, index: Index, names: Mapping[str, str]) -> dict[str, dict[int, int]]:
+        """Copy requests (id → name in the planned `index`) to the file; return name → head → checksum.
+
+        A rank copies the heads that it writes. The requests continue.
+        """
+        ...
+
+    def kv_open(self, tickets: Sequence[KvTicket]) -> list[bool]:
+        """Map the files, and return for each ticket whether all heads of this engine are intact.
+
+        Requests with a ticket that is intact are added before the next step.
+        """
+        ...
+
+
 @dataclass
 class Counters:
     """Totals of `EngineStats`; they only grow."""
@@ -150,6 +202,7 @@ class Counters:
     prefix_resets: int = 0
     weight_loads: int = 0
     aborted: int = 0
+    kv: KvStats = field(default_factory=KvStats)
 
     def stats(self, running: int, waiting: int, kv_use: float, kv_tokens: int, max_running: int) -> EngineStats:
         """Combine these totals with the current gauges."""
@@ -165,6 +218,7 @@ class Counters:
             aborted_total=self.aborted,
             kv_tokens=kv_tokens,
             max_running=max_running,
+            kv=self.kv,
         )
 
 

@@ -57,6 +57,22 @@ class EngineRank:
         """Raise `RequestRejected` if the request can never be served."""
         self._engine.check(request)
 
+    def kv_shape(self) -> Any:
+        """Return what the blocks of this engine contain."""
+        return self._engine.kv_shape()
+
+    def kv_held(self, ids: list[str]) -> Any:
+        """Return what each request holds in full blocks (first rank only)."""
+        return self._engine.kv_held(ids) if self._leads else None
+
+    def kv_write(self, path: Any, index: Any, names: dict[str, str]) -> Any:
+        """Copy this rank's heads to the file; return their checksums."""
+        return self._engine.kv_write(path, index, names)
+
+    def kv_open(self, tickets: Any) -> Any:
+        """Return which tickets this rank can use."""
+        return self._engine.kv_open(tickets)
+
     def sleep(self) -> Any:
         """Release memory and drop the weights."""
         self._engine.sleep()

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import tempfile
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rljob_runtime.protocols import EngineStats
-from rljob_runtime.rollout.engines.base import EngineRequest, EngineSettings, StepOutput, seed_of
+from rljob_runtime.rollout.engines.base import EngineRequest, EngineSettings, KvTicket, StepOutput, seed_of
 from rljob_runtime.rollout.engines.rank_processes import ForkServer, RankProcesses
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
+from rljob_runtime.rollout.kv.kv_file import Held, Index
+from rljob_runtime.rollout.kv.layout import KvShape
 
 SHARED_MEMORY = Path("/dev/shm")
 GRACE_SECONDS = 30.0
@@ -97,6 +99,25 @@ class MultiProcessEngine:
 
     def wake(self) -> None:
         self._ranks.call("wake")
+
+    def kv_shape(self) -> KvShape | None:
+        shape: KvShape | None = self._ranks.call("kv_shape")[0]
+        return shape
+
+    def kv_held(self, ids: Sequence[str]) -> dict[str, Held]:
+        held: dict[str, Held] = self._ranks.call("kv_held", list(ids))[0]
+        return held
+
+    def kv_write(self, path: Path, index: Index, names: Mapping[str, str]) -> dict[str, dict[int, int]]:
+        written: dict[str, dict[int, int]] = {name: {} for name in names.values()}
+        for own in self._ranks.call("kv_write", path, index, dict(names)):
+            for name, checksums in own.items():
+                written[name] |= checksums
+        return written
+
+    def kv_open(self, tickets: Sequence[KvTicket]) -> list[bool]:
+        # All ranks schedule alike, so KV that one of them cannot read is used by none.
+        return [all(answers) for answers in zip(*self._ranks.call("kv_open", list(tickets)), strict=True)]
 
     def stats(self) -> EngineStats:
         return self._stats

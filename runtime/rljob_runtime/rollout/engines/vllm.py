@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -15,11 +17,17 @@ from rljob_runtime.rollout.engines.base import (
     Counters,
     EngineRequest,
     EngineSettings,
+    KvTicket,
     StepOutput,
     check_length,
     seed_of,
 )
 from rljob_runtime.rollout.engines.weights import open_version
+from rljob_runtime.rollout.kv.kv_file import Held, Index
+from rljob_runtime.rollout.kv.layout import KvShape
+
+if TYPE_CHECKING:
+    from rljob_runtime.rollout.engines.vllm_kv import KvPort
 
 WORKER_EXTENSION = "rljob_runtime.rollout.engines.vllm_worker.RelayWeights"
 
@@ -36,7 +44,9 @@ class VllmEngine:
 
         self.weight_version: int | None = None
         self._settings = settings
+        self._kv = _open_port(settings)
         self._engine = LLMEngine.from_engine_args(engine_args(settings))
+        self._engine.collective_rpc("report_all_tokens")
         self._view = vllm_compat.SchedulerView(self._engine)
         self._vocabulary = self._engine.model_config.get_vocab_size()
         self._counters = Counters()
@@ -50,10 +60,18 @@ class VllmEngine:
 
     def add(self, request: EngineRequest) -> None:
         prompt: Any = {"prompt_token_ids": list(request.token_ids)}
-        self._engine.add_request(request.id, prompt, sampling_params(request))
+        sampling = sampling_params(request)
+        if self._kv is not None:
+            from rljob_runtime.rollout.engines.vllm_kv import transfer_params
+
+            self._kv.admit(request)
+            sampling.extra_args = transfer_params(request)
+        self._engine.add_request(request.id, prompt, sampling)
         self._counters.prompt_tokens += len(request.token_ids)
 
     def step(self) -> list[StepOutput]:
+        if self._kv is not None:
+            self._kv.release()
         outputs = [_output(o) for o in self._engine.step()]
         self._view.observe()
         if not self.busy:
@@ -88,12 +106,40 @@ class VllmEngine:
         if torch.cuda.is_available():
             self._engine.wake_up()
 
+    def kv_shape(self) -> KvShape | None:
+        return None if self._kv is None or self._kv.copier is None else self._kv.copier.shape
+
+    def kv_held(self, ids: Sequence[str]) -> dict[str, Held]:
+        return {} if self._kv is None else self._kv.held(ids)
+
+    def kv_write(self, path: Path, index: Index, names: Mapping[str, str]) -> dict[str, dict[int, int]]:
+        assert self._kv is not None
+        return self._kv.write(path, index, names)
+
+    def kv_open(self, tickets: Sequence[KvTicket]) -> list[bool]:
+        return [False] * len(tickets) if self._kv is None else self._kv.open(tickets)
+
     def stats(self) -> EngineStats:
+        if self._kv is not None:
+            self._counters.kv = self._kv.stats
         self._counters.preemptions = self._view.preemptions
         return self._counters.stats(*self._view.gauges(), self._view.kv_tokens, self._settings.max_running)
 
     def close(self) -> None:
         self._engine.engine_core.shutdown()
+        if self._kv is not None:
+            from rljob_runtime.rollout.engines.vllm_kv import close_port
+
+            close_port()
+
+
+def _open_port(settings: EngineSettings) -> KvPort | None:
+    """Return what the engine shares with its KV connector; None if it transfers no KV."""
+    if not settings.transfers_kv:
+        return None
+    from rljob_runtime.rollout.engines.vllm_kv import open_port
+
+    return open_port(settings)
 
 
 def engine_args(settings: EngineSettings) -> Any:
@@ -105,6 +151,11 @@ def engine_args(settings: EngineSettings) -> Any:
         )
     from vllm.engine.arg_utils import EngineArgs
 
+    transfer = None
+    if settings.transfers_kv:
+        from rljob_runtime.rollout.engines.vllm_kv import transfer_config
+
+        transfer = transfer_config()
     on_cpu = not torch.cuda.is_available()
     return EngineArgs(
         model=str(settings.folder),
@@ -128,6 +179,7 @@ def engine_args(settings: EngineSettings) -> Any:
         # Tokens in, tokens out: the coordinator owns the tokenizer.
         skip_tokenizer_init=True,
         enable_prefix_caching=True,
+        kv_transfer_config=transfer,
         disable_log_stats=True,
         **(vllm_compat.cpu_engine_args(settings.max_model_len) if on_cpu else {}),
     )
@@ -141,6 +193,9 @@ def sampling_params(request: EngineRequest) -> Any:
     return SamplingParams(
         max_tokens=request.max_new_tokens,
         temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        min_p=request.min_p,
         seed=_seed_from_here_on(request),
         stop_token_ids=sorted(request.stop_token_ids),
         # End-of-sequence tokens are among the stop tokens, or the caller ignores them.

@@ -124,6 +124,37 @@ def repair_tied_head(model: torch.nn.Module) -> None:
             dispatch_cpu_unquantized_gemm(module, remove_weight=False)
 
 
+def report_all_tokens(sampler: Any) -> None:
+    """Make vLLM's sampler report log-probabilities of the tempered distribution before top k, top p and min p.
+
+    vLLM knows two kinds. Raw ones ignore the temperature. Processed ones are renormalised over the tokens that are
+    left, so they are higher than the trainer's by the logarithm of the probability of those. Its two model runners have
+    a sampler each. The first, of CPUs, returns log-probabilities beside the tokens, the second logits.
+    """
+    draw = sampler.sample
+
+    def sample(logits: torch.Tensor, metadata: Any, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        tempered = logits.clone()
+        if metadata.temperature is not None:  # None: all requests are greedy
+            tempered = sampler.apply_temperature(tempered, metadata.temperature, metadata.all_random)
+        tokens, _ = draw(logits, metadata, *rest)
+        return tokens, sampler.compute_logprobs(tempered)
+
+    def sample_logits(
+        logits: torch.Tensor, rows: Any, requests: Any, requests_host: Any, *rest: Any, **options: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        tempered = torch.empty_like(logits, dtype=torch.float32).copy_(logits)
+        sampler.sampling_states.apply_temperature(tempered, rows, requests_host)
+        tokens, _ = draw(logits, rows, requests, requests_host, *rest, **options)
+        return tokens, tempered
+
+    of_first_runner = isinstance(sampler, torch.nn.Module)
+    sampler.sample = sample if of_first_runner else sample_logits
+    if of_first_runner:
+        # The sampler's own log-probabilities are not read.
+        sampler.topk_topp_sampler.logprobs_mode = "raw_logprobs"
+
+
 class SchedulerView:
     """Gauges and the preemption count, read from the in-process scheduler after each step (about 1 µs).
 

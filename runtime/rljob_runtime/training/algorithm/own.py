@@ -6,13 +6,9 @@ and what would be right.
 
 from __future__ import annotations
 
-import importlib
-import logging
 import math
 import re
-import traceback
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,28 +18,22 @@ from rljob_runtime.protocols.errors import FunctionFailed
 from rljob_runtime.training.algorithm.advantage import ScoredGroup
 from rljob_runtime.training.algorithm.loss import LossInput, LossOutput
 from rljob_runtime.training.config import TrainingConfig
-
-log = logging.getLogger(__name__)
+from rljob_runtime.user_functions.loading import FunctionNotLoaded, load_function
+from rljob_runtime.user_functions.tracebacks import Tracebacks
 
 MOST_METRICS = 64
 METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 LONGEST_REASON = 1000
 
 
-def load_function(field: str, path: str) -> Callable[..., Any]:
+def _load(field: str, path: str) -> Callable[..., Any]:
     """Import module:function of the spec's `field`. Raises `FunctionFailed`."""
-    module_name, _, name = path.partition(":")
+    name = f"algorithm.{field} {path}"
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise FunctionFailed(
-            f"algorithm.{field} {path}: module {module_name!r} cannot be imported: {_reason(error)}. "
-            "Put it on PYTHONPATH, in a cluster in the templates of trainer and rollout"
-        ) from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise FunctionFailed(f"algorithm.{field} {path}: module {module_name!r} has no function {name!r}")
-    return function  # type: ignore[no-any-return]
+        return load_function(path, name)
+    except FunctionNotLoaded as error:
+        advice = "Put it on PYTHONPATH, in a cluster in the templates of trainer and rollout"
+        raise FunctionFailed(f"{name}: {error}. {advice}") from error
 
 
 class OwnAdvantage:
@@ -51,7 +41,8 @@ class OwnAdvantage:
 
     def __init__(self, path: str) -> None:
         self._name = f"algorithm.advantage {path}"
-        self._function = load_function("advantage", path)
+        self._function = _load("advantage", path)
+        self._tracebacks = Tracebacks()
 
     def __call__(self, group: ScoredGroup) -> list[float]:
         """Compute the advantage of each response. Raises `FunctionFailed`."""
@@ -59,7 +50,7 @@ class OwnAdvantage:
         try:
             found = self._function(group)
         except Exception as error:
-            raise _raised(self._name, error) from error
+            raise _raised(self._name, error, self._tracebacks) from error
         try:
             values = [float(value) for value in found]
         except (TypeError, ValueError) as error:
@@ -74,14 +65,15 @@ class OwnLoss:
 
     def __init__(self, path: str) -> None:
         self._name = f"algorithm.loss {path}"
-        self._function = load_function("loss", path)
+        self._function = _load("loss", path)
+        self._tracebacks = Tracebacks()
 
     def __call__(self, batch: LossInput, config: TrainingConfig) -> LossOutput:
         """Compute the raw loss of the tokens. Raises `FunctionFailed`."""
         try:
             output = self._function(batch, config)
         except Exception as error:
-            raise _raised(self._name, error) from error
+            raise _raised(self._name, error, self._tracebacks) from error
         if not isinstance(output, LossOutput):
             raise self._wrong(f"returned {type(output).__name__}", "LossOutput(sum, metrics) is right")
         self._check_sum(output.sum)
@@ -121,17 +113,9 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _raised(name: str, error: Exception) -> FunctionFailed:
-    log.error("%s raised an error", name, exc_info=error)
-    return FunctionFailed(f"{name} raised {_reason(error)}")
-
-
-def _reason(error: Exception) -> str:
-    """Return type and text of an error, and the line that raised it."""
-    frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename) != Path(__file__) and "importlib" not in frame.filename]
-    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}"[:LONGEST_REASON] + where
+def _raised(name: str, error: Exception, tracebacks: Tracebacks) -> FunctionFailed:
+    """Print the user's traceback to stderr, and return the error with the place that raised it."""
+    return FunctionFailed(f"{name} raised {tracebacks.print_once(name, error)[:LONGEST_REASON]}")
 
 
 def _shown(value: object) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.training.checkpoint.safetensors_writer import sync_folder, write_tensors
-from rljob_runtime.training.checkpoint.store import CheckpointError
+from rljob_runtime.training.checkpoint.store import CheckpointError, is_full
 from rljob_runtime.training.model.sharding import finish_gather, gather_in_order
 
 WEIGHTS = "model.safetensors"
@@ -47,6 +47,8 @@ def write_model(
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        raise CheckpointError(f"the model cannot be exported to {folder}: {error.strerror or error}") from error
+        raise CheckpointError(
+            f"the model cannot be exported to {folder}: {error.strerror or error}", full=is_full(error)
+        ) from error
     finally:
         finish_gather(walk)  # other ranks gather all tensors in any case

@@ -45,8 +45,17 @@ _SLACK = 1 << 20
 class CheckpointError(Exception):
     """A checkpoint cannot be written or used.
 
-    Existing checkpoints stay untouched. The message names the action.
+    Existing checkpoints stay untouched. The message names the action. `full`: the volume has no room.
     """
+
+    def __init__(self, message: str, *, full: bool = False) -> None:
+        super().__init__(message)
+        self.full = full
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether an error of a file system says that there is no room, on the volume or in a quota."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def name_of(step: int) -> str:
@@ -140,7 +149,7 @@ class CheckpointStore:
             sync_folder(self.root)
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
-            raise CheckpointError(self._explain(step, error)) from error
+            raise CheckpointError(self._explain(step, error), full=is_full(error)) from error
         self._prune(name)
         return name
 

@@ -128,6 +128,21 @@ class TrainerGroup:
         path: str = await self._call_all("export", term)
         return path
 
+    async def save_model(self, term: int, step: int) -> tuple[int, ...]:
+        """Write the weights of a step as a model."""
+        steps: tuple[int, ...] = await self._call_all("save_model", term, step)
+        return steps
+
+    async def retain_models(self, term: int, keep: Sequence[int] | None) -> tuple[int, ...]:
+        """Delete models."""
+        steps: tuple[int, ...] = await self._call_all("retain_models", term, keep)
+        return steps
+
+    async def export_best(self, term: int, step: int) -> str:
+        """Make a model the best one."""
+        path: str = await self._call_all("export_best", term, step)
+        return path
+
     async def _call_all(self, method: str, *arguments: Any, payload: _Payload | None = None) -> Any:
         await self._one_at_a_time.acquire()
         # The ranks finish the command of a cancelled caller. The next command waits for them.

@@ -6,13 +6,12 @@ time. `group.py` gives every rank the same calls in the same order.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from torch import Tensor
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from rljob_runtime.models.errors import ModelError
@@ -28,6 +27,7 @@ from rljob_runtime.protocols import (
     TermFence,
     TrainerState,
     TrainReport,
+    VolumeFull,
 )
 from rljob_runtime.relay.slot import SegmentError
 from rljob_runtime.training.algorithm.advantage import ScoredGroup
@@ -35,6 +35,7 @@ from rljob_runtime.training.algorithm.own import OwnAdvantage
 from rljob_runtime.training.batch.delivery import Delivery, Progress, Shares
 from rljob_runtime.training.checkpoint import rng_state, state
 from rljob_runtime.training.checkpoint.export import write_model
+from rljob_runtime.training.checkpoint.kept_models import KeptModels
 from rljob_runtime.training.checkpoint.model_fingerprint import ModelFingerprint
 from rljob_runtime.training.checkpoint.store import CheckpointError, CheckpointStore
 from rljob_runtime.training.loans.accept import ContributionInboxes, check_fence, read_sums, scatter_contribution
@@ -45,70 +46,11 @@ from rljob_runtime.training.model.optimizer import MasterOptimizer, NonFiniteGra
 from rljob_runtime.training.model.policy import Policy
 from rljob_runtime.training.model.pretrained import load_model
 from rljob_runtime.training.model.sharding import RankGroup, join_gather, open_rendezvous
+from rljob_runtime.training.ranks.session import Publisher, TrainingSession
 from rljob_runtime.training.ranks.settings import TrainerSettings
 from rljob_runtime.training.step.learner import Learner
 
 Answer = TypeVar("Answer")
-
-
-class Publisher(Protocol):
-    """Sends weights out of the trainer.
-
-    Implemented by `rljob_runtime.relay.publisher.Publisher`.
-    """
-
-    def publish(self, version: int, tensors: Mapping[str, Tensor]) -> PublishReport:
-        """Copy the weights into the host buffer.
-
-        Gathers sharded tensors in the order of `tensors`: a collective.
-        """
-        ...
-
-    def ship(self, term: int, chain: Chain) -> None:
-        """Send the newest version to the chain's master."""
-        ...
-
-    def close(self) -> None:
-        """Stop sending."""
-        ...
-
-
-@dataclass
-class _TrainingSession:
-    """The state of a started rank."""
-
-    ranks: RankGroup
-    learner: Learner
-    fingerprint: ModelFingerprint
-    model_files: dict[str, bytes]
-    position: state.TrainerPosition
-    restored_from: str | None
-    kept: tuple[int, str | None]
-    """Step of the newest checkpoint, and the coordinator's snapshot in it."""
-    publisher: Publisher | None
-    """Present on rank 0 only."""
-    own_advantage: OwnAdvantage | None = None
-    published: tuple[int, int] | None = None
-    """(version, step) in the publisher's buffer. All ranks know it, because they must agree on who gathers."""
-
-    @property
-    def optimizer(self) -> MasterOptimizer:
-        return self.learner.optimizer
-
-    def publish_weights(self, version: int, *, again: bool) -> PublishReport:
-        """Give the current weights to the publisher (rank 0)."""
-        assert self.publisher is not None, "rank 0 publishes"
-        try:
-            return self.publisher.publish(version, {} if again else self.optimizer.compute)
-        except Exception:
-            if not again:  # it raises before it gathers, but the other ranks gather
-                self.join_gather_of_weights()
-            raise
-
-    def join_gather_of_weights(self, *, again: bool = False) -> None:
-        """Join rank 0's gather of the current weights, unless rank 0 has them already."""
-        if not again:
-            join_gather(self.optimizer.compute)
 
 
 class TrainerRank:
@@ -133,9 +75,10 @@ class TrainerRank:
         self._make_inboxes = make_inboxes
         self._inboxes: ContributionInboxes | None = None
         self._store = CheckpointStore(settings.checkpoint_folder, settings.keep_checkpoints)
+        self._models = KeptModels(settings.export_folder.with_name("candidates"))
         self._fence = TermFence("this trainer")
         self._rendezvous_store: TCPStore | None = None
-        self._started: _TrainingSession | None = None
+        self._started: TrainingSession | None = None
 
     def rendezvous(self, term: int, host: str) -> int:
         """Open the rendezvous of the ranks on `host` and return its port.
@@ -294,10 +237,41 @@ class TrainerRank:
 
         Returns its path.
         """
-        session, folder = self._session(term), self.settings.export_folder
+        folder = self.settings.export_folder
+        self._write_model(self._session(term), folder)
+        return str(folder)
+
+    def save_model(self, term: int, step: int) -> tuple[int, ...]:
+        """Write the weights of this step, rounded as published, until it is known whether they are the best.
+
+        Returns the steps that have a model.
+        """
+        session = self._session(term)
+        if step != session.position.step:
+            raise Refused(
+                f"model of step {step}: the trainer holds step {session.position.step}, and can write only that"
+            )
+        self._write_model(session, self._models.folder(step))
+        return self._lead(self._models.steps, lambda: None) or ()
+
+    def retain_models(self, term: int, keep: Sequence[int] | None) -> tuple[int, ...]:
+        """Delete models except those of the steps to keep; None keeps all. Returns the steps that have one."""
+        self._session(term)
+        return self._lead(lambda: self._models.retain(keep), lambda: None) or ()
+
+    def export_best(self, term: int, step: int) -> str:
+        """Make the model of this step the best one, in the folder `best` beside the final model.
+
+        Returns its path.
+        """
+        self._session(term)
+        folder = self.settings.export_folder.with_name("best")
+        self._lead(lambda: self._models.export(step, folder), lambda: None)
+        return str(folder)
+
+    def _write_model(self, session: TrainingSession, folder: Path) -> None:
         weights, dtype = session.optimizer.compute, session.optimizer.published
         self._lead(lambda: write_model(folder, session.model_files, weights, dtype), session.join_gather_of_weights)
-        return str(folder)
 
     def close(self) -> None:
         """Stop sending and leave the rank group.
@@ -315,7 +289,7 @@ class TrainerRank:
         if self._inboxes is not None:
             self._inboxes.close()
 
-    def _session(self, term: int) -> _TrainingSession:
+    def _session(self, term: int) -> TrainingSession:
         self._fence.check(term)
         if self._started is None:
             raise Refused("the trainer is not started: call start first")
@@ -324,22 +298,23 @@ class TrainerRank:
     def _lead(self, lead: Callable[[], Answer], follow: Callable[[], object]) -> Answer | None:
         """Run `lead` on rank 0 while the other ranks join its collectives by `follow`.
 
-        All ranks raise `Refused` when rank 0 fails. Only rank 0 returns an answer.
+        When rank 0 fails, all ranks raise `Refused`, or `VolumeFull`. Only rank 0 returns an answer.
         """
         ranks = self._started.ranks if self._started else RankGroup()
-        answer, failure = None, ""
+        answer, failure, full = None, "", False
         if ranks.leads:
             try:
                 answer = lead()
             except (CheckpointError, SegmentError, Refused, OSError) as error:
-                failure = str(error)
+                failure, full = str(error), isinstance(error, CheckpointError) and error.full
         else:
             follow()
-        if failure := ranks.broadcast_bytes(failure.encode()).decode():
-            raise Refused(failure)
+        failure, full = json.loads(ranks.broadcast_bytes(json.dumps([failure, full]).encode()))
+        if failure:
+            raise (VolumeFull if full else Refused)(failure)
         return answer
 
-    def _start(self, host: str, port: int) -> _TrainingSession:
+    def _start(self, host: str, port: int) -> TrainingSession:
         settings, config = self.settings, self.settings.training
         folder = resolve(settings.model_source, settings.cache_folder)
         rng_state.seed_all(config.seed, self.rank)
@@ -359,7 +334,7 @@ class TrainerRank:
         if recomputes_activations(settings.device, self.size):
             policy.enable_checkpointing()
         restored = state.restore(self._store, ranks, optimizer, fingerprint)
-        return _TrainingSession(
+        return TrainingSession(
             ranks=ranks,
             learner=Learner(policy, optimizer, config, reference=reference, ranks=ranks),
             fingerprint=fingerprint,

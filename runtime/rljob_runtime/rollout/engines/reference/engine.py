@@ -8,7 +8,9 @@ later.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -19,6 +21,7 @@ from rljob_runtime.rollout.engines.base import (
     Counters,
     EngineRequest,
     EngineSettings,
+    KvTicket,
     RequestRejected,
     StepOutput,
     check_length,
@@ -28,6 +31,8 @@ from rljob_runtime.rollout.engines.reference.kv_blocks import BlockPool
 from rljob_runtime.rollout.engines.reference.sampling import sample
 from rljob_runtime.rollout.engines.reference.transformer import PagedCache, Transformer
 from rljob_runtime.rollout.engines.weights import open_version
+from rljob_runtime.rollout.kv.kv_file import Held, Index, digest
+from rljob_runtime.rollout.kv.layout import KvShape
 
 PREFILL_TOKENS_PER_STEP = 2048
 """Limit of one step's prefill work, so that many new requests do not starve running ones."""
@@ -39,6 +44,8 @@ class _Sequence:
     seed: int
     tokens: list[int]
     table: list[int] = field(default_factory=list)
+    kv: torch.Tensor | None = None
+    """KV of its first blocks, until they are copied."""
 
     @property
     def new_tokens(self) -> int:
@@ -63,6 +70,7 @@ class ReferenceEngine:
         self._waiting: deque[_Sequence] = deque()
         self._running: list[_Sequence] = []
         self._counters = Counters()
+        self._kv = self._cache.copier(str(settings.dtype), settings.rank) if settings.transfers_kv else None
 
     @property
     def busy(self) -> bool:
@@ -77,11 +85,16 @@ class ReferenceEngine:
             )
 
     def add(self, request: EngineRequest) -> None:
-        self._waiting.append(_Sequence(request, seed_of(request), list(request.token_ids)))
+        sequence = _Sequence(request, seed_of(request), list(request.token_ids))
+        if self._kv is not None and request.kv is not None:
+            sequence.kv = self._kv.source(request.kv.path, request.kv.response, request.kv.tokens)
+        self._waiting.append(sequence)
         self._counters.prompt_tokens += len(request.token_ids)
 
     @torch.inference_mode()
     def step(self) -> list[StepOutput]:
+        if self._kv is not None:
+            self._kv.release()
         admitted = self._admit()
         if admitted:
             hidden = torch.stack([self._prefill(sequence) for sequence in admitted])
@@ -118,6 +131,32 @@ class ReferenceEngine:
     def wake(self) -> None:
         self._model.reserve()
         self._cache.reserve()
+
+    def kv_shape(self) -> KvShape | None:
+        return None if self._kv is None else self._kv.shape
+
+    def kv_held(self, ids: Sequence[str]) -> dict[str, Held]:
+        asked = set(ids)
+        held = {s.request.id: self._full_blocks(s) for s in self._running if s.request.id in asked}
+        return {id: Held(len(tokens), digest(tokens)) for id, tokens in held.items() if tokens}
+
+    def kv_write(self, path: Path, index: Index, names: Mapping[str, str]) -> dict[str, dict[int, int]]:
+        assert self._kv is not None
+        tables = {
+            names[s.request.id]: s.table[: self._kv.shape.full_blocks(len(self._full_blocks(s)))]
+            for s in self._running
+            if s.request.id in names
+        }
+        return self._kv.write(path, index, tables)
+
+    def kv_open(self, tickets: Sequence[KvTicket]) -> list[bool]:
+        kv = self._kv
+        return [kv is not None and kv.open(ticket.path, ticket.response) for ticket in tickets]
+
+    def _full_blocks(self, sequence: _Sequence) -> list[int]:
+        """Return the tokens whose keys and values fill blocks. The last token has none until the next step."""
+        size = self._pool.block_size
+        return sequence.tokens[: (len(sequence.tokens) - 1) // size * size]
 
     def stats(self) -> EngineStats:
         pool = self._pool
@@ -164,10 +203,22 @@ class ReferenceEngine:
         return list(self._running)
 
     def _prefill(self, sequence: _Sequence) -> torch.Tensor:
-        device, length = self._model.device, len(sequence.tokens)
-        tokens = torch.tensor(sequence.tokens, device=device)
-        attention = self._cache.prefill(self._cache.slots([sequence.table], length)[0])
-        return self._model.forward(tokens, torch.arange(length, device=device), attention)[-1]
+        device, length, ready = self._model.device, len(sequence.tokens), self._import_kv(sequence)
+        tokens = torch.tensor(sequence.tokens[ready:], device=device)
+        attention = self._cache.prefill(self._cache.slots([sequence.table], length)[0], ready)
+        return self._model.forward(tokens, torch.arange(ready, length, device=device), attention)[-1]
+
+    def _import_kv(self, sequence: _Sequence) -> int:
+        """Copy the sequence's KV into its first blocks, if it has some; return the number of tokens that need no work.
+
+        The last token always runs: its hidden state gives the next one.
+        """
+        source, sequence.kv = sequence.kv, None
+        if self._kv is None or source is None:
+            return 0
+        blocks = min(source.shape[2], self._kv.shape.full_blocks(len(sequence.tokens) - 1))
+        self._counters.kv += self._kv.read(source[:, :, :blocks], sequence.table[:blocks])
+        return blocks * self._pool.block_size
 
     def _decode(self, running: list[_Sequence]) -> torch.Tensor:
         device = self._model.device
@@ -181,7 +232,7 @@ class ReferenceEngine:
         requests = [s.request for s in sequences]
         tokens, logprobs = sample(
             self._model.logits(hidden),
-            [r.temperature for r in requests],
+            requests,
             [s.seed for s in sequences],
             [s.request.generated + s.new_tokens for s in sequences],
         )

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from rljob_runtime.rollout.engines.base import EngineRequest
+
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
     """Return one number in [0, 1) for each (seed, position): two rounds of the splitmix64 finaliser, 53 bits kept."""
@@ -30,18 +32,40 @@ def _mix(x: np.ndarray) -> np.ndarray:
 
 
 def sample(
-    logits: torch.Tensor, temperatures: Sequence[float], seeds: Sequence[int], positions: Sequence[int]
+    logits: torch.Tensor, requests: Sequence[EngineRequest], seeds: Sequence[int], positions: Sequence[int]
 ) -> tuple[list[int], list[float]]:
-    """Return tokens and their logprobs for `logits` [rows, vocabulary].
+    """Return tokens and their logprobs for `logits` [rows, vocabulary], a row for each request.
 
     A row is divided by its temperature. At temperature 0 the largest logit wins, with the logprob of temperature 1.
+    The logprobs are those over all tokens, whatever the request leaves out.
     """
-    scale = torch.tensor([t if t > 0 else 1.0 for t in temperatures], device=logits.device)
+    device = logits.device
+    scale = torch.tensor([r.temperature or 1.0 for r in requests], device=device)
     logprobs = torch.log_softmax(logits.float() / scale[:, None], dim=-1)
     # Sum in double precision: in fp32 a vocabulary of 50k tokens loses the tail of the distribution.
-    cumulative = logprobs.double().exp().cumsum(-1)
-    draws = torch.from_numpy(uniforms(seeds, positions)).to(logits.device)
+    probabilities = logprobs.double().exp()
+    for row, request in enumerate(requests):
+        if request.truncates:
+            probabilities[row] *= kept_tokens(probabilities[row], request.top_k, request.top_p, request.min_p)
+    cumulative = probabilities.cumsum(-1)
+    draws = torch.from_numpy(uniforms(seeds, positions)).to(device)
     drawn = torch.searchsorted(cumulative, (draws * cumulative[:, -1])[:, None], right=True)[:, 0]
-    greedy = torch.tensor([t <= 0 for t in temperatures], device=logits.device)
+    greedy = torch.tensor([r.temperature <= 0 for r in requests], device=device)
     tokens = torch.where(greedy, logprobs.argmax(-1), drawn.clamp_max(logits.shape[-1] - 1))
     return tokens.tolist(), logprobs.gather(-1, tokens[:, None])[:, 0].tolist()
+
+
+def kept_tokens(probabilities: torch.Tensor, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
+    """Return which tokens of one distribution [vocabulary] are left, in vLLM's order: min p, then top k, then top p.
+
+    Top p counts the probability of what the other two leave as 1. The most probable token is always left.
+    """
+    order = probabilities.argsort(descending=True, stable=True)
+    falling = probabilities[order]
+    falling = falling * (falling >= min_p * falling[0])
+    if top_k:
+        falling[top_k:] = 0
+    before = falling.cumsum(-1) - falling
+    left = (falling > 0) & (before < top_p * falling.sum())
+    left[0] = True
+    return torch.zeros_like(left).scatter(0, order, left)

@@ -13,6 +13,8 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from rljob_runtime.models.context_length import length_refusal
 from rljob_runtime.rollout.engines.weights import WeightMismatch
+from rljob_runtime.rollout.kv.copier import KvCopier
+from rljob_runtime.rollout.kv.layout import KvShape
 
 Attention = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """`attention(layer, q, k, v)` maps [n, heads, head_dim] and twice [n, kv_heads, head_dim] to [n, heads, head_dim]."""
@@ -201,15 +203,32 @@ class PagedCache:
         offsets = torch.arange(self._block_size, device=self._store.device)
         return (blocks + offsets).flatten(1)[:, :tokens]
 
-    def prefill(self, slots: torch.Tensor) -> Attention:
-        """Return the attention of one complete sequence over itself."""
+    def prefill(self, slots: torch.Tensor, ready: int = 0) -> Attention:
+        """Return the attention of one complete sequence over itself, from token `ready` on.
+
+        Keys and values of the tokens before it are in the cache.
+        """
+        new = slots[ready:]
+        places = torch.arange(len(slots), device=slots.device)
+        mask = places[None, :] <= places[ready:, None]
 
         def attend(layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            self._store[layer, 0, slots], self._store[layer, 1, slots] = k, v
-            q, k, v = (t.transpose(0, 1) for t in (q, k, v))
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self._grouped).transpose(0, 1)
+            self._store[layer, 0, new], self._store[layer, 1, new] = k, v
+            keys, values = self._store[layer, :, slots].transpose(1, 2)
+            q = q.transpose(0, 1)
+            return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=self._grouped).transpose(
+                0, 1
+            )
 
         return attend
+
+    def copier(self, dtype: str, rank: int) -> KvCopier:
+        """Return the copier of this cache. Every rank holds all heads; the first writes them."""
+        layers, _, slots, heads, head_dim = self._store.shape
+        blocks = slots // self._block_size
+        shape = KvShape("reference", dtype, layers, heads, self._block_size, 2 * head_dim * self._store.itemsize)
+        by_block = self._store.view(layers, 2, blocks, self._block_size, heads, head_dim).permute(0, 2, 4, 1, 3, 5)
+        return KvCopier(list(by_block), shape, range(heads), range(heads) if rank == 0 else range(0))
 
     def decode(self, tables: Sequence[Sequence[int]], lengths: Sequence[int]) -> Attention:
         """Return the attention of one new token of each sequence; `lengths` count the new token."""
