@@ -16,8 +16,9 @@ from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.inputs import LazyRewards, open_prompts
 from rljob_runtime.coordinator.loop.context import RoundObserver
-from rljob_runtime.coordinator.reporting.observer_feed import observer_journals
+from rljob_runtime.coordinator.reporting.observer_feed import ObserverFeed, observer_journals
 from rljob_runtime.coordinator.reporting.round_log import RoundJournal, RoundLog, TensorBoard
+from rljob_runtime.coordinator.reporting.timeline import Timeline, TimelineLog
 from rljob_runtime.coordinator.samples.writer import SampleWriter
 from rljob_runtime.coordinator.store.kept_samples import Advantages
 from rljob_runtime.coordinator.store.opening import EarlyReports, open_store
@@ -61,12 +62,15 @@ async def run_job(
         store = await open_store(
             lambda opening: Store(path, job.metadata.uid or job.name, opening), early.tell, patience
         )
-    journals = [_round_files(folders.state), *observer_journals(job, folders.state)]
+    timeline, feed = Timeline(), ObserverFeed(observer_journals(job, folders.state))
+    timeline.on_event = feed.event
+    journals = [_round_files(folders.state, timeline), *feed.journals]
 
     async def samples_of_spec() -> Samples:
         return (await control.observe()).job.spec.samples
 
     samples = SampleWriter(folders.state, store, job.spec.data.seed, advantages, samples_of_spec)
+    samples.on_samples = feed.samples
 
     async def prompts_from(model_files: dict[str, bytes]) -> PromptSource:
         await rewards.open(closing)
@@ -78,6 +82,7 @@ async def run_job(
         closing.push_async_callback(store.aclose)
         for journal in journals:
             closing.push_async_callback(asyncio.to_thread, journal.close)
+        closing.callback(timeline.close)
         closing.push_async_callback(samples.close)
         term = await store.do(lambda opened: opened.adopt_term(term))
         await samples.use(job.spec.samples)
@@ -90,8 +95,10 @@ async def run_job(
             settings,
             term,
             observers=[*journals, samples.round_closed, *observers],
+            evaluation_observers=[*(journal.evaluated for journal in journals), samples.evaluated],
             on_report=on_report,
             before=early.draft if job.status.runtime is not None else None,
+            timeline=timeline,
         )
         coordinator = Coordinator(inputs)
         on_start(coordinator)
@@ -99,12 +106,13 @@ async def run_job(
             return await coordinator.run()
 
 
-def _round_files(folder: Path) -> RoundJournal:
+def _round_files(folder: Path, timeline: Timeline) -> RoundJournal:
     """Return the journal of the files that every job has."""
     return RoundJournal(
         {
             "rounds.jsonl": lambda: RoundLog(folder),
             "tensorboard/": lambda: TensorBoard(folder / "tensorboard"),
+            "timeline.jsonl": lambda: TimelineLog(folder, timeline),
         }
     )
 

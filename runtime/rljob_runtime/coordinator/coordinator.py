@@ -10,14 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rljob_api.spec_training import Mode
-from rljob_api.status import Finished, FinishedOutcome, RuntimeStatus
+from rljob_api.status import Finished, FinishedOutcome, RuntimeStatus, StatusWarning
 from rljob_runtime.coordinator.asynchronous.loop import AsyncLoop
 from rljob_runtime.coordinator.control_plane.blocked import BlockedConditions, EngineMismatch
 from rljob_runtime.coordinator.control_plane.commands import BoundaryCommands
 from rljob_runtime.coordinator.control_plane.target_follower import TargetFollower
+from rljob_runtime.coordinator.core.async_utils import Apart, in_daemon_thread
 from rljob_runtime.coordinator.core.errors import (
     ExportRefused,
     FunctionNotUsable,
@@ -28,16 +29,25 @@ from rljob_runtime.coordinator.core.errors import (
     TrainerLost,
 )
 from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.evaluation.evaluator import Evaluator
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.layouts import check_layouts
-from rljob_runtime.coordinator.loop.context import CoordinatorContext, RoundObserver, TrainingLoop
+from rljob_runtime.coordinator.loop.context import (
+    CoordinatorContext,
+    EvaluationObserver,
+    RoundObserver,
+    TrainingLoop,
+)
 from rljob_runtime.coordinator.on_policy.loop import OnPolicyLoop
 from rljob_runtime.coordinator.on_policy.report import rounds_finished
+from rljob_runtime.coordinator.reporting.evaluations import EvaluationBoard
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
+from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.coordinator.store.latency_monitor import StoreLatencyMonitor
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
+from rljob_runtime.coordinator.trainer.best_model import BestModel
 from rljob_runtime.coordinator.trainer.checkpoints import Checkpoints
 from rljob_runtime.coordinator.trainer.recovery import NoHistory, reconcile_store_and_trainer
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
@@ -52,13 +62,18 @@ from rljob_runtime.protocols import (
     RewardsUnavailable,
     TrainerState,
 )
+from rljob_runtime.scheduling.adaptive_switches import AdaptiveSwitches
 from rljob_runtime.scheduling.backoff import keeps_failing
+from rljob_runtime.scheduling.layout_switch import NeverSwitch, SwitchPolicy
 from rljob_runtime.scheduling.status_cadence import resumed_status
 
 log = logging.getLogger(__name__)
 
 PRUNED_AT_ONCE = 4
 """Most rounds that are pruned after one that was closed."""
+
+EVALUATION_OVERLAP = "EvaluationOverlap"
+"""Reason of the warning about prompts of evaluations that training has too."""
 
 PromptsFrom = Callable[[dict[str, bytes]], Awaitable[PromptSource]]
 """Opens prompts, with the tokenizer in the model files, and rewards. Raises `PromptsNotUsable`, `RewardsNotUsable` and
@@ -67,7 +82,10 @@ PromptsFrom = Callable[[dict[str, bytes]], Awaitable[PromptSource]]
 
 @dataclass(frozen=True)
 class CoordinatorInputs:
-    """What a coordinator is built from. `before`: the last status that an earlier coordinator reported."""
+    """What a coordinator is built from.
+
+    `before`: the last status that an earlier coordinator reported. `switch_policy`: in place of the settings' one.
+    `apart`: computes decisions outside of the event loop."""
 
     control: ControlPlane
     backend: Backend
@@ -77,8 +95,16 @@ class CoordinatorInputs:
     settings: Settings
     term: int
     observers: Sequence[RoundObserver] = ()
+    evaluation_observers: Sequence[EvaluationObserver] = ()
     on_report: Callable[[RuntimeStatus], None] = lambda status: None
     before: RuntimeStatus | None = None
+    timeline: Timeline = field(default_factory=Timeline)
+    switch_policy: SwitchPolicy | None = None
+    apart: Apart = in_daemon_thread
+
+
+def _switch_policy(settings: Settings) -> SwitchPolicy:
+    return AdaptiveSwitches(settings.switch_rules) if settings.switch_rules is not None else NeverSwitch()
 
 
 class Coordinator:
@@ -91,11 +117,16 @@ class Coordinator:
         self._rewards = inputs.rewards
         self._settings = settings
         self._term = term
-        self._reporter = Reporter(inputs.control, resumed_status(before or RuntimeStatus(), term), settings.back_off)
+        first = resumed_status(before or RuntimeStatus(), term)
+        self._reporter = Reporter(inputs.control, first, settings.back_off, inputs.timeline)
         self._reporter.on_written = inputs.on_report
         self._fleet = Fleet(inputs.backend, term, settings, self._reporter)
         self._trainer = TrainerClient(inputs.backend, term, settings, self._reporter)
-        self._checkpoints = Checkpoints(self._trainer, store, term, settings, self._reporter)
+        self._best_model = BestModel(self._trainer, store, term, settings, self._reporter)
+        self._checkpoints = Checkpoints(
+            self._trainer, store, term, settings, self._reporter, self._best_model.make_room
+        )
+        self._board = EvaluationBoard(self._reporter, settings.keep_best)
         reported = before.weight_version or 0 if before is not None else None
         self._publisher = WeightPublisher(store, self._fleet, self._trainer, self._reporter, reported)
         self._follower = TargetFollower(inputs.control, self._fleet, self._trainer, self._reporter)
@@ -112,11 +143,15 @@ class Coordinator:
             self._follower,
             inputs.rewards,
             inputs.observers,
+            (self._board.add, *inputs.evaluation_observers),
+            inputs.switch_policy or _switch_policy(settings),
+            inputs.apart,
         )
+        self._evaluator = Evaluator(context)
         self.loop: TrainingLoop = (
-            AsyncLoop(context, self._commands)
+            AsyncLoop(context, self._commands, self._evaluator)
             if settings.mode is Mode.ASYNCHRONOUS
-            else OnPolicyLoop(context, self._commands, before.kind if before is not None else None)
+            else OnPolicyLoop(context, self._commands, self._evaluator, before.kind if before is not None else None)
         )
         self._commands.drain = self.loop.drain
         self._follower.needs_trainer_state = lambda: self._commands.may_lose_updates
@@ -134,6 +169,7 @@ class Coordinator:
         self._follower.on_change = self.loop.notify
         restarts = await self._store.do(Store.count_restart)
         log.info("coordinator of term %d, start %d", self._term, restarts + 1)
+        self._reporter.timeline.start(self._term)
         work = asyncio.create_task(self._work(restarts), name="work")
         helpers = [
             asyncio.create_task(self._reporter.run(), name="report"),
@@ -141,6 +177,7 @@ class Coordinator:
             asyncio.create_task(self._fleet.run(), name="heartbeat"),
             asyncio.create_task(self._fleet.weights.load_newcomers(), name="newcomers"),
             asyncio.create_task(self.loop.run(), name="loop"),
+            asyncio.create_task(self._evaluator.run(), name="evaluations"),
             asyncio.create_task(self._store.watch(self._reporter), name="store"),
         ]
         try:
@@ -209,15 +246,23 @@ class Coordinator:
     async def _run_job(self, restarts: int) -> None:
         """Run the job from its last boundary to its end. Raises `JobEnded` there."""
         boundary = await self._recover(restarts)
+        await self._best_model.begin(boundary.step)
+        if self._commands.step == boundary.step:
+            await self._best_model.save_if_due(boundary.step, self._follower.rounds)
         while True:
             # A running round is completed even if the spec has fewer rounds by now: its update may be done.
             while boundary.step < self._follower.rounds or await self.loop.has_uncommitted_update():
                 boundary = await self.loop.advance(boundary)
                 self._commands.step, self._trainer_losses = boundary.step, 0
                 await self._checkpoints.save_if_due(boundary.step)
+                await self._best_model.save_if_due(boundary.step, self._follower.rounds)
+                await self._best_model.forget_worse(self._checkpoints.floor)
                 await self._prune()
-            await self.loop.finish()
+            await self._best_model.save_if_due(boundary.step, boundary.step)
+            # Before the last evaluation, which may take long.
             await self._checkpoints.save_if_missing(boundary.step)
+            await self.loop.evaluate(boundary)
+            await self.loop.finish()
             path = await self._export()
             # The export may wait long for disk space, and the spec may get more rounds meanwhile.
             if boundary.step >= self._follower.rounds:
@@ -235,16 +280,27 @@ class Coordinator:
             await self._commands.apply(None)
             try:
                 path = await self._checkpoints.export()
+                await self._best_model.export()
+                await self._best_model.forget_all_others()
             except ExportRefused as error:
                 await self._blocked.wait_for_retry(error)
             else:
                 self._blocked.clear()
                 return path
 
+    def _warn_about_overlaps(self, prompts: PromptSource) -> None:
+        """Show evaluations whose results look better than they are."""
+        found = [f"{count} of evaluation {name}" for name, count in sorted(prompts.overlaps.items())]
+        message = f"training has prompts of evaluations: {', '.join(found)}; remove them from one of the two"
+        warning = StatusWarning(reason=EVALUATION_OVERLAP, message=message[:2048]) if found else None
+        if warning is not None:
+            log.warning("%s", message)
+        self._reporter.problem(EVALUATION_OVERLAP, warning)
+
     async def _record_step(self, state: TrainerState) -> None:
         """Record the trainer's step. If the store is at the same step, it can write a checkpoint."""
         self._trainer.may_hold_updates = state.step != state.kept
-        boundary = await self._store.do(Store.boundary)
+        boundary = await self._store.do(lambda store: store.boundaries.newest())
         self._commands.step = state.step if boundary is not None and boundary.step == state.step else None
 
     async def _recover(self, restarts: int) -> Boundary:
@@ -263,17 +319,25 @@ class Coordinator:
         self._follower.record_trainer_pods()
         await self._record_step(state)
         check_layouts(state.model_files, self._settings.tensor_parallel_sizes)
-        self._follower.expect_rounds(self.loop.first_kind)
+        layout = await self._store.do(lambda store: store.rounds.open_layout())
+        self._follower.expect_rounds(self.loop.first_kind, layout)
         self._fleet.set_model_files(state.model_files)
+        await self._evaluator.close()
         prompts = self._prompts or await self._follower.unless_suspended(self._prompts_from(state.model_files))
         if prompts is None:
             raise Interrupted
         self._prompts = prompts
+        self._warn_about_overlaps(prompts)
         self._blocked.clear()
         try:
             boundary = await self._store.do(
                 lambda s: reconcile_store_and_trainer(
-                    s, state, prompts, self._settings.prompts_per_round, self._settings.mode
+                    s,
+                    state,
+                    prompts,
+                    self._settings.prompts_per_round,
+                    self._settings.mode,
+                    self._settings.shares,
                 )
             )
         except NoHistory as error:
@@ -281,10 +345,12 @@ class Coordinator:
             raise TrainerLost(str(error)) from error
         # An earlier coordinator may have missed the answer to the last update. It is finished before machines leave.
         self._commands.step = boundary.step if boundary.step == state.step else None
-        self._rewards.restore_anchors(await self._store.do(Store.anchors))
+        self._board.restore(await self._store.do(lambda store: store.evaluations.results()))
+        self._rewards.restore_anchors(await self._store.do(lambda store: store.boundaries.anchors()))
         self._publisher.extend_timeout(self._settings.join_patience)
+        self._reporter.timeline.round = boundary.step
         totals = boundary.totals.model_copy(update={"coordinator_restarts": restarts})
-        first, last = await self._store.do(Store.reward_ends)
+        first, last = await self._store.do(lambda store: store.boundaries.reward_ends())
         self._reporter.event(
             round=boundary.step,
             totals=totals,

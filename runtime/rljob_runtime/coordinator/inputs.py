@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from rljob_api.evaluation import Evaluation
 from rljob_api.spec import RLJobSpec
 from rljob_runtime.protocols import (
     PromptRecord,
@@ -25,10 +27,14 @@ from rljob_runtime.rewards import (
     RewardPool,
     RewardServerClient,
     RewardsNotReady,
-    rules_of,
+    rules_of_sources,
 )
 from rljob_runtime.rewards.offload import offload
 from rljob_runtime.rewards.references import reference_problem
+from rljob_runtime.scheduling.shares import shares_of
+
+if TYPE_CHECKING:
+    from rljob_runtime.data import JobPrompts
 
 T = TypeVar("T")
 
@@ -36,52 +42,47 @@ LONGEST_DRAW_SECONDS = 0.02
 """Seconds for which records are made before other tasks run."""
 
 
-class PromptDrawer(Protocol):
-    """Prompts that are made when they are drawn; `data.PromptSet` implements it."""
-
-    def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]: ...
-
-    def prompt(self, key: PromptKey) -> PromptRecord: ...
-
-    def messages(self, key: PromptKey) -> Sequence[Mapping[str, str]]: ...
-
-    def decode(self, token_ids: Sequence[int]) -> str: ...
-
-    @property
-    def stop_token_ids(self) -> tuple[int, ...]: ...
-
-    @property
-    def skipped(self) -> int: ...
-
-
 class ObservedPrompts:
     """A prompt source whose data errors end the job with their message. Long work does not block the event loop."""
 
-    def __init__(self, source: PromptDrawer, error: type[Exception]) -> None:
+    def __init__(self, source: JobPrompts, error: type[Exception]) -> None:
         self._source = source
         self._error = error
+        self._held_since = -math.inf
+        """When other tasks had their turn last. Many short draws in a row hold the event loop as a long one does."""
 
-    def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
-        return self._raising_unusable(lambda: self._source.draw(cursor, count))
+    def draw(self, cursor: Cursor, count: int, source: str = "") -> tuple[tuple[PromptKey, ...], Cursor]:
+        return self._raising_unusable(lambda: self._source.draw(cursor, count, source))
 
-    async def take(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
+    async def take(self, cursor: Cursor, count: int, source: str = "") -> tuple[tuple[PromptKey, ...], Cursor]:
         keys: list[PromptKey] = []
         clock = asyncio.get_running_loop().time
-        began = clock()
         while len(keys) < count:
-            fresh, cursor = self.draw(cursor, 1)
+            fresh, cursor = self.draw(cursor, 1, source)
             keys += fresh
-            if clock() - began > LONGEST_DRAW_SECONDS:
+            if clock() - self._held_since > LONGEST_DRAW_SECONDS:
                 await asyncio.sleep(0)
-                began = clock()
+                self._held_since = clock()
         return tuple(keys), cursor
 
     def prompt(self, key: PromptKey) -> PromptRecord:
         return self._raising_unusable(lambda: self._source.prompt(key))
 
+    def evaluation_prompts(self, name: str) -> Sequence[int]:
+        """Return the numbers of the records of an evaluation's prompts."""
+        return self._raising_unusable(lambda: self._source.evaluation_prompts(name))
+
     async def messages(self, key: PromptKey) -> Sequence[Mapping[str, str]]:
         """Return a drawn prompt as chat messages."""
         return await offload(self._raising_unusable, lambda: self._source.messages(key))
+
+    async def prompt_tokens(self, keys: Sequence[PromptKey]) -> list[int]:
+        """Return the tokens of each drawn prompt."""
+
+        def count() -> list[int]:
+            return [len(self._source.prompt(key).token_ids) for key in keys]
+
+        return await offload(self._raising_unusable, count)
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         return await offload(self._source.decode, token_ids)
@@ -94,6 +95,10 @@ class ObservedPrompts:
     def skipped(self) -> int:
         return self._source.skipped
 
+    @property
+    def overlaps(self) -> Mapping[str, int]:
+        return self._source.overlaps
+
     def _raising_unusable(self, work: Callable[[], T]) -> T:
         try:
             return work()
@@ -103,14 +108,37 @@ class ObservedPrompts:
 
 def open_prompts(spec: RLJobSpec, model_files: dict[str, bytes], scratch: Path) -> ObservedPrompts:
     """Open the job's prompts with the tokenizer in the model files. Blocks for seconds. Raises `PromptsNotUsable`."""
+    from rljob_runtime.data import open_prompts as open_data
     from rljob_runtime.data.errors import DataError
-    from rljob_runtime.data.prompts import open_prompts as open_data
+    from rljob_runtime.data.job_prompts import EvaluationData
 
-    problem = reference_problem(rules_of(spec.rewards))
+    problem = reference_problem(rules_of_sources(spec))
+    held_out = spec.data.held_out.fraction if spec.data.held_out is not None else None
+    evaluations = [
+        EvaluationData(
+            f"spec.evaluation[{number}]",
+            one.name,
+            one.prompts.own,
+            one.max_prompts,
+            _drawn(spec, one),
+            one.rewards is not None,
+        )
+        for number, one in enumerate(spec.evaluation)
+    ]
     try:
-        return ObservedPrompts(open_data(spec.data, model_files, scratch, problem), DataError)
+        opened = open_data(spec.data, model_files, scratch, problem, held_out, evaluations)
+        return ObservedPrompts(opened, DataError)
     except DataError as error:
         raise PromptsNotUsable(str(error)) from error
+
+
+def _drawn(spec: RLJobSpec, evaluation: Evaluation) -> tuple[str, ...]:
+    """Return the source of each prompt of an evaluation that asks held-out records."""
+    if evaluation.prompts.own is not None:
+        return ()
+    if evaluation.prompts.source is not None:
+        return (evaluation.prompts.source,) * evaluation.max_prompts
+    return shares_of(spec.data).sequence({}, evaluation.max_prompts)
 
 
 class LazyRewards:
@@ -130,7 +158,7 @@ class LazyRewards:
             return
         try:
             self._pool = await closing.enter_async_context(
-                RewardPool(rules_of(self._spec.rewards), reward_server=self._reward_server)
+                RewardPool(rules_of_sources(self._spec), reward_server=self._reward_server)
             )
         except (CannotSandbox, RewardsNotReady) as error:
             raise RewardsUnavailable(error.reason, str(error)) from error

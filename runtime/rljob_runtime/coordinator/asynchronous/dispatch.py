@@ -8,14 +8,16 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Collection
+from dataclasses import replace
 
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
+from rljob_runtime.coordinator.reporting.timeline import MOVES
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import GenerateRequest, PromptSource
-from rljob_runtime.protocols.trajectory import Lease, Sampling, TrajectoryKey, sample_seed
+from rljob_runtime.protocols.trajectory import Lease, TrajectoryKey, sample_seed
 from rljob_runtime.scheduling.async_groups import GroupTracker
 from rljob_runtime.scheduling.repack import Merge
 from rljob_runtime.scheduling.round_plan import Launch
@@ -42,6 +44,7 @@ class Dispatcher:
         self._receiver = receiver
         self._pool = pool
         self._stats = stats
+        self._timeline = context.reporter.timeline
 
     async def launch(self, launches: Collection[Launch]) -> None:
         """Record the leases and submit each response to the replica of its lease."""
@@ -61,6 +64,8 @@ class Dispatcher:
         moved = self._flight.begin_move(merge.source, merge.destination)
         log.info("%d responses move from %s to %s", len(moved), merge.source, merge.destination)
         self._stats.repacks += 1
+        message = f"{len(moved)} responses move from {merge.source} to {merge.destination}"
+        self._timeline.event("Repack", message, MOVES)
         # The attempts count as used from now on, also after a restart from the store.
         reserved = [(launch.key, Lease(merge.source, launch.lease.attempt)) for launch in moved]
         await self._store.do(lambda s: s.experience.launched(reserved))
@@ -87,9 +92,8 @@ class Dispatcher:
             key=key,
             attempt=launch.lease.attempt,
             prompt_token_ids=tuple(self._prompts.prompt(key.prompt).token_ids),
-            sampling=Sampling(
-                max_tokens=settings.max_response_tokens,
-                temperature=settings.temperature,
+            sampling=replace(
+                settings.sampling,
                 # The seed contains the attempt: a prompt that is drawn again must sample other tokens.
                 seed=sample_seed(settings.seed, launch.lease.attempt, key, self._flight.failures(key), len(prefix)),
                 stop_token_ids=self._prompts.stop_token_ids,

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from rljob_runtime.coordinator.asynchronous.dispatch import Dispatcher
@@ -19,6 +19,7 @@ from rljob_runtime.coordinator.asynchronous.repack import BusyReplica, RepackMon
 from rljob_runtime.coordinator.asynchronous.replica_weights import ReplicaWeights, WeightsLoaded
 from rljob_runtime.coordinator.asynchronous.restore import ready_groups, restore
 from rljob_runtime.coordinator.core.async_utils import Broken
+from rljob_runtime.coordinator.evaluation.evaluator import Evaluator
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPolled, ReplicaPool
@@ -26,8 +27,8 @@ from rljob_runtime.coordinator.generation.scoring import RewardReceived, RewardR
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
-from rljob_runtime.coordinator.store.async_store import KeptGroup
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.groups import KeptGroup
 from rljob_runtime.protocols import PromptSource, Replica, ReplicaReport
 from rljob_runtime.protocols.trajectory import Cursor, Lease, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.async_groups import JOB_ENDED, VERSION_GONE, GroupDone, GroupTracker
@@ -35,6 +36,8 @@ from rljob_runtime.scheduling.partial_responses import DeltaStatus
 from rljob_runtime.scheduling.repack import has_work, is_due
 from rljob_runtime.scheduling.replica_assignment import PromptQuota, ReplicaLimits, ReplicaState, assign
 from rljob_runtime.scheduling.round_plan import REWARD_FAILED, Launch, PromptOutcome, RestoredSample
+from rljob_runtime.scheduling.shares import allot, by_source
+from rljob_runtime.timeline.idle import BLOCKED, blocked_row
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +53,11 @@ Event = ReplicaPolled | Broken | WeightsLoaded | RewardReceived | _Reload | None
 class AsyncGeneration:
     """Generation of one job. `run` until cancelled. `on_change` is called when an update might find its groups."""
 
-    def __init__(self, context: CoordinatorContext, prompts: PromptSource, buffer: ExperienceBuffer) -> None:
+    def __init__(
+        self, context: CoordinatorContext, prompts: PromptSource, buffer: ExperienceBuffer, evaluator: Evaluator
+    ) -> None:
         settings = context.settings
+        self._evaluator = evaluator
         self._context = context
         self._prompts = prompts
         self.buffer = buffer
@@ -59,18 +65,20 @@ class AsyncGeneration:
         self.stats = GenerationStats()
         self.untrainable_groups: list[str] = []
         """Reasons of the groups filtered since the last group that became ready."""
+        self._filtered: Counter[str] = Counter()
+        """Groups of each source filtered since its last group that became ready."""
         self.on_change: Callable[[], None] = lambda: None
         self._blocked_seconds = 0.0
         self._requested = 0
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._receiver = TokenReceiver(self.stats)
-        self._observer = EngineObserver(context.fleet.tensor_parallel)
+        self._observer = EngineObserver(context.fleet.layout_of)
         post = self._inbox.put_nowait
         self._pool = ReplicaPool(context.fleet, context.term, settings, self._observer, post, context.fleet.available)
         self._dispatcher = Dispatcher(context, prompts, self.groups, self._receiver, self._pool, self.stats)
         self._weights = ReplicaWeights(context.fleet, context.term, post, buffer.knows)
-        self._scoring = RewardRequests(prompts, context.rewards, self.stats, post)
-        self._repack_monitor = RepackMonitor(settings, self._observer, self._receiver.partials, prompts)
+        self._scoring = RewardRequests(prompts, context.rewards, self.stats, post, context.reporter.timeline)
+        self._repack_monitor = RepackMonitor(settings, self._pool, self._receiver.partials, prompts)
         self._requeued: deque[PromptKey] = deque()
         self._cursor = Cursor()
         self._scores: list[tuple[TrajectoryKey, float]] = []
@@ -139,6 +147,7 @@ class AsyncGeneration:
                     await self._requeue_orphaned()
                     await self._dispatcher.launch(self.groups.launch(self._available()))
                     await self._assign()
+                    await self._launch_evaluations()
                     if is_due(self._weights_published, clock() - looked, self._context.settings.repack_seconds):
                         looked, self._weights_published = clock(), False
                         await self._repack()
@@ -176,9 +185,10 @@ class AsyncGeneration:
         for name in self._pool.names():
             self.groups.mark_replica_lost(name)
         await self._pool.abort([*running, *self.groups.drain_aborts()])
+        await self._evaluator.stop(self._pool)
         if self._ending:
             await self._requeue([*self.groups, *self.buffer.clear()], JOB_ENDED)
-        self._blocked = ()
+        self._set_blocked(())
         self._drained.set()
 
     # --- replicas ---
@@ -188,8 +198,9 @@ class AsyncGeneration:
         if not self._fleet_changed:
             return
         self._fleet_changed = False
-        for name in await self._pool.track(self.groups.attempts()):
+        for name in await self._pool.track(self.groups.attempts() | self._evaluator.void()):
             self.groups.mark_replica_lost(name)
+        self._evaluator.retain(self._pool)
         self._weights.track(replica for name in self._pool.names() if (replica := self._pool.replica(name)))
 
     def _available(self) -> dict[str, int]:
@@ -204,7 +215,7 @@ class AsyncGeneration:
         """Let idle replicas load their machine's newest weights, and replicas with the newest weights draw prompts."""
         holding, settings = self._weights.held_versions(), self._context.settings
         states = [
-            ReplicaState(name, holding.get(name), self._weights.next_version(name), self.groups.load(name))
+            ReplicaState(name, holding.get(name), self._weights.next_version(name), self._load(name))
             for name in self._pool.names(without=self._leaving)
         ]
         prompts, responses = settings.prompts_per_round, settings.responses_per_prompt
@@ -214,7 +225,37 @@ class AsyncGeneration:
             self._weights.load(load.replica, load.version)
         if assignment.draws:
             await self._draw(assignment.draws)
-        self._blocked = assignment.blocked
+        self._set_blocked(assignment.blocked)
+
+    def _set_blocked(self, blocked: Collection[str]) -> None:
+        timeline = self._context.reporter.timeline
+        for name in sorted({*self._blocked, *blocked}):
+            timeline.busy(blocked_row(name), BLOCKED, held=name in blocked)
+        self._blocked = blocked
+
+    def _load(self, name: str) -> int:
+        return self.groups.load(name) + self._evaluator.load(name)
+
+    async def _launch_evaluations(self) -> None:
+        """Start responses of evaluations on the replicas that hold their weights.
+
+        Engines are rarely idle in this mode. A decoding step takes hardly longer with some responses more.
+        """
+        version = self._evaluator.version
+        training = {name: self.groups.load(name) for name, held in self._available().items() if held == version}
+        await self._evaluator.launch(self._pool, training, urgent=True)
+
+    def holds(self, version: int) -> bool:
+        """Return whether a replica holds this version, or will load it from a relay when it is idle.
+
+        No replica loads a version that is published no more, whatever relays hold. A version that no relay holds may
+        not come any more, because the trainer may have gone on.
+        """
+        if version in self._weights.held_versions().values():
+            return True
+        fleet = self._context.fleet
+        in_relays = any(machine.complete_version == version for machine in fleet.joined.values())
+        return in_relays and fleet.weights.version == version
 
     @property
     def _to_begin(self) -> int:
@@ -245,8 +286,12 @@ class AsyncGeneration:
     async def _take_prompts(self, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
         """Return prompts and the cursor after them."""
         again = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
-        fresh, self._cursor = await self._prompts.take(self._cursor, count - len(again))
-        return (*again, *fresh), self._cursor
+        names, self._cursor = allot(self._context.settings.shares, self._cursor, count - len(again))
+        drawn: dict[str, Iterator[PromptKey]] = {}
+        for source, number in by_source(names).items():
+            keys, self._cursor = await self._prompts.take(self._cursor, number, source)
+            drawn[source] = iter(keys)
+        return (*again, *(next(drawn[source]) for source in names)), self._cursor
 
     async def _requeue_orphaned(self) -> None:
         """Requeue groups whose weights no replica can provide; newer weights will generate them."""
@@ -308,13 +353,14 @@ class AsyncGeneration:
                 self.stats.record(replica.name, report)
                 self._weights.record_version(replica, report.weight_version)
                 self._repack_monitor.record_stats(replica.name, report.stats)
+                report = await self._evaluator.collect(self._pool, replica.name, report)
                 await self._collect(replica, report)
             case Broken(error):
                 raise error
             case WeightsLoaded():
                 self._weights.finish_load(event)
-            case RewardReceived(response, None, by_response):
-                await self._reward_failed(response, by_response)
+            case RewardReceived(response, None, by_response, cause):
+                await self._reward_failed(response, by_response, cause)
             case RewardReceived(response, reward) if reward is not None:
                 if self.groups.scored(response.key, response.attempt, reward):
                     self._scores.append((response.key, reward))
@@ -330,6 +376,8 @@ class AsyncGeneration:
         for delta in report.deltas:
             lease = Lease(replica.name, delta.attempt)
             if self.groups.moving_to(delta.key) == lease and self.groups.commit_move(delta.key, lease):
+                # A move stores all received tokens: those of an ended response only together with its end.
+                await self._finish(finished)
                 await self._dispatcher.commit_move(delta.key, lease, delta.offset)
             status = self._receiver.accept(delta, lease, self.groups.lease(delta.key))
             if status is DeltaStatus.FINISHED and delta.finish_reason is not None:
@@ -344,14 +392,20 @@ class AsyncGeneration:
                 strays[delta.key] = Launch(delta.key, lease)
         if strays:
             await self._pool.abort(strays.values())
-        if finished:
-            tokens = self._receiver.drain_unsaved()
-            await self._context.store.do(lambda s: s.experience.finish(tokens, finished))
-            for response in finished:
-                self._repack_monitor.record_length(len(response.token_ids))
-                self._scoring.start(response)
+        await self._finish(finished)
 
-    async def _reward_failed(self, response: Response, by_response: bool) -> None:
+    async def _finish(self, finished: list[Response]) -> None:
+        """Store the ends of these responses, request their rewards, and clear the list."""
+        if not finished:
+            return
+        ended, tokens = tuple(finished), self._receiver.drain_unsaved()
+        finished.clear()
+        await self._context.store.do(lambda s: s.experience.finish(tokens, ended))
+        for response in ended:
+            self._repack_monitor.record_length(len(response.token_ids))
+            self._scoring.start(response)
+
+    async def _reward_failed(self, response: Response, by_response: bool, cause: str) -> None:
         """Abort the sample, never score it 0: it is generated again, or its group is filtered."""
         key = response.key
         if not self.groups.reward_failed(key, response.attempt, by_response):
@@ -361,7 +415,7 @@ class AsyncGeneration:
         failures = (
             self.groups.failures(key) if key.prompt in self.groups else self._context.settings.reward_failures + 1
         )
-        await self._context.store.do(lambda s: s.experience.restart(key, failures))
+        await self._context.store.do(lambda s: s.experience.restart(key, failures, cause))
 
     async def _settle(self) -> None:
         """Pass on the results of the last events: rewards to the store, groups to the buffer, aborts to replicas."""
@@ -381,6 +435,7 @@ class AsyncGeneration:
     async def _close_group(self, group: GroupDone) -> None:
         if group.reason is None:
             self.untrainable_groups.clear()
+            del self._filtered[group.prompt.source]
             self.buffer.add(group.prompt, group.version, group.rewards)
             return
         self.untrainable_groups.append(group.reason)
@@ -388,7 +443,14 @@ class AsyncGeneration:
         self.stats.unscored_groups += group.reason == REWARD_FAILED
         reason = group.reason
         await self._flush()
-        lost = await self._context.store.do(lambda s: s.experience.end([group.prompt], PromptOutcome.FILTERED, reason))
+        settings, source = self._context.settings, group.prompt.source
+        cursor = None
+        if settings.replaces(source, self._filtered[source]):
+            cursor = self._cursor = settings.shares.given_back(self._cursor, source)
+        self._filtered[source] += 1
+        lost = await self._context.store.do(
+            lambda s: s.experience.end([group.prompt], PromptOutcome.FILTERED, reason, cursor)
+        )
         self.stats.lost_tokens += lost
 
     async def _flush(self) -> None:

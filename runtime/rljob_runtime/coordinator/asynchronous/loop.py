@@ -13,9 +13,14 @@ from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceB
 from rljob_runtime.coordinator.asynchronous.generation import AsyncGeneration
 from rljob_runtime.coordinator.asynchronous.report import UpdateTimer, update_report
 from rljob_runtime.coordinator.control_plane.commands import BoundaryCommands
+from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.coordinator.core.errors import Interrupted, JobEnded
+from rljob_runtime.coordinator.evaluation.evaluator import Evaluator
+from rljob_runtime.coordinator.evaluation.stage import JOB_INTERRUPTED, WEIGHTS_GONE
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.reporting.group_metrics import with_group_metrics
+from rljob_runtime.coordinator.reporting.idle_metrics import round_activity, with_idle_shares
+from rljob_runtime.coordinator.reporting.timeline import ROUNDS, TRAINER
 from rljob_runtime.coordinator.reporting.totals import totals_after
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
@@ -30,10 +35,12 @@ LOOK_SECONDS = 1.0
 class AsyncLoop:
     """The `context.TrainingLoop` of `mode: Asynchronous`."""
 
-    def __init__(self, context: CoordinatorContext, commands: BoundaryCommands) -> None:
+    def __init__(self, context: CoordinatorContext, commands: BoundaryCommands, evaluator: Evaluator) -> None:
         settings = context.settings
         self._context = context
         self._commands = commands
+        self._evaluator = evaluator
+        evaluator.on_change = self.notify
         self._buffer = ExperienceBuffer(
             settings.sampler, settings.capacity, settings.prompts_per_round, settings.max_staleness, settings.seed
         )
@@ -59,12 +66,12 @@ class AsyncLoop:
 
     async def begin(self, boundary: Boundary, prompts: PromptSource) -> None:
         self._prompts = prompts
-        versions = await self._context.store.do(Store.versions)
+        versions = await self._context.store.do(lambda store: store.versions.used())
         if self.generation is None:
             self._buffer.set_versions(versions, boundary.step)
             if boundary.report is not None and boundary.report.capacity_prompts is not None:
                 self._buffer.restore_capacity(boundary.report.capacity_prompts)
-            self.generation = AsyncGeneration(self._context, prompts, self._buffer)
+            self.generation = AsyncGeneration(self._context, prompts, self._buffer, self._evaluator)
             self.generation.on_change = self._changed.set
             self._started.set()
         else:
@@ -74,7 +81,7 @@ class AsyncLoop:
         self._clock.start()
 
     async def has_uncommitted_update(self) -> bool:
-        boundary = await self._context.store.do(Store.boundary)
+        boundary = await self._context.store.do(lambda store: store.boundaries.newest())
         step = boundary.step + 1 if boundary is not None else 1
         return bool(await self._context.store.do(lambda s: s.experience.assigned(step)))
 
@@ -86,6 +93,56 @@ class AsyncLoop:
         if self.generation is not None:
             await self.generation.pause(for_good=True)
 
+    async def evaluate(self, boundary: Boundary) -> None:
+        assert self.generation is not None
+        if not self._evaluator.is_due(boundary.step, boundary.step):
+            return
+        version = await self._context.publisher.start_publishing(boundary.step)
+        self._buffer.published(version, boundary.step)
+        self.generation.request_groups(0)
+        await self._begin_evaluations(boundary.step, boundary.step)
+        await self._wait_for_evaluations(before_close=False)
+
+    # --- evaluations ---
+
+    async def _begin_evaluations(self, step: int, rounds: int) -> None:
+        """Begin the evaluations that are due after `step` of `rounds`: replicas generate them beside their groups."""
+        assert self._prompts is not None
+        assert self.generation is not None
+        versions = await self._context.store.do(lambda store: store.versions.used())
+        if (version := versions.current(step)) is not None:
+            await self._evaluator.begin(step, version, self._prompts, rounds)
+            self.generation.notify()
+
+    async def _wait_for_evaluations(self, before_close: bool) -> None:
+        """Wait until the evaluations under way have ended: newer weights would replace theirs.
+
+        `before_close`: an update is not closed. Then a pause of the job does not wait for them, and they are abandoned.
+        Raises `Interrupted`.
+        """
+        if not self._evaluator.active:
+            return
+        self._context.reporter.update(stage="Evaluating")
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        async with self._evaluator.waited_for():
+            while (version := self._evaluator.version) is not None:
+                self._changed.clear()
+                if not self._context.trainer.available or (self._commands.interrupted and not before_close):
+                    raise Interrupted
+                if self._commands.interrupted:
+                    await self._evaluator.abandon(JOB_INTERRUPTED)
+                elif self._holds(version):
+                    since = clock()
+                elif before_close and clock() - since > self._context.settings.join_patience:
+                    await self._evaluator.abandon(WEIGHTS_GONE)
+                await wait_for_event(self._changed, LOOK_SECONDS)
+                if not before_close:
+                    await self._apply_commands()
+
+    def _holds(self, version: int) -> bool:
+        return self.generation is not None and self.generation.holds(version)
+
     # --- an update ---
 
     async def advance(self, boundary: Boundary) -> Boundary:
@@ -96,14 +153,21 @@ class AsyncLoop:
             # Otherwise the trainer is ahead by an update that no coordinator recorded: it publishes that first.
             version = await publisher.start_publishing(boundary.step)
             self._buffer.published(version, boundary.step)
-        groups, stale = await self._groups(boundary)
+        await self._begin_evaluations(boundary.step, self._context.follower.rounds)
+        timeline = self._context.reporter.timeline
+        with timeline.during(ROUNDS, "wait for groups", round=step):
+            groups, stale = await self._groups(boundary)
         self._clock.waited()
         self._context.reporter.update(stage="Training")
         update = self._context.trainer.call(lambda trainer: trainer.train(self._context.term, step, groups))
-        trained = await self._context.trainer.lose_if_refused(update, f"step {step} was refused")
+        with timeline.during(ROUNDS, "training", round=step), timeline.during(TRAINER, "train", round=step):
+            trained = await self._context.trainer.lose_if_refused(update, f"step {step} was refused")
         self._clock.trained()
+        await self._wait_for_evaluations(before_close=True)
+        self._clock.exclude(self._evaluator.drain_waited())
         self._context.reporter.update(stage="Publishing")
-        version = await publisher.start_publishing(step)
+        with timeline.during(ROUNDS, "weight sync", round=step):
+            version = await publisher.start_publishing(step)
         self._buffer.published(version, step)
         self.generation.weights_published()
         return await self._close(boundary, groups, stale, trained, version)
@@ -203,9 +267,12 @@ class AsyncLoop:
         totals = totals_after(boundary.totals, measured, dropped * self._context.settings.responses_per_prompt)
         cursor = await self._context.store.do(lambda s: s.experience.cursor())
         risen = self._context.rewards.take_anchors()
+        timeline, replicas = self._context.reporter.timeline, tuple(self._context.fleet.available())
+        activity = round_activity(timeline, clock.span, replicas, synchronous=False)
 
         def close(store: Store) -> Boundary:
             report = with_group_metrics(measured, groups, store.reward_terms(trained.step))
+            report = with_idle_shares(report, activity)
             closed = Boundary(trained.step, cursor, totals, report)
             store.experience.close_update(closed, risen, stale)
             return closed
@@ -214,7 +281,7 @@ class AsyncLoop:
         report = closed.report or measured
         clock.start()
         self._context.notify_closed(report, trained)
-        first, last = await self._context.store.do(Store.reward_ends)
+        first, last = await self._context.store.do(lambda store: store.boundaries.reward_ends())
         self._context.reporter.event(
             stage="Generating",
             round=closed.step,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
+from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.protocols import EngineStats, PromptSource
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished, peak_kv_tokens
@@ -30,10 +30,10 @@ class BusyReplica:
 class RepackMonitor:
     """Repack input of one coordinator."""
 
-    def __init__(self, settings: Settings, watch: EngineObserver, partials: Partials, prompts: PromptSource) -> None:
+    def __init__(self, settings: Settings, pool: ReplicaPool, partials: Partials, prompts: PromptSource) -> None:
         self._rules = settings.repack
         self._most_tokens = settings.max_response_tokens
-        self._observer = watch
+        self._pool = pool
         self._partials = partials
         self._prompts = prompts
         self._lengths: deque[int] = deque(maxlen=REMEMBERED_LENGTHS)
@@ -57,7 +57,7 @@ class RepackMonitor:
         unfinished = {name: [self._unfinished(launch) for launch in held.running] for name, held in replicas.items()}
         loads = [self._load(name, held, unfinished[name], expected) for name, held in replicas.items()]
         self._before = {load.name: (load.tokens, self._lengths_of(replicas[load.name].running)) for load in loads}
-        speed = self._observer.engine_speed()
+        speed = self._pool.engine_speed()
         if speed is None:
             return ()
         return merges_that_pay(loads, self._rules, Tails(speed, expected, unfinished))
@@ -74,7 +74,7 @@ class RepackMonitor:
     def _load(self, name: str, held: BusyReplica, its: Sequence[Unfinished], expected: ExpectedLengths) -> ReplicaLoad:
         running = held.running
         stats, before = self._stats.get(name), self._before.get(name)
-        kv_tokens = self._observer.kv_tokens(name)
+        kv_tokens = self._pool.kv_tokens(name)
         return ReplicaLoad(
             name=name,
             version=held.version,

@@ -133,7 +133,8 @@ class ReplicaWeights:
     async def _load(self, replica: Replica, version: int, pause: float) -> None:
         await asyncio.sleep(pause)
         try:
-            loaded = await replica.load(self._term, version)
+            with self._fleet.timeline.during(replica.name, "load", version=version):
+                loaded = await replica.load(self._term, version)
         except PeerError as error:
             log.info("%s has not taken version %d: %s", replica.name, version, error)
             self._post(WeightsLoaded(replica, None, error))

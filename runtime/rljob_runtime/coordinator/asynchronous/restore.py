@@ -8,8 +8,8 @@ from statistics import pstdev
 from rljob_runtime.coordinator.asynchronous.experience_buffer import ReadyGroup
 from rljob_runtime.coordinator.generation.scoring import RewardRequests
 from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
-from rljob_runtime.coordinator.store.async_store import KeptGroup
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
+from rljob_runtime.coordinator.store.tables.groups import KeptGroup
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.async_groups import GroupTracker
 from rljob_runtime.scheduling.partial_responses import Partial

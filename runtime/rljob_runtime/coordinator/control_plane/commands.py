@@ -9,6 +9,7 @@ from rljob_runtime.coordinator.control_plane.target_follower import TargetFollow
 from rljob_runtime.coordinator.core.errors import Interrupted
 from rljob_runtime.coordinator.trainer.checkpoints import Checkpoints
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
+from rljob_runtime.scheduling.fleet_layout import RoundLayout
 
 
 class BoundaryCommands:
@@ -34,17 +35,19 @@ class BoundaryCommands:
         self.stopping = True
         self._follower.stop()
 
-    async def apply(self, kind: RoundKind | None, keep: Collection[str] = ()) -> None:
+    async def apply(
+        self, kind: RoundKind | None, keep: Collection[str] = (), layout: RoundLayout | None = None
+    ) -> RoundLayout | None:
         """Apply all commands at a boundary.
 
-        Machines that the target does not name leave, except those to `keep`. The others switch to the layout of a round
-        of this kind (None: there is no further round). Raises `Interrupted` after a stop, suspension or eviction.
+        `kind`, `keep` and `layout`: see `TargetFollower.apply_target`. Raises `Interrupted` after a stop, suspension or
+        eviction.
         """
         if self.stopping:
             raise Interrupted
         await self.apply_suspend()
         await self.apply_trainer_eviction()
-        await self._follower.apply_target(kind, keep)
+        return await self._follower.apply_target(kind, keep, layout)
 
     def forget_step(self) -> None:
         """Mark the trainer's step as unknown."""

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from typing import Any
 
-from rljob_api import RLJob, load
-from rljob_api.last_accepted import accepted_job
+from rljob_api import RLJob
+from rljob_api.last_accepted import running_job
 from rljob_api.status import RuntimeStatus
 from rljob_kube.resources import RLJOB
 from rljob_runtime.coordinator.control_plane.pod_client import ApiClient
@@ -51,7 +51,7 @@ class KubernetesControlPlane:
         The spec is the last one that the operator accepted.
         """
         newest = self._newest or await self._read()
-        return Job(accepted_job(newest) or load(newest), newest["metadata"]["resourceVersion"])
+        return Job(running_job(newest), newest["metadata"]["resourceVersion"])
 
     async def wait_changed(self, seconds: float) -> None:
         """See `protocols.ControlPlane`."""

@@ -14,6 +14,7 @@ from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import ControlPlane, PeerError
+from rljob_runtime.scheduling.fleet_layout import RoundLayout
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -112,31 +113,44 @@ class TargetFollower:
             self._updated.clear()
             await self._updated.wait()
 
-    def expect_rounds(self, kind: RoundKind) -> None:
-        """Set the engine layout for machines that join before the next round, which is of this kind."""
-        self._fleet.layouts.set_target(*_layout(self.target, kind))
+    def expect_rounds(self, kind: RoundKind, layout: RoundLayout | None) -> None:
+        """Set the engine layout for machines that join before the next round, which is of this kind.
+
+        `layout`: that of the open round, which goes on in it if it began at the target's size.
+        """
+        target, requested = _layout(self.target, kind)
+        self._fleet.layouts.set_target(self._kept(layout, target) or target, requested)
+
+    def _kept(self, layout: RoundLayout | None, target: RoundLayout) -> RoundLayout | None:
+        return layout.kept(target.size, self._fleet.tensor_parallel_sizes) if layout is not None else None
 
     @property
     def leaving(self) -> frozenset[str]:
         """Members that the target does not name."""
         return frozenset(self._fleet.members) - frozenset(self.target.machines)
 
-    async def apply_target(self, kind: RoundKind | None, keep: Collection[str] = ()) -> None:
+    async def apply_target(
+        self, kind: RoundKind | None, keep: Collection[str] = (), layout: RoundLayout | None = None
+    ) -> RoundLayout | None:
         """Apply the target at a boundary, and report it as applied.
 
         Machines that it does not name leave, except those to `keep`. The others switch to the layout of a round of this
-        kind (None: there is no further round).
+        kind (None: there is no further round). `layout`: that of an open round. It is returned if the round goes on in
+        it, because it began at the target's size.
         """
-        target = self.target
+        target, kept = self.target, None
         gone = await self._fleet.remove(self.leaving - frozenset(keep))
         if kind is not None:
-            await self._fleet.weights.switch_layout(*_layout(target, kind))
+            wanted, requested = _layout(target, kind)
+            kept = self._kept(layout, wanted)
+            await self._fleet.weights.switch_layout(kept or wanted, requested)
         drained = tuple(
             sorted((set(self._reporter.draft.drained) & self._member_names() | set(gone)) - set(target.machines))
         )
         if target.revision != self._reporter.draft.applied or drained != self._reporter.draft.drained:
             self._reporter.event(**self._in_force(target), drained=drained)
         self._reporter.update(rounds=self.rounds)
+        return kept
 
     def _in_force(self, target: Target) -> dict[str, int | None]:
         """Return the status fields of an applied target. Its round stays the one at which it was applied first."""
@@ -190,7 +204,8 @@ class TargetFollower:
         self._updated.set()
 
 
-def _layout(target: Target, kind: RoundKind) -> tuple[int, frozenset[int]]:
-    """Return the tensor parallel size in rounds of this kind, and all sizes of the target."""
+def _layout(target: Target, kind: RoundKind) -> tuple[RoundLayout, frozenset[int]]:
+    """Return the layout at the start of rounds of this kind, and all sizes of the target."""
     sizes = target.tensor_parallel
-    return sizes.short if kind is RoundKind.SHORT else sizes.long, frozenset({sizes.short, sizes.long})
+    size = sizes.short if kind is RoundKind.SHORT else sizes.long
+    return RoundLayout(size), frozenset({sizes.short, sizes.long})

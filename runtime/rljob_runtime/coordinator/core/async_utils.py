@@ -7,7 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -71,6 +71,12 @@ async def alongside(work: Coroutine[Any, Any, T], *needed: Coroutine[Any, Any, N
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Apart(Protocol):
+    """Runs work that may block, outside of the event loop; `in_daemon_thread` does it in a thread."""
+
+    async def __call__(self, work: Callable[[], T], name: str) -> T: ...
 
 
 async def in_daemon_thread(work: Callable[[], T], name: str) -> T:

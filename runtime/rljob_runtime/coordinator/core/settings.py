@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, replace
 
 from rljob_api import RLJob
+from rljob_api.evaluation import Evaluation
 from rljob_api.rules_algorithm import MAX_RESPONSES_PER_ROUND
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec_resources import KeepBest
 from rljob_api.spec_training import AUTO, Mode, Sampler
+from rljob_runtime.protocols.trajectory import Sampling
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
 from rljob_runtime.scheduling.backoff import Backoff
 from rljob_runtime.scheduling.experience_buffer import BufferLimits
 from rljob_runtime.scheduling.lending.policy import LoanOutcome, LoanRules
@@ -16,6 +23,7 @@ from rljob_runtime.scheduling.round_plan import RoundRules, RoundShape
 from rljob_runtime.scheduling.round_planner.planner import FIRST_RESPONSES
 from rljob_runtime.scheduling.round_planner.plans import PLAIN, CandidatePlans, candidate_plans
 from rljob_runtime.scheduling.round_planner.round_history import REACH, WINDOW
+from rljob_runtime.scheduling.shares import ONE_SOURCE, Shares, shares_of
 from rljob_runtime.scheduling.tail_batching import Factors, ceil_product
 
 STREAM_TOKENS = 1 << 16
@@ -38,6 +46,21 @@ def lending_rules(job: RLJob) -> LoanRules | LoanOutcome | None:
     return LoanRules(stream.min_completed, stream.max_completed)
 
 
+def switch_rules(spec: RLJobSpec) -> SwitchRules | None:
+    """Return when machines of this job switch their tensor parallel size inside a round; None for never."""
+    adaptive = spec.adaptive_tensor_parallel
+    if not spec.switch_sizes:
+        return None
+    sizes, state = frozenset(spec.switch_sizes), State(adaptive.state.value)
+    return SwitchRules(sizes, adaptive.min_gain, adaptive.max_switches, state)
+
+
+def sampling_of(spec: RLJobSpec) -> Sampling:
+    """Return how the rollouts of training draw tokens, without seed and stop tokens."""
+    data, chosen = spec.data, spec.algorithm.sampling.model_dump()
+    return Sampling(max_tokens=data.max_response_tokens, stop_strings=data.stop_strings, **chosen)
+
+
 def rounds_kept(spec: RLJobSpec) -> int:
     """Return how many rounds the store keeps.
 
@@ -47,6 +70,45 @@ def rounds_kept(spec: RLJobSpec) -> int:
     return max(spec.store.keep_rounds, checkpoints, REACH + WINDOW)
 
 
+def _digest(evaluation: Evaluation, sampling: Sampling, spec: RLJobSpec) -> str:
+    parts = (
+        evaluation.prompts.to_dict(),
+        evaluation.rewards,
+        [reward.to_dict() for reward in spec.rewards],
+        spec.data.to_dict(),
+        asdict(sampling),
+    )
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """Settings of one evaluation. `sampling` has no seed: each response has its own."""
+
+    name: str
+    every_rounds: int
+    responses_per_prompt: int
+    sampling: Sampling
+    pass_reward: float = 1.0
+    digest: str = ""
+    """Of everything that a response and its reward depend on. Responses under another digest do not count."""
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, spec: RLJobSpec) -> EvaluationSettings:
+        """Return the settings of an evaluation. Absent ones are those of training."""
+        own = evaluation.sampling
+        training, drawn = sampling_of(spec), own.over(spec.algorithm.sampling).model_dump()
+        sampling = replace(training, max_tokens=own.max_response_tokens or training.max_tokens, **drawn)
+        return cls(
+            evaluation.name,
+            evaluation.every_rounds,
+            evaluation.responses_per_prompt,
+            sampling,
+            evaluation.pass_reward,
+            _digest(evaluation, sampling, spec),
+        )
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of one coordinator. Times are in seconds."""
@@ -54,7 +116,8 @@ class Settings:
     prompts_per_round: int
     responses_per_prompt: int
     max_response_tokens: int
-    temperature: float
+    sampling: Sampling
+    """How tokens of rollouts are drawn; a launch adds its seed and the stop tokens."""
     seed: int
     trainer_replicas: int
     workers_per_trainer: float
@@ -67,6 +130,8 @@ class Settings:
     rebuild_timeout: float
 
     mode: Mode = Mode.ON_POLICY
+    shares: Shares = ONE_SOURCE
+    """The prompt sources and their shares."""
     sampler: Sampler = Sampler.FIFO
     """Asynchronous: which ready groups an update takes."""
     capacity: BufferLimits = field(default_factory=lambda: BufferLimits(0, 0, 0))
@@ -80,6 +145,8 @@ class Settings:
     """The spec's tensor parallel size."""
     tensor_parallel_sizes: tuple[int, ...] = (1,)
     """All sizes that the target may contain."""
+    switch_rules: SwitchRules | None = None
+    """When machines switch their size inside a round; None for never."""
     slots: int = 1
     """Accelerators of a machine, or the threads that stand in for them."""
     machines: range = range(0)
@@ -97,6 +164,10 @@ class Settings:
     paper's Table 4; no spec sets it."""
     lending: LoanRules | LoanOutcome | None = None
     """When rollout machines are loaned in a plan that streams, or why they never are. None: no plan streams."""
+    evaluations: tuple[EvaluationSettings, ...] = ()
+    """The evaluations of the job."""
+    keep_best: KeepBest | None = None
+    """Which evaluation decides which model is the best; None: no model is kept."""
     join_tries: int = 3
     """Tries to find or make the actors of a machine before it is suspected as `NotJoined`."""
     poll_wait: float = 0.5
@@ -126,6 +197,10 @@ class Settings:
         """Asynchronous: consecutive untrainable groups after which the job fails."""
         return ceil_product(self.max_prompt_factor or 1.0, self.max_rounds_without_group * self.prompts_per_round)
 
+    def replaces(self, source: str, filtered: int) -> bool:
+        """Asynchronous: whether a filtered group is replaced from its source. See `Shares.replaces`."""
+        return self.shares.replaces(source, filtered, self.prompts_per_round, self.max_prompt_factor or 1.0)
+
     def rules(self, shape: RoundShape) -> RoundRules:
         """Return when a round of this shape filters groups, and how many prompts it may draw."""
         most = self.max_rounds_without_group * shape.prompts
@@ -139,12 +214,12 @@ class Settings:
     def of(cls, job: RLJob) -> Settings:
         """Return the settings of a job."""
         spec = job.spec
-        sampling = spec.algorithm.dynamic_sampling
+        dynamic = spec.algorithm.dynamic_sampling
         return cls(
             prompts_per_round=spec.algorithm.prompts_per_round,
             responses_per_prompt=spec.algorithm.responses_per_prompt,
             max_response_tokens=spec.data.max_response_tokens,
-            temperature=spec.algorithm.temperature,
+            sampling=sampling_of(spec),
             seed=spec.data.seed,
             trainer_replicas=spec.trainer.replicas,
             workers_per_trainer=spec.trainer.ranks / max(1, spec.rollout.accelerators_per_machine),
@@ -155,6 +230,7 @@ class Settings:
             heartbeat=spec.relay.heartbeat_seconds,
             rebuild_timeout=spec.relay.rebuild_timeout_seconds,
             mode=spec.mode,
+            shares=shares_of(spec.data),
             sampler=spec.experience.sampler,
             capacity=BufferLimits.of(spec.algorithm.prompts_per_round, spec.experience.max_prompts),
             max_staleness=spec.experience.max_staleness,
@@ -162,11 +238,14 @@ class Settings:
             repack_seconds=spec.repack.interval_seconds,
             tensor_parallel=spec.rollout.tensor_parallel_size,
             tensor_parallel_sizes=spec.rollout.tensor_parallel_sizes,
+            switch_rules=switch_rules(spec),
             slots=spec.rollout.slots,
             machines=range(spec.rollout.smallest, spec.rollout.largest + 1),
             choices=_choices(spec),
-            max_prompt_factor=sampling.max_prompt_factor if sampling.enabled else None,
+            max_prompt_factor=dynamic.max_prompt_factor if dynamic.enabled else None,
             lending=lending_rules(job),
+            evaluations=tuple(EvaluationSettings.of(one, spec) for one in spec.evaluation),
+            keep_best=spec.checkpoint.keep_best,
         )
 
 

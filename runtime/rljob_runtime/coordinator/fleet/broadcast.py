@@ -77,11 +77,12 @@ class Broadcast:
             if not chained or not self._all_members(chained):
                 # The last member may have left during the update of the chain.
                 continue
+            began = clock()
             if force or chained[0].complete_version != version:
                 is_new = all(machine.complete_version != version for machine in chained)
                 await push(version, chain)
                 force, pushed = False, clock() if is_new else None
-            if await self._wait_until_complete(chained, version, requested):
+            if await self._wait_until_complete(chained, version, requested, began):
                 self.seconds = clock() - pushed if pushed is not None else self.seconds
                 break
         return [machine for machine in chained if self._fleet.is_member(machine)]
@@ -133,9 +134,9 @@ class Broadcast:
             machine.adopted_chain = revision
 
     async def _wait_until_complete(
-        self, chained: Sequence[RolloutMachine], version: int, requested: Callable[[], bool]
+        self, chained: Sequence[RolloutMachine], version: int, requested: Callable[[], bool], began: float
     ) -> bool:
-        """Wait until the relays of these machines hold `version`.
+        """Wait until the relays of these machines hold `version`, which is on its way since `began`.
 
         Returns False if the version is not requested any more, or a machine left or stalled: then the chain has to be
         updated, because the machine may have joined again meanwhile.
@@ -148,6 +149,9 @@ class Broadcast:
                 return True
             counts = [machine.chunks_received for machine in pending]
             await asyncio.gather(*(machine.run_unless_left(self._fleet.check(machine)) for machine in pending))
+            for machine in pending:
+                if machine.complete_version == version:
+                    self._fleet.timeline.span(f"{machine.name}/relay", "receive", began, version=version)
             now = clock()
             received = [machine.chunks_received for machine in pending]
             if counts != received or any(machine.complete_version == version for machine in pending):

@@ -23,6 +23,7 @@ from rljob_runtime.coordinator.fleet.layouts import Layouts
 from rljob_runtime.coordinator.fleet.machine import SLEEPING, RolloutMachine, machine_of
 from rljob_runtime.coordinator.fleet.weights import FleetWeights
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
+from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.protocols import Backend, PeerError, Refused, Replica, StaleTerm
 from rljob_runtime.scheduling.fault_detection.machine_loss import SILENT, suggests_broken_machine
 from rljob_runtime.scheduling.fault_detection.stall_detection import RestartHistory
@@ -63,6 +64,11 @@ class Fleet:
         return self._joined
 
     @property
+    def timeline(self) -> Timeline:
+        """Where intervals are recorded."""
+        return self._reporter.timeline
+
+    @property
     def machines(self) -> tuple[str, ...]:
         """Names of the machines that have joined."""
         return tuple(sorted(self._joined))
@@ -78,10 +84,20 @@ class Fleet:
         sizes = (one.tensor_parallel for one in self._joined.values() if one.tensor_parallel != SLEEPING)
         return layout_of_most(sizes, self.layouts.target)
 
+    def layout_of(self, replica: str) -> int:
+        """Return the layout of a replica's machine; `SLEEPING` if it is no member."""
+        machine = self._joined.get(machine_of(replica))
+        return machine.tensor_parallel if machine is not None else SLEEPING
+
     @property
     def unable_to_start(self) -> bool:
         """Whether no machine of the job can start an engine: see `Layouts.unable_to_start`."""
         return self.layouts.unable_to_start(self.members)
+
+    @property
+    def tensor_parallel_sizes(self) -> Sequence[int]:
+        """The sizes that the spec allows."""
+        return self._settings.tensor_parallel_sizes
 
     def available(self) -> dict[str, Replica]:
         """Return the replicas by name, whatever weights they hold."""
@@ -129,6 +145,7 @@ class Fleet:
         self._absent.clear(name)
         self._report_generating()
         log.info("machine %s: %s", name, reason)
+        self.timeline.event("MachineLeft", f"{name}: {reason.lower()}", f"{name}/machine")
         self.on_change()
 
     async def remove(self, names: Collection[str]) -> tuple[str, ...]:
@@ -184,6 +201,7 @@ class Fleet:
         self._former.pop(name, None)
         self._absent.clear(name)
         self._joined[name] = machine
+        self.timeline.event("MachineJoined", f"{name}, incarnation {machine.member.incarnation}", f"{name}/machine")
         self.run_in_background(machine.release_worker(self._term))
         self.weights.request()
 
@@ -217,12 +235,13 @@ class Fleet:
         if machine is None:
             return
         log.warning("machine %s lost: %s %s", name, reason, detail)
+        self.timeline.event("MachineLost", f"{name}: {reason} {detail}".rstrip(), f"{name}/machine")
         now, incarnation = asyncio.get_running_loop().time(), machine.member.incarnation
         broken = suggests_broken_machine(reason, isinstance(detail, Refused))
         if broken and self._restarts.record(name, incarnation, now):
             log.warning("machine %s keeps failing: it was restarted in place within the restart window", name)
             reason = KEEPS_FAILING
-        self.layouts.forget_refusals(name)
+        self.layouts.processes_ended(name)
         self._detector.suspect(machine.member, reason, machine.address)
         machine.loss_reason = reason
         machine.left.set()
@@ -266,12 +285,14 @@ class Fleet:
 
     def start_loan(self, machine: RolloutMachine) -> None:
         """Loan a machine to its gradient worker."""
+        self.timeline.busy(f"{machine.name}/worker", "loan", held=True)
         if machine.loan_accelerators():
             self.on_change()
 
     def end_loan(self, machine: RolloutMachine, reload: bool) -> None:
         """End the loan of a machine. With `reload` it loads the current version now, else it waits for the next."""
         machine.loaned = False
+        self.timeline.busy(f"{machine.name}/worker", "loan", held=False)
         if reload and machine.loaded_version is None:
             self.weights.request()
 

@@ -1,4 +1,4 @@
-"""Engine layouts: the tensor parallel size that the machines shall have, and how each machine gets it.
+"""Engine layouts: the tensor parallel size that each machine shall have, and how the machine gets it.
 
 A change takes two rounds of calls. First every engine slot in another layout releases its accelerators. Then the
 leading slots start their engines on them.
@@ -18,6 +18,7 @@ from rljob_runtime.coordinator.fleet.machine import SLEEPING, release_accelerato
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.protocols import MachinePeers, Refused, Replica, StaleTerm
+from rljob_runtime.scheduling.fleet_layout import RoundLayout
 from rljob_runtime.scheduling.layout_refusals import MIN_REFUSALS, LayoutRefusals, refused_again
 
 log = logging.getLogger(__name__)
@@ -48,29 +49,55 @@ def check_layouts(model_files: Mapping[str, bytes], sizes: Sequence[int]) -> Non
 class Layouts:
     """The target layout of a fleet and the machines that refuse it.
 
-    `target` is the tensor parallel size now. `default` is the spec's, for a machine that refuses the target. A machine
-    is unable to start only if its refusals span `patience` seconds.
+    `target` is the tensor parallel size now, except of machines that switched inside the round. `default` is the
+    spec's, for a machine that refuses the target. A machine is unable to start only if its refusals span `patience`
+    seconds.
     """
 
     def __init__(self, term: int, default: int, reporter: Reporter, patience: float) -> None:
         self.target = self._default = default
         self._requested: Collection[int] = (default,)
+        self._switched: dict[str, int] = {}
         self._term = term
         self._reporter = reporter
         self._patience = patience
         self._members: frozenset[str] = frozenset()
         self._refused: defaultdict[str, dict[int, str]] = defaultdict(dict)
         self._unable: dict[str, LayoutRefusals] = {}
-        self._seconds = 0.0
+        self._seconds: dict[str, float] = {}
+        """Of the last switch of each machine."""
+        self._parts: dict[str, dict[str, float]] = {}
+        self._built: defaultdict[str, set[int]] = defaultdict(set)
+        """Sizes that each machine's present processes have engines of."""
 
-    def set_target(self, tensor_parallel: int, requested: Collection[int]) -> None:
+    @property
+    def switched(self) -> Mapping[str, int]:
+        """The machines whose size is not the target, because they switched inside the round."""
+        return self._switched
+
+    def set_target(self, layout: RoundLayout, requested: Collection[int]) -> None:
         """Set the layout from now on. `requested`: all sizes of the operator's target; refusing one is a problem."""
-        self.target, self._requested = tensor_parallel, requested
+        self.target, self._requested, self._switched = layout.size, requested, dict(layout.machines)
         self._report()
 
-    def is_target(self, tensor_parallel: int, requested: Collection[int]) -> bool:
+    def is_target(self, layout: RoundLayout, requested: Collection[int]) -> bool:
         """Return whether `set_target` would change nothing."""
-        return (self.target, frozenset(self._requested)) == (tensor_parallel, frozenset(requested))
+        present = RoundLayout(self.target, self._switched)
+        return (present, frozenset(self._requested)) == (layout, frozenset(requested))
+
+    def target_of(self, machine: str) -> int:
+        """Return the size that a machine shall have."""
+        return self._switched.get(machine, self.target)
+
+    def set_size(self, machine: str, tensor_parallel: int) -> None:
+        """Set the size of one machine, until the next target or until its processes end."""
+        self._switched.pop(machine, None)
+        if tensor_parallel != self.target:
+            self._switched[machine] = tensor_parallel
+
+    def refused(self, machine: str) -> Collection[int]:
+        """Return the sizes in which the machine's present processes did not start an engine."""
+        return self._refused[machine].keys() if machine in self._refused else ()
 
     def set_members(self, machines: Collection[str]) -> None:
         """Set the machines of the operator's target. One that has not joined yet may be able to start."""
@@ -83,22 +110,32 @@ class Layouts:
         """
         if tensor_parallel == SLEEPING:
             return True
-        return tensor_parallel != self.target and self.target not in self._refused[machine]
+        target = self.target_of(machine)
+        return tensor_parallel != target and target not in self._refused[machine]
 
     def drain_seconds(self) -> float:
         """Return the duration of the slowest switch since the last call."""
-        seconds, self._seconds = self._seconds, 0.0
+        seconds, self._seconds = max(self._seconds.values(), default=0.0), {}
         return seconds
 
-    def forget_refusals(self, machine: str) -> None:
-        """Forget what a machine refused: its processes have ended."""
+    def drain_parts(self, machine: str) -> dict[str, float]:
+        """Return the seconds of each part of a machine's last switch, which is no switch of a boundary.
+
+        `build` is in place of `start` if the machine had no engines of the size."""
+        self._seconds.pop(machine, None)
+        return self._parts.pop(machine, {})
+
+    def processes_ended(self, machine: str) -> None:
+        """Forget what a machine refused, and that it switched: new processes start in the target."""
+        self._switched.pop(machine, None)
+        self._built.pop(machine, None)
         if self._refused.pop(machine, None):
             self._report()
 
     def remove(self, machine: str) -> None:
         """Forget a machine whose pod was deleted: the next one of its name may be able to start."""
         self._unable.pop(machine, None)
-        self.forget_refusals(machine)
+        self.processes_ended(machine)
         self._report()
 
     def unable_to_start(self, machines: Collection[str]) -> bool:
@@ -135,7 +172,8 @@ class Layouts:
             raise
         finally:
             if before is not None:
-                self._seconds = max(self._seconds, clock() - since)
+                name = machine.member.machine
+                self._seconds[name] = max(self._seconds.get(name, 0.0), clock() - since)
             self._report()
 
     def _record_failure(self, name: str, now: float, error: Refused) -> None:
@@ -143,7 +181,8 @@ class Layouts:
         self._unable[name] = refused_again(self._unable.get(name), now, reason)
 
     async def _apply(self, machine: MachinePeers, fallback: int) -> tuple[int, tuple[Replica, ...]]:
-        name, target = machine.member.machine, self.target
+        name = machine.member.machine
+        target = self.target_of(name)
         try:
             return target, await self._switch(machine, target)
         except StaleTerm:
@@ -153,13 +192,19 @@ class Layouts:
                 raise
             log.warning("%s refused tensor parallel size %d: %s", name, target, error)
             replicas = await self._switch(machine, fallback)
+            self.set_size(name, fallback if name in self._switched else self.target)
             self._refused[name][target] = f"{name} keeps tensor parallel size {fallback}, not {target}: {error}"
             return fallback, replicas
 
     async def _switch(self, machine: MachinePeers, tensor_parallel: int) -> tuple[Replica, ...]:
-        leading = machine.leading(tensor_parallel)
+        leading, clock = machine.leading(tensor_parallel), asyncio.get_running_loop().time
+        name, began = machine.member.machine, clock()
         await asyncio.gather(*(one.release_accelerators(self._term, tensor_parallel) for one in machine.replicas))
+        released = clock()
         await asyncio.gather(*(one.switch_layout(self._term, tensor_parallel) for one in leading))
+        start = "start" if tensor_parallel in self._built[name] else "build"
+        self._parts[name] = {"release": released - began, start: clock() - released}
+        self._built[name].add(tensor_parallel)
         return leading
 
     def _report(self) -> None:

@@ -59,6 +59,8 @@ class RolloutMachine:
     loaned: bool = False
     """Whether its gradient worker uses the accelerators. The layout does not change meanwhile."""
     left: asyncio.Event = field(default_factory=asyncio.Event)
+    changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while its layout changes or its replicas load."""
 
     @property
     def member(self) -> Member:

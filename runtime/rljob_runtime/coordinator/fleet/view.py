@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from rljob_runtime.coordinator.fleet.machine import RolloutMachine
+from rljob_runtime.coordinator.reporting.timeline import Timeline
 
 
 class FleetView(Protocol):
@@ -14,6 +15,11 @@ class FleetView(Protocol):
     @property
     def joined(self) -> Mapping[str, RolloutMachine]:
         """The machines that have joined, by name."""
+        ...
+
+    @property
+    def timeline(self) -> Timeline:
+        """Where intervals are recorded."""
         ...
 
     def is_member(self, machine: RolloutMachine) -> bool:

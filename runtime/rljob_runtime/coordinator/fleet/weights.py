@@ -18,6 +18,7 @@ from rljob_runtime.coordinator.fleet.layouts import Layouts
 from rljob_runtime.coordinator.fleet.machine import RolloutMachine, loss_reason_for
 from rljob_runtime.coordinator.fleet.view import FleetView
 from rljob_runtime.protocols import PeerError, Replica, StaleTerm, WrongVersion
+from rljob_runtime.scheduling.fleet_layout import RoundLayout
 
 log = logging.getLogger(__name__)
 
@@ -144,6 +145,10 @@ class FleetWeights:
         self.version, self.no_source = None, False
 
     async def _load(self, machine: RolloutMachine, version: int) -> None:
+        async with machine.changing:
+            await self._load_alone(machine, version)
+
+    async def _load_alone(self, machine: RolloutMachine, version: int) -> None:
         if machine.loaned:
             return
         # A machine that joined during a layout switch has the former layout.
@@ -151,7 +156,7 @@ class FleetWeights:
         if machine.loaded_version == version or not self._fleet.is_member(machine):
             return
         try:
-            loaded = set(await asyncio.gather(*(one.load(self._term, version) for one in machine.replicas)))
+            loaded = set(await asyncio.gather(*(self._load_replica(one, version) for one in machine.replicas)))
             if loaded - {version}:
                 raise WrongVersion(f"version {version} was requested, loaded are {sorted(loaded)}")
         except StaleTerm:
@@ -162,9 +167,13 @@ class FleetWeights:
             machine.loaded_version = version
             self._detector.record_success(machine.name)
 
+    async def _load_replica(self, replica: Replica, version: int) -> int:
+        with self._fleet.timeline.during(replica.name, "load", version=version):
+            return await replica.load(self._term, version)
+
     # --- layouts ---
 
-    async def switch_layout(self, tensor_parallel: int, requested: Collection[int]) -> None:
+    async def switch_layout(self, layout: RoundLayout, requested: Collection[int]) -> None:
         """Switch all machines to this layout. No replica generates meanwhile, and all weights have to be loaded again.
 
         Machines that refuse keep their layout, machines that fail are marked lost. `requested`: see
@@ -172,12 +181,35 @@ class FleetWeights:
         """
         joined = self._fleet.joined
         needed = any(self._layouts.needs_switch(one.name, one.tensor_parallel) for one in joined.values())
-        if self._layouts.is_target(tensor_parallel, requested) and not needed:
+        if self._layouts.is_target(layout, requested) and not needed:
             return
         async with self._changing:
-            self._layouts.set_target(tensor_parallel, requested)
-            await asyncio.gather(*(one.run_unless_left(self._apply_layout(one)) for one in list(joined.values())))
+            self._layouts.set_target(layout, requested)
+            await asyncio.gather(*(one.run_unless_left(self._change_layout(one)) for one in list(joined.values())))
         self._fleet.notify()
+
+    async def relayout(self, machine: RolloutMachine, tensor_parallel: int) -> dict[str, float]:
+        """Switch one machine inside a round and load the current version, while others generate.
+
+        Its responses must have been stopped. A machine that refuses keeps its layout, one that fails is marked lost.
+        Returns the seconds of each part.
+        """
+        clock = asyncio.get_running_loop().time
+        async with machine.changing:
+            if not self._fleet.is_member(machine):
+                return {}
+            self._layouts.set_size(machine.name, tensor_parallel)
+            await machine.run_unless_left(self._apply_layout(machine))
+            seconds, since = self._layouts.drain_parts(machine.name), clock()
+            if (version := self.version) is not None and self._fleet.is_member(machine):
+                await machine.run_unless_left(self._load_alone(machine, version))
+                seconds["load"] = clock() - since
+        self._fleet.notify()
+        return seconds
+
+    async def _change_layout(self, machine: RolloutMachine) -> None:
+        async with machine.changing:
+            await self._apply_layout(machine)
 
     async def _apply_layout(self, machine: RolloutMachine) -> None:
         if not self._layouts.needs_switch(machine.name, machine.tensor_parallel):
@@ -187,9 +219,10 @@ class FleetWeights:
         machine.replicas = ()
         self._fleet.notify()
         try:
-            machine.tensor_parallel, machine.replicas = await self._layouts.apply(
-                machine.peers, machine.tensor_parallel
-            )
+            with self._fleet.timeline.during(f"{machine.name}/machine", "switch layout"):
+                machine.tensor_parallel, machine.replicas = await self._layouts.apply(
+                    machine.peers, machine.tensor_parallel
+                )
         except StaleTerm:
             raise
         except PeerError as error:

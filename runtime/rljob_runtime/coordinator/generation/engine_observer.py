@@ -1,20 +1,23 @@
 """Engine observer: samples of the engines' speed from the polls of a round.
 
-It sends no request of its own. `perf_model.observed_speed` fits a latency model to the samples.
+It sends no request of its own. `perf_model.observed_speed` fits a latency model to the samples. Samples of two layouts
+are never fitted together: a wider engine has another latency model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import ceil
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned, fit_latency, same_batch
+from rljob_runtime.coordinator.fleet.machine import SLEEPING
+from rljob_runtime.coordinator.generation.observed_engines import engine_speed
+from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned, same_batch
 from rljob_runtime.protocols import EngineStats, GenerateRequest, ReplicaReport
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 
 MAX_SAMPLES = 256
-"""Number of samples above which they are binned."""
+"""Number of samples of a layout above which they are binned."""
 ROUNDS_KEPT = 4
 """Number of earlier rounds that `engine_speed` considers."""
 
@@ -26,44 +29,93 @@ class _Observation:
     time: float
     boot: str
     stats: EngineStats
+    tensor_parallel: int
     starting: int = 0
     """Prompt tokens of the last launch, until the engine has admitted all of it."""
 
 
-class EngineObserver:
-    """The observations of one round, of engines with `tensor_parallel` accelerators. Times are the event loop's."""
+@dataclass
+class _LayoutObservations:
+    """The observations of the engines of one tensor parallel size, and their speed in earlier rounds."""
 
-    def __init__(self, tensor_parallel: int = 1) -> None:
-        self._tensor_parallel = tensor_parallel
-        self._past: tuple[Speed, ...] = ()
+    past: tuple[Speed, ...] = ()
+    gauges: dict[str, EngineStats] = field(default_factory=dict)
+    """The last statistics of each replica in this layout."""
+    samples: list[SpeedSample] = field(default_factory=list)
+    used: set[str] = field(default_factory=set)
+    replicas: int = 0
+
+    def add(self, sample: SpeedSample) -> None:
+        self.samples.append(sample)
+        if len(self.samples) > MAX_SAMPLES:
+            self.samples = list(binned(self.samples))
+
+    def speed(self) -> Speed:
+        # Engines that sleep since a layout switch were observed, but got no request.
+        names = self.used & self.gauges.keys() or self.gauges.keys()
+        stats = [self.gauges[name] for name in names]
+        return Speed(
+            replicas=self.replicas,
+            kv_tokens=min((one.kv_tokens for one in stats), default=0),
+            max_running=min((one.max_running for one in stats), default=0),
+            stretches=binned(self.samples),
+        )
+
+
+def one_accelerator(replica: str) -> int:
+    """Return 1: the layout of replicas that have only one."""
+    return 1
+
+
+class EngineObserver:
+    """The observations of one round. `layout_of` returns the tensor parallel size of a replica's engine.
+
+    `past`: speeds of earlier rounds, by size. Times are the event loop's."""
+
+    def __init__(
+        self,
+        layout_of: Callable[[str], int] = one_accelerator,
+        past: Mapping[int, Sequence[Speed]] | None = None,
+    ) -> None:
+        self._layout_of = layout_of
+        self._layouts = {size: _LayoutObservations(tuple(speeds)) for size, speeds in (past or {}).items()}
         self._last: dict[str, _Observation] = {}
-        self._samples: list[SpeedSample] = []
-        self._used: set[str] = set()
-        self._replicas = 0
+        self._submitted: dict[str, int] = {}
+        """Prompt tokens of launches at replicas that were not polled in their present layout."""
         self._loaned = False
 
     def continue_from(self, before: EngineObserver) -> None:
-        """Start with the last state of the engines in the round `before`, as idle engines.
-
-        Its speed remains known, unless the layout has changed.
-        """
-        if before._tensor_parallel == self._tensor_parallel:
-            self._past = (*before._past, before.speed())[-ROUNDS_KEPT:]
+        """Start with the last state of the engines in the round `before`, as idle ones. Their speed remains known."""
+        for size, seen in before._layouts.items():
+            speed = seen.speed()
+            past = (*seen.past, speed)[-ROUNDS_KEPT:] if speed.stretches else seen.past
+            self._layouts[size] = _LayoutObservations(past)
         for name, last in before._last.items():
-            self._last[name] = _Observation(last.time, last.boot, replace(last.stats, running=0, waiting=0))
+            idle = replace(last.stats, running=0, waiting=0)
+            self._last[name] = _Observation(last.time, last.boot, idle, last.tensor_parallel)
+            self._layout(last.tensor_parallel).gauges[name] = idle
 
-    def record_submitted(self, requests: Mapping[str, Sequence[GenerateRequest]], replicas: int, now: float) -> None:
-        """Record requests, submitted while `replicas` were available.
+    def record_submitted(
+        self, requests: Mapping[str, Sequence[GenerateRequest]], available: Collection[str], now: float
+    ) -> None:
+        """Record requests, submitted while the replicas `available` were.
 
         In a round that is restored near its end, few of them get requests.
         """
-        self._replicas = max(self._replicas, replicas)
+        for size, count in Counter(map(self._layout_of, available)).items():
+            seen = self._layout(size)
+            seen.replicas = max(seen.replicas, count)
         for name, its in requests.items():
-            self._used.add(name)
+            size = self._layout_of(name)
+            self._layout(size).used.add(name)
+            tokens = sum(len(one.prompt_token_ids) + len(one.prefix_token_ids) for one in its)
             last = self._last.get(name)
-            if last is not None:
-                tokens = sum(len(one.prompt_token_ids) + len(one.prefix_token_ids) for one in its)
+            if last is None:
+                continue
+            if last.tensor_parallel == size:
                 last.time, last.starting = now, tokens
+            else:
+                self._submitted[name] = tokens
 
     def record_loan(self) -> None:
         """Record that machines are loaned from now on, so that the others have more work."""
@@ -71,45 +123,53 @@ class EngineObserver:
 
     def record(self, replica: str, report: ReplicaReport, now: float) -> None:
         """Record the answer to a poll."""
-        if report.weight_version is None:
+        size = self._layout_of(replica)
+        if report.weight_version is None or size == SLEEPING:
             # The engine is asleep and does not know its capacity.
             return
         stats, last = report.stats, self._last.get(replica)
-        if last is None or last.boot != report.boot:
-            self._last[replica] = _Observation(now, report.boot, stats)
+        self._layout(size).gauges[replica] = stats
+        if last is None or last.boot != report.boot or last.tensor_parallel != size:
+            starting = self._submitted.pop(replica, 0)
+            self._last[replica] = _Observation(now, report.boot, stats, size, starting)
             return
         made = stats.generated_tokens_total - last.stats.generated_tokens_total
         if last.starting and (stats.waiting or not 0 < stats.running <= made):
             # The launch has not arrived, is not fully admitted, or is still in prefill.
             return
         self._learn(last, stats, made, now - last.time)
-        self._last[replica] = _Observation(now, report.boot, stats)
+        self._last[replica] = _Observation(now, report.boot, stats, size)
 
-    def speed(self) -> Speed:
-        """Return the speed samples of the round so far."""
-        # Engines that sleep since a layout switch were observed in the former layout.
-        names = self._used & self._last.keys() or self._last.keys()
-        stats = [self._last[name].stats for name in names]
-        return Speed(
-            replicas=self._replicas,
-            kv_tokens=min((one.kv_tokens for one in stats), default=0),
-            max_running=min((one.max_running for one in stats), default=0),
-            stretches=binned(self._samples),
-        )
+    def speeds(self) -> dict[int, Speed]:
+        """Return the speed of the round so far, by tensor parallel size: of layouts with samples or requests."""
+        layouts = ((size, seen, seen.speed()) for size, seen in sorted(self._layouts.items()))
+        return {size: speed for size, seen, speed in layouts if speed.stretches or seen.used}
 
     def kv_tokens(self, replica: str) -> int:
-        """Return the capacity of a replica's KV cache; 0 before its first poll."""
-        last = self._last.get(replica)
-        return last.stats.kv_tokens if last is not None else 0
+        """Return the capacity of a replica's KV cache; 0 before its first poll in its present layout."""
+        stats = self._stats(replica)
+        return stats.kv_tokens if stats is not None else 0
 
-    def engine_speed(self) -> EngineSpeed | None:
-        """Return an engine's speed, from this round and earlier ones; None without a sample."""
-        speeds = (*self._past, self.speed())
-        law, batches = fit_latency(speeds), [one.batch for speed in speeds for one in speed.stretches]
-        if law is None:
-            return None
-        most = max(1, int(max(batches)))
-        return EngineSpeed(law, min(most, ceil(min(batches))), most)
+    def _stats(self, replica: str) -> EngineStats | None:
+        last = self._last.get(replica)
+        known = last is not None and last.tensor_parallel == self._layout_of(replica)
+        return last.stats if last is not None and known else None
+
+    def engine_speed(self, tensor_parallel: int) -> EngineSpeed | None:
+        """Return the speed of an engine of this size, from this round and earlier ones; None without a sample."""
+        return engine_speed(self.all_speeds().get(tensor_parallel, ()))
+
+    def all_speeds(self) -> dict[int, tuple[Speed, ...]]:
+        """Return the speeds of engines of each observed size, in earlier rounds and, last, in this one."""
+        return {size: (*seen.past, seen.speed()) for size, seen in self._layouts.items()}
+
+    def waiting(self, replica: str) -> int:
+        """Return the requests that wait in a replica's engine; 0 before its first poll in its present layout."""
+        stats = self._stats(replica)
+        return stats.waiting if stats is not None else 0
+
+    def _layout(self, tensor_parallel: int) -> _LayoutObservations:
+        return self._layouts.setdefault(tensor_parallel, _LayoutObservations())
 
     def _learn(self, last: _Observation, stats: EngineStats, made: int, seconds: float) -> None:
         before = last.stats
@@ -126,6 +186,4 @@ class EngineObserver:
         else:
             learned = not stats.waiting and not before.waiting and same_batch(first, stats.running)
         if learned:
-            self._samples.append(sample)
-            if len(self._samples) > MAX_SAMPLES:
-                self._samples = list(binned(self._samples))
+            self._layout(last.tensor_parallel).add(sample)

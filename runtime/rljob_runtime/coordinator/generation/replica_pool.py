@@ -10,6 +10,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
@@ -17,6 +18,7 @@ from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
+from rljob_runtime.coordinator.generation.observed_engines import ObservedEngines
 from rljob_runtime.protocols import GenerateRequest, PeerError, PeerTimeout, Replica, ReplicaReport, StaleTerm
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.fault_detection.stall_detection import ProgressMonitor
@@ -57,6 +59,8 @@ class ReplicaPool:
         self._tracked: dict[str, Replica] = {}
         self._assigned: dict[str, dict[TrajectoryKey, int]] = {}
         self._pollers: dict[str, asyncio.Task[None]] = {}
+        self._cursors: dict[str, int] = {}
+        """By replica: the cursor of the last report that was posted."""
         self._tasks = StageTasks(post)
 
     def names(self, without: Collection[str] = ()) -> list[str]:
@@ -67,13 +71,36 @@ class ReplicaPool:
         """Return the replica of that name if it is tracked."""
         return self._tracked.get(name)
 
+    def assigned(self, name: str) -> int:
+        """Return the number of responses that a replica was given and has not ended."""
+        return len(self._assigned.get(name, ()))
+
     def kv_tokens(self, name: str) -> int:
         """Return the capacity of a replica's KV cache; 0 before its first poll."""
         return self._observer.kv_tokens(name)
 
+    def observed(self) -> ObservedEngines:
+        """Return what was observed of the tracked replicas."""
+        names, observer = self.names(), self._observer
+        return ObservedEngines(
+            {name: observer.kv_tokens(name) for name in names},
+            {name: observer.waiting(name) for name in names},
+            {name: self._fleet.layout_of(name) for name in names},
+            observer.all_speeds(),
+            self._fleet.tensor_parallel,
+        )
+
     def engine_speed(self) -> EngineSpeed | None:
-        """Return the speed of an engine; None before one was observed."""
-        return self._observer.engine_speed()
+        """Return the speed of an engine in the layout of most machines; None before one was observed."""
+        return self._observer.engine_speed(self._fleet.tensor_parallel)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether other replicas are available than those that are tracked."""
+        available = self._available()
+        return available.keys() != self._tracked.keys() or any(
+            available[name] is not replica for name, replica in self._tracked.items()
+        )
 
     async def track(self, void: Mapping[TrajectoryKey, int]) -> list[str]:
         """Track the available replicas; return those that left.
@@ -84,23 +111,28 @@ class ReplicaPool:
         available = self._available()
         left = [name for name, replica in self._tracked.items() if available.get(name) is not replica]
         for name in left:
-            del self._tracked[name], self._assigned[name]
+            del self._tracked[name], self._assigned[name], self._cursors[name]
+            self._fleet.timeline.busy(name, "generate", held=False)
             self._pollers.pop(name).cancel()
         fresh = [replica for name, replica in available.items() if name not in self._tracked]
-        await asyncio.gather(*(self._command(replica, replica.abort(self._term, void)) for replica in fresh))
+        await asyncio.gather(*(self._command(replica, partial(replica.abort, self._term, void)) for replica in fresh))
         for replica in fresh:
             self._tracked[replica.name], self._assigned[replica.name] = replica, {}
+            self._cursors[replica.name] = 0
             self._pollers[replica.name] = self._tasks.start(self._poll(replica), name=f"poll-{replica.name}")
         return left
 
     async def submit(self, requests: Mapping[str, Sequence[GenerateRequest]]) -> None:
         """Submit these requests to these replicas."""
-        self._observer.record_submitted(requests, len(self._tracked), asyncio.get_running_loop().time())
+        self._observer.record_submitted(requests, self._tracked, asyncio.get_running_loop().time())
         for name, its in requests.items():
             # Before the call: a poll may return the end of a response before the call returns.
             self._assigned[name] |= {one.key: one.attempt for one in its}
+            self._fleet.timeline.busy(name, "generate", held=bool(self._assigned[name]))
         calls = ((self._tracked[name], its) for name, its in requests.items())
-        await asyncio.gather(*(self._command(replica, replica.submit(self._term, its)) for replica, its in calls))
+        await asyncio.gather(
+            *(self._command(replica, partial(replica.submit, self._term, its)) for replica, its in calls)
+        )
 
     async def abort(self, launches: Iterable[Launch]) -> None:
         """Abort these responses at their replicas, if those are still tracked."""
@@ -111,11 +143,22 @@ class ReplicaPool:
                 self._record_end(launch.lease.replica, launch.key, launch.lease.attempt)
         calls = ((self._tracked[name], attempts) for name, attempts in by_replica.items())
         await asyncio.gather(
-            *(self._command(replica, replica.abort(self._term, attempts)) for replica, attempts in calls)
+            *(self._command(replica, partial(replica.abort, self._term, attempts)) for replica, attempts in calls)
         )
+
+    async def collect(self, names: Collection[str]) -> None:
+        """Poll these replicas once and post their reports. After an abort, these hold all that the replicas made.
+
+        A replica that left the fleet meanwhile is not waited for.
+        """
+        members = self._fleet.available()
+        tracked = [one for name in names if (one := self._tracked.get(name)) is not None and members.get(name) is one]
+        await asyncio.gather(*(self._command(replica, partial(self._collect, replica)) for replica in tracked))
 
     async def close(self) -> None:
         """Stop polling."""
+        for name in self._tracked:
+            self._fleet.timeline.busy(name, "generate", held=False)
         await self._tasks.close()
 
     async def _poll(self, replica: Replica) -> None:
@@ -126,6 +169,12 @@ class ReplicaPool:
             raise
         except PeerError as error:
             self._fleet.mark_replica_lost(replica, "ReplicaLost", error)
+
+    async def _collect(self, replica: Replica) -> None:
+        report = await replica.poll(self._term, self._cursors.get(replica.name, 0), 0.0)
+        # The replica may have left meanwhile; then its requests are lost, and its report is dropped as stale.
+        if self._tracked.get(replica.name) is replica:
+            self._receive(replica, report)
 
     async def _poll_forever(self, replica: Replica) -> NoReturn:
         """Poll a replica. Raises what the poll raises, and `PeerTimeout` if the replica answers but does not compute.
@@ -143,9 +192,7 @@ class ReplicaPool:
             boot, after = report.boot, report.cursor
             stats = report.stats
             done = stats.generated_tokens_total + stats.prompt_tokens_total
-            for delta in report.deltas:
-                if delta.finish_reason is not None:
-                    self._record_end(replica.name, delta.key, delta.attempt)
+            self._record_ends(replica, report)
             held, assigned = stats.running + stats.waiting, len(self._assigned[replica.name])
             if progress.stalled(held + assigned > 0, done, clock()):
                 raise PeerTimeout(
@@ -157,17 +204,30 @@ class ReplicaPool:
                 recorded = True
                 self._fleet.record_generating(replica)
             self._observer.record(replica.name, report, clock())
-            self._post(ReplicaPolled(replica, report))
+            self._receive(replica, report)
+
+    def _receive(self, replica: Replica, report: ReplicaReport) -> None:
+        self._record_ends(replica, report)
+        self._cursors[replica.name] = report.cursor
+        self._post(ReplicaPolled(replica, report))
+
+    def _record_ends(self, replica: Replica, report: ReplicaReport) -> None:
+        for delta in report.deltas:
+            if delta.finish_reason is not None:
+                self._record_end(replica.name, delta.key, delta.attempt)
 
     def _record_end(self, name: str, key: TrajectoryKey, attempt: int) -> None:
         """Record that this response is no longer assigned to this replica."""
         if self._assigned[name].get(key) == attempt:
             del self._assigned[name][key]
+            self._fleet.timeline.busy(name, "generate", held=bool(self._assigned[name]))
 
-    async def _command(self, replica: Replica, call: Coroutine[Any, Any, None]) -> None:
-        """Run a call to a replica, and mark the replica as lost if the call fails."""
+    async def _command(self, replica: Replica, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a call to a replica, and mark the replica as lost if the call fails.
+
+        The call is made here: a stage may be cancelled before this task has run, and no call may begin then."""
         try:
-            await self._fleet.run_while_member(replica, call)
+            await self._fleet.run_while_member(replica, call())
         except StaleTerm:
             raise
         except PeerError as error:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
 from rljob_runtime.coordinator.generation.stats import GenerationStats
+from rljob_runtime.coordinator.reporting.timeline import REWARDS, Timeline
 from rljob_runtime.protocols import PeerError, PromptSource, RewardFailed, Rewards
 from rljob_runtime.protocols.trajectory import Response
 
@@ -19,12 +20,13 @@ log = logging.getLogger(__name__)
 class RewardReceived:
     """Event: a response has its reward, or None if the reward failed.
 
-    `by_response`: whether the text of the response caused the failure.
+    `by_response`: whether the text of the response caused the failure. `cause`: the failure, for people.
     """
 
     response: Response
     reward: float | None
     by_response: bool = False
+    cause: str = ""
 
 
 class RewardRequests:
@@ -36,20 +38,33 @@ class RewardRequests:
         rewards: Rewards,
         stats: GenerationStats,
         post: Callable[[RewardReceived | Broken], None],
+        timeline: Timeline,
     ) -> None:
         self._prompts = prompts
         self._rewards = rewards
         self._stats = stats
         self._post = post
+        self._timeline = timeline
+        self._waiting = 0
         self._tasks = StageTasks(post)
 
     def start(self, response: Response) -> None:
         """Request the reward of a response."""
         self._tasks.start(self._score(response), name=f"score-{response.key}")
+        self._count(1)
 
     async def close(self) -> None:
         """Cancel all requests."""
+        self._count(-self._waiting)
         await self._tasks.close()
+
+    def _count(self, change: int) -> None:
+        self._waiting += change
+        self._timeline.busy(REWARDS, "rewards", held=self._waiting > 0)
+
+    def _end(self, received: RewardReceived) -> None:
+        self._count(-1)
+        self._post(received)
 
     async def _score(self, response: Response) -> None:
         prompt = self._prompts.prompt(response.key.prompt)
@@ -57,15 +72,17 @@ class RewardRequests:
             text = await self._prompts.decode(response.token_ids)
         except Exception as error:  # a tokenizer may raise anything for an unknown id
             log.warning("%s cannot be decoded, the sample is aborted: %r", response.key, error)
-            self._post(RewardReceived(response, None, by_response=True))
+            cause = f"its tokens cannot be decoded: {error!r}"
+            self._end(RewardReceived(response, None, by_response=True, cause=cause))
             return
-        ended, by_response = asyncio.get_running_loop().time(), False
+        ended, by_response, cause = asyncio.get_running_loop().time(), False, ""
         try:
             reward: float | None = await self._rewards.score(prompt, text)
         except PeerError as error:
             log.warning("reward of %s failed, the sample is aborted: %s", response.key, error)
             reward, by_response = None, isinstance(error, RewardFailed) and error.by_response
+            cause = str(error)
         else:
             self._stats.rewards += 1
             self._stats.reward_seconds += asyncio.get_running_loop().time() - ended
-        self._post(RewardReceived(response, reward, by_response))
+        self._end(RewardReceived(response, reward, by_response, cause))

@@ -18,6 +18,8 @@ class GenerationStats:
     """The highest used share of a replica: see `EngineStats.fullness`."""
     aborted_samples: int = 0
     aborted_responses: int = 0
+    recovered_tokens: int = 0
+    """Tokens that the last poll of stopped replicas brought."""
     lost_tokens: int = 0
     """Tokens of responses that were regenerated from scratch, or whose groups are not trained on."""
     lost_version_tokens: int = 0

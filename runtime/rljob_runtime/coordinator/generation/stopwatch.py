@@ -19,6 +19,10 @@ class Stopwatch:
     def _mark(self) -> None:
         self._marks.append(self._clock())
 
+    def exclude(self, seconds: float) -> None:
+        """Leave out a pause since the last mark: it belongs to no part."""
+        self._marks = [mark + seconds for mark in self._marks]
+
     def part(self, index: int) -> float:
         """Return the seconds of a part; the first is 0."""
         return round(self._marks[index + 1] - self._marks[index], 3)
@@ -27,3 +31,8 @@ class Stopwatch:
     def total(self) -> float:
         """Seconds from the start to the last mark."""
         return round(self._marks[-1] - self._marks[0], 3)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The times of the start and of the last mark."""
+        return self._marks[0], self._marks[-1]

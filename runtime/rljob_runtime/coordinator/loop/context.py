@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from rljob_api.status import RoundKind, RoundReport, StatusWarning
 from rljob_runtime.coordinator.control_plane.target_follower import TargetFollower
+from rljob_runtime.coordinator.core.async_utils import Apart, in_daemon_thread
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.fleet import Fleet
+from rljob_runtime.coordinator.reporting.observer_feed import OBSERVER_FAILS
 from rljob_runtime.coordinator.reporting.round_log import ROUNDS_NOT_LOGGED
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.samples.writer import SAMPLES_NOT_WRITTEN
@@ -18,7 +20,9 @@ from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.coordinator.trainer.weight_publisher import WeightPublisher
+from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols import PromptSource, Rewards, TrainReport
+from rljob_runtime.scheduling.layout_switch import NeverSwitch, SwitchPolicy
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +32,11 @@ RoundObserver = Callable[[RoundReport, TrainReport], StatusWarning | None]
 about earlier rounds, or None."""
 
 
-OBSERVER_REASONS = (ROUNDS_NOT_LOGGED, SAMPLES_NOT_WRITTEN)
+EvaluationObserver = Callable[[EvaluationResult], None]
+"""Called for every evaluation that has ended. It must not block. After a restart it may be called with the last ones
+again."""
+
+OBSERVER_REASONS = (ROUNDS_NOT_LOGGED, SAMPLES_NOT_WRITTEN, OBSERVER_FAILS)
 """Reasons of these warnings. Each disappears with the next round that no observer warns about."""
 
 
@@ -46,9 +54,15 @@ class CoordinatorContext:
     follower: TargetFollower
     rewards: Rewards
     observers: Sequence[RoundObserver]
+    evaluation_observers: Sequence[EvaluationObserver] = ()
+    switch_policy: SwitchPolicy = field(default_factory=NeverSwitch)
+    """Decides in on-policy rounds whether machines change their tensor parallel size."""
+    apart: Apart = in_daemon_thread
+    """Computes decisions, whose duration depends on the number of responses."""
 
     def notify_closed(self, report: RoundReport, trained: TrainReport) -> None:
         """Call the observers for a closed round or update. Their errors are only logged."""
+        self.reporter.timeline.close(report.round)
         problems: dict[str, StatusWarning | None] = dict.fromkeys(OBSERVER_REASONS)
         for observe in self.observers:
             try:
@@ -58,6 +72,20 @@ class CoordinatorContext:
                 log.exception("an observer failed over round %d", report.round)
         for reason, found in problems.items():
             self.reporter.problem(reason, found)
+
+    def notify_evaluated(self, result: EvaluationResult) -> None:
+        """Call the observers of an evaluation that has ended. Their errors are only logged."""
+        log.info("evaluation %s after round %d: average %s", result.name, result.round, result.average)
+        for observe in self.evaluation_observers:
+            try:
+                observe(result)
+            except Exception:  # an observer must not end the job
+                log.exception("an observer failed over evaluation %s of round %d", result.name, result.round)
+
+    def warn(self, reason: str, message: str) -> None:
+        """Log a warning and show it in the status."""
+        log.warning("%s", message)
+        self.reporter.problem(reason, StatusWarning(reason=reason, message=message[:2048]))
 
 
 class TrainingLoop(Protocol):
@@ -89,6 +117,13 @@ class TrainingLoop(Protocol):
 
     async def has_uncommitted_update(self) -> bool:
         """Return whether the update to the next boundary may be done, so that it has to be completed."""
+        ...
+
+    async def evaluate(self, boundary: Boundary) -> None:
+        """Complete the evaluations that are due at this boundary, the last one.
+
+        Raises `Interrupted` if a command has to be applied.
+        """
         ...
 
     async def drain(self) -> None:

@@ -10,10 +10,12 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rljob_runtime.coordinator.core.async_utils import Broken
+from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
 from rljob_runtime.coordinator.core.errors import Interrupted
+from rljob_runtime.coordinator.evaluation.evaluator import Evaluator
+from rljob_runtime.coordinator.evaluation.stage import drain
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPolled, ReplicaPool
@@ -21,22 +23,25 @@ from rljob_runtime.coordinator.generation.scoring import RewardReceived, RewardR
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
+from rljob_runtime.coordinator.on_policy.looks import Look, Looks
 from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
+from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.coordinator.store.records import OpenRound
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.coordinator.stream_training.round_snapshot import snapshot_round
-from rljob_runtime.protocols import Delta, GenerateRequest, PromptSource, ReplicaReport
+from rljob_runtime.protocols import Delta, GenerateRequest, PromptSource, Replica, ReplicaReport
 from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.trajectory import (
     Group,
     Lease,
     PromptKey,
     Response,
-    Sampling,
     ScoredResponse,
     TrajectoryKey,
     sample_seed,
 )
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
+from rljob_runtime.scheduling.layout_switch import SwitchLook
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements, RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
@@ -58,7 +63,9 @@ class GenerationContext:
     draws: PromptSelector
     prompts: PromptSource
     loans: LoanManager
+    evaluator: Evaluator
     measured: LoanMeasurements
+    switch_costs: SwitchCosts
     on_progress: Callable[[float, GenerationStats], None]
     """Called with the complete share of the round, and the stage's stats."""
     on_groups: Callable[[Sequence[Group]], None]
@@ -74,8 +81,11 @@ class Generation:
         self.responses: dict[TrajectoryKey, Response] = {}
         """All complete responses, kept or not."""
         self.stats = GenerationStats()
-        self.watch = EngineObserver(shared.fleet.tensor_parallel)
+        self.watch = EngineObserver(shared.fleet.layout_of)
         self._opened = opened
+        assert opened.layout is not None, "generation begins in a layout"
+        self.layout = opened.layout
+        """The layout of the round, as the store has it."""
         self._draws = context.draws
         self._fleet = shared.fleet
         self._prompts = context.prompts
@@ -93,11 +103,25 @@ class Generation:
             shared.settings,
             self.watch,
             self._inbox.put_nowait,
-            shared.fleet.weights.replicas,
+            self._available,
         )
+        self.switcher = Switcher(
+            shared.switch_policy,
+            shared.fleet,
+            shared.settings.tensor_parallel_sizes,
+            opened.plan.step,
+            self.notify,
+            context.switch_costs,
+        )
+        self._apart = shared.apart
+        self._looks = Looks(context.loans, self.switcher, shared.apart, self.notify)
+        self._tasks = StageTasks(self._inbox.put_nowait)
         self._loans = context.loans
+        self._evaluator = context.evaluator
         self._measured = context.measured
-        self._scoring = RewardRequests(context.prompts, shared.rewards, self.stats, self._inbox.put_nowait)
+        self._scoring = RewardRequests(
+            context.prompts, shared.rewards, self.stats, self._inbox.put_nowait, shared.reporter.timeline
+        )
         self._interrupted = False
         self._fleet_changed = True
         self._step = opened.plan.step
@@ -128,11 +152,13 @@ class Generation:
                     raise Interrupted
                 await self._track_replicas()
                 await self._launch()
+                await self._launch_evaluations()
                 for event in await self._next_events():
                     await self._handle(event)
                 await self._abort_losers()
                 self._tell_of_groups()
-                await self._start_loans()
+                await self._apply_look()
+                await self._look()
                 now = asyncio.get_running_loop().time()
                 if now - flushed >= self._settings.flush:
                     flushed = now
@@ -143,7 +169,7 @@ class Generation:
 
     async def _goes_on(self) -> bool:
         """Draw replacements of filtered prompts. Returns whether the round is incomplete."""
-        if (wanting := self.round.missing) > 0:
+        if wanting := self.round.missing_by_source():
             prompts, saved = await self._draws.more(self.round.plan, wanting)
             log.info("round %d draws %d further prompts", self._step, len(prompts))
             self.round.extend(prompts, saved)
@@ -193,38 +219,65 @@ class Generation:
                 self._scoring.start(response)
 
     async def _stand_down(self) -> None:
-        """Store everything received and stop the replicas."""
+        """Stop the replicas and store everything that they made."""
+        # First what was received: replicas may not answer.
         await self._flush()
-        await self._pool.abort(self._running())
+        await self._evaluator.stop(self._pool)
+        await self._stop(self._running())
+        await self._flush()
 
     async def _end_tasks(self) -> None:
+        await self._tasks.close()
         await self._pool.close()
+        drain(self._inbox, self._evaluator)
         await self._scoring.close()
 
     # --- replicas ---
+
+    def _available(self) -> dict[str, Replica]:
+        replicas = self._fleet.weights.replicas()
+        return {name: one for name, one in replicas.items() if machine_of(name) not in self.switcher.machines}
 
     async def _track_replicas(self) -> None:
         """Requeue responses of replicas that left the fleet."""
         if not self._fleet_changed:
             return
         self._fleet_changed = False
-        for name in await self._pool.track(self.round.attempts()):
+        for name in await self._pool.track(self.round.attempts() | self._evaluator.void()):
             self.round.mark_replica_lost(name)
+        self._evaluator.retain(self._pool)
+        await self._record_layouts()
+
+    async def _record_layouts(self) -> None:
+        """Record which machines have another layout than the round's first one: a restarted coordinator goes on so."""
+        switched = dict(self._fleet.layouts.switched)
+        if changes := self.layout.changes_to(switched):
+            self.layout = replace(self.layout, machines=switched)
+            await self._store.do(lambda store: store.rounds.change_layouts(self._step, changes))
 
     async def _launch(self) -> None:
         names = self._pool.names(without=self._loans.loaned)
         if not names and self._loans.loaned:
             self._loans.end_all()
             names = self._pool.names()
-        if not (launches := self.round.launch(names)):
+        if not (launches := self.round.launch(names, self.switcher.placement(names, self._partials.length_of))):
             return
         version, by_replica = self.round.plan.version, defaultdict(list)
         for launch in launches:
             self._partials.open(launch.key, launch.lease, version)
             by_replica[launch.lease.replica].append(self._request(launch))
         leases = [(launch.key, launch.lease) for launch in launches]
-        await self._store.do(lambda store: store.launched(self._step, version, leases))
+        await self._store.do(lambda store: store.trajectories.launched(self._step, version, leases))
         await self._pool.submit(by_replica)
+
+    async def _launch_evaluations(self) -> None:
+        """Start responses of evaluations on replicas that have none of the round."""
+        names = self._pool.names(without=self._loans.loaned)
+        await self._evaluator.launch(self._pool, {name: self._load(name) for name in names}, urgent=False)
+
+    def _load(self, replica: str) -> int:
+        """Return the number of responses of the round that a replica generates."""
+        return self._pool.assigned(replica) - self._evaluator.load(replica)
 
     def _request(self, launch: Launch) -> GenerateRequest:
         prefix, _ = self._partials.tokens_of(launch.key)
@@ -234,12 +287,7 @@ class Generation:
             key=launch.key,
             attempt=launch.lease.attempt,
             prompt_token_ids=tuple(self._prompts.prompt(launch.key.prompt).token_ids),
-            sampling=Sampling(
-                max_tokens=self._settings.max_response_tokens,
-                temperature=self._settings.temperature,
-                seed=seed,
-                stop_token_ids=self._prompts.stop_token_ids,
-            ),
+            sampling=replace(self._settings.sampling, seed=seed, stop_token_ids=self._prompts.stop_token_ids),
             weight_version=self.round.plan.version,
             prefix_token_ids=prefix,
         )
@@ -250,19 +298,71 @@ class Generation:
             self.stats.aborted_responses += len(aborts)
             await self._pool.abort(aborts)
 
-    # --- loans ---
+    # --- loans and layout switches ---
 
-    async def _start_loans(self) -> None:
-        """Requeue what loaned machines generate; other machines continue from the received tokens."""
-        shape = self.round.plan.shape
-        loaned = self._loans.check(len(self.responses), shape.groups * shape.group_size, self._snapshot)
-        if loaned:
+    async def _look(self) -> None:
+        """Have loans and layout switches decided for the round as it is now, if a look is due."""
+        look = self._looks.begin(len(self.responses), self._wanted, self._pool.observed)
+        if look is not None:
+            held_back = self.switcher.held_back()
+
+            def observe() -> SwitchLook:
+                waiting = sum(self.round.state(key) is SampleState.WAITING for key in held_back)
+                return look.switch_look(self._snapshot(look), self._held(), waiting)
+
+            seen = await self._apart(observe, "round snapshot")
+            self._tasks.start(self._looks.decide(look, seen), name="look")
+
+    async def _apply_look(self) -> None:
+        """Stop the responses of machines that the last look decided to loan or to switch.
+
+        Others continue responses of loaned machines. Those of a machine that switches wait until it generates again."""
+        decided = self._looks.take()
+        if loaned := self._loans.begin(decided.loan):
             self.watch.record_loan()
             moved = [launch for launch in self._running() if machine_of(launch.lease.replica) in loaned]
-            self.round.requeue(launch.key for launch in moved)
-            await self._pool.abort(moved)
+            await self._stop(moved)
+            await self._evaluator.stop(self._pool, lambda replica: machine_of(replica) in loaned)
+        for machine, decision in sorted(decided.switches.items()):
+            busy = any(self._load(name) for name in self._pool.names() if machine_of(name) == machine)
+            if (switch := self.switcher.begin(machine, decision, busy)) is not None:
+                since = asyncio.get_running_loop().time()
+                stopped = await self._stop_machine(machine)
+                self.switcher.start(switch, stopped, asyncio.get_running_loop().time() - since)
 
-    def _snapshot(self, computed_tokens: int) -> RoundSnapshot:
+    async def _stop_machine(self, machine: str) -> list[TrajectoryKey]:
+        """Stop and store all that a machine generates, and let its replicas leave the pool.
+
+        Returns the responses of the round that wait now."""
+        await self._evaluator.stop(self._pool, lambda replica: machine_of(replica) == machine)
+        stopped = [launch for launch in self._running() if machine_of(launch.lease.replica) == machine]
+        await self._stop(stopped)
+        await self._flush()
+        self._fleet_changed = True
+        await self._track_replicas()
+        return [launch.key for launch in stopped if self.round.state(launch.key) is SampleState.WAITING]
+
+    @property
+    def _wanted(self) -> int:
+        """Number of responses that the round keeps."""
+        return self.round.plan.shape.groups * self.round.plan.shape.group_size
+
+    def _held(self) -> list[tuple[Launch, int]]:
+        return [(launch, self._partials.length_of(launch.key)) for launch in self._running()]
+
+    async def _stop(self, stopped: Sequence[Launch]) -> None:
+        """Stop these responses and receive all that their replicas made of them. They wait for another launch.
+
+        They keep their leases until then: under another one their tokens would be stale."""
+        await self._pool.abort(stopped)
+        before = self.stats.tokens
+        await self._pool.collect({launch.lease.replica for launch in stopped})
+        while not self._inbox.empty():
+            await self._handle(self._inbox.get_nowait())
+        self.stats.recovered_tokens += self.stats.tokens - before
+        self.round.requeue(launch.key for launch in stopped if self.round.lease(launch.key) == launch.lease)
+
+    def _snapshot(self, look: Look) -> RoundSnapshot:
         curve = Survival.of([*self.lengths(), *self._measured.lengths])
         return snapshot_round(
             self.round,
@@ -270,9 +370,9 @@ class Generation:
             self._running(),
             self._partials,
             self._prompts,
-            self._pool,
+            look.engines,
             ExpectedLengths(curve, self._settings.max_response_tokens),
-            computed_tokens,
+            look.computed_tokens,
         )
 
     def _running(self) -> list[Launch]:
@@ -297,17 +397,20 @@ class Generation:
         match event:
             case ReplicaPolled(replica, report):
                 self.stats.record(replica.name, report)
+                report = await self._evaluator.collect(self._pool, replica.name, report)
                 await self._collect(replica.name, report)
             case Broken(error):
                 raise error
-            case RewardReceived(response, None, by_response):
-                await self._reward_failed(response, by_response)
+            case RewardReceived(response, None, by_response, cause):
+                await self._reward_failed(response, by_response, cause)
             case RewardReceived(response, reward) if reward is not None:
                 if self.round.scored(response.key, response.attempt, reward):
-                    await self._store.do(lambda store: store.score(self._step, response.key, reward))
+                    await self._store.do(lambda store: store.trajectories.score(self._step, response.key, reward))
 
     async def _collect(self, replica: str, report: ReplicaReport) -> None:
         finished, broken = [], []
+        if report.deltas:
+            self.switcher.record_tokens(replica)
         for delta in report.deltas:
             verdict = self._take(replica, delta)
             if verdict is DeltaStatus.FINISHED and delta.finish_reason is not None:
@@ -331,12 +434,12 @@ class Generation:
 
     async def _finish(self, finished: list[Response]) -> None:
         tokens = self._receiver.drain_unsaved()
-        await self._store.do(lambda store: store.finish(self._step, tokens, finished))
+        await self._store.do(lambda store: store.trajectories.finish(self._step, tokens, finished))
         for response in finished:
             self.responses[response.key] = response
             self._scoring.start(response)
 
-    async def _reward_failed(self, response: Response, by_response: bool) -> None:
+    async def _reward_failed(self, response: Response, by_response: bool, cause: str) -> None:
         """Abort the sample, never score it 0: it is generated again, or its group is filtered."""
         key = response.key
         if not self.round.reward_failed(key, response.attempt, by_response):
@@ -344,7 +447,7 @@ class Generation:
         self.stats.aborted_samples += 1
         self.stats.lost_tokens += len(self.responses.pop(key).token_ids)
         failures = self.round.failures(key)
-        await self._store.do(lambda store: store.restart(self._step, key, failures))
+        await self._store.do(lambda store: store.trajectories.restart(self._step, key, failures, cause))
         if key.prompt in self.round.filtered:
             why = "a reward cannot score one of its responses" if by_response else "its rewards keep failing"
             log.warning("prompt %s is filtered: %s", key.prompt, why)
@@ -352,4 +455,4 @@ class Generation:
     async def _flush(self) -> None:
         tokens = self._receiver.drain_unsaved()
         if tokens:
-            await self._store.do(lambda store: store.append(self._step, tokens))
+            await self._store.do(lambda store: store.trajectories.append(self._step, tokens))

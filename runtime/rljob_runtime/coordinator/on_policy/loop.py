@@ -6,24 +6,33 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.control_plane.blocked import EngineMismatch
 from rljob_runtime.coordinator.control_plane.commands import BoundaryCommands
 from rljob_runtime.coordinator.core.errors import JobEnded
-from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
+from rljob_runtime.coordinator.evaluation.evaluator import Evaluator
+from rljob_runtime.coordinator.generation.engine_observer import ROUNDS_KEPT, EngineObserver
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
+from rljob_runtime.coordinator.on_policy.evaluation import OnPolicyEvaluation
 from rljob_runtime.coordinator.on_policy.generation import Generation, GenerationContext
 from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
 from rljob_runtime.coordinator.on_policy.report import RoundTimer, round_report
 from rljob_runtime.coordinator.reporting.group_metrics import with_group_metrics
+from rljob_runtime.coordinator.reporting.idle_metrics import round_activity, with_idle_shares
+from rljob_runtime.coordinator.reporting.timeline import ROUNDS, TRAINER
 from rljob_runtime.coordinator.reporting.totals import totals_after
-from rljob_runtime.coordinator.store.store import Boundary, OpenRound, Store
+from rljob_runtime.coordinator.store.records import Boundary, OpenRound
+from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.coordinator.stream_training.stream import Streaming
 from rljob_runtime.protocols import PromptSource, TrainReport
 from rljob_runtime.protocols.trajectory import Group
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
+from rljob_runtime.scheduling.fleet_layout import RoundLayout
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.scheduling.logprob_agreement import engine_mismatch
 from rljob_runtime.scheduling.round_plan import PromptOutcome
@@ -35,13 +44,22 @@ class OnPolicyLoop:
 
     `before`: kind of the round that a former coordinator reported."""
 
-    def __init__(self, context: CoordinatorContext, commands: BoundaryCommands, before: RoundKind | None) -> None:
+    def __init__(
+        self,
+        context: CoordinatorContext,
+        commands: BoundaryCommands,
+        evaluator: Evaluator,
+        before: RoundKind | None,
+    ) -> None:
         self._context = context
+        self._evaluation = OnPolicyEvaluation(context, commands, evaluator)
         self._commands = commands
         self._before = before
         self._prompts: PromptSource | None = None
         self._watch = EngineObserver()
         self._measured = LoanMeasurements(workers_per_trainer=context.settings.workers_per_trainer)
+        self._switch_costs = SwitchCosts()
+        """Of this run's switches inside rounds."""
         self._agreed = False
         """Whether trainer and engine were found to compute the same log-probabilities."""
         self.generation: Generation | None = None
@@ -65,10 +83,16 @@ class OnPolicyLoop:
             self.generation.notify()
 
     async def begin(self, boundary: Boundary, prompts: PromptSource) -> None:
+        if self._prompts is None:
+            self._watch = EngineObserver(past=await self._context.store.do(lambda store: store.speeds(ROUNDS_KEPT)))
         self._prompts = prompts
 
     async def has_uncommitted_update(self) -> bool:
-        return await self._context.store.do(Store.round_is_open)
+        return await self._context.store.do(lambda store: store.rounds.is_open())
+
+    async def evaluate(self, boundary: Boundary) -> None:
+        assert self._prompts is not None
+        await self._evaluation.run_alone(boundary.step, self._prompts)
 
     async def drain(self) -> None:
         # No replica generates between rounds.
@@ -83,7 +107,8 @@ class OnPolicyLoop:
         draws = PromptSelector(boundary, self._prompts, self._context.store, self._context.settings)
         opened = await self._open_round(boundary, draws)
         plan = opened.plan
-        if not opened.assigned:
+        await self._evaluation.begin(boundary.step, plan.version, self._prompts)
+        if not opened.assigned or self._evaluation.needs_weights:
             await self._context.publisher.wait_for_machines(
                 plan.version, boundary.step, lambda: self._commands.interrupted
             )
@@ -91,27 +116,44 @@ class OnPolicyLoop:
             stage="Generating", kind=plan.shape.kind, progress=0.0, weight_version=plan.version
         )
         self._context.reporter.update(plan=str(draws.chosen.plan), plan_reason=draws.chosen.reason)
+        opened = await self._begin_generation(opened)
         clock.start()
-        generation, groups = await self._generate(opened, draws, clock)
+        with self._phase("generation", plan.step):
+            generation, groups = await self._generate(opened, draws, clock)
         self._context.reporter.update(stage="Training", progress=1.0)
-        report = await self._train(opened, groups)
-        clock.trained()
+        async with self._evaluation.during_update():
+            with self._phase("training", plan.step):
+                report = await self._train(opened, groups)
+            clock.trained()
+        clock.exclude(self._evaluation.evaluator.drain_waited())
         self._context.reporter.update(stage="Publishing")
-        version = await self._context.publisher.publish(report.step)
+        with self._phase("weight sync", plan.step):
+            version = await self._context.publisher.publish(report.step)
         clock.published()
         self._measured.record_lengths(generation.lengths())
         return await self._close(boundary, draws, generation, groups, report, clock, version)
 
+    def _phase(self, name: str, step: int) -> AbstractContextManager[None]:
+        return self._context.reporter.timeline.during(ROUNDS, name, round=step)
+
     async def _open_round(self, boundary: Boundary, draws: PromptSelector) -> OpenRound:
         """Return the open round, or open the next one."""
-        opened = await self._context.store.do(Store.round_under_way)
+        opened = await self._context.store.do(lambda store: store.rounds.under_way())
         if opened is not None:
             draws.resume(opened)
-            await self._commands.apply(opened.plan.shape.kind)
-            return opened
+            layout = await self._commands.apply(opened.plan.shape.kind, layout=opened.layout)
+            return replace(opened, layout=layout)
         opening = await draws.choose(self._context.follower.rounds - boundary.step)
         await self._commands.apply(opening.shape.kind)
         return await draws.open(await self._context.publisher.publish(boundary.step), opening)
+
+    async def _begin_generation(self, opened: OpenRound) -> OpenRound:
+        """Return the round with its layout, which is recorded when its generation begins."""
+        if opened.layout is not None:
+            return opened
+        step, size = opened.plan.step, self._context.fleet.tensor_parallel
+        await self._context.store.do(lambda store: store.rounds.begin_generation(step, size))
+        return replace(opened, layout=RoundLayout(size))
 
     async def _generate(
         self, opened: OpenRound, draws: PromptSelector, clock: RoundTimer
@@ -134,7 +176,9 @@ class OnPolicyLoop:
             draws=draws,
             prompts=self._prompts,
             loans=loans,
+            evaluator=self._evaluation.evaluator,
             measured=measured,
+            switch_costs=self._switch_costs,
             on_progress=self._progress,
             on_groups=streaming.offer if self._context.settings.fetch_as_they_end else held.extend,
         )
@@ -168,9 +212,10 @@ class OnPolicyLoop:
         self._context.fleet.weights.forget()
         if not opened.assigned:
             keys = [scored.response.key for group in groups for scored in group.responses]
-            await self._context.store.do(lambda store: store.assign(step, keys))
+            await self._context.store.do(lambda store: store.trajectories.assign(step, keys))
         update = self._context.trainer.call(lambda trainer: trainer.train(self._context.term, step, groups))
-        report = await self._context.trainer.lose_if_refused(update, f"step {step} was refused")
+        with self._context.reporter.timeline.during(TRAINER, "train", round=step):
+            report = await self._context.trainer.lose_if_refused(update, f"step {step} was refused")
         if not self._agreed and (why := engine_mismatch(report.mismatch_kl)):
             raise EngineMismatch(why)
         self._agreed = True
@@ -188,21 +233,27 @@ class OnPolicyLoop:
     ) -> Boundary:
         outcome, plan = generation.round.settle(), generation.round.plan
         queue = draws.queue_after(plan, outcome.with_outcome(PromptOutcome.REQUEUED))
-        layout = self._context.fleet.tensor_parallel, self._context.fleet.layouts.drain_seconds()
-        measured = round_report(generation, groups, outcome, len(queue), clock, trained, layout, draws.chosen)
+        layout = generation.layout.size, self._context.fleet.layouts.drain_seconds()
+        may_switch = self._context.settings.switch_rules is not None
+        measured = round_report(
+            generation, groups, outcome, len(queue), clock, trained, layout, draws.chosen, may_switch
+        )
         totals = totals_after(boundary.totals, measured, len(plan.trajectories()) - len(outcome.kept))
-        risen, speed = self._context.rewards.take_anchors(), generation.watch.speed()
+        risen, speeds = self._context.rewards.take_anchors(), generation.watch.speeds()
+        timeline, replicas = self._context.reporter.timeline, tuple(self._context.fleet.available())
+        activity = round_activity(timeline, clock.span, replicas, synchronous=True)
 
         def close(store: Store) -> Boundary:
             report = with_group_metrics(measured, groups, store.reward_terms(plan.step))
+            report = with_idle_shares(report, activity)
             closed = Boundary(trained.step, draws.cursor, totals, report, queue)
-            store.close_round(outcome, closed, risen, speed)
+            store.rounds.close(outcome, closed, risen, speeds)
             return closed
 
         closed = await self._context.store.do(close)
         report = closed.report or measured
         self._context.notify_closed(report, trained)
-        first, last = await self._context.store.do(Store.reward_ends)
+        first, last = await self._context.store.do(lambda store: store.boundaries.reward_ends())
         self._context.reporter.event(
             round=closed.step,
             reward=report.reward,

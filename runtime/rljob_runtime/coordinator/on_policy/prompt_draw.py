@@ -5,6 +5,7 @@ The store records them before their launch.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -13,10 +14,30 @@ from rljob_runtime.coordinator.on_policy.plan_next_round import choose_plan
 from rljob_runtime.coordinator.store.records import Boundary, OpenRound
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.protocols import PromptSource
-from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.round_plan import RestoredSample, RoundPlan
 from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN
-from rljob_runtime.scheduling.tail_batching import Opening, next_round, queue_after, replacements
+from rljob_runtime.scheduling.shares import allot, by_source
+from rljob_runtime.scheduling.tail_batching import (
+    Factors,
+    Opening,
+    from_queue,
+    next_round_of,
+    queue_after,
+    replacements,
+)
+
+
+def opening_after(
+    boundary: Boundary, settings: Settings, factors: Factors | None, rounds_left: int
+) -> tuple[Opening, Cursor]:
+    """Return what the round after `boundary` launches, and the cursor that has counted its places."""
+    shares, per_round = settings.shares, settings.prompts_per_round
+    names, cursor = allot(shares, boundary.cursor, per_round)
+    places = dict.fromkeys(shares.weights, 0) | by_source(names)
+    waiting = Counter(prompt.source for prompt in boundary.queue)
+    later = shares.least(shares.counts(cursor), (rounds_left - 1) * per_round)
+    return next_round_of(places, settings.responses_per_prompt, factors, waiting, later), cursor
 
 
 class PromptSelector:
@@ -27,25 +48,29 @@ class PromptSelector:
         self._prompts = prompts
         self._store = store
         self._settings = settings
-        self.cursor = boundary.cursor
+        self.cursor = self._counted = boundary.cursor
         self.chosen = DEFAULT_PLAN
 
     async def choose(self, rounds_left: int) -> Opening:
         """Select the round's plan. Returns what it launches."""
-        settings, queued = self._settings, len(self._boundary.queue)
-        self.chosen = await choose_plan(
-            self._store, self._settings, self._prompts, self._boundary.step + 1, queued, rounds_left
-        )
+        queued, step = len(self._boundary.queue), self._boundary.step + 1
+        self.chosen = await choose_plan(self._store, self._settings, self._prompts, step, queued, rounds_left)
         factors = self.chosen.plan.factors
-        return next_round(settings.prompts_per_round, settings.responses_per_prompt, factors, queued, rounds_left)
+        # In the store's thread: a large round has many places to share out.
+        opening, self._counted = await self._store.do(
+            lambda _: opening_after(self._boundary, self._settings, factors, rounds_left)
+        )
+        return opening
 
     async def open(self, version: int, opening: Opening) -> OpenRound:
         """Open the selected round with its first prompts."""
-        settings, queue, selected = self._settings, self._boundary.queue, self.chosen
-        fresh, self.cursor = await self._prompts.take(self.cursor, opening.fresh)
+        settings, selected = self._settings, self.chosen
+        queued = from_queue(self._boundary.queue, opening.taken)
+        self.cursor = self._counted
+        fresh = await self._fresh(opening.fresh_of)
         rules = settings.rules(opening.shape)
-        plan = RoundPlan(self._boundary.step + 1, version, opening.shape, (*queue[: opening.queued], *fresh), rules)
-        saved = await self._store.do(lambda store: store.open_round(plan, self.cursor, selected))
+        plan = RoundPlan(self._boundary.step + 1, version, opening.shape, (*queued, *fresh), rules)
+        saved = await self._store.do(lambda store: store.rounds.open(plan, self.cursor, selected))
         return OpenRound(plan, self.cursor, saved, {}, {}, assigned=False, chosen=selected)
 
     def resume(self, opened: OpenRound) -> None:
@@ -54,13 +79,21 @@ class PromptSelector:
         self.chosen = replace(opened.chosen, seconds=None)
 
     async def more(
-        self, plan: RoundPlan, count: int
+        self, plan: RoundPlan, counts: Mapping[str, int]
     ) -> tuple[tuple[PromptKey, ...], Mapping[TrajectoryKey, RestoredSample]]:
-        """Draw `count` further prompts for the open round. Returns them and their records."""
-        queued = replacements(plan.shape.kind, self._boundary.queue, plan.prompts, count)
-        fresh, self.cursor = await self._prompts.take(self.cursor, count - len(queued))
-        prompts = (*queued, *fresh)
-        return prompts, await self._store.do(lambda store: store.extend(plan, prompts, self.cursor))
+        """Draw further prompts for the open round, so many of each source. Returns them and their records."""
+        queued = replacements(plan.shape.kind, self._boundary.queue, plan.prompts, counts)
+        taken = Counter(prompt.source for prompt in queued)
+        prompts = (*queued, *await self._fresh({name: count - taken[name] for name, count in counts.items()}))
+        return prompts, await self._store.do(lambda store: store.rounds.extend(plan, prompts, self.cursor))
+
+    async def _fresh(self, counts: Mapping[str, int]) -> tuple[PromptKey, ...]:
+        """Draw prompts by the cursor, so many of each source."""
+        drawn: list[PromptKey] = []
+        for source, count in counts.items():
+            fresh, self.cursor = await self._prompts.take(self.cursor, count, source)
+            drawn += fresh
+        return tuple(drawn)
 
     def queue_after(self, plan: RoundPlan, requeued: tuple[PromptKey, ...]) -> tuple[PromptKey, ...]:
         """Return the long-prompt queue after this round."""

@@ -16,6 +16,7 @@ from rljob_api.status import (
 )
 from rljob_runtime.coordinator.generation.stopwatch import Stopwatch
 from rljob_runtime.coordinator.on_policy.generation import Generation
+from rljob_runtime.coordinator.on_policy.switch_report import switches_report
 from rljob_runtime.coordinator.stream_training.stream import Streamed
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import Group
@@ -51,13 +52,15 @@ def round_report(
     trained: TrainReport,
     layout: tuple[int, float],
     selected: SelectedPlan,
+    may_switch: bool = False,
 ) -> RoundReport:
     """Build the report of a round.
 
     It shows launched and kept responses side by side, because a race prefers short responses: lost responses are never
-    made up for, and only metrics show the effect. `layout`: TP size, and the seconds of switching to it."""
+    made up for, and only metrics show the effect. `layout`: TP size at the start of the
+    round, and the seconds of switching to it. `may_switch`: whether machines may switch it inside the round."""
     plan, stats, scoring = generation.round.plan, generation.stats, generation.reward_figures()
-    programs = scoring.programs.total()
+    programs, switcher = scoring.programs.total(), generation.switcher
     ended = {key: len(response.token_ids) for key, response in generation.responses.items()}
     cut = generation.cut_lengths()
     kept = [ended[key] for key in outcome.kept]
@@ -104,6 +107,7 @@ def round_report(
         or None,
         tensor_parallel_size=layout[0],
         layout_seconds=round(layout[1], 3),
+        layout_switches=switches_report(switcher.switches, switcher.decision) if may_switch else None,
         reward_seconds=round(scoring.seconds, 3),
         program_runs=programs or None,
         program_timeouts=scoring.timeouts if programs else None,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
-from rljob_api.status import RoundReport, RuleReward
+from rljob_api.status import RoundReport, RuleReward, SourceReport
 from rljob_runtime.protocols.rewards import Terms
 from rljob_runtime.protocols.trajectory import FinishReason, Group, TrajectoryKey
 from rljob_runtime.scheduling.status_cadence import rounded
@@ -31,11 +31,27 @@ def with_group_metrics(
     return report.model_copy(
         update={
             "reward_rules": _rules([terms[response.key] for response in responses if response.key in terms]),
+            "sources": _sources(groups),
             "group_reward_deviation": rounded(fmean(spreads)),
             "equal_reward_groups": rounded(sum(equal) / len(groups)),
             "truncated_responses": rounded(cut / len(responses)),
             **{name: quantile(lengths, share) for name, share in QUANTILES.items()},
         }
+    )
+
+
+def _sources(groups: Sequence[Group]) -> tuple[SourceReport, ...] | None:
+    """Return the prompts of each named source and their mean reward, by name; None without named sources."""
+    rewards: dict[str, list[list[float]]] = {}
+    for group in groups:
+        rewards.setdefault(group.prompt.source, []).append([scored.reward for scored in group.responses])
+    return (
+        tuple(
+            SourceReport(name=name, prompts=len(found), reward=rounded(fmean(one for each in found for one in each)))
+            for name, found in sorted(rewards.items())
+            if name
+        )
+        or None
     )
 
 

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from rljob_api.status import RoundReport, RuntimeStatus
+from rljob_api.status import LayoutSwitchesReport, RoundReport, RuntimeStatus, SwitchesState
 from rljob_runtime.coordinator.reporting.group_metrics import QUANTILES
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.reward_stats import RewardStats
@@ -30,6 +30,10 @@ _COUNTED = {
     "overlap_seconds": "Seconds in which the trainer computed while replicas generated.",
     "loaned_machines": "Rollout machines loaned to training.",
     "loaned_groups": "Groups that loaned machines computed.",
+    "trainer_wait_seconds": "Seconds in which the trainer waited for groups.",
+    "buffer_full_seconds": "Mean seconds in which a replica was blocked by a full buffer.",
+    "repacks": "Replicas that were emptied onto others.",
+    "moved_responses": "Responses that continued at another replica.",
 }
 _OF_ROUND = {
     "deferred_prompts": "Prompts that wait for a long round.",
@@ -38,6 +42,10 @@ _OF_ROUND = {
     "group_reward_deviation": "Standard deviation of rewards inside a group, mean over the last round's groups.",
     "equal_reward_groups": "Share of the last round's groups whose rewards are equal.",
     "truncated_responses": "Share of the last round's responses that were cut at their limit.",
+    "idle_tail": "Share of the replicas' time in the last round without a response, while others generated.",
+    "idle_rewards": "Share of the replicas' time in the last round in which all waited for rewards.",
+    "idle_training": "Share of the replicas' time in the last round in which they waited for training.",
+    "idle_weights": "Share of the replicas' time in the last round in which they waited for weights or loaded them.",
 }
 _OF_TRAINING = {
     "mismatch_kl": "KL between sampler and trainer in the last round.",
@@ -49,7 +57,16 @@ _OF_TRAINING = {
 _OF_STATUS = {
     "weight_version": "Newest version published.",
     "kv_cache_use": "Highest share of KV cache in use.",
+    "staleness": "Mean updates between the weights of a group and its use.",
+    "max_staleness": "Most updates between the weights of a group and its use.",
 }
+_OF_EVALUATION = {
+    ("average", "value"): "average",
+    ("average", "error"): "average_error",
+    ("pass_at_k", "value"): "pass_at_k",
+    ("pass_at_k", "error"): "pass_at_k_error",
+}
+"""Fields of an evaluation's last result, by their labels."""
 _NAMES = {"loaned_machines": "lent_machines", "loaned_groups": "worker_groups", "deferred_prompts": "long_queue"}
 
 
@@ -83,7 +100,38 @@ class CoordinatorMetrics:
             "rule",
             "of",
         )
+        self._evaluations = self._gauge(
+            "evaluation",
+            "Last result of an evaluation: average (avg@k) or pass_at_k, its value or its standard error.",
+            "evaluation",
+            "metric",
+            "of",
+        )
+        self._evaluation_seconds = self._gauge(
+            "evaluation_seconds",
+            "Duration of the last evaluation, and how long training waited for it.",
+            "evaluation",
+            "of",
+        )
+        self._switches = self._counter(
+            "layout_switches", "Switches of the tensor parallel size inside rounds: reached or failed.", "outcome"
+        )
+        text = "Rounds without such a switch, in jobs that allow it, by reason."
+        self._not_switched = self._counter("rounds_without_layout_switch", text, "reason")
+        self._switch_seconds = self._counter("layout_switch_seconds", "Seconds of switches inside rounds.")
+        text = "Unfinished responses that switches inside rounds carried over."
+        self._switched_responses = self._counter("layout_switch_responses", text)
+        text = "Prompts trained on, by their source in spec.data.sources."
+        self._source_prompts = self._counter("source_prompts", text, "source")
+        self._source_reward = self._gauge("source_reward", "Mean reward of a source in the last round.", "source")
         self._suspects = self._gauge("suspects", "Machines believed dead.")
+        self._generating = self._gauge("generating_machines", "Machines that have generated since they joined.")
+        self._chain = self._gauge("relay_revision", "Repairs of the relay chain in its epoch.")
+        self._warnings = self._gauge("warning", "1 for each warning in the status, by reason.", "reason")
+        self._last_round = self._gauge(
+            "last_round_timestamp_seconds", "When the last round closed, or else when the coordinator started."
+        )
+        self._last_round.set_to_current_time()
         self._seconds = Histogram(
             "rljob_coordinator_round_seconds", "Parts of a round.", ["part"], buckets=_SECONDS, registry=self.registry
         )
@@ -112,6 +160,7 @@ class CoordinatorMetrics:
         for name, value in trained.metrics.items():
             self._loss.labels(name).set(value)
         self._rounds.labels(report.kind.value).inc()
+        self._last_round.set_to_current_time()
         self._responses.labels("trained").inc(report.responses or 0)
         # An update may train on more than was launched since the one before it.
         self._responses.labels("discarded").inc(max(0, (report.launched_responses or 0) - (report.responses or 0)))
@@ -127,13 +176,40 @@ class CoordinatorMetrics:
         for rule in report.reward_rules or ():
             self._rules.labels(rule.name, "mean").set(rule.mean)
             self._rules.labels(rule.name, "deviation").set(rule.deviation)
+        for source in report.sources or ():
+            self._source_prompts.labels(source.name).inc(source.prompts)
+            self._source_reward.labels(source.name).set(source.reward or 0)
+        if report.layout_switches is not None:
+            self._count_switches(report.layout_switches)
         for part in ("generation", "training", "broadcast"):
             self._seconds.labels(part).observe(getattr(report, f"{part}_seconds") or 0.0)
+
+    def _count_switches(self, report: LayoutSwitchesReport) -> None:
+        self._switches.labels("reached").inc(report.made or 0)
+        self._switches.labels("failed").inc(report.failed or 0)
+        self._switch_seconds.inc(report.seconds or 0)
+        self._switched_responses.inc(report.responses or 0)
+        if report.state is SwitchesState.NOT_SWITCHED:
+            self._not_switched.labels(report.reason or "").inc()
 
     def status(self, status: RuntimeStatus) -> None:
         """Show the reported status."""
         self._show(status, _OF_STATUS)
         self._suspects.set(len(status.suspects))
+        self._generating.set(len(status.generating))
+        if status.relay is not None:
+            self._chain.set(status.relay.revision or 0)
+        self._warnings.clear()
+        for warning in status.warnings:
+            self._warnings.labels(warning.reason).set(1)
+        for report in status.evaluations:
+            if (last := report.last) is None:
+                continue
+            for (metric, of), field in _OF_EVALUATION.items():
+                if (value := getattr(last, field)) is not None:
+                    self._evaluations.labels(report.name, metric, of).set(value)
+            self._evaluation_seconds.labels(report.name, "total").set(last.seconds or 0)
+            self._evaluation_seconds.labels(report.name, "waiting").set(last.waiting_seconds or 0)
 
     def _show(self, source: object, names: Iterable[str]) -> None:
         for name in names:

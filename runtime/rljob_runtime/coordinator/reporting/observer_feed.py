@@ -1,18 +1,32 @@
-"""Observer feed: passes rounds to the observers that the spec names, each in a thread of its own."""
+"""Observer feed: passes rounds, samples, evaluations and events to the observers that the spec names.
+
+Each observer has a thread of its own, which also makes what is passed: nothing waits for an import or a server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from rljob_api import RLJob
 from rljob_api.observers import ObserverSpec
 from rljob_api.status import RoundReport
-from rljob_runtime.coordinator.reporting.round_log import RoundJournal
+from rljob_runtime.coordinator.reporting.round_log import Entry, RoundJournal, Writer
+from rljob_runtime.evaluation import EvaluationResult, evaluation_metrics
 from rljob_runtime.observers.discovery import factory
-from rljob_runtime.observers.protocol import ObservedJob, Observer, ObserverFactory
+from rljob_runtime.observers.protocol import (
+    JobEvent,
+    ObservedJob,
+    Observer,
+    ObserverFactory,
+    ObservesEvaluations,
+    ObservesEvents,
+    ObservesSamples,
+)
 from rljob_runtime.observers.round_metrics import round_metrics
 from rljob_runtime.protocols import TrainReport
+from rljob_runtime.samples import Sample
 
 OBSERVER_FAILS = "ObserverFails"
 """The reason of the warning about an observer."""
@@ -20,7 +34,7 @@ CURE = "Training continues. Check the observer's config and credentials, and tha
 
 
 class ObserverWriter:
-    """Passes rounds to an observer."""
+    """Passes to an observer what it has a method for."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -29,9 +43,46 @@ class ObserverWriter:
         """Pass a round. Raises what the observer raises."""
         self._observer.round(report.round, round_metrics(report, trained))
 
+    def evaluated(self, result: EvaluationResult) -> None:
+        """Pass an evaluation. Raises what the observer raises."""
+        self._observer.round(result.round, evaluation_metrics(result))
+        if isinstance(self._observer, ObservesEvaluations):
+            self._observer.evaluated(result.to_dict())
+
+    def samples(self, number: int, samples: Sequence[Sample]) -> None:
+        """Pass the samples of a round. Raises what the observer raises."""
+        if isinstance(self._observer, ObservesSamples):
+            self._observer.samples(number, [sample.to_dict() for sample in samples])
+
+    def event(self, event: JobEvent) -> None:
+        """Pass an event. Raises what the observer raises."""
+        if isinstance(self._observer, ObservesEvents):
+            self._observer.event(event)
+
     def close(self) -> None:
         """Close the observer."""
         self._observer.close()
+
+
+@dataclass(frozen=True)
+class ObserverFeed:
+    """Passes samples and events to all observers of a job. No method blocks or raises.
+
+    `journals`: those of `observer_journals`, which get rounds and evaluations as other journals do."""
+
+    journals: Sequence[RoundJournal]
+
+    def samples(self, number: int, samples: Sequence[Sample]) -> None:
+        """Pass the samples of a round that has closed."""
+        self._put("samples", f"the samples of round {number}", lambda writer: writer.samples(number, samples))
+
+    def event(self, event: JobEvent) -> None:
+        """Pass an event."""
+        self._put("events", f"the event {event.name}", lambda writer: writer.event(event))
+
+    def _put(self, kind: str, name: str, write: Callable[[ObserverWriter], None]) -> None:
+        for journal in self.journals:
+            journal.put(Entry(kind, name, cast(Callable[[Writer], None], write)))
 
 
 def observer_journals(job: RLJob, folder: Path, find: Callable[[str], ObserverFactory] = factory) -> list[RoundJournal]:

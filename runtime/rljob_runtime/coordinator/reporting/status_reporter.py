@@ -9,6 +9,7 @@ from typing import Any
 
 from rljob_api.status import RuntimeStatus, StatusWarning
 from rljob_runtime.coordinator.core.async_utils import wait_for_event
+from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.protocols import ControlPlane, PeerError
 from rljob_runtime.scheduling.backoff import Backoff
 from rljob_runtime.scheduling.status_cadence import Reported, seconds_until_report
@@ -19,7 +20,11 @@ log = logging.getLogger(__name__)
 class Reporter:
     """Holds the pending status; `run` writes it. All methods must be called in the event loop's thread."""
 
-    def __init__(self, control: ControlPlane, first: RuntimeStatus, back_off: Backoff) -> None:
+    def __init__(
+        self, control: ControlPlane, first: RuntimeStatus, back_off: Backoff, timeline: Timeline | None = None
+    ) -> None:
+        self.timeline = timeline or Timeline()
+        """Where the parts of the coordinator record what they do."""
         self._control = control
         self._back_off = back_off
         self._draft = first

@@ -9,20 +9,22 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from rljob_api.spec_resources import Samples
 from rljob_api.status import RoundReport, StatusWarning
-from rljob_runtime.coordinator.core.async_utils import in_daemon_thread, wait_for_event
+from rljob_runtime.coordinator.core.async_utils import Apart, in_daemon_thread, wait_for_event
+from rljob_runtime.coordinator.samples.length_writer import LengthWriter
 from rljob_runtime.coordinator.store.kept_samples import ROUNDS_DUE, Advantages, KeptSample, SampleRules
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
+from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols import PeerError, TrainReport
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.samples import Sample, SampleFolder
+from rljob_runtime.samples import EvaluationSampleFolder, Sample, SampleFolder
 
 log = logging.getLogger(__name__)
 
@@ -35,15 +37,48 @@ CLOSE_SECONDS = 10.0
 
 
 class PromptTexts(Protocol):
-    """Texts of prompts and responses; `coordinator.inputs.ObservedPrompts` implements it."""
+    """Texts and lengths of prompts and responses; `coordinator.inputs.ObservedPrompts` implements it."""
 
     async def messages(self, key: PromptKey) -> Sequence[Mapping[str, str]]: ...
+
+    async def prompt_tokens(self, keys: Sequence[PromptKey]) -> list[int]: ...
 
     async def decode(self, token_ids: Sequence[int]) -> str: ...
 
 
+@dataclass(frozen=True)
+class DueFile:
+    """A file to write: the samples of a round, or of an evaluation of the weights after it."""
+
+    step: int
+    evaluation: str | None = None
+
+    @classmethod
+    def all_of(cls, store: Store) -> list[DueFile]:
+        """Return the files that wait, each kind by its round."""
+        evaluations = [cls(step, name) for step, name in store.evaluations.samples.due()]
+        return [*map(cls, store.samples.due()), *evaluations]
+
+    def folder(self, job: Path) -> SampleFolder:
+        """Return the folder of the file."""
+        return SampleFolder(job) if self.evaluation is None else EvaluationSampleFolder(job, self.evaluation)
+
+    def read(self, first: int, store: Store) -> list[KeptSample]:
+        """Return some samples, from `first` on."""
+        if self.evaluation is None:
+            return store.samples.read(self.step, first, READ_AT_ONCE)
+        return store.evaluations.samples.read(self.step, self.evaluation, first, READ_AT_ONCE)
+
+    def written(self, store: Store) -> None:
+        """Delete the samples in the store."""
+        if self.evaluation is None:
+            store.samples.written(self.step)
+        else:
+            store.evaluations.samples.written(self.step, self.evaluation)
+
+
 class SampleWriter:
-    """Writes the samples of one job. `spec` reads the present `spec.samples`, which may change.
+    """Writes the samples of one job. `spec` reads the present `spec.samples`, which may change. `apart` writes files.
 
     Call `use` before the first round, `run` beside the coordinator, and `close` after it. `round_closed` is a
     `RoundObserver`."""
@@ -55,12 +90,17 @@ class SampleWriter:
         seed: int,
         advantages: Advantages,
         spec: Callable[[], Awaitable[Samples]],
+        apart: Apart = in_daemon_thread,
     ) -> None:
-        self._folder = SampleFolder(folder)
+        self._folder = folder
+        self._apart = apart
+        self._lengths = LengthWriter(folder, store, apart)
         self._store = store
         self._seed = seed
         self._advantages = advantages
         self._spec = spec
+        self.on_samples: Callable[[int, Sequence[Sample]], None] = lambda number, samples: None
+        """Called with the samples of each round, before they are written. It must not block."""
         self._keep = 1
         self._prompts: PromptTexts | None = None
         self._due = asyncio.Event()
@@ -83,20 +123,25 @@ class SampleWriter:
     def round_closed(self, report: RoundReport, trained: TrainReport) -> StatusWarning | None:
         """Write the round soon. Return a warning while samples are missing."""
         self._waiting += 1
+        self._lengths.closed(report.round)
         self._due.set()
         return self.problem()
+
+    def evaluated(self, result: EvaluationResult) -> None:
+        """Write the samples of an evaluation soon."""
+        self._due.set()
 
     def problem(self) -> StatusWarning | None:
         """Return a warning if the last file could not be written, or too many wait."""
         dropped = max(0, self._waiting - ROUNDS_DUE)
         missing = []
         if self._why:
-            missing.append(f"the samples of {self._lost} rounds could not be written ({self._why})")
+            missing.append(f"{self._lost} files of samples could not be written ({self._why})")
         if dropped:
             missing.append(f"the samples of {dropped} rounds were not kept: the volume does not answer")
         if not missing:
             return None
-        cure = f"Training continues. Check that {self._folder.path} can be written to and has space."
+        cure = f"Training continues. Check that {SampleFolder(self._folder).path} can be written to and has space."
         return StatusWarning(reason=SAMPLES_NOT_WRITTEN, message=f"{'; '.join(missing)}. {cure}"[:2048])
 
     async def run(self) -> None:
@@ -111,8 +156,12 @@ class SampleWriter:
 
     async def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Write the rounds that wait, for at most `seconds`. The rest waits for the next coordinator."""
+        if self._prompts is None:
+            # Without them no file can be written. The next coordinator counts what was filtered.
+            return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
+                await self._lengths.end()
                 await self._write_due()
 
     async def _write_due(self) -> None:
@@ -120,30 +169,30 @@ class SampleWriter:
             return
         async with self._writing:
             closed = self._waiting
-            for step in await self._store.do(lambda store: store.samples.due()):
-                await self._write(step, self._prompts)
+            for due in await self._store.do(DueFile.all_of):
+                await self._write(due, self._prompts)
             self._waiting -= closed
+            await self._lengths.write_due(self._prompts.prompt_tokens, self._keep)
 
-    async def _write(self, step: int, prompts: PromptTexts) -> None:
-        """Write a round's file, then delete its samples in the store."""
+    async def _write(self, due: DueFile, prompts: PromptTexts) -> None:
+        """Write a file, then delete its samples in the store."""
         try:
-            samples = await self._texts(step, prompts)
-            await in_daemon_thread(lambda: self._folder.write(step, samples, self._keep), "samples")
+            samples = await self._texts(due, prompts)
+            if due.evaluation is None:
+                self.on_samples(due.step, samples)
+            await self._apart(lambda: due.folder(self._folder).write(due.step, samples, self._keep), "samples")
             self._why = ""
         except Exception as error:  # a bad folder, a full disk, a prompt or a text that cannot be decoded
             self._lost, self._why = self._lost + 1, str(error) or type(error).__name__
-            log.warning("the samples of round %d are not written: %s", step, self._why)
-        await self._store.do(lambda store: store.samples.written(step))
+            of = "" if due.evaluation is None else f" of evaluation {due.evaluation}"
+            log.warning("the samples%s of round %d are not written: %s", of, due.step, self._why)
+        await self._store.do(due.written)
 
-    async def _texts(self, step: int, prompts: PromptTexts) -> list[Sample]:
+    async def _texts(self, due: DueFile, prompts: PromptTexts) -> list[Sample]:
         found: list[Sample] = []
-        while part := await self._store.do(partial(_read, step, len(found))):
+        while part := await self._store.do(partial(due.read, len(found))):
             found += [await _with_texts(kept, prompts) for kept in part]
         return found
-
-
-def _read(step: int, first: int, store: Store) -> list[KeptSample]:
-    return store.samples.read(step, first, READ_AT_ONCE)
 
 
 async def _with_texts(kept: KeptSample, prompts: PromptTexts) -> Sample:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 
+from rljob_runtime.audit.stored_keys import columns_of, sources_text
 from rljob_runtime.coordinator.store.records import Pool
 from rljob_runtime.protocols.trajectory import Cursor
 from rljob_runtime.scheduling.round_plan import PromptOutcome
@@ -27,7 +28,7 @@ def begin(db: sqlite3.Connection, pool: Pool | None) -> None:
     db.executemany(
         "INSERT INTO groups (epoch, idx, draw, drawn, fate, reason, queued) VALUES (?, ?, 0, ?, ?, ?, ?)",
         [
-            (prompt.epoch, prompt.index, number, PromptOutcome.REQUEUED.value, STORE_LOST, number)
+            (*columns_of(db, prompt), number, PromptOutcome.REQUEUED.value, STORE_LOST, number)
             for number, prompt in enumerate(pool.queue, 1)
         ],
     )
@@ -54,9 +55,9 @@ def give_back(db: sqlite3.Connection, step: int) -> None:
 def set_cursor(db: sqlite3.Connection, cursor: Cursor) -> None:
     """Set the position of the next fresh prompt."""
     db.execute(
-        "INSERT INTO pool VALUES (1, ?, ?)"
-        " ON CONFLICT (one) DO UPDATE SET epoch = excluded.epoch, position = excluded.position",
-        (cursor.epoch, cursor.position),
+        "INSERT INTO pool VALUES (1, ?, ?, ?) ON CONFLICT (one) DO UPDATE"
+        " SET epoch = excluded.epoch, position = excluded.position, sources = excluded.sources",
+        (cursor.epoch, cursor.position, sources_text(cursor)),
     )
 
 

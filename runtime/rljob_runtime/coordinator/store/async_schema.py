@@ -23,11 +23,13 @@ TABLES = f"""
 -- Where the next fresh prompt is drawn. There is a row in stores of asynchronous jobs only.
 CREATE TABLE pool (
   one INTEGER PRIMARY KEY CHECK (one = 1),
-  epoch INTEGER NOT NULL CHECK (epoch >= 0), position INTEGER NOT NULL CHECK (position >= 0)
+  epoch INTEGER NOT NULL CHECK (epoch >= 0), position INTEGER NOT NULL CHECK (position >= 0),
+  sources TEXT NOT NULL DEFAULT '[]' -- The cursors of named sources.
 );
 
 -- `drawn`, `ready`, `queued`: rising numbers, the order in which groups were drawn, became ready and were requeued.
 -- `replica`: where it was launched. `step` and `place`: the update that it is assigned to, and where in it.
+-- `ended`: the update under way when it was filtered.
 -- Without a version: of a history whose store was lost, and not drawn since.
 CREATE TABLE groups (
   {_GROUP} CHECK (draw >= 0),
@@ -35,6 +37,7 @@ CREATE TABLE groups (
   version INTEGER REFERENCES versions (version), replica TEXT,
   ready INTEGER UNIQUE, step INTEGER, place INTEGER,
   fate TEXT CHECK (fate IN ('trained', 'filtered', 'requeued')), reason TEXT, queued INTEGER UNIQUE,
+  ended INTEGER,
   PRIMARY KEY (epoch, idx, draw),
   CHECK ((version IS NOT NULL AND replica IS NOT NULL) OR fate IS 'requeued'),
   CHECK ((step IS NULL) = (place IS NULL)),
@@ -49,6 +52,7 @@ CREATE UNIQUE INDEX groups_trained_once ON groups (epoch, idx) WHERE fate = 'tra
 CREATE UNIQUE INDEX groups_by_step ON groups (step, place) WHERE step IS NOT NULL;
 CREATE INDEX groups_requeued ON groups (epoch, idx, draw) WHERE fate = 'requeued';
 CREATE INDEX groups_filtered ON groups (drawn) WHERE fate = 'filtered';
+CREATE INDEX groups_filtered_in ON groups (ended) WHERE fate = 'filtered';
 
 -- `tokens`: how far it came, once its chunks are gone.
 CREATE TABLE samples (

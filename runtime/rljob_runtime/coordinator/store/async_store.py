@@ -7,20 +7,29 @@ Methods on a prompt concern its open group and raise `NotOpen` without one.
 from __future__ import annotations
 
 import sqlite3
-from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from rljob_runtime.audit.stored_keys import columns_of, cursor_of, prompt_of
 from rljob_runtime.coordinator.store.async_rewind import next_number, set_cursor
 from rljob_runtime.coordinator.store.connection import attempts_before, transaction
 from rljob_runtime.coordinator.store.kept_samples import KeptSamples
-from rljob_runtime.coordinator.store.records import Boundary, Tokens, insert_boundary, terms_text
+from rljob_runtime.coordinator.store.records import Boundary, Tokens, terms_text
+from rljob_runtime.coordinator.store.tables.boundaries import insert_boundary
+from rljob_runtime.coordinator.store.tables.groups import (
+    OF_GROUP,
+    OF_SAMPLE,
+    KeptGroup,
+    append_tokens,
+    drop_tokens,
+    kept_groups,
+    open_group,
+    open_sample,
+    tokens_of,
+)
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import (
     Cursor,
-    FinishReason,
     Lease,
     PromptKey,
     Response,
@@ -34,48 +43,12 @@ FORGOTTEN_GROUPS, FORGOTTEN_CHUNKS = 64, 16_384
 """Groups per call of `forget`, besides the rest of the last one: about a tenth of a second."""
 
 
-class NotOpen(LookupError):
-    """The prompt has no open group."""
-
-
-@dataclass(frozen=True)
-class KeptSample:
-    """A stored response. `tokens`: number of tokens held."""
-
-    key: TrajectoryKey
-    attempt: int
-    failures: int
-    replica: str | None
-    finish: FinishReason | None
-    reward: float | None
-    tokens: int
-
-
-@dataclass(frozen=True)
-class KeptGroup:
-    """A stored group.
-
-    `replica`: where it was launched. `ready`: its place in the order of ready groups, None before. `step`: the update
-    that it is assigned to."""
-
-    prompt: PromptKey
-    draw: int
-    version: int
-    replica: str
-    ready: int | None
-    step: int | None
-    samples: tuple[KeptSample, ...]
-
-
 class AsyncStore:
     """Tables of `mode: Asynchronous`, on the store's connection."""
 
     def __init__(self, db: sqlite3.Connection, kept: KeptSamples) -> None:
         self._db = db
         self._kept_samples = kept
-
-    def _transaction(self) -> AbstractContextManager[None]:
-        return transaction(self._db)
 
     # --- the prompt pool ---
 
@@ -85,8 +58,8 @@ class AsyncStore:
 
     def cursor(self) -> Cursor:
         """Return the position of the next fresh prompt."""
-        row = self._db.execute("SELECT epoch, position FROM pool").fetchone()
-        return Cursor(*row) if row else Cursor()
+        row = self._db.execute("SELECT epoch, position, sources FROM pool").fetchone()
+        return cursor_of(*row) if row else Cursor()
 
     def requeued(self) -> tuple[PromptKey, ...]:
         """Return the requeued prompts, in the order of their requeueing."""
@@ -94,7 +67,7 @@ class AsyncStore:
             "SELECT epoch, idx FROM groups AS g WHERE fate = 'requeued' AND NOT EXISTS"
             " (SELECT 1 FROM groups WHERE epoch = g.epoch AND idx = g.idx AND draw > g.draw) ORDER BY queued"
         ).fetchall()
-        return tuple(PromptKey(*row) for row in rows)
+        return tuple(prompt_of(self._db, *row) for row in rows)
 
     def unsettled(self) -> tuple[PromptKey, ...]:
         """Return the drawn prompts that are neither filtered nor trained on, in the order of their last draw."""
@@ -103,7 +76,7 @@ class AsyncStore:
             " SELECT epoch, idx, drawn FROM groups AS g WHERE fate = 'requeued' AND NOT EXISTS"
             " (SELECT 1 FROM groups WHERE epoch = g.epoch AND idx = g.idx AND draw > g.draw)) ORDER BY drawn"
         ).fetchall()
-        return tuple(PromptKey(*row) for row in rows)
+        return tuple(prompt_of(self._db, *row) for row in rows)
 
     def draw(
         self, prompts: Sequence[PromptKey], cursor: Cursor, version: int, replica: str, responses: int
@@ -112,19 +85,19 @@ class AsyncStore:
 
         Returns attempts above 0 from earlier draws: they keep rising."""
         known: dict[TrajectoryKey, int] = {}
-        with self._transaction():
+        with transaction(self._db):
             set_cursor(self._db, cursor)
             for drawn, prompt in enumerate(prompts, next_number(self._db, "drawn")):
                 attempts = dict.fromkeys(range(responses), attempts_before(self._db)) | self._attempts(prompt)
                 known |= {TrajectoryKey(prompt, sample): attempt for sample, attempt in attempts.items() if attempt}
-                draw = self._draws(prompt)
+                draw, columns = self._draws(prompt), columns_of(self._db, prompt)
                 self._db.execute(
                     "INSERT INTO groups (epoch, idx, draw, drawn, version, replica) VALUES (?, ?, ?, ?, ?, ?)",
-                    (prompt.epoch, prompt.index, draw, drawn, version, replica),
+                    (*columns, draw, drawn, version, replica),
                 )
                 self._db.executemany(
                     "INSERT INTO samples (epoch, idx, draw, sample, attempt) VALUES (?, ?, ?, ?, ?)",
-                    [(prompt.epoch, prompt.index, draw, one, attempts[one]) for one in range(responses)],
+                    [(*columns, draw, one, attempts[one]) for one in range(responses)],
                 )
         return known
 
@@ -132,20 +105,20 @@ class AsyncStore:
 
     def launched(self, leases: Iterable[tuple[TrajectoryKey, Lease]]) -> None:
         """Record new leases."""
-        with self._transaction():
+        with transaction(self._db):
             self._db.executemany(
-                f"UPDATE samples SET attempt = ?, replica = ? WHERE {_WHERE}",
-                [(lease.attempt, lease.replica, *self._row(key)) for key, lease in leases],
+                f"UPDATE samples SET attempt = ?, replica = ? WHERE {OF_SAMPLE}",
+                [(lease.attempt, lease.replica, *open_sample(self._db, key)) for key, lease in leases],
             )
 
     def move(self, key: TrajectoryKey, lease: Lease, offset: int) -> None:
         """Transfer a response at `offset`: sets the new lease and deletes the source's later tokens."""
-        with self._transaction():
-            row = self._row(key)
+        with transaction(self._db):
+            row = open_sample(self._db, key)
             self._db.execute(
-                f"UPDATE samples SET attempt = ?, replica = ? WHERE {_WHERE}", (lease.attempt, lease.replica, *row)
+                f"UPDATE samples SET attempt = ?, replica = ? WHERE {OF_SAMPLE}", (lease.attempt, lease.replica, *row)
             )
-            self._db.execute(f"DELETE FROM experience_chunks WHERE {_WHERE} AND start >= ?", (*row, offset))
+            self._db.execute(f"DELETE FROM experience_chunks WHERE {OF_SAMPLE} AND start >= ?", (*row, offset))
             self._db.execute(
                 "UPDATE experience_chunks SET tokens = substr(tokens, 1, 4 * (?1 - start)),"
                 " logprobs = substr(logprobs, 1, 4 * (?1 - start)) WHERE epoch = ?2 AND idx = ?3 AND draw = ?4"
@@ -155,27 +128,27 @@ class AsyncStore:
 
     def append(self, tokens: Iterable[Tokens]) -> None:
         """Append tokens."""
-        with self._transaction():
-            self._append(tokens)
+        with transaction(self._db):
+            append_tokens(self._db, tokens)
 
     def finish(self, tokens: Iterable[Tokens], finished: Iterable[Response]) -> None:
         """Append tokens and mark these responses complete."""
-        with self._transaction():
-            self._append(tokens)
+        with transaction(self._db):
+            append_tokens(self._db, tokens)
             self._db.executemany(
-                f"UPDATE samples SET finish = ? WHERE {_WHERE}",
-                [(response.finish_reason.value, *self._row(response.key)) for response in finished],
+                f"UPDATE samples SET finish = ? WHERE {OF_SAMPLE}",
+                [(response.finish_reason.value, *open_sample(self._db, response.key)) for response in finished],
             )
 
     def score(self, rewards: Iterable[tuple[TrajectoryKey, float]]) -> tuple[PromptKey, ...]:
         """Record rewards. Returns the prompts whose groups became ready, in the order of their last rewards."""
         ready: list[PromptKey] = []
-        with self._transaction():
+        with transaction(self._db):
             number = next_number(self._db, "ready")
             for key, reward in rewards:
-                row = self._row(key)
+                row = open_sample(self._db, key)
                 self._db.execute(
-                    f"UPDATE samples SET reward = ?, terms = ? WHERE {_WHERE}",
+                    f"UPDATE samples SET reward = ?, terms = ? WHERE {OF_SAMPLE}",
                     (float(reward), terms_text(reward), *row),
                 )
                 changed = self._db.execute(
@@ -187,32 +160,39 @@ class AsyncStore:
                     ready.append(key.prompt)
         return tuple(ready)
 
-    def restart(self, key: TrajectoryKey, failures: int) -> None:
-        """Restart a response without tokens."""
-        with self._transaction():
-            row = self._row(key)
-            self._kept_samples.keep_failed_sample(key.prompt, row[2], key.sample)
-            self._db.execute(f"DELETE FROM experience_chunks WHERE {_WHERE}", row)
+    def restart(self, key: TrajectoryKey, failures: int, cause: str = "") -> None:
+        """Restart a response without tokens. `cause`: the failure of its reward."""
+        with transaction(self._db):
+            row = open_sample(self._db, key)
+            self._kept_samples.keep_failed_sample(key.prompt, row[2], key.sample, cause)
+            self._db.execute(f"DELETE FROM experience_chunks WHERE {OF_SAMPLE}", row)
             self._db.execute(
-                f"UPDATE samples SET failures = ?, finish = NULL, reward = NULL, terms = NULL WHERE {_WHERE}",
+                f"UPDATE samples SET failures = ?, finish = NULL, reward = NULL, terms = NULL WHERE {OF_SAMPLE}",
                 (failures, *row),
             )
 
-    def end(self, prompts: Iterable[PromptKey], outcome: PromptOutcome, reason: str) -> int:
-        """Filter or requeue groups. Only the number of their tokens is kept, and returned."""
+    def end(
+        self, prompts: Iterable[PromptKey], outcome: PromptOutcome, reason: str, cursor: Cursor | None = None
+    ) -> int:
+        """Filter or requeue groups. Only the number of their tokens is kept, and returned.
+
+        `cursor`: the pool's, if its counts change with this."""
         tokens = 0
-        with self._transaction():
+        with transaction(self._db):
+            if cursor is not None:
+                set_cursor(self._db, cursor)
             for prompt in prompts:
-                group = self._group(prompt)
+                group = open_group(self._db, prompt)
                 queued = next_number(self._db, "queued") if outcome is PromptOutcome.REQUEUED else None
+                ended = self._last_update() + 1 if outcome is PromptOutcome.FILTERED else None
                 self._db.execute(
-                    f"UPDATE groups SET fate = ?, reason = ?, queued = ? WHERE {_GROUP}",
-                    (outcome.value, reason, queued, *group),
+                    f"UPDATE groups SET fate = ?, reason = ?, queued = ?, ended = ? WHERE {OF_GROUP}",
+                    (outcome.value, reason, queued, ended, *group),
                 )
                 self._kept_samples.keep_ended(prompt, group[2])
-                self._drop_tokens(group)
+                drop_tokens(self._db, group)
                 tokens += self._db.execute(
-                    f"SELECT ifnull(SUM(tokens), 0) FROM samples WHERE {_GROUP}", group
+                    f"SELECT ifnull(SUM(tokens), 0) FROM samples WHERE {OF_GROUP}", group
                 ).fetchone()[0]
         return tokens
 
@@ -220,17 +200,17 @@ class AsyncStore:
 
     def assign(self, step: int, prompts: Sequence[PromptKey]) -> None:
         """Assign these ready groups to the update `step`, before the trainer is called."""
-        with self._transaction():
+        with transaction(self._db):
             place = self._db.execute("SELECT COUNT(*) FROM groups WHERE step = ?", (step,)).fetchone()[0]
             self._db.executemany(
-                f"UPDATE groups SET step = ?, place = ? WHERE {_GROUP}",
-                [(step, number, *self._group(prompt)) for number, prompt in enumerate(prompts, place)],
+                f"UPDATE groups SET step = ?, place = ? WHERE {OF_GROUP}",
+                [(step, number, *open_group(self._db, prompt)) for number, prompt in enumerate(prompts, place)],
             )
 
     def assigned(self, step: int) -> tuple[PromptKey, ...]:
         """Return the groups of an update, in the order of assignment."""
         rows = self._db.execute("SELECT epoch, idx FROM groups WHERE step = ? ORDER BY place", (step,)).fetchall()
-        return tuple(PromptKey(*row) for row in rows)
+        return tuple(prompt_of(self._db, *row) for row in rows)
 
     def close_update(
         self,
@@ -241,10 +221,19 @@ class AsyncStore:
         """Close the update: its groups are trained on, and the boundary exists, in one transaction.
 
         `stale`: staleness of its groups. Tokens stay until a checkpoint makes the update final (`forget`)."""
-        with self._transaction():
+        with transaction(self._db):
             self._db.execute("UPDATE groups SET fate = 'trained' WHERE step = ?", (boundary.step,))
             self._kept_samples.close_update(boundary.step, stale)
             insert_boundary(self._db, boundary, anchors)
+
+    def count_late(self) -> int | None:
+        """Count the groups that were filtered after the last update in it. Return the update if there are any."""
+        with transaction(self._db):
+            last = self._last_update()
+            late = self._db.execute(
+                "UPDATE groups SET ended = ?1 WHERE fate = 'filtered' AND ended > ?1 AND ?1 > 0", (last,)
+            ).rowcount
+        return last if late else None
 
     def forget(self, step: int) -> bool:
         """Delete one batch of tokens up to `step`, of which a checkpoint is kept: no recovery goes back before it.
@@ -252,14 +241,14 @@ class AsyncStore:
         A batch has complete groups, so that other calls run between batches. Returns True while there may be more.
         Tokens that a crash leaves are deleted with a later checkpoint's."""
         chunks = 0
-        with self._transaction():
+        with transaction(self._db):
             groups = self._db.execute(
                 "SELECT DISTINCT epoch, idx, draw FROM samples JOIN groups USING (epoch, idx, draw)"
                 " WHERE tokens IS NULL AND fate = 'trained' AND step <= ? LIMIT ?",
                 (step, FORGOTTEN_GROUPS),
             ).fetchall()
             for group in groups:
-                chunks += self._drop_tokens(group)
+                chunks += drop_tokens(self._db, group)
                 if chunks >= FORGOTTEN_CHUNKS:
                     return True
         return len(groups) == FORGOTTEN_GROUPS
@@ -268,18 +257,18 @@ class AsyncStore:
 
     def groups(self, prompts: Sequence[PromptKey]) -> tuple[KeptGroup, ...]:
         """Return the open groups of these prompts."""
-        return tuple(next(self._kept(f"{_GROUP}", self._group(prompt))) for prompt in prompts)
+        return tuple(next(kept_groups(self._db, OF_GROUP, open_group(self._db, prompt))) for prompt in prompts)
 
     def open_groups(self) -> tuple[KeptGroup, ...]:
         """Return all groups without an outcome, assigned ones included, in draw order."""
-        return tuple(self._kept("fate IS NULL", ()))
+        return tuple(kept_groups(self._db, "fate IS NULL", ()))
 
     def responses(self, prompt: PromptKey) -> tuple[ScoredResponse, ...]:
         """Return a ready group's responses, by sample."""
         (group,) = self.groups((prompt,))
         found = []
         for sample in group.samples:
-            tokens, logprobs = self._tokens(self._row(sample.key))
+            tokens, logprobs = tokens_of(self._db, open_sample(self._db, sample.key))
             assert sample.finish is not None, f"{sample.key} is not finished"
             assert sample.reward is not None, f"{sample.key} is not scored"
             response = Response(
@@ -296,13 +285,13 @@ class AsyncStore:
 
     def partial(self, key: TrajectoryKey) -> Partial:
         """Return the held tokens of a response of an open group."""
-        row = self._row(key)
+        row = open_sample(self._db, key)
         version, replica, attempt = self._db.execute(
             "SELECT version, samples.replica, attempt FROM samples JOIN groups USING (epoch, idx, draw)"
-            f" WHERE {_WHERE}",
+            f" WHERE {OF_SAMPLE}",
             row,
         ).fetchone()
-        return Partial(Lease(replica or "", attempt), version, *self._tokens(row))
+        return Partial(Lease(replica or "", attempt), version, *tokens_of(self._db, row))
 
     def outcomes(self) -> dict[str, int]:
         """Count groups by outcome; `open` for those without. For checks and metrics."""
@@ -310,78 +299,17 @@ class AsyncStore:
 
     # --- details ---
 
-    def _group(self, prompt: PromptKey) -> tuple[int, int, int]:
-        """Return the open group's row. Raises `NotOpen`."""
-        row = self._db.execute(
-            "SELECT draw FROM groups WHERE epoch = ? AND idx = ? AND fate IS NULL", (prompt.epoch, prompt.index)
-        ).fetchone()
-        if row is None:
-            raise NotOpen(f"prompt {prompt} has no open group")
-        return prompt.epoch, prompt.index, row[0]
-
-    def _row(self, key: TrajectoryKey) -> tuple[int, int, int, int]:
-        return *self._group(key.prompt), key.sample
+    def _last_update(self) -> int:
+        return self._db.execute("SELECT ifnull(MAX(step), 0) FROM boundaries").fetchone()[0]
 
     def _draws(self, prompt: PromptKey) -> int:
         return self._db.execute(
-            "SELECT COUNT(*) FROM groups WHERE epoch = ? AND idx = ?", (prompt.epoch, prompt.index)
+            "SELECT COUNT(*) FROM groups WHERE epoch = ? AND idx = ?", columns_of(self._db, prompt)
         ).fetchone()[0]
 
     def _attempts(self, prompt: PromptKey) -> dict[int, int]:
         rows = self._db.execute(
             "SELECT sample, MAX(attempt) FROM samples WHERE epoch = ? AND idx = ? GROUP BY sample",
-            (prompt.epoch, prompt.index),
+            columns_of(self._db, prompt),
         ).fetchall()
         return dict(rows)
-
-    def _append(self, tokens: Iterable[Tokens]) -> None:
-        self._db.executemany(
-            "INSERT INTO experience_chunks VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (
-                (*self._row(new.key), new.start, array("i", new.token_ids), array("f", new.logprobs))
-                for new in tokens
-                if len(new.token_ids) > 0
-            ),
-        )
-
-    def _tokens(self, row: tuple[int, int, int, int]) -> tuple[array[int], array[float]]:
-        tokens, logprobs = array("i"), array("f")
-        for chunk in self._db.execute(
-            f"SELECT tokens, logprobs FROM experience_chunks WHERE {_WHERE} ORDER BY start", row
-        ):
-            tokens.frombytes(chunk[0])
-            logprobs.frombytes(chunk[1])
-        return tokens, logprobs
-
-    def _drop_tokens(self, group: tuple[int, int, int]) -> int:
-        """Delete tokens. Returns the number of their chunks."""
-        self._db.execute(f"UPDATE samples SET tokens = {_HELD} WHERE {_GROUP}", group)
-        return self._db.execute(f"DELETE FROM experience_chunks WHERE {_GROUP}", group).rowcount
-
-    def _kept(self, where: str, parameters: tuple[int, ...]) -> Iterator[KeptGroup]:
-        rows = self._db.execute(
-            f"SELECT epoch, idx, draw, version, replica, ready, step FROM groups WHERE {where} ORDER BY drawn",
-            parameters,
-        ).fetchall()
-        for epoch, index, draw, version, replica, ready, step in rows:
-            prompt = PromptKey(epoch, index)
-            yield KeptGroup(prompt, draw, version, replica, ready, step, tuple(self._samples(prompt, draw)))
-
-    def _samples(self, prompt: PromptKey, draw: int) -> Iterator[KeptSample]:
-        rows = self._db.execute(
-            f"SELECT sample, attempt, failures, replica, finish, reward, {_HELD} FROM samples"
-            f" WHERE {_GROUP} ORDER BY sample",
-            (prompt.epoch, prompt.index, draw),
-        ).fetchall()
-        for sample, attempt, failures, replica, finish, reward, tokens in rows:
-            ended = FinishReason(finish) if finish is not None else None
-            yield KeptSample(TrajectoryKey(prompt, sample), attempt, failures, replica, ended, reward, tokens)
-
-
-_GROUP = "epoch = ? AND idx = ? AND draw = ?"
-_WHERE = f"{_GROUP} AND sample = ?"
-_HELD = (
-    "ifnull(tokens, ifnull((SELECT start + length(c.tokens) / 4 FROM experience_chunks AS c"
-    " WHERE c.epoch = samples.epoch AND c.idx = samples.idx AND c.draw = samples.draw AND c.sample = samples.sample"
-    " ORDER BY start DESC LIMIT 1), 0))"
-)

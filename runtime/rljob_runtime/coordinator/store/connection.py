@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rljob_runtime.coordinator.store import async_schema, schema
+from rljob_runtime.coordinator.store import async_schema, evaluation_schema, schema
 from rljob_runtime.coordinator.store.migrations import migrate
 from rljob_runtime.coordinator.store.schema import FORMAT
 
@@ -24,7 +24,7 @@ would write and read them again within a flush."""
 JOURNAL_PAGES = 131_072
 """A commit that finds this many journal pages (512 MB) moves them into the file. `Store.tidy` does it earlier."""
 
-_TABLES = schema.TABLES + async_schema.TABLES
+_TABLES = schema.TABLES + async_schema.TABLES + evaluation_schema.TABLES
 _TRIGGERS = schema.TRIGGERS + "\n" + async_schema.TRIGGERS
 
 

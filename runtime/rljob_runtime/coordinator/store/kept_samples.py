@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from rljob_runtime.audit.stored_keys import columns_of, prompt_of
 from rljob_runtime.coordinator.store.connection import transaction
-from rljob_runtime.protocols.trajectory import Outcome, PromptKey
+from rljob_runtime.protocols.trajectory import Outcome, PromptKey, TrajectoryKey
 from rljob_runtime.samples.choice import Candidate, choose
 from rljob_runtime.samples.record import Sample, SampleOutcome, sample_key
 from rljob_runtime.scheduling.round_plan import REWARD_FAILED
@@ -26,6 +27,9 @@ T = TypeVar("T")
 
 ROUNDS_DUE = 16
 """Rounds that may wait for their files. While a volume does not answer, further ones are dropped."""
+
+LONGEST_CAUSE = 500
+"""Characters of a cause: an error of a user's function may have any length."""
 
 Advantages = Callable[[Sequence[float]], Sequence[float | None]]
 """Returns the advantages of a group's rewards; None where rewards alone do not give them."""
@@ -38,6 +42,17 @@ class SampleRules:
     per_round: int | None
     seed: int
     advantages: Advantages
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The failure of a reward."""
+
+    cause: str
+
+    def in_a_line(self) -> str | None:
+        """Return the cause in a line of bounded length; None for an unknown one."""
+        return " ".join(self.cause.split())[:LONGEST_CAUSE] or None
 
 
 @dataclass(frozen=True)
@@ -97,20 +112,24 @@ class KeptSamples:
         """Delete the samples of later rounds: a rewind abandons them."""
         self._db.execute("DELETE FROM kept_samples WHERE step > ?", (step,))
 
-    def keep_failed(self, step: int, prompt: PromptKey, number: int) -> None:
-        """Keep a response of `mode: OnPolicy` whose reward failed, before its tokens are deleted."""
+    def keep_failed(self, step: int, prompt: PromptKey, number: int, cause: str) -> None:
+        """Keep a response of `mode: OnPolicy` whose reward failed by `cause`, before its tokens are deleted."""
         where = "step = ? AND epoch = ? AND idx = ? AND sample = ?"
-        self._keep_early(step, self._of_round(step, where, (step, prompt.epoch, prompt.index, number)), failed=True)
+        self._keep_early(
+            step, self._of_round(step, where, (step, *columns_of(self._db, prompt), number)), Failed(cause)
+        )
 
-    def keep_failed_sample(self, prompt: PromptKey, draw: int, number: int) -> None:
-        """Keep a response of `mode: Asynchronous` whose reward failed, before its tokens are deleted."""
+    def keep_failed_sample(self, prompt: PromptKey, draw: int, number: int, cause: str) -> None:
+        """Keep a response of `mode: Asynchronous` whose reward failed by `cause`, before its tokens are deleted."""
         where, step = "epoch = ? AND idx = ? AND draw = ? AND sample = ?", self._next_step()
-        self._keep_early(step, self._of_groups(step, where, (prompt.epoch, prompt.index, draw, number)), failed=True)
+        self._keep_early(
+            step, self._of_groups(step, where, (*columns_of(self._db, prompt), draw, number)), Failed(cause)
+        )
 
     def keep_ended(self, prompt: PromptKey, draw: int) -> None:
         """Keep responses of a filtered or requeued group of `mode: Asynchronous`, before its tokens are deleted."""
         where, step = "epoch = ? AND idx = ? AND draw = ?", self._next_step()
-        self._keep_early(step, self._of_groups(step, where, (prompt.epoch, prompt.index, draw)))
+        self._keep_early(step, self._of_groups(step, where, (*columns_of(self._db, prompt), draw)))
 
     def close_round(self, step: int) -> None:
         """Choose the samples of a round of `mode: OnPolicy`, whose outcomes and lengths are recorded."""
@@ -170,7 +189,7 @@ class KeptSamples:
             found |= zip(keys, self.rules.advantages(rewards), strict=True)
         return found
 
-    def _keep_early(self, step: int, found: Iterable[_Found], failed: bool = False) -> None:
+    def _keep_early(self, step: int, found: Iterable[_Found], failed: Failed | None = None) -> None:
         """Keep responses before their round closes: of each outcome as many as the round keeps in all."""
         if self.rules is None or self.rules.per_round == 0:
             return
@@ -183,8 +202,8 @@ class KeptSamples:
         number = min((least for *_, least in rows), default=0)
         for one in found:
             sample = one.sample()
-            if failed:
-                sample = replace(sample, outcome=SampleOutcome.FAILED, reason=REWARD_FAILED)
+            if failed is not None:
+                sample = replace(sample, outcome=SampleOutcome.FAILED, reason=REWARD_FAILED, cause=failed.in_a_line())
             if self.rules.per_round is None or counts[sample.outcome] < self.rules.per_round:
                 counts[sample.outcome] += 1
                 number -= 1
@@ -210,7 +229,8 @@ class KeptSamples:
         for epoch, index, number, outcome, reason, fate, *rest in rows:
             ended = fate if outcome != SampleOutcome.TRAINED and fate != SampleOutcome.TRAINED else outcome
             tokens = partial(self._tokens, query, (step, epoch, index, number))
-            yield _found(step, (epoch, index, number), _outcome(ended), reason, rest, tokens)
+            prompt = prompt_of(self._db, epoch, index)
+            yield _found(step, TrajectoryKey(prompt, number), _outcome(ended), reason, rest, tokens)
 
     def _of_groups(self, step: int, where: str, row: tuple[int, ...]) -> Iterator[_Found]:
         """Yield the responses of groups of `mode: Asynchronous` that have tokens."""
@@ -225,7 +245,8 @@ class KeptSamples:
         table = "experience_chunks WHERE epoch = ? AND idx = ? AND draw = ? AND sample = ?"
         for epoch, index, draw, number, fate, reason, *rest in rows:
             tokens = partial(self._tokens, f"SELECT tokens FROM {table} ORDER BY start", (epoch, index, draw, number))
-            yield _found(step, (epoch, index, number), _outcome(fate), reason, rest, tokens)
+            prompt = prompt_of(self._db, epoch, index)
+            yield _found(step, TrajectoryKey(prompt, number), _outcome(fate), reason, rest, tokens)
 
     def _tokens(self, query: str, row: tuple[int, ...]) -> bytes:
         return b"".join(tokens for (tokens,) in self._db.execute(query, row))
@@ -249,15 +270,14 @@ def _outcome(text: str | None) -> SampleOutcome:
 
 def _found(
     step: int,
-    key: tuple[int, int, int],
+    key: TrajectoryKey,
     outcome: SampleOutcome,
     reason: str | None,
     rest: Sequence[Any],
     tokens: Callable[[], bytes],
 ) -> _Found:
-    epoch, index, number = key
+    prompt, number = key.prompt, key.sample
     attempt, version, replica, finish, reward, terms, held = rest
-    prompt = PromptKey(epoch, index)
 
     def sample() -> Sample:
         return Sample(

@@ -229,6 +229,102 @@ def _from_7(db: sqlite3.Connection) -> None:
     )
 
 
+def _from_8(db: sqlite3.Connection) -> None:
+    """Add the tables of evaluations, and named prompt sources; there are none yet."""
+    db.execute(
+        """
+        CREATE TABLE evaluations (
+        step INTEGER NOT NULL CHECK (step >= 0), name TEXT NOT NULL,
+        settings TEXT NOT NULL, waited REAL NOT NULL DEFAULT 0,
+        result TEXT, abandoned TEXT,
+        PRIMARY KEY (step, name),
+        CHECK (result IS NULL OR abandoned IS NULL)
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute(
+        """
+        CREATE TABLE evaluation_samples (
+        step INTEGER NOT NULL, name TEXT NOT NULL, idx INTEGER NOT NULL, sample INTEGER NOT NULL CHECK (sample >= 0),
+        tokens INTEGER NOT NULL, finish TEXT, reward REAL, terms TEXT, reason TEXT,
+        PRIMARY KEY (step, name, idx, sample),
+        CHECK ((reward IS NULL) = (reason IS NOT NULL)),
+        CHECK (reward IS NULL OR finish IS NOT NULL),
+        FOREIGN KEY (step, name) REFERENCES evaluations (step, name) ON DELETE CASCADE
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute("CREATE TABLE sources (number INTEGER PRIMARY KEY CHECK (number > 0), name TEXT NOT NULL UNIQUE)")
+    for table in ("boundaries", "rounds", "pool"):
+        db.execute(f"ALTER TABLE {table} ADD COLUMN sources TEXT NOT NULL DEFAULT '[]'")
+    db.execute("ALTER TABLE rounds ADD COLUMN races TEXT NOT NULL DEFAULT '[]'")
+
+
+def _from_9(db: sqlite3.Connection) -> None:
+    """Keep the update during which a group was filtered, and what rounds know by tensor parallel size."""
+    _keep_ends_of_groups(db)
+    _keep_sizes(db)
+
+
+def _keep_ends_of_groups(db: sqlite3.Connection) -> None:
+    """Keep the update during which a group was filtered. Before, its place in the order of draws said it."""
+    db.execute("ALTER TABLE groups ADD COLUMN ended INTEGER")
+    db.execute(
+        "WITH tops AS MATERIALIZED (SELECT step, MAX(drawn) AS top FROM groups WHERE step IS NOT NULL GROUP BY step)"
+        " UPDATE groups AS g SET ended = ifnull((SELECT MIN(step) FROM tops WHERE top > g.drawn),"
+        " (SELECT MAX(step) + 1 FROM boundaries)) WHERE fate = 'filtered'"
+    )
+    db.execute("CREATE INDEX groups_filtered_in ON groups (ended) WHERE fate = 'filtered'")
+
+
+def _keep_sizes(db: sqlite3.Connection) -> None:
+    """Keep the speeds of engines by their tensor parallel size, and the sizes of machines in a round.
+
+    Before, all engines of a round had the same size."""
+    db.execute(
+        """
+        CREATE TABLE speeds (
+        step INTEGER NOT NULL REFERENCES rounds (step) ON DELETE CASCADE,
+        tensor_parallel INTEGER NOT NULL,
+        speed TEXT NOT NULL,
+        PRIMARY KEY (step, tensor_parallel)
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute(
+        "INSERT INTO speeds SELECT step, ifnull(json_extract(report, '$.tensorParallelSize'), 0), speed"
+        " FROM decisions JOIN boundaries USING (step) WHERE speed IS NOT NULL"
+    )
+    db.execute("ALTER TABLE decisions DROP COLUMN speed")
+    db.execute("ALTER TABLE rounds ADD COLUMN tensor_parallel INTEGER")
+    db.execute(
+        """
+        CREATE TABLE layouts (
+        step INTEGER NOT NULL REFERENCES rounds (step) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        machine TEXT NOT NULL, tensor_parallel INTEGER NOT NULL CHECK (tensor_parallel > 0),
+        PRIMARY KEY (step, number)
+        ) WITHOUT ROWID
+        """
+    )
+
+
+def _from_10(db: sqlite3.Connection) -> None:
+    """Keep the tokens of evaluations for their samples. Former responses have none."""
+    for column in ("response BLOB", "attempt INTEGER", "version INTEGER", "replica TEXT", "cause TEXT"):
+        db.execute(f"ALTER TABLE evaluation_samples ADD COLUMN {column}")
+    db.execute(
+        """
+        CREATE TABLE kept_evaluation_samples (
+        step INTEGER NOT NULL, name TEXT NOT NULL, number INTEGER NOT NULL,
+        record TEXT NOT NULL, tokens BLOB NOT NULL,
+        PRIMARY KEY (step, name, number),
+        FOREIGN KEY (step, name) REFERENCES evaluations (step, name) ON DELETE CASCADE
+        )
+        """
+    )
+
+
 STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     1: _from_1,
     2: _from_2,
@@ -237,5 +333,8 @@ STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     5: _from_5,
     6: _from_6,
     7: _from_7,
+    8: _from_8,
+    9: _from_9,
+    10: _from_10,
 }
 """By the format that each starts from."""

@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import sqlite3
 
+from rljob_runtime.audit.stored_keys import prompt_sql
+
 ORIGIN = "origin"
-"""Key in `meta`: step, epoch and position of the boundary at which the history began, once a round was pruned."""
+"""Key in `meta`: step and cursor (epoch, position, sources) of the boundary at which the history began, once a round
+was pruned."""
 
 
 def forget_sums(db: sqlite3.Connection) -> None:
@@ -25,16 +28,17 @@ def prune(db: sqlite3.Connection, keep: int) -> bool:
     """Prune the oldest round and its boundary, if there are more than `keep` and no recovery needs it.
 
     Runs within the caller's transaction. Returns False if there is none to prune."""
-    first, epoch, position, last = db.execute(
-        "SELECT step, epoch, position, (SELECT MAX(step) FROM boundaries) FROM boundaries ORDER BY step LIMIT 1"
-    ).fetchone() or (0, 0, 0, 0)
+    first, epoch, position, sources, last = db.execute(
+        "SELECT step, epoch, position, sources, (SELECT MAX(step) FROM boundaries) FROM boundaries"
+        " ORDER BY step LIMIT 1"
+    ).fetchone() or (0, 0, 0, "[]", 0)
     if last - first <= keep:
         return False
     asynchronous = db.execute("SELECT 1 FROM pool").fetchone() is not None
     step = first + 1
     if not (_prune_update(db, step) if asynchronous else _prune_round(db, step)):
         return False
-    db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (ORIGIN, json.dumps([first, epoch, position])))
+    db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (ORIGIN, json.dumps([first, epoch, position, sources])))
     _keep_anchors(db, first, step)
     db.execute("DELETE FROM boundaries WHERE step = ?", (first,))
     return True
@@ -57,7 +61,7 @@ def _prune_round(db: sqlite3.Connection, step: int) -> bool:
     db.execute(
         "INSERT INTO pruned SELECT ?1, epoch, COUNT(*), SUM(NOT queued), SUM(fate = 'trained'), SUM(fate = 'filtered'),"
         " SUM(trajectories), SUM(tokens), MAX(idx) FROM (SELECT p.epoch, p.idx, p.fate,"
-        " p.epoch || '.' || p.idx IN (SELECT value FROM boundaries, json_each(long_queue) WHERE step = ?1 - 1)"
+        f" {prompt_sql('p')} IN (SELECT value FROM boundaries, json_each(long_queue) WHERE step = ?1 - 1)"
         " AS queued,"
         " (SELECT COUNT(*) FROM trajectories AS t WHERE t.step = ?1 AND t.epoch = p.epoch AND t.idx = p.idx"
         " AND outcome = 'trained') AS trajectories,"

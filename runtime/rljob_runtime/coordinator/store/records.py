@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rljob_api.status import RoundReport, RuntimeTotals
-from rljob_runtime.protocols.rewards import Anchors, terms_of
+from rljob_runtime.protocols.rewards import terms_of
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.fleet_layout import RoundLayout
 from rljob_runtime.scheduling.partial_responses import Partial
 from rljob_runtime.scheduling.round_plan import RestoredSample, RoundPlan
 from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN, SelectedPlan
@@ -48,6 +48,8 @@ class OpenRound:
     finish_reasons: dict[TrajectoryKey, FinishReason]
     assigned: bool
     chosen: SelectedPlan = DEFAULT_PLAN
+    layout: RoundLayout | None = None
+    """None before its generation began."""
 
 
 @dataclass(frozen=True)
@@ -64,28 +66,3 @@ def terms_text(reward: float) -> str | None:
     """Return the values of a reward's rules as the store holds them."""
     terms = terms_of(reward)
     return json.dumps(dict(terms)) if terms else None
-
-
-def insert_boundary(db: sqlite3.Connection, boundary: Boundary, risen: Anchors) -> None:
-    """Insert the boundary within the caller's transaction. `risen`: the anchors that rose."""
-    report = json.dumps(boundary.report.to_dict()) if boundary.report is not None else None
-    db.execute(
-        "INSERT INTO boundaries (step, epoch, position, totals, report, long_queue) VALUES (?, ?, ?, ?, ?, ?)",
-        (
-            boundary.step,
-            boundary.cursor.epoch,
-            boundary.cursor.position,
-            json.dumps(boundary.totals.to_dict()),
-            report,
-            json.dumps([str(prompt) for prompt in boundary.queue]),
-        ),
-    )
-    if boundary.report is not None and boundary.report.reward is not None:
-        last = db.execute("SELECT number, total FROM rewards ORDER BY step DESC LIMIT 1").fetchone()
-        number, total = last or (0, 0.0)
-        sums = (boundary.step, number + 1, total + boundary.report.reward)
-        db.execute("INSERT INTO rewards VALUES (?, ?, ?)", sums)
-    db.executemany(
-        "INSERT INTO anchors VALUES (?, ?, ?, ?)",
-        [(boundary.step, rule, test, kept) for rule, tests in risen.items() for test, kept in tests.items()],
-    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sqlite3
 
+from rljob_runtime.audit.stored_keys import prompt_of
 from rljob_runtime.protocols.rewards import Terms
-from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+from rljob_runtime.protocols.trajectory import TrajectoryKey
 
 
 def reward_terms(db: sqlite3.Connection, step: int) -> dict[TrajectoryKey, Terms]:
@@ -19,4 +20,6 @@ def reward_terms(db: sqlite3.Connection, step: int) -> dict[TrajectoryKey, Terms
         " USING (epoch, idx, draw) WHERE g.step = ?1 AND s.terms IS NOT NULL",
         (step,),
     ).fetchall()
-    return {TrajectoryKey(PromptKey(epoch, index), number): json.loads(terms) for epoch, index, number, terms in rows}
+    return {
+        TrajectoryKey(prompt_of(db, epoch, index), number): json.loads(terms) for epoch, index, number, terms in rows
+    }

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rljob_api.status import RoundReport
+from rljob_runtime.audit.stored_keys import prompt_of, prompt_sql
 from rljob_runtime.perf_model.observed_speed import Speed
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey
 from rljob_runtime.scheduling.round_plan import EQUAL_REWARDS
@@ -26,7 +27,7 @@ class RememberedPrompt:
 
 @dataclass(frozen=True)
 class RememberedRound:
-    """A closed round. `speed` is None if its coordinator was replaced before a measurement."""
+    """A closed round. `speed`: of its first layout; None if its coordinator was replaced before a measurement."""
 
     report: RoundReport
     chosen: SelectedPlan
@@ -42,7 +43,7 @@ class Remembered:
     machines, or the last such round: seconds with a loan do not measure the trainer. `alone` and `beside`: engine
     speeds in the present layout, of the last rounds without and with streaming. They may be older, because engines do
     not change as lengths do. `since`: the round that lengths could not explain, before which none count; 0 without one.
-    `elsewhere`: speeds in other layouts, by TP size."""
+    `elsewhere`: speeds in other layouts, by TP size; a round in which machines switched has several."""
 
     rounds: tuple[RememberedRound, ...]
     updated: tuple[RememberedRound, ...] = ()
@@ -56,7 +57,7 @@ def remembered(db: sqlite3.Connection, last: int, max_response_tokens: int) -> R
     """Read the history up to round `last`, for responses of at most this many tokens."""
     whole = db.execute(
         "SELECT step FROM rounds AS r WHERE step > ? AND step <= ? AND kind <> 'Short' AND NOT EXISTS"
-        " (SELECT epoch || '.' || idx FROM prompts WHERE step = r.step"
+        f" (SELECT {prompt_sql()} FROM prompts WHERE step = r.step"
         " INTERSECT SELECT value FROM boundaries, json_each(long_queue) WHERE step = r.step - 1)",
         (last - REACH, last),
     )
@@ -81,10 +82,22 @@ def remembered(db: sqlite3.Connection, last: int, max_response_tokens: int) -> R
     return Remembered(rounds, updated, alone, beside, since, seen)
 
 
+def speeds_by_size(db: sqlite3.Connection, last: int, rounds: int) -> dict[int, tuple[Speed, ...]]:
+    """Return the speeds of engines by tensor parallel size, each in the last `rounds` ones with one up to `last`."""
+    found = {}
+    for size in _layouts(db, last):
+        rows = db.execute(
+            "SELECT speed FROM speeds WHERE step <= ? AND tensor_parallel = ?"
+            " AND json_array_length(speed, '$.stretches') > 0 ORDER BY step DESC LIMIT ?",
+            (last, size, rounds),
+        ).fetchall()
+        found[size] = tuple(Speed.from_json(text) for (text,) in reversed(rows))
+    return {size: speeds for size, speeds in found.items() if speeds}
+
+
 def _layouts(db: sqlite3.Connection, last: int) -> tuple[int, ...]:
     rows = db.execute(
-        "SELECT DISTINCT json_extract(report, '$.tensorParallelSize') AS size FROM boundaries"
-        " WHERE step <= ? AND size IS NOT NULL ORDER BY size",
+        "SELECT DISTINCT tensor_parallel FROM speeds WHERE step <= ? AND tensor_parallel > 0 ORDER BY tensor_parallel",
         (last,),
     )
     return tuple(size for (size,) in rows.fetchall())
@@ -102,18 +115,19 @@ def _last_without_loan(db: sqlite3.Connection, last: int, max_response_tokens: i
 
 def _speeds(db: sqlite3.Connection, last: int, layout: int | None, stream: bool) -> tuple[Speed, ...]:
     rows = db.execute(
-        "SELECT speed FROM decisions JOIN boundaries USING (step) WHERE step <= ?"
+        "SELECT speed FROM speeds JOIN decisions USING (step) WHERE step <= ? AND tensor_parallel = ?"
         " AND json_array_length(speed, '$.stretches') > 0 AND json_extract(chosen, '$.stream') = ?"
-        " AND json_extract(report, '$.tensorParallelSize') IS ? ORDER BY step DESC LIMIT ?",
-        (last, stream, layout, WINDOW),
+        " ORDER BY step DESC LIMIT ?",
+        (last, layout or 0, stream, WINDOW),
     ).fetchall()
     return tuple(Speed.from_json(text) for (text,) in reversed(rows))
 
 
 def _round(db: sqlite3.Connection, step: int, max_response_tokens: int) -> RememberedRound | None:
     row = db.execute(
-        "SELECT report, chosen, speed FROM boundaries JOIN decisions USING (step)"
-        " WHERE step = ? AND report IS NOT NULL",
+        "SELECT report, chosen, speed FROM boundaries JOIN decisions USING (step) LEFT JOIN speeds ON"
+        " speeds.step = boundaries.step AND tensor_parallel = ifnull(json_extract(report, '$.tensorParallelSize'), 0)"
+        " WHERE boundaries.step = ? AND report IS NOT NULL",
         (step,),
     ).fetchone()
     if row is None:
@@ -125,13 +139,13 @@ def _round(db: sqlite3.Connection, step: int, max_response_tokens: int) -> Remem
         " WHERE step = ? ORDER BY epoch, idx, sample",
         (FinishReason.LENGTH, max_response_tokens, step),
     ):
-        responses.setdefault(PromptKey(epoch, index), []).append(LengthObservation(tokens, bool(ended)))
+        responses.setdefault(prompt_of(db, epoch, index), []).append(LengthObservation(tokens, bool(ended)))
     waited = db.execute("SELECT value FROM boundaries, json_each(long_queue) WHERE step = ?", (step - 1,)).fetchall()
     queue = {PromptKey.parse(text) for (text,) in waited}
     prompts = {
         prompt: RememberedPrompt(tuple(responses[prompt]), prompt in queue, reason == EQUAL_REWARDS)
         for prompt, reason in (
-            (PromptKey(epoch, index), reason)
+            (prompt_of(db, epoch, index), reason)
             for epoch, index, reason in db.execute(
                 "SELECT epoch, idx, reason FROM prompts WHERE step = ? ORDER BY ordinal", (step,)
             )

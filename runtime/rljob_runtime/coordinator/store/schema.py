@@ -8,12 +8,15 @@
   of its round's boundary, and leaves the queue when it is drawn;
 - the anchor of a timeout only rises.
 
-Tables of `mode: Asynchronous` are in `async_schema`.
+Tables of `mode: Asynchronous` are in `async_schema`, those of evaluations in `evaluation_schema`.
 """
 
-FORMAT = 8
+from rljob_runtime.audit import stored_keys
+
+FORMAT = 11
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
+_PROMPT = stored_keys.prompt_sql()
 _SAME = "step = NEW.step AND epoch = NEW.epoch AND idx = NEW.idx"
 
 
@@ -23,12 +26,16 @@ def refuse(name: str, event: str, when: str, message: str) -> str:
 
 
 TABLES = f"""
+-- Prompt sources of a job that names them (`rljob_runtime.audit.stored_keys`).
+{stored_keys.TABLE};
+
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 
--- The state after `step` updates. To rewind is to drop the rows above. `long_queue`: ["epoch.index", …], oldest first.
+-- The state after `step` updates. To rewind is to drop the rows above. `long_queue`: texts of prompts, oldest first.
 CREATE TABLE boundaries (
   step INTEGER PRIMARY KEY CHECK (step >= 0),
   epoch INTEGER NOT NULL, position INTEGER NOT NULL CHECK (position >= 0),
+  sources TEXT NOT NULL DEFAULT '[]', -- The cursors of named sources.
   long_queue TEXT NOT NULL DEFAULT '[]',
   planner TEXT NOT NULL DEFAULT '{{}}',
   report TEXT, totals TEXT NOT NULL DEFAULT '{{}}'
@@ -68,15 +75,33 @@ CREATE TABLE rounds (
   kind TEXT NOT NULL, prompts INTEGER NOT NULL, responses INTEGER NOT NULL, groups INTEGER NOT NULL,
   group_size INTEGER NOT NULL,
   max_failures INTEGER NOT NULL, drop_equal INTEGER NOT NULL, max_prompts INTEGER NOT NULL,
-  epoch INTEGER NOT NULL, position INTEGER NOT NULL
+  epoch INTEGER NOT NULL, position INTEGER NOT NULL,
+  sources TEXT NOT NULL DEFAULT '[]', -- The cursors of named sources.
+  races TEXT NOT NULL DEFAULT '[]', -- Their parts of the shape.
+  tensor_parallel INTEGER -- Of most machines when its generation began.
 );
 
--- How a round was to be played, decided with its draw (`plans.Chosen`), and what its engines did
--- (`observed_speed.Speed`).
+-- The machines that changed their tensor parallel size in a round, in order: a restarted coordinator goes on in it.
+CREATE TABLE layouts (
+  step INTEGER NOT NULL REFERENCES rounds (step) ON DELETE CASCADE,
+  number INTEGER NOT NULL,
+  machine TEXT NOT NULL, tensor_parallel INTEGER NOT NULL CHECK (tensor_parallel > 0),
+  PRIMARY KEY (step, number)
+) WITHOUT ROWID;
+
+-- How a round was to be played, decided with its draw (`plans.SelectedPlan`).
 CREATE TABLE decisions (
   step INTEGER PRIMARY KEY REFERENCES rounds (step) ON DELETE CASCADE,
-  chosen TEXT NOT NULL, speed TEXT
+  chosen TEXT NOT NULL
 );
+
+-- What a round's engines of each tensor parallel size did (`observed_speed.Speed`).
+CREATE TABLE speeds (
+  step INTEGER NOT NULL REFERENCES rounds (step) ON DELETE CASCADE,
+  tensor_parallel INTEGER NOT NULL, -- 0 in a round of a store that did not name it.
+  speed TEXT NOT NULL,
+  PRIMARY KEY (step, tensor_parallel)
+) WITHOUT ROWID;
 
 CREATE TABLE prompts (
   {_IDENTITY}, ordinal INTEGER NOT NULL,
@@ -169,7 +194,7 @@ TRIGGERS = "\n".join(
         refuse(
             "queue_gains",
             "INSERT ON boundaries",
-            "EXISTS (SELECT epoch || '.' || idx FROM prompts WHERE step = NEW.step AND fate = 'requeued'"
+            f"EXISTS (SELECT {_PROMPT} FROM prompts WHERE step = NEW.step AND fate = 'requeued'"
             " EXCEPT SELECT value FROM json_each(NEW.long_queue))",
             "a requeued prompt is in the long-prompt queue",
         ),
@@ -177,7 +202,7 @@ TRIGGERS = "\n".join(
             "queue_keeps",
             "INSERT ON boundaries",
             "EXISTS (SELECT value FROM boundaries, json_each(long_queue) WHERE step = NEW.step - 1"
-            " EXCEPT SELECT epoch || '.' || idx FROM prompts WHERE step = NEW.step"
+            f" EXCEPT SELECT {_PROMPT} FROM prompts WHERE step = NEW.step"
             " EXCEPT SELECT value FROM json_each(NEW.long_queue))",
             "a prompt leaves the long-prompt queue by being drawn",
         ),

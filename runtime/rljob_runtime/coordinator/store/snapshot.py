@@ -8,7 +8,7 @@ is learned again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,7 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from rljob_api.errors import show
 from rljob_api.status import RuntimeTotals
-from rljob_runtime.protocols.trajectory import Cursor, PromptKey
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey, SourceCursor
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -44,12 +44,13 @@ class CoordinatorSnapshot:
         document = _Document(
             step=self.step,
             cursor=_Place(epoch=self.cursor.epoch, position=self.cursor.position),
+            sources=tuple(_SourcePlace(**asdict(source)) for source in self.cursor.sources) or None,
             long_queue=tuple(str(prompt) for prompt in self.queue),
             totals=self.totals,
             anchors={rule: dict(tests) for rule, tests in self.anchors.items()},
             version=self.version,
         )
-        return document.model_dump_json(by_alias=True)
+        return document.model_dump_json(by_alias=True, exclude_none=True)
 
     @classmethod
     def from_json(cls, text: str, step: int) -> CoordinatorSnapshot:
@@ -58,15 +59,16 @@ class CoordinatorSnapshot:
             document = _Document.model_validate_json(text, strict=True)
         except ValidationError as error:
             raise SnapshotError(_explain(error)) from None
-        cursor = Cursor(document.cursor.epoch, document.cursor.position)
+        sources = tuple(SourceCursor(**one.model_dump()) for one in document.sources or ())
+        cursor = Cursor(document.cursor.epoch, document.cursor.position, sources)
         queue = tuple(map(PromptKey.parse, document.long_queue))
         if document.step != step:
             raise SnapshotError(f"step is {document.step}: the checkpoint is of step {step}")
         for place, prompt in enumerate(queue):
             if prompt in queue[:place]:
                 raise SnapshotError(f"longQueue[{place}] is {prompt}: it waits already, and a prompt waits once")
-            if prompt.epoch > cursor.epoch:
-                raise SnapshotError(f"longQueue[{place}] is {prompt}: the cursor stands in epoch {cursor.epoch}")
+            if prompt.epoch > (at := cursor.of(prompt.source)).epoch:
+                raise SnapshotError(f"longQueue[{place}] is {prompt}: the cursor stands in epoch {at.epoch}")
         return cls(step, cursor, queue, document.totals, document.anchors, document.version)
 
 
@@ -79,12 +81,20 @@ class _Place(_Data):
     position: Count
 
 
+class _SourcePlace(_Place):
+    name: str
+    allotted: Count
+    weight: Annotated[str, Field(pattern=r"^\d+(/\d+)?$")]
+
+
 class _Document(_Data):
     format: Literal[1] = 1
     """Raised when the meaning of the data changes."""
     step: Count
     cursor: _Place
-    long_queue: tuple[Annotated[str, Field(pattern=r"^\d+\.\d+$")], ...]
+    sources: tuple[_SourcePlace, ...] | None = None
+    """The cursors of named sources; absent without any, as in documents of earlier versions."""
+    long_queue: tuple[Annotated[str, Field(pattern=r"^([a-z0-9-]+/)?\d+\.\d+$")], ...]
     totals: RuntimeTotals
     anchors: dict[str, dict[str, Count]]
     version: Count

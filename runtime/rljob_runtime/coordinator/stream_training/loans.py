@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.stream_training.stream import Streaming
@@ -42,22 +41,27 @@ class LoanManager:
         """Machines on loan, which generate nothing."""
         return self._streaming.loaned
 
-    def check(self, done: int, total: int, snapshot: Callable[[int], RoundSnapshot]) -> tuple[str, ...]:
-        """Start loans if they pay; return the loaned machines. `done` of `total` responses have ended.
+    @property
+    def computed_tokens(self) -> int:
+        """Loss tokens of the round that have their gradients."""
+        return self._streaming.computed_tokens
 
-        `snapshot(computed)` describes the round, in which `computed` loss tokens have their gradients.
-        """
+    def is_due(self, done: int, total: int) -> bool:
+        """Return whether to decide about a loan now, with `done` of `total` responses complete."""
         if self._policy is None or not self._policy.is_due(done, total):
-            return ()
-        machines = {machine.name: machine for machine in self._fleet.weights.loaded()}
-        if any(machine.worker is None for machine in machines.values()):
+            return False
+        if any(machine.worker is None for machine in self._fleet.weights.loaded()):
             self.decision = LoanDecision(LoanOutcome.NO_WORKER)
-            return ()
+            return False
         if not self._streaming.accepts_contributions:
             self.decision = LoanDecision(LoanOutcome.TRAINER_UNAVAILABLE)
-            return ()
-        round_ = snapshot(self._streaming.computed_tokens)
-        decision = self._policy.decide(
+            return False
+        return True
+
+    def decide(self, done: int, total: int, round_: RoundSnapshot) -> LoanDecision:
+        """Decide about a loan in this round. It may run in a thread."""
+        assert self._policy is not None
+        return self._policy.decide(
             done,
             total,
             round_.machines,
@@ -65,11 +69,19 @@ class LoanManager:
             round_.lengths,
             lambda loan: predicted_gain(round_, loan, self._measured),
         )
+
+    def begin(self, decision: LoanDecision | None) -> tuple[str, ...]:
+        """Start the loan that a look decided; return the loaned machines. None: the look was not about a loan."""
+        if self._policy is None or decision is None:
+            return ()
         self.decision = decision
-        log.info("round %d, %d of %d responses done: %s", self._step, done, total, decision)
-        if decision.outcome is LoanOutcome.LOANED:
-            # A machine may have left since the snapshot.
-            self._streaming.start_loans([machines[name] for name in decision.machines if name in machines], self._fleet)
+        log.info("round %d: %s", self._step, decision)
+        if decision.outcome is not LoanOutcome.LOANED:
+            return ()
+        self._policy.begin()
+        machines = {machine.name: machine for machine in self._fleet.weights.loaded()}
+        # A machine may have left since the look.
+        self._streaming.start_loans([machines[name] for name in decision.machines if name in machines], self._fleet)
         return decision.machines
 
     def end_all(self) -> None:

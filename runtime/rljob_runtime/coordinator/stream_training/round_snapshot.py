@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from rljob_runtime.coordinator.fleet.machine import machine_of
-from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
+from rljob_runtime.coordinator.generation.observed_engines import ObservedEngines
 from rljob_runtime.protocols import PromptSource
 from rljob_runtime.protocols.trajectory import PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.lending.gain import OpenGroup, RoundSnapshot
@@ -22,7 +22,7 @@ def snapshot_round(
     running: Sequence[Launch],
     partials: Partials,
     prompts: PromptSource,
-    pool: ReplicaPool,
+    engines: ObservedEngines,
     lengths: ExpectedLengths,
     computed_tokens: int,
 ) -> RoundSnapshot:
@@ -46,11 +46,13 @@ def snapshot_round(
         return Unfinished(prompt_tokens, partials.length_of(key), numbers[key.prompt])
 
     by_machine: dict[str, list[Unfinished]] = defaultdict(list)
+    by_replica: dict[str, list[Unfinished]] = defaultdict(list)
     for launch in running:
-        by_machine[machine_of(launch.lease.replica)].append(unfinished(launch.key))
+        by_replica[launch.lease.replica].append(one := unfinished(launch.key))
+        by_machine[machine_of(launch.lease.replica)].append(one)
     capacity: dict[str, list[int]] = defaultdict(list)
-    for name in pool.names():
-        capacity[machine_of(name)].append(pool.kv_tokens(name))
+    for name, kv_tokens in engines.kv_tokens.items():
+        capacity[machine_of(name)].append(kv_tokens)
     return RoundSnapshot(
         machines=[
             LoanableMachine(name, sum(each), tuple(by_machine[name]), len(each))
@@ -61,5 +63,6 @@ def snapshot_round(
         groups=[OpenGroup(size - len(places[prompt]), tokens(prompt)) for prompt in open_prompts],
         wanted=round_.plan.shape.groups - len(complete),
         backlog=max(0, sum(map(tokens, complete)) - computed_tokens),
-        speed=pool.engine_speed(),
+        speed=engines.speed,
+        by_replica=by_replica,
     )

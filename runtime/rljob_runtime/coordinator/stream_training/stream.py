@@ -18,6 +18,7 @@ from typing import Any
 
 from rljob_runtime.coordinator.core.errors import TrainerLost
 from rljob_runtime.coordinator.fleet.machine import RolloutMachine
+from rljob_runtime.coordinator.reporting.timeline import TRAINER
 from rljob_runtime.coordinator.stream_training.loaned_worker import LoanedWorker, LoanOwner, tokens_of
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import ContributeReport, PeerError, Refused, RelayMember, Trainer
@@ -178,7 +179,8 @@ class Streaming:
         while groups := self._next_groups(self._measured.training.seconds):
             began, loaned = asyncio.get_running_loop().time(), self.loaned
             try:
-                report = await self._trainer.call(self._contribute(groups))
+                with self._trainer.timeline.during(TRAINER, "gradients", round=self._step, groups=len(groups)):
+                    report = await self._trainer.call(self._contribute(groups))
             except (TrainerLost, Refused) as error:
                 self._break(error)
                 return

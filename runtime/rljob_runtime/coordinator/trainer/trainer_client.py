@@ -14,6 +14,7 @@ from rljob_api.status import Member
 from rljob_runtime.coordinator.core.errors import FunctionNotUsable, ModelNotUsable, TrainerLost
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
+from rljob_runtime.coordinator.reporting.timeline import TRAINER, Timeline
 from rljob_runtime.protocols import (
     Backend,
     Chain,
@@ -51,6 +52,11 @@ class TrainerClient:
         """The last version that this trainer published; None before the first."""
         self.may_hold_updates = False
         """Whether it may hold updates that no checkpoint contains, though its step is still unknown."""
+
+    @property
+    def timeline(self) -> Timeline:
+        """Where intervals are recorded."""
+        return self._reporter.timeline
 
     @property
     def available(self) -> bool:
@@ -97,7 +103,8 @@ class TrainerClient:
                 continue
             try:
                 self._trainer = self._trainer or await self._make()
-                return await self.call(lambda trainer: trainer.start(self._term))
+                with self._reporter.timeline.during(TRAINER, "start"):
+                    return await self.call(lambda trainer: trainer.start(self._term))
             except StaleTerm:
                 raise
             except FunctionFailed as error:
@@ -180,7 +187,8 @@ class TrainerClient:
     async def publish(self, version: int, step: int, chain: Chain) -> None:
         """Have the trainer publish the weights after `step` to this chain (see `broadcast.PushWeights`)."""
         trainer = self._trainer
-        await self.call(lambda trainer: trainer.publish(self._term, version, step, chain))
+        with self._reporter.timeline.during(TRAINER, "publish", version=version):
+            await self.call(lambda trainer: trainer.publish(self._term, version, step, chain))
         if trainer is self._trainer:
             self.published_version = version
 
@@ -199,6 +207,7 @@ class TrainerClient:
         if trainer is not self._trainer:
             return
         log.warning("trainer lost: %s", reason)
+        self._reporter.timeline.event("TrainerLost", str(reason), TRAINER)
         self._trainer, self.published_version, self.may_hold_updates = None, None, False
         self._reporter.event(stage="Starting")
         await self._release()

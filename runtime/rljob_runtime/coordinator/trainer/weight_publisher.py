@@ -9,7 +9,6 @@ from collections.abc import Callable
 from rljob_runtime.coordinator.core.errors import Interrupted, TrainerLost
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
-from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import Chain, PeerError
@@ -82,13 +81,14 @@ class WeightPublisher:
         return version
 
     async def _version_of(self, step: int) -> int:
-        versions = (await self._store.do(Store.versions)).with_observed(self._fleet.weights.newest_version)
+        used = await self._store.do(lambda store: store.versions.used())
+        versions = used.with_observed(self._fleet.weights.newest_version)
         if self._reported is not None:
             versions = versions.with_reported(self._reported)
         version = versions.current(step)
         if version is None:
             version = number = versions.next_version()
-            await self._store.do(lambda store: store.publish(number, step))
+            await self._store.do(lambda store: store.versions.publish(number, step))
         return version
 
     async def _load_everywhere(self, version: int, step: int) -> None:

@@ -1,0 +1,1 @@
+"""Evaluation: the coordinator's part. `scheduling.evaluation` decides."""

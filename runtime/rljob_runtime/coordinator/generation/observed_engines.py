@@ -1,0 +1,71 @@
+"""Observed engines: what a stage knows of its engines at one moment, and the models that are fitted to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+
+from rljob_runtime.perf_model.latency_model import LatencyModel
+from rljob_runtime.perf_model.observed_speed import Speed, fit_latency
+from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
+from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
+from rljob_runtime.scheduling.lending.gain import EngineSpeed
+
+UNBOUNDED = 1 << 40
+"""Tokens of a KV cache of unknown size."""
+
+
+@dataclass(frozen=True)
+class ObservedEngines:
+    """The engines of a stage at one moment.
+
+    `kv_tokens`, `waiting` (requests in the engine) and `sizes` (tensor parallel) are by replica. `speeds`: by size, in
+    earlier rounds and, last, in this one. `size`: that of most machines."""
+
+    kv_tokens: Mapping[str, int]
+    waiting: Mapping[str, int]
+    sizes: Mapping[str, int]
+    speeds: Mapping[int, Sequence[Speed]]
+    size: int
+
+    @property
+    def speed(self) -> EngineSpeed | None:
+        """The speed of an engine in the layout of most machines; None before one was observed."""
+        return engine_speed(self.speeds.get(self.size, ()))
+
+
+def engine_speed(speeds: Sequence[Speed]) -> EngineSpeed | None:
+    """Return the speed of engines that were observed so; None without a sample."""
+    latency, batches = fit_latency(speeds), [one.batch for speed in speeds for one in speed.stretches]
+    if latency is None:
+        return None
+    most = max(1, int(max(batches)))
+    return EngineSpeed(latency, min(most, ceil(min(batches))), most)
+
+
+def _latency(speeds: Sequence[Speed]) -> LatencyModel | None:
+    """Return the latency model of engines that were observed so; None without a sample.
+
+    Without a measured prefill a token costs as much as in a loan: to compute it again is not free."""
+    speed = engine_speed(speeds)
+    return None if speed is None else replace(speed.latency, prefill_token_seconds=speed.prompt_token)
+
+
+def sized_engines(speeds: Mapping[int, Sequence[Speed]]) -> dict[int, SizedEngine]:
+    """Return the engine of each size with a sample. `speeds`: of earlier rounds and, last, of this one.
+
+    The latency model is that of all rounds, unless this round's steps take clearly longer than earlier ones predict."""
+    guard, engines, earlier = SurpriseGuard(), {}, {}
+    for size, seen in speeds.items():
+        if (latency := _latency(seen)) is None:
+            continue
+        kv_tokens = next((one.kv_tokens for one in reversed(seen) if one.kv_tokens), UNBOUNDED)
+        engines[size] = SizedEngine(latency, kv_tokens)
+        if (before := _latency(seen[:-1])) is not None:
+            earlier[size] = replace(engines[size], latency=before)
+            for one in seen[-1].decode_without_loans:
+                predicted = one.steps * before.step(round(one.batch), one.context)
+                guard.stepped(size, one.steps, one.seconds, predicted)
+    surprised = {size: engine for size, engine in earlier.items() if guard.slowdown(size) > 1}
+    return engines | guard.corrected(surprised)

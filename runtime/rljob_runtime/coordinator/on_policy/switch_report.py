@@ -1,0 +1,87 @@
+"""Switch report: which machines switched their tensor parallel size inside a round, or why none did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rljob_api.status import LayoutSwitchesReport, LayoutSwitchReport, SwitchesState
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.layout_switch import LayoutSwitch
+
+MOST_LISTED = 16
+"""Switches that a report lists: the status has a limited size."""
+
+FAILED = "Failed"
+"""Every switch of the round failed."""
+NOT_CHECKED = "NotChecked"
+"""No look was due in the round."""
+
+_WHY = {
+    SwitchOutcome.CHANGED: "a switch was decided, but its machine had changed before it began",
+    SwitchOutcome.LATER: "a switch was predicted to save {gain} of {without}, and more a little later",
+    SwitchOutcome.NO_GAIN: (
+        "the best switch was predicted to save {gain} of {without}: not minGain, or not clearly more than it costs"
+    ),
+    SwitchOutcome.KV_CACHE_FULL: "the unfinished responses would not fit the KV caches of another size",
+    SwitchOutcome.NOT_PREDICTED: (
+        "nothing could be predicted: the speed of this size, or of every other one, was not observed yet; a round that "
+        "begins in another size observes it"
+    ),
+    SwitchOutcome.MAX_SWITCHES: "the machine had switched maxSwitches times",
+    SwitchOutcome.WAITING: "responses waited for an engine whenever machines were looked at",
+    SwitchOutcome.ONE_SIZE: "the engines of every other size are refused on this machine",
+    SwitchOutcome.IDLE: "nothing ran on the machines that were looked at",
+}
+"""A sentence for each outcome; a test compares the keys with the policy's."""
+
+
+def switches_report(switches: Sequence[LayoutSwitch], decision: SwitchDecision | None) -> LayoutSwitchesReport:
+    """Return the report of a round with these switches. `decision`: the most telling one, None without a look."""
+    ended = [one for one in switches if one.reached is not None]
+    made = sum(one.succeeded for one in ended)
+    reason, message = (None, None) if made else _why_not(ended, decision)
+    return LayoutSwitchesReport(
+        state=SwitchesState.SWITCHED if made else SwitchesState.NOT_SWITCHED,
+        reason=reason,
+        message=message,
+        made=made,
+        failed=len(ended) - made,
+        responses=sum(len(one.responses) for one in ended),
+        seconds=round(sum(one.total_seconds for one in ended), 3),
+        switches=tuple(_listed(one) for one in ended[:MOST_LISTED]),
+    )
+
+
+def _why_not(ended: Sequence[LayoutSwitch], decision: SwitchDecision | None) -> tuple[str, str]:
+    if ended:
+        return FAILED, "machines that switched refused the size, or were lost"
+    if decision is None:
+        return NOT_CHECKED, "the round ended before machines were looked at"
+    if decision.outcome is SwitchOutcome.SWITCHED:
+        return NOT_CHECKED, "the round ended before the switch that was decided"
+    why = _WHY[decision.outcome].format(gain=_seconds(decision.gain), without=_seconds(decision.without))
+    return decision.outcome.value, why
+
+
+def _listed(one: LayoutSwitch) -> LayoutSwitchReport:
+    decision = one.decision
+    return LayoutSwitchReport(
+        machine=one.machine,
+        at_seconds=round(one.at, 3),
+        from_size=one.start,
+        to_size=one.target,
+        reached_size=one.reached or 0,
+        responses=len(one.responses),
+        state=decision.state.value if decision is not None and decision.state is not None else None,
+        predicted_seconds=_rounded(decision.seconds if decision is not None else None),
+        seconds=round(one.total_seconds, 3),
+        predicted_gain_seconds=_rounded(decision.gain if decision is not None else None),
+    )
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "nothing" if seconds is None else f"{seconds:.2f} s"

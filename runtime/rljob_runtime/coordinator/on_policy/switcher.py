@@ -1,0 +1,211 @@
+"""Switcher: changes the tensor parallel size of machines inside a generation stage (PAT §4), with recompute.
+
+A policy decides for each machine; the others go on generating. The stage stops the responses of a machine that
+switches, and receives all that the machine made of them. The machine then gets its new layout and the round's weights
+in the background. Its responses wait for it, and are launched on its new replicas with their tokens as prefix. A
+failure costs time, never tokens: a size that is refused leaves the machine in the one before, and responses of a
+machine that is lost go elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rljob_runtime.coordinator.fleet.fleet import Fleet
+from rljob_runtime.coordinator.fleet.machine import RolloutMachine, machine_of
+from rljob_runtime.protocols import Replica
+from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
+from rljob_runtime.scheduling.layout_switch import (
+    LayoutSwitch,
+    SwitchableMachine,
+    SwitchLook,
+    SwitchPolicy,
+    failure_of,
+    most_telling,
+    record_parts,
+    record_prefill,
+    replicas_of,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A machine at the time of a look. If it is another one now, a decision for it is void."""
+
+    machine: RolloutMachine
+    tensor_parallel: int
+    replicas: tuple[Replica, ...]
+
+    @classmethod
+    def of(cls, machine: RolloutMachine) -> _Seen:
+        return cls(machine, machine.tensor_parallel, machine.replicas)
+
+
+class Switcher:
+    """The switches of one round. `notify` is called when one has ended.
+
+    `costs`: of this run's switches; those of this round are added."""
+
+    def __init__(
+        self,
+        policy: SwitchPolicy,
+        fleet: Fleet,
+        sizes: Sequence[int],
+        step: int,
+        notify: Callable[[], None],
+        costs: SwitchCosts,
+    ) -> None:
+        self._policy = policy
+        self._fleet = fleet
+        self._sizes = sizes
+        self._step = step
+        self._notify = notify
+        self.costs = costs
+        self._clock = asyncio.get_running_loop().time
+        self._began = self._clock()
+        self._looked: dict[str, _Seen] = {}
+        self._guards: dict[str, SurpriseGuard] = {}
+        self._running: dict[str, LayoutSwitch] = {}
+        self._ended: dict[str, LayoutSwitch] = {}
+        """Switches whose responses still wait for a launch."""
+        self._launched: dict[str, tuple[LayoutSwitch, float]] = {}
+        """Switches whose machine has not made a token yet, with the time of the launch."""
+        self.switches: list[LayoutSwitch] = []
+        """All switches of the round, in order."""
+        self.decision: SwitchDecision | None = None
+        """The decision that began the first switch, or else the most telling one of the round."""
+        policy.begin_round()
+
+    @property
+    def machines(self) -> Collection[str]:
+        """Machines that switch now: they generate nothing."""
+        return self._running.keys()
+
+    def is_due(self, done: int, total: int) -> bool:
+        """Return whether to look at the machines now, with `done` of `total` responses complete."""
+        return len(self._sizes) > 1 and self._policy.is_due(done, total, self._clock())
+
+    def candidates(self, waiting: Mapping[str, int]) -> list[SwitchableMachine]:
+        """Return the machines of a look that may switch, without their responses.
+
+        `waiting`: requests that wait in each replica's engine."""
+        machines = [machine for machine in self._fleet.weights.loaded() if self._may_switch(machine)]
+        self._looked = {machine.name: _Seen.of(machine) for machine in machines}
+        return [self._view(machine, waiting) for machine in machines]
+
+    def _may_switch(self, machine: RolloutMachine) -> bool:
+        return machine.name not in self._running.keys() | self._ended.keys() and not machine.loaned
+
+    def _view(self, machine: RolloutMachine, waiting: Mapping[str, int]) -> SwitchableMachine:
+        refused = self._fleet.layouts.refused(machine.name)
+        guard = self._guards.get(machine.name)
+        return SwitchableMachine(
+            machine.name,
+            machine.tensor_parallel,
+            tuple(size for size in self._sizes if size != machine.tensor_parallel and size not in refused),
+            {replica.name: {} for replica in machine.replicas},
+            sum(waiting.get(replica.name, 0) for replica in machine.replicas),
+            sum(switch.machine == machine.name for switch in self.switches),
+            guard.closed if guard is not None else frozenset(),
+        )
+
+    def decide(self, look: SwitchLook) -> Mapping[str, SwitchDecision]:
+        """Return the decision for each machine of a look. It may run in a thread."""
+        return self._policy.decide(look)
+
+    def begin(self, name: str, decision: SwitchDecision, busy: bool) -> LayoutSwitch | None:
+        """Begin what a look decided for a machine, and close the machine to launches; None if it does not switch.
+
+        A machine that has changed since the look, or is not `busy` any more, does not switch. Machines begin one after
+        the other: `start` has to follow before the next one, so that each is stopped while it is tracked."""
+        if decision.outcome is not SwitchOutcome.SWITCHED or decision.target is None:
+            self._record(decision)
+            return None
+        seen = self._looked[name]
+        if not busy or not self._is_unchanged(seen) or decision.target in self._fleet.layouts.refused(name):
+            self._record(replace(decision, outcome=SwitchOutcome.CHANGED))
+            return None
+        self._record(decision)
+        switch = LayoutSwitch(name, seen.tensor_parallel, decision.target, decision, self._clock() - self._began)
+        self._running[name] = switch
+        self.switches.append(switch)
+        return switch
+
+    def _is_unchanged(self, seen: _Seen) -> bool:
+        loaded = {machine.name: machine for machine in self._fleet.weights.loaded()}
+        machine = loaded.get(seen.machine.name)
+        return machine is seen.machine and self._may_switch(machine) and _Seen.of(machine) == seen
+
+    def _record(self, decision: SwitchDecision) -> None:
+        if self.switches:
+            return
+        # At the last look of a round most machines are idle, which says nothing about the round.
+        told = decision if self.decision is None else most_telling([decision, self.decision])
+        if told is not None and (self.decision is None or self.decision.outcome is not told.outcome):
+            log.info("round %d, layout switch: %s", self._step, told)
+        self.decision = told
+
+    def held_back(self) -> Collection[TrajectoryKey]:
+        """Return the responses that wait for their own machine, which switches, and take no place on others."""
+        return {key for switch in (*self._running.values(), *self._ended.values()) for key in switch.responses}
+
+    def start(self, switch: LayoutSwitch, responses: Sequence[TrajectoryKey], stop_seconds: float) -> None:
+        """Switch the machine in the background. `responses` were stopped, in `stop_seconds`, and wait for it."""
+        switch.responses = tuple(responses)
+        switch.seconds["stop"] = stop_seconds
+        self._fleet.run_in_background(self._run(switch))
+
+    async def _run(self, switch: LayoutSwitch) -> None:
+        machine, row = self._fleet.joined.get(switch.machine), f"{switch.machine}/machine"
+        if machine is not None:
+            name = f"switch TP {switch.start} to {switch.target}"
+            with self._fleet.timeline.during(row, name, round=self._step, responses=len(switch.responses)):
+                switch.seconds |= await self._fleet.weights.relayout(machine, switch.target)
+        switch.reached = machine.tensor_parallel if machine is not None and self._fleet.is_member(machine) else 0
+        if switch.succeeded:
+            record_parts(self.costs, switch)
+            guard = self._guards.setdefault(switch.machine, SurpriseGuard())
+            guard.switched(switch.start, switch.target, switch.at, switch.total_seconds)
+        else:
+            self._fleet.timeline.event("LayoutSwitchFailed", failure_of(switch), row, round=self._step)
+        self._ended[switch.machine] = self._running.pop(switch.machine)
+        log.info("round %d, layout switch of %s", self._step, switch)
+        self._notify()
+
+    def placement(
+        self, replicas: Collection[str], length_of: Callable[[TrajectoryKey], int]
+    ) -> Mapping[TrajectoryKey, str | None]:
+        """Return where waiting responses of switched machines are launched; None: not now. Others go anywhere.
+
+        `replicas`: those that may take requests.
+        """
+        placed: dict[TrajectoryKey, str | None] = {}
+        for switch in self._running.values():
+            placed |= dict.fromkeys(switch.responses)
+        for switch in list(self._ended.values()):
+            own = sorted(name for name in replicas if machine_of(name) == switch.machine)
+            if own:
+                placed |= replicas_of({key: length_of(key) for key in switch.responses}, own)
+                if switch.responses:
+                    self._launched[switch.machine] = switch, self._clock()
+            elif any(machine.name == switch.machine for machine in self._fleet.weights.loaded()):
+                # Its replicas are tracked soon.
+                placed |= dict.fromkeys(switch.responses)
+                continue
+            del self._ended[switch.machine]
+        return placed
+
+    def record_tokens(self, replica: str) -> None:
+        """Record that a replica has made tokens: after a switch, its prefill has ended."""
+        if self._launched and (pending := self._launched.pop(machine_of(replica), None)) is not None:
+            switch, since = pending
+            switch.seconds["prefill"] = self._clock() - since
+            record_prefill(self.costs, switch)

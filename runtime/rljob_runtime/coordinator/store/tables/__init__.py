@@ -1,0 +1,1 @@
+"""Tables: the rows of the store. Each module has a table, or those that change in one transaction."""
