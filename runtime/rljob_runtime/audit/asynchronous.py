@@ -10,8 +10,10 @@ from itertools import groupby
 
 from rljob_runtime.audit.findings import AuditResult, Finding, Rule
 from rljob_runtime.audit.pruned import versions
+from rljob_runtime.audit.shares import share_findings
+from rljob_runtime.audit.stored_keys import cursor_of, prompt_of, prompt_sql
 from rljob_runtime.audit.updates import Updates, passed_over
-from rljob_runtime.protocols.trajectory import Cursor, PromptKey
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
 
 _GROUP = "s.epoch = g.epoch AND s.idx = g.idx AND s.draw = g.draw"
 
@@ -32,15 +34,16 @@ class Draw:
 def audit_groups(db: sqlite3.Connection, updates: Updates) -> AuditResult:
     """Audit the complete history."""
     drawn = _drawn(db)
-    fresh = (prompt for prompt, draws in drawn.items() if draws[0].version is not None)
-    cursor = Cursor(*db.execute("SELECT epoch, position FROM pool").fetchone())
+    fresh = _fresh(drawn)
+    cursor = cursor_of(*db.execute("SELECT epoch, position, sources FROM pool").fetchone())
     trained = {draw.step for draws in drawn.values() for draw in draws if draw.outcome == "trained" and draw.step}
     findings = [
         *updates.gaps(trained),
         *(finding for prompt, draws in drawn.items() for finding in _prompt(prompt, draws, updates)),
         *_places(drawn),
         *_versions(db),
-        *passed_over(fresh, updates, cursor),
+        *passed_over(db, fresh, updates, cursor),
+        *_shares(db, drawn, updates, cursor),
         *_samples(db),
         *_tokens(db),
     ]
@@ -69,7 +72,28 @@ def _drawn(db: sqlite3.Connection) -> dict[PromptKey, list[Draw]]:
     rows = db.execute(
         "SELECT epoch, idx, draw, version, ready, step, place, fate, reason FROM groups ORDER BY epoch, idx, draw"
     )
-    return {PromptKey(*key): [Draw(*row[2:]) for row in draws] for key, draws in groupby(rows, key=lambda row: row[:2])}
+    return {
+        prompt_of(db, *key): [Draw(*row[2:]) for row in draws] for key, draws in groupby(rows, key=lambda row: row[:2])
+    }
+
+
+def _fresh(drawn: dict[PromptKey, list[Draw]]) -> list[PromptKey]:
+    """Return the prompts that the cursor drew; others waited where the history began."""
+    return [prompt for prompt, draws in drawn.items() if draws[0].version is not None]
+
+
+def _shares(
+    db: sqlite3.Connection, drawn: dict[PromptKey, list[Draw]], updates: Updates, cursor: Cursor
+) -> Iterator[Finding]:
+    """Check the counts of named sources, with those of pruned updates."""
+    if not cursor.sources:
+        return
+    fresh = Counter(prompt.source for prompt in _fresh(drawn))
+    filtered = Counter(prompt.source for prompt, draws in drawn.items() if draws[-1].outcome == "filtered")
+    for counts, pruned in ((fresh, updates.pruned.fresh), (filtered, updates.pruned.filtered)):
+        for epoch, count in pruned.items():
+            counts[prompt_of(db, epoch, 0).source] += count
+    yield from share_findings(updates.first, cursor, fresh, filtered)
 
 
 def _prompt(prompt: PromptKey, draws: list[Draw], updates: Updates) -> Iterator[Finding]:
@@ -121,7 +145,7 @@ def _versions(db: sqlite3.Connection) -> Iterator[Finding]:
 
     Versions of a lost history have no place in this one's order."""
     rows = db.execute(
-        "SELECT g.epoch || '.' || g.idx, g.version, g.step, v.step, v.lost FROM groups AS g"
+        f"SELECT {prompt_sql('g')}, g.version, g.step, v.step, v.lost FROM groups AS g"
         " LEFT JOIN versions AS v USING (version) WHERE g.version IS NOT NULL AND (v.version IS NULL OR"
         " (g.fate = 'trained' AND NOT v.lost AND v.step >= g.step))"
     )
@@ -155,11 +179,11 @@ _SAMPLES: tuple[tuple[Rule, str, str], ...] = (
 
 def _samples(db: sqlite3.Connection) -> Iterator[Finding]:
     for rule, told, where in _SAMPLES:
-        query = f"SELECT s.epoch || '.' || s.idx || '.' || s.sample, {told} FROM samples AS s JOIN groups AS g"
+        query = f"SELECT {prompt_sql('s')} || '.' || s.sample, {told} FROM samples AS s JOIN groups AS g"
         for key, what in db.execute(f"{query} ON {_GROUP} WHERE {where}"):
             yield Finding(rule, key, what)
     rows = db.execute(
-        "SELECT g.epoch || '.' || g.idx, g.draw, COUNT(s.sample), 1 + ifnull(MAX(s.sample), -1) FROM groups AS g"
+        f"SELECT {prompt_sql('g')}, g.draw, COUNT(s.sample), 1 + ifnull(MAX(s.sample), -1) FROM groups AS g"
         f" LEFT JOIN samples AS s ON {_GROUP} WHERE g.version IS NOT NULL GROUP BY g.epoch, g.idx, g.draw"
         " HAVING COUNT(s.sample) <> 1 + ifnull(MAX(s.sample), -1) OR COUNT(s.sample) = 0"
     )
@@ -175,7 +199,7 @@ def _tokens(db: sqlite3.Connection) -> Iterator[Finding]:
         " ORDER BY epoch, idx, draw, sample, start"
     )
     for *row, start, tokens, logprobs in rows:
-        key, held = f"{row[0]}.{row[1]}.{row[3]}", sums.get(tuple(row), 0)
+        key, held = str(TrajectoryKey(prompt_of(db, *row[:2]), row[3])), sums.get(tuple(row), 0)
         if tokens != logprobs:
             yield Finding(Rule.UNEQUAL, key, f"from {start} there are {tokens:g} tokens, {logprobs:g} logprobs")
         if start != held:
@@ -186,7 +210,7 @@ def _tokens(db: sqlite3.Connection) -> Iterator[Finding]:
         f" ON {_GROUP} WHERE s.finish IS NOT NULL"
     )
     for *row, kept, outcome, _ in samples:
-        key, held = f"{row[0]}.{row[1]}.{row[3]}", sums.get(tuple(row), 0)
+        key, held = str(TrajectoryKey(prompt_of(db, *row[:2]), row[3])), sums.get(tuple(row), 0)
         if kept is not None and held:
             yield Finding(Rule.UNEQUAL, key, f"has {held} tokens, and {kept} that are gone")
         elif not (kept or held) and outcome in (None, "trained"):

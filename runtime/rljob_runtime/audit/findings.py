@@ -24,13 +24,17 @@ class Rule(StrEnum):
     """Tokens with gaps, or with another number of log-probabilities."""
     UNFOUNDED = "unfounded"
     """A state without its precondition."""
+    SHARE = "share"
+    """A round that trained on more or less of a prompt source than its share, or draws that do not have the shares."""
     DAMAGED = "damaged"
     """The file itself is damaged."""
 
 
 @dataclass(frozen=True, order=True)
 class Finding:
-    """A violation. `key`: a prompt (epoch.index), a trajectory (epoch.index.sample), `update N` or `version N`."""
+    """A violation. `key`: a prompt (epoch.index), a trajectory (epoch.index.sample), `update N` or `version N`.
+
+    Keys of a named source begin with `source/`."""
 
     rule: Rule
     key: str

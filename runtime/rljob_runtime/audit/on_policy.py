@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -9,10 +10,11 @@ from itertools import groupby, pairwise
 
 from rljob_runtime.audit.findings import AuditResult, Finding, Rule
 from rljob_runtime.audit.pruned import versions
+from rljob_runtime.audit.stored_keys import cursor_of, prompt_of, prompt_sql
 from rljob_runtime.audit.updates import Updates, passed_over
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 
-_KEY = "t.epoch || '.' || t.idx || '.' || t.sample"
+_KEY = f"{prompt_sql('t')} || '.' || t.sample"
 _CLOSED = "t.step <= (SELECT MAX(step) FROM boundaries)"
 
 
@@ -24,7 +26,8 @@ def audit_rounds(db: sqlite3.Connection, updates: Updates) -> AuditResult:
         *_rounds(db, updates),
         *(finding for prompt, draws in drawn.items() for finding in _prompt(prompt, draws, updates)),
         *_queue(drawn, updates),
-        *passed_over(drawn.keys() - updates.waited, updates, _cursor(db, updates)),
+        *passed_over(db, drawn.keys() - updates.waited, updates, _cursor(db, updates)),
+        *_shares(db),
         *_responses(db),
         *_tokens(db),
     ]
@@ -54,17 +57,38 @@ Draws = list[tuple[int, str | None, str | None]]
 def _drawn(db: sqlite3.Connection) -> dict[PromptKey, Draws]:
     rows = db.execute("SELECT epoch, idx, step, fate, reason FROM prompts ORDER BY epoch, idx, step")
     return {
-        PromptKey(*key): [(step, outcome, reason) for _, _, step, outcome, reason in draws]
+        prompt_of(db, *key): [(step, outcome, reason) for _, _, step, outcome, reason in draws]
         for key, draws in groupby(rows, key=lambda row: row[:2])
     }
+
+
+def _shares(db: sqlite3.Connection) -> Iterator[Finding]:
+    """Check that each closed round trained on the groups that it had planned of each named source.
+
+    Filtered prompts may leave fewer, when the round has drawn all that it may."""
+    races = db.execute(f"SELECT step, races FROM rounds AS t WHERE {_CLOSED} AND races <> '[]'").fetchall()
+    for step, text in races:
+        trained, filtered = Counter[str](), Counter[str]()
+        for epoch, index, fate in db.execute("SELECT epoch, idx, fate FROM prompts WHERE step = ?", (step,)):
+            source = prompt_of(db, epoch, index).source
+            trained[source] += fate == "trained"
+            filtered[source] += fate == "filtered"
+        for name, _, groups in json.loads(text):
+            found = trained.pop(name, 0)
+            if found > groups or (found < groups and not filtered[name]):
+                told = f"trained on {found} groups of {name}; its share is {groups}"
+                yield Finding(Rule.SHARE, f"update {step}", told)
+        for name in sorted(+trained):
+            told = f"trained on {trained[name]} groups of {name}, which has no share"
+            yield Finding(Rule.SHARE, f"update {step}", told)
 
 
 def _cursor(db: sqlite3.Connection, updates: Updates) -> Cursor:
     """Return the position of the next fresh prompt: that of the open round, if any."""
     row = db.execute(
-        "SELECT epoch, position FROM rounds WHERE step > ? ORDER BY step DESC LIMIT 1", (updates.ended,)
+        "SELECT epoch, position, sources FROM rounds WHERE step > ? ORDER BY step DESC LIMIT 1", (updates.ended,)
     ).fetchone()
-    return Cursor(*row) if row else updates.last
+    return cursor_of(*row) if row else updates.last
 
 
 def _rounds(db: sqlite3.Connection, updates: Updates) -> Iterator[Finding]:
@@ -156,14 +180,14 @@ def _responses(db: sqlite3.Connection) -> Iterator[Finding]:
     for key, step, attempt, before in attempts:
         yield Finding(Rule.TWICE, key, f"has attempt {attempt} in update {step}, and had {before} before")
     short = db.execute(
-        "SELECT t.epoch || '.' || t.idx, COUNT(*), r.group_size, t.step FROM trajectories AS t JOIN rounds AS r"
+        f"SELECT {prompt_sql('t')}, COUNT(*), r.group_size, t.step FROM trajectories AS t JOIN rounds AS r"
         f" USING (step) JOIN prompts AS p ON {_SAME} WHERE p.fate = 'trained' AND t.outcome = 'trained'"
         " GROUP BY t.step, t.epoch, t.idx HAVING COUNT(*) <> r.group_size"
     )
     for key, count, size, step in short:
         yield Finding(Rule.LOST, key, f"is trained on with {count} of {size} responses by update {step}")
     none = db.execute(
-        "SELECT p.epoch || '.' || p.idx, p.step FROM prompts AS p WHERE p.fate = 'trained' AND NOT EXISTS"
+        f"SELECT {prompt_sql('p')}, p.step FROM prompts AS p WHERE p.fate = 'trained' AND NOT EXISTS"
         f" (SELECT 1 FROM trajectories AS t WHERE {_SAME} AND t.outcome = 'trained')"
     )
     for key, step in none:
@@ -173,7 +197,7 @@ def _responses(db: sqlite3.Connection) -> Iterator[Finding]:
 def _tokens(db: sqlite3.Connection) -> Iterator[Finding]:
     """Check tokens of responses in progress: int32 ids, float64 log-probabilities."""
     rows = db.execute(
-        "SELECT epoch || '.' || idx || '.' || sample, start, length(tokens) / 4.0, length(logprobs) / 8.0,"
+        f"SELECT {prompt_sql()} || '.' || sample, start, length(tokens) / 4.0, length(logprobs) / 8.0,"
         " lag(start + length(tokens) / 4, 1, 0) OVER (PARTITION BY step, epoch, idx, sample ORDER BY start) AS due"
         " FROM chunks"
     )

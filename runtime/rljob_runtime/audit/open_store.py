@@ -14,6 +14,7 @@ from pathlib import Path
 from rljob_runtime.audit import asynchronous as asynchronous_audit
 from rljob_runtime.audit import on_policy
 from rljob_runtime.audit.findings import AuditResult, Finding, Rule
+from rljob_runtime.audit.stored_keys import add_sources
 from rljob_runtime.audit.updates import Updates
 
 FILE = "state.db"
@@ -35,6 +36,7 @@ def audit(path: Path) -> AuditResult:
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if "boundaries" not in tables:
             raise NoHistory(f"{file} is no state store: it has no table of boundaries")
+        add_sources(db)
         updates = Updates.of(db)
         if updates is None:
             raise NoHistory(f"{file}: no update was begun yet")

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from rljob_runtime.audit.findings import Finding, Rule
+from rljob_runtime.audit.stored_keys import cursor_of
 from rljob_runtime.protocols.trajectory import Cursor
 
 
@@ -17,13 +18,15 @@ class Pruned:
     """Sums of pruned rounds.
 
     `began` and `first`: step and cursor at which the history began. `steps`: pruned rounds. `fresh` and `highest`:
-    prompts that the cursor drew in them, and the highest index, by epoch."""
+    prompts that the cursor drew in them, and the highest index, by epoch as the store holds it (`stored_keys`), as is
+    `filtered`."""
 
     began: int | None = None
     first: Cursor = field(default_factory=Cursor)
     steps: tuple[int, ...] = ()
     fresh: Mapping[int, int] = field(default_factory=dict)
     highest: Mapping[int, int] = field(default_factory=dict)
+    filtered: Mapping[int, int] = field(default_factory=dict)
     fates: Mapping[str, int] = field(default_factory=dict)
     draws: int = 0
     trajectories: int = 0
@@ -40,9 +43,10 @@ class Pruned:
         origin = db.execute("SELECT value FROM meta WHERE key = 'origin'").fetchone() if "pruned" in tables else None
         if origin is None:
             return cls()
-        began, epoch, position = json.loads(origin[0])
+        began, *cursor = json.loads(origin[0])
         steps: Counter[int] = Counter()
         fresh: Counter[int] = Counter()
+        filtered_of: Counter[int] = Counter()
         highest: dict[int, int] = {}
         fates: Counter[str] = Counter()
         uneven: Counter[int] = Counter()
@@ -53,16 +57,18 @@ class Pruned:
         for step, of_epoch, drawn, new, trained, filtered, ended, length, top in rows:
             steps[step] += trained
             fresh[of_epoch] += new
+            filtered_of[of_epoch] += filtered
             highest[of_epoch] = max(highest.get(of_epoch, 0), top)
             fates += Counter(trained=trained, filtered=filtered)
             uneven[step] += trained + filtered > drawn or new > drawn or ended < trained
             draws, trajectories, tokens = draws + drawn, trajectories + ended, tokens + length
         return cls(
             began=began,
-            first=Cursor(epoch, position),
+            first=cursor_of(*cursor),
             steps=tuple(steps),
             fresh=fresh,
             highest=highest,
+            filtered=filtered_of,
             fates=fates,
             draws=draws,
             trajectories=trajectories,

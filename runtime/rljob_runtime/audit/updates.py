@@ -6,10 +6,11 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rljob_runtime.audit.findings import Finding, Rule
 from rljob_runtime.audit.pruned import Pruned
+from rljob_runtime.audit.stored_keys import cursor_of, prompt_of
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 
 
@@ -35,11 +36,13 @@ class Updates:
     @classmethod
     def of(cls, db: sqlite3.Connection) -> Updates | None:
         """Read the updates; None for a store without a history."""
-        rows = db.execute("SELECT step, epoch, position, long_queue, totals FROM boundaries ORDER BY step").fetchall()
+        rows = db.execute(
+            "SELECT step, epoch, position, long_queue, totals, sources FROM boundaries ORDER BY step"
+        ).fetchall()
         if not rows:
             return None
         (first, waited), (last, waits) = (
-            (Cursor(row[1], row[2]), frozenset(PromptKey.parse(text) for text in json.loads(row[3])))
+            (cursor_of(row[1], row[2], row[5]), frozenset(PromptKey.parse(text) for text in json.loads(row[3])))
             for row in (rows[0], rows[-1])
         )
         skipped = int(json.loads(rows[-1][4]).get("skippedPrompts") or 0)
@@ -76,24 +79,36 @@ class Updates:
                 yield Finding(Rule.UNFOUNDED, f"update {step}", "was trained, and is not done")
 
 
-def passed_over(drawn: Iterable[PromptKey], updates: Updates, now: Cursor) -> Iterator[Finding]:
-    """Return prompts that the cursor passed between the beginning and `now` without a draw.
+def passed_over(db: sqlite3.Connection, drawn: Iterable[PromptKey], updates: Updates, now: Cursor) -> Iterator[Finding]:
+    """Return prompts that a cursor passed between the beginning and `now` without a draw, source by source.
 
     `drawn`: fresh prompts of the remaining rounds, each once. The highest index of all tells the size of an epoch;
     skipped records do not count."""
     prompts, first, skipped = set(drawn), updates.first, updates.skipped
-    counts = Counter(prompt.epoch for prompt in prompts) + Counter(updates.pruned.fresh)
-    size = 1 + max((*(prompt.index for prompt in prompts), *updates.pruned.highest.values()), default=-1)
-    for epoch in range(first.epoch, now.epoch + 1):
-        begin = first.position if epoch == first.epoch else 0
-        end = now.position if epoch == now.epoch else max(size, begin)
-        missing = end - begin - counts[epoch]
-        if missing > skipped:
-            told = f"{end - begin} prompts were passed by the cursor, {counts[epoch]} were drawn"
-            yield Finding(Rule.LOST, f"epoch {epoch}", told + (f", {skipped} skipped" if skipped else ""))
-        elif missing < 0:
-            told = f"{counts[epoch]} prompts were drawn, the cursor passed {end - begin}"
-            yield Finding(Rule.GAP, f"epoch {epoch}", told)
+    counts, highest = Counter[PromptKey](), Counter[str]()
+    for prompt in prompts:
+        counts[replace(prompt, index=0)] += 1
+        highest[prompt.source] = max(highest[prompt.source], prompt.index)
+    for epoch, count in updates.pruned.fresh.items():
+        counts[prompt_of(db, epoch, 0)] += count
+    for epoch, index in updates.pruned.highest.items():
+        source = prompt_of(db, epoch, 0).source
+        highest[source] = max(highest[source], index)
+    for source in [one.name for one in now.sources] or [""]:
+        began, at = first.of(source), now.of(source)
+        size = 1 + highest.get(source, -1)
+        for epoch in range(began.epoch, at.epoch + 1):
+            begin = began.position if epoch == began.epoch else 0
+            end = at.position if epoch == at.epoch else max(size, begin)
+            count = counts[PromptKey(epoch, 0, source)]
+            missing, key = end - begin - count, f"epoch {epoch}" + (f" of {source}" if source else "")
+            if missing > skipped:
+                told = f"{end - begin} prompts were passed by the cursor, {count} were drawn"
+                yield Finding(Rule.LOST, key, told + (f", {skipped} skipped" if skipped else ""))
+            elif missing < 0:
+                told = f"{count} prompts were drawn, the cursor passed {end - begin}"
+                yield Finding(Rule.GAP, key, told)
     for prompt in sorted(prompts):
-        if not first.epoch <= prompt.epoch <= now.epoch:
-            yield Finding(Rule.GAP, str(prompt), f"is of an epoch that the cursor is not in: {now.epoch}")
+        at = now.of(prompt.source)
+        if not first.of(prompt.source).epoch <= prompt.epoch <= at.epoch:
+            yield Finding(Rule.GAP, str(prompt), f"is of an epoch that the cursor is not in: {at.epoch}")

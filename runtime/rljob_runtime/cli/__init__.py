@@ -15,6 +15,7 @@ from rljob_runtime.cli.run import run
 from rljob_runtime.cli.samples import samples
 from rljob_runtime.cli.simulate import simulate
 from rljob_runtime.cli.status import status
+from rljob_runtime.cli.timeline import timeline
 from rljob_runtime.cli.trace import trace
 
 app = typer.Typer(
@@ -53,6 +54,7 @@ app.command()(bench)
 app.command()(check)
 app.command()(profile)
 app.command()(simulate)
+app.command()(timeline)
 app.add_typer(trace)
 
 __all__ = ["app"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from importlib.metadata import entry_points
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,16 +72,9 @@ def bench(
     if name is None:
         print(*sorted(found), sep="\n")
         return
-    if real and f"{name}-real" not in found:
-        others = ", ".join(sorted(one.removesuffix("-real") for one in found if one.endswith("-real")))
-        raise fail(f"--real: there is no benchmark {name}-real; there is one of: {others or 'none'}")
-    if real:
-        name = f"{name}-real"
-    if name not in found:
-        raise fail(f"no benchmark {name!r}; there are: {', '.join(sorted(found))}")
+    point = _chosen(found, name, real)
     if json_file is not None and not json_file.absolute().parent.is_dir():
         raise fail(f"--json {json_file}: {json_file.absolute().parent} is not a folder")
-    function: Callable[..., dict[str, Any]] = found[name].load()
     options: dict[str, Any] = {
         "traces": traces,
         "profile": profile,
@@ -91,21 +84,38 @@ def bench(
         "trainers": trainers,
         "kill": kill,
     }
-    asked = {option: value for option, value in options.items() if value}
-    _refuse_unknown(name, set(asked), set(options) & set(signature(function).parameters))
-    try:
-        if profile is not None:
-            asked["profile"] = Profile.from_json(read_text(profile))
-        result = function(quick=quick, seed=seed, **asked)
-    except TraceError as error:
-        raise fail(f"--traces: {error}") from error
-    except ProfileError as error:
-        raise fail(f"--profile {profile}: {error}") from error
-    except (OptionError, Unusable) as error:
-        raise fail(str(error)) from error
+    result = _run(point, quick, seed, options)
     screen().print(_table(result))
     if json_file is not None:
         _write(result, json_file)
+
+
+def _chosen(found: Mapping[str, EntryPoint], name: str, real: bool) -> EntryPoint:
+    """Return the benchmark of this name, or its variant on real engines."""
+    if real and f"{name}-real" not in found:
+        others = ", ".join(sorted(one.removesuffix("-real") for one in found if one.endswith("-real")))
+        raise fail(f"--real: there is no benchmark {name}-real; there is one of: {others or 'none'}")
+    name = f"{name}-real" if real else name
+    if name not in found:
+        raise fail(f"no benchmark {name!r}; there are: {', '.join(sorted(found))}")
+    return found[name]
+
+
+def _run(point: EntryPoint, quick: bool, seed: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Run a benchmark with those of the options that were given."""
+    function: Callable[..., dict[str, Any]] = point.load()
+    asked = {option: value for option, value in options.items() if value}
+    _refuse_unknown(point.name, set(asked), set(options) & set(signature(function).parameters))
+    try:
+        if (profile := asked.get("profile")) is not None:
+            asked["profile"] = Profile.from_json(read_text(profile))
+        return function(quick=quick, seed=seed, **asked)
+    except TraceError as error:
+        raise fail(f"--traces: {error}") from error
+    except ProfileError as error:
+        raise fail(f"--profile {options['profile']}: {error}") from error
+    except (OptionError, Unusable) as error:
+        raise fail(str(error)) from error
 
 
 def _refuse_unknown(name: str, asked: set[str], known: set[str]) -> None:

@@ -18,10 +18,11 @@ from rljob_api.spec_training import Mode
 from rljob_runtime.cli.files import fail
 from rljob_runtime.cli.screen import say, screen
 from rljob_runtime.simulator.core.process_clock import loop_time
+from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.faults.plan import FaultPlan, shrink
 from rljob_runtime.simulator.run import SimulationResult
 from rljob_runtime.simulator.run import simulate as run_simulation
-from rljob_runtime.simulator.scenario import Scenario, draw_scenario, plan_of
+from rljob_runtime.simulator.scenario import Scenario
 from rljob_runtime.simulator.trace import Timeline
 
 # Seeds in one portion of a worker.

@@ -1,4 +1,4 @@
-"""`rljob trace inspect|fit|convert`: statistics of a recorded workload, and a generator fitted to it."""
+"""`rljob trace inspect|fit|convert|export`: statistics of a recorded workload, and a generator fitted to it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Column, Table
 
 from rljob_runtime.cli.files import fail
 from rljob_runtime.cli.screen import say, screen
+from rljob_runtime.samples.lengths import export
 from rljob_runtime.workloads import Findings, Generator, Step, TraceError, WorkloadParameters, batch
 from rljob_runtime.workloads.distribution import DistributionParameters
 from rljob_runtime.workloads.fit import fit as fit_trace
@@ -105,6 +106,19 @@ def convert(
     _show(console, {parameters.task: _drawn(parameters) for parameters in made})
 
 
+@trace.command("export")
+def export_lengths(
+    folder: Annotated[Path, typer.Argument(help="The folder of a local run, or a copy of a job's volume.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the trace. Default: FOLDER/trace.")] = None,
+) -> None:
+    """Write the lengths of a job's prompts and responses as a trace."""
+    out = out or folder / "trace"
+    with _reported(), _written("--out", out):
+        found = export(folder, out)
+    counts = f"{found.rounds} rounds, {found.prompts} prompts, {found.responses} responses"
+    say(screen(), f"{out}: {counts}")
+
+
 @contextmanager
 def _reported() -> Iterator[None]:
     """Report an error of a trace in one line, without a traceback."""
@@ -118,6 +132,8 @@ def _reported() -> Iterator[None]:
 def _written(what: str, file: Path) -> Iterator[None]:
     try:
         yield
+    except TraceError:
+        raise
     except (OSError, ValueError) as error:
         raise fail(f"{what} {file} cannot be written: {error}") from error
 

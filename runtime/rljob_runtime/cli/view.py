@@ -8,6 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_api.status import RLJobStatus, RoundKind, RuntimeStatus
+from rljob_runtime.cli.evaluations import evaluation_summary
+from rljob_runtime.cli.switches import switch_lines, switches_summary, why_not
 
 _STATE_STYLES = {"True": "green", "False": "yellow", "Unknown": "dim"}
 
@@ -43,8 +45,13 @@ def runtime_view(runtime: RuntimeStatus, rounds: int) -> RenderableType:
         ("tokens/s", _number(runtime.tokens_per_second)),
         ("KV use", _number(runtime.kv_cache_use)),
         ("preemptions", runtime.preemptions),
+        ("sizes", switches_summary(runtime.last_round) if runtime.last_round is not None else None),
         ("weights", runtime.weight_version),
     ]
+    rows += [(f"evaluation {report.name}", evaluation_summary(report)) for report in runtime.evaluations]
+    if (last := runtime.last_round) is not None:
+        rows += [("switch", line) for line in switch_lines(last)]
+        rows += [("no switch", why_not(last))]
     rows += [(warning.reason, warning.message) for warning in runtime.warnings]
     for label, value in rows:
         if value is not None:

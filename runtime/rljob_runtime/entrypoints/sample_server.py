@@ -1,4 +1,6 @@
-"""Sample server: the routes by which `rljob samples JOB` reads a job in a cluster, through the API server's pod proxy.
+"""Sample server: the routes by which `rljob samples JOB` and `rljob timeline JOB` read a job in a cluster.
+
+The requests come through the API server's pod proxy.
 
 The health port is open to every client of the cluster network, and samples hold prompts and answers. So a request
 carries a key that is derived from the job's Secret: a user who may read that Secret may read the samples. The routes
@@ -15,7 +17,9 @@ from aiohttp import web
 
 from rljob_api.constants import SAMPLES_KEY_HEADER, samples_key
 from rljob_runtime.coordinator.core.async_utils import in_daemon_thread
-from rljob_runtime.samples import SampleFolder
+from rljob_runtime.evaluation.log import EVALUATIONS
+from rljob_runtime.samples import EvaluationSampleFolder, SampleFolder
+from rljob_runtime.timeline.record import FILE as TIMELINE
 
 MOST_BYTES = 4 << 20
 """Bytes in an answer, but one line at least."""
@@ -24,15 +28,19 @@ ANSWER_SECONDS = 8.0
 AT_ONCE = 2
 """Requests that read the volume concurrently; further ones are refused."""
 
+EVALUATION_SAMPLES = "/evaluation-samples/{name:[-a-z0-9]{1,63}}"
+"""No name can leave the folder."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def sample_routes(folder: Path, key: bytes) -> list[web.RouteDef]:
     """Return the routes. `folder`: the job's. `key`: its relay key.
 
-    `/samples` lists the rounds; `/samples/ROUND/OFFSET` and `/rounds/OFFSET` return lines of a file from a byte on, and
-    nothing at its end."""
-    samples, reported, expected = SampleFolder(folder), folder / "rounds.jsonl", samples_key(key)
+    `/samples` lists the rounds; `/samples/ROUND/OFFSET`, `/rounds/OFFSET`, `/evaluations/OFFSET` and `/timeline/OFFSET`
+    return lines of a file from a byte on, and nothing at its end. `/evaluation-samples/NAME` has the samples of an
+    evaluation, as `/samples` has those of rounds."""
+    expected = samples_key(key)
     reading = 0
 
     async def answer(request: web.Request, read: Callable[[], bytes]) -> web.Response:
@@ -60,21 +68,37 @@ def sample_routes(folder: Path, key: bytes) -> list[web.RouteDef]:
         if not work.cancelled():
             work.exception()  # it is answered, or no client waits for it
 
+    def samples_of(request: web.Request) -> SampleFolder:
+        name = request.match_info.get("name")
+        return SampleFolder(folder) if name is None else EvaluationSampleFolder(folder, name)
+
     async def rounds(request: web.Request) -> web.Response:
+        samples = samples_of(request)
         return await answer(request, lambda: " ".join(map(str, samples.rounds())).encode())
 
     async def one_round(request: web.Request) -> web.Response:
+        samples = samples_of(request)
         number, offset = (int(request.match_info[name]) for name in ("round", "offset"))
         return await answer(request, lambda: lines(samples.file(number), offset, MOST_BYTES))
 
-    async def reports(request: web.Request) -> web.Response:
-        offset = int(request.match_info["offset"])
-        return await answer(request, lambda: lines(reported, offset, MOST_BYTES) if reported.exists() else b"")
+    def one_file(name: str) -> Handler:
+        path = folder / name
+
+        async def serve(request: web.Request) -> web.Response:
+            offset = int(request.match_info["offset"])
+            return await answer(request, lambda: lines(path, offset, MOST_BYTES) if path.exists() else b"")
+
+        return serve
 
     return [
-        web.get("/samples", rounds),
-        web.get(r"/samples/{round:\d{1,9}}/{offset:\d{1,15}}", one_round),
-        web.get(r"/rounds/{offset:\d{1,15}}", reports),
+        *(
+            web.get(path + rest, read)
+            for path in ("/samples", EVALUATION_SAMPLES)
+            for rest, read in (("", rounds), (r"/{round:\d{1,9}}/{offset:\d{1,15}}", one_round))
+        ),
+        web.get(r"/rounds/{offset:\d{1,15}}", one_file("rounds.jsonl")),
+        web.get(r"/evaluations/{offset:\d{1,15}}", one_file(EVALUATIONS)),
+        web.get(r"/timeline/{offset:\d{1,15}}", one_file(TIMELINE)),
     ]
 
 

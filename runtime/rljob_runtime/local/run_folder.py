@@ -185,12 +185,12 @@ def _refused(before: RLJob, job: RLJob, kept: dict[str, str], digests: dict[str,
 
 def _digests(job: RLJob) -> dict[str, str]:
     """Return the SHA-256 of prompts that are files, by field path. Missing files are reported by the data package."""
-    prompts = job.spec.data.prompts
-    sources = {"file": prompts.file, "dataset": prompts.dataset}
     found = {}
-    for name, source in sources.items():
-        if source is not None and (path := local_path(source.path)).exists():
-            found[f"spec.data.prompts.{name}.path"] = _digest(path)
+    for index, (source, prompts) in enumerate(job.spec.data.prompts_of.items()):
+        field = f"spec.data.sources[{index}].prompts" if source else "spec.data.prompts"
+        for name, given in {"file": prompts.file, "dataset": prompts.dataset}.items():
+            if given is not None and (path := local_path(given.path)).exists():
+                found[f"{field}.{name}.path"] = _digest(path)
     return found
 
 

@@ -4,6 +4,6 @@ An observer is found by its name in the entry point group `rljob.observers`. It 
 is slow or fails costs the job a warning and nothing else.
 """
 
-from rljob_runtime.observers.protocol import ObservedJob, Observer, ObserverUnavailable
+from rljob_runtime.observers.protocol import JobEvent, ObservedJob, Observer, ObserverUnavailable
 
-__all__ = ["ObservedJob", "Observer", "ObserverUnavailable"]
+__all__ = ["JobEvent", "ObservedJob", "Observer", "ObserverUnavailable"]

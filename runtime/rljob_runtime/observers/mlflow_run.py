@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 
-from rljob_runtime.observers.protocol import ObservedJob
+from rljob_runtime.observers.protocol import JobEvent, ObservedJob
+from rljob_runtime.observers.sample_rows import COLUMNS, row_of
 
 TAG = "rljob.uid"
 LONGEST_PARAM = 500
@@ -46,6 +47,16 @@ class MlflowRun:
         """Log the round as one step."""
         now = int(time.time() * 1000)
         self._client.log_batch(self._run, [Metric(name, value, now, number) for name, value in metrics.items()])
+
+    def samples(self, number: int, records: Sequence[Mapping[str, Any]]) -> None:
+        """Log the samples of a round as a table, `samples/round-NUMBER.json`."""
+        rows = [row_of(record) for record in records]
+        table = {name: [row[place] for row in rows] for place, name in enumerate(COLUMNS)}
+        self._client.log_dict(self._run, table, f"samples/round-{number:06d}.json")
+
+    def event(self, event: JobEvent) -> None:
+        """Log an event as a tag, `rljob.event.NAME`; the last one of each name stays."""
+        self._client.set_tag(self._run, f"rljob.event.{event.name}", f"round {event.round}: {event.message}")
 
     def close(self) -> None:
         """Mark the run as finished; a later coordinator marks it as running again."""

@@ -1,21 +1,26 @@
-"""OpenTelemetry: the metrics of the last round as gauges, sent by OTLP over HTTP.
+"""OpenTelemetry: the last value of each metric as a gauge, and events as log records, sent by OTLP over HTTP.
 
-`config`: `endpoint` (else the variables of the OpenTelemetry SDK), `headers`, `attributes`. Names of the namespace `rl`
-follow the proposal in semantic-conventions-genai; all other numbers have the prefix `rljob`.
+`config`: `endpoint` of metrics and `eventsEndpoint` of logs (else the variables of the OpenTelemetry SDK), `headers`,
+`attributes`. Names of the namespace `rl` follow the proposal in semantic-conventions-genai; all other numbers have the
+prefix `rljob`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
+from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.sdk._logs import LoggerProvider
+from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
 
-from rljob_runtime.observers.protocol import ObservedJob
+from rljob_runtime.observers.protocol import JobEvent, ObservedJob
 
 NAMES = {
     "round/seconds": "rl.loop.duration",
@@ -30,8 +35,14 @@ EXPORT_SECONDS = 15.0
 class OtelMetrics:
     """Exports the last round."""
 
-    def __init__(self, job: ObservedJob, config: Mapping[str, Any], reader: MetricReader | None = None) -> None:
-        """Create the exporter; it connects when it exports. `reader` replaces it in a test."""
+    def __init__(
+        self,
+        job: ObservedJob,
+        config: Mapping[str, Any],
+        reader: MetricReader | None = None,
+        events: LogRecordExporter | None = None,
+    ) -> None:
+        """Create the exporters; they connect when they export. `reader` and `events` replace them in a test."""
         algorithm = (job.spec.get("algorithm") or {}).get("kind", "GRPO")
         attributes = {
             "service.name": "rljob",
@@ -46,21 +57,36 @@ class OtelMetrics:
         if reader is None:
             exporter = OTLPMetricExporter(endpoint=config.get("endpoint"), headers=config.get("headers"))
             reader = PeriodicExportingMetricReader(exporter, export_interval_millis=EXPORT_SECONDS * 1000)
-        self._provider = MeterProvider([reader], resource=Resource.create(attributes))
+        resource = Resource.create(attributes)
+        self._provider = MeterProvider([reader], resource=resource)
+        if events is None:
+            events = OTLPLogExporter(endpoint=config.get("eventsEndpoint"), headers=config.get("headers"))
+        self._events = LoggerProvider(resource=resource)
+        self._events.add_log_record_processor(BatchLogRecordProcessor(events))
         self._meter = self._provider.get_meter("rljob")
         self._last: dict[str, float] = {}
         self._known: set[str] = set()
 
     def round(self, number: int, metrics: Mapping[str, float]) -> None:
-        """Replace the exported values."""
-        self._last = {"rljob.round": float(number), **{named(name): value for name, value in metrics.items()}}
+        """Replace the exported values of these names."""
+        self._last |= {"rljob.round": float(number), **{named(name): value for name, value in metrics.items()}}
         for name in self._last.keys() - self._known:
             self._known.add(name)
             self._meter.create_observable_gauge(name, [self._reader_of(name)])
 
+    def event(self, event: JobEvent) -> None:
+        """Emit an event, as `rljob.MachineLost`."""
+        self._events.get_logger("rljob").emit(
+            event_name=f"rljob.{event.name}",
+            body=event.message,
+            timestamp=time.time_ns(),
+            attributes={"rljob.round": event.round},
+        )
+
     def close(self) -> None:
-        """Export the last round."""
+        """Export the last round and what waits."""
         self._provider.shutdown()
+        self._events.shutdown()
 
     def _reader_of(self, name: str) -> Any:
         def read(options: CallbackOptions) -> list[Observation]:

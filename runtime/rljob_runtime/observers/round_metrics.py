@@ -9,7 +9,9 @@ from rljob_runtime.protocols import TrainReport
 
 
 def round_metrics(report: RoundReport, trained: TrainReport) -> dict[str, float]:
-    """Return the numbers of a round: `round/…` of the job, `train/…` of the update, `reward/…` by rule."""
+    """Return the numbers of a round.
+
+    `round/…` is of the job, `train/…` of the update, `reward/…` by rule, `source_…` by source."""
     values = {
         **{f"round/{name}": value for name, value in report.model_dump(exclude={"round"}).items()},
         **{f"train/{name}": value for name, value in asdict(trained).items() if name != "step"},
@@ -17,4 +19,8 @@ def round_metrics(report: RoundReport, trained: TrainReport) -> dict[str, float]
     }
     for rule in report.reward_rules or ():
         values |= {f"reward/{rule.name}": rule.mean, f"reward/{rule.name}_deviation": rule.deviation}
+    for source in report.sources or ():
+        values |= {f"source_prompts/{source.name}": source.prompts, f"source_reward/{source.name}": source.reward}
+    if (switches := report.layout_switches) is not None:
+        values |= {f"round/layout_switches_{name}": value for name, value in switches.model_dump().items()}
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}

@@ -6,12 +6,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import wandb
 
-from rljob_runtime.observers.protocol import ObservedJob
+from rljob_api.spec_resources import Samples
+from rljob_runtime.observers.protocol import JobEvent, ObservedJob
+from rljob_runtime.observers.sample_rows import COLUMNS, row_of
+from rljob_runtime.observers.wandb_files import TableFiles
 
 OURS = {"id", "resume", "dir", "config", "settings"}
 """Arguments that `config` cannot set."""
@@ -24,6 +27,7 @@ class WandbRun:
         """Start or resume the run. Raises `ValueError` for an argument that is ours, and what W&B raises."""
         if taken := sorted(OURS & set(config)):
             raise ValueError(f"config of the observer wandb cannot set {', '.join(taken)}")
+        self._files = TableFiles(job.folder, Samples.model_validate(job.spec.get("samples", {})).keep_rounds)
         arguments = {"project": "rljob", "name": job.name, "group": job.namespace, **config}
         # Without its console capture and machine statistics: the process is the coordinator's.
         settings = wandb.Settings(silent=True, console="off", x_disable_stats=True)
@@ -41,6 +45,17 @@ class WandbRun:
     def round(self, number: int, metrics: Mapping[str, float]) -> None:
         """Log the round."""
         self._run.log({"round": number, **metrics})
+
+    def samples(self, number: int, records: Sequence[Mapping[str, Any]]) -> None:
+        """Log the samples of a round as a table. Tables of rounds before `samples.keepRounds` are deleted here."""
+        table = wandb.Table(columns=list(COLUMNS), data=[row_of(record) for record in records])
+        with self._files.collected():
+            self._run.log({"round": number, "samples": table})
+        self._files.delete_old()
+
+    def event(self, event: JobEvent) -> None:
+        """Log an event as a text."""
+        self._run.log({"round": event.round, "event": f"{event.name}: {event.message}"})
 
     def close(self) -> None:
         """Finish the run; a later one with its id resumes it."""

@@ -1,7 +1,18 @@
 """Samples: what the model answered, round by round, with rewards and outcomes, for people to read."""
 
 from rljob_runtime.samples.choice import Candidate, choose
-from rljob_runtime.samples.files import SampleFolder, TornFile
+from rljob_runtime.samples.files import EvaluationSampleFolder, SampleFolder, TornFile
+from rljob_runtime.samples.lengths import LengthFolder, PromptLengths
 from rljob_runtime.samples.record import Sample, SampleOutcome
 
-__all__ = ["Candidate", "Sample", "SampleFolder", "SampleOutcome", "TornFile", "choose"]
+__all__ = [
+    "Candidate",
+    "EvaluationSampleFolder",
+    "LengthFolder",
+    "PromptLengths",
+    "Sample",
+    "SampleFolder",
+    "SampleOutcome",
+    "TornFile",
+    "choose",
+]

@@ -1,7 +1,7 @@
 """Choice: which responses of a round are kept for people to read.
 
-A few responses must show the best and the worst of what is trained on, what is typical, and what is lost. The choice is
-a function of the responses alone: order and restarts do not change it."""
+A few responses must show the best and the worst of what is trained on or evaluated, what is typical, and what is lost.
+The choice is a function of the responses alone: order and restarts do not change it."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Candidate:
 def choose(candidates: Sequence[Candidate], count: int | None, seed: str) -> tuple[int, ...]:
     """Return the places of the kept candidates, rising; `count` of them at most, None for all.
 
-    The turn goes round four orders until `count` are chosen: best trained, worst trained, lost, and trained at random.
+    The turn goes round four orders until `count` are chosen: best, worst, lost, and not lost at random.
     Among lost ones the turn goes round the outcomes. `seed` decides what is random, and which of equal ones is first.
     """
     if count is None or len(candidates) <= count:
         return tuple(range(len(candidates)))
     drawn = sorted(range(len(candidates)), key=lambda place: _lot(seed, candidates[place].key))
-    trained = [place for place in drawn if candidates[place].outcome is SampleOutcome.TRAINED]
-    worst_first = sorted(trained, key=lambda place: _reward(candidates[place]))
-    best_first = sorted(trained, key=lambda place: -_reward(candidates[place]))
+    used = [place for place in drawn if candidates[place].outcome not in LOST]
+    worst_first = sorted(used, key=lambda place: _reward(candidates[place]))
+    best_first = sorted(used, key=lambda place: -_reward(candidates[place]))
     lost = _in_turn(*([place for place in drawn if candidates[place].outcome is outcome] for outcome in LOST))
     chosen: dict[int, None] = {}
-    orders = [iter(best_first), iter(worst_first), lost, iter(trained)]
+    orders = [iter(best_first), iter(worst_first), lost, iter(used)]
     while len(chosen) < count:
         for order in orders:
             fresh = next((place for place in order if place not in chosen), None)

@@ -1,38 +1,28 @@
-"""Sample files: a JSONL file for each round in `samples/`, beside `rounds.jsonl`."""
+"""Sample files: a JSONL file for each round in `samples/`, beside `rounds.jsonl`.
+
+Those of evaluations are in `evaluation-samples/NAME/`."""
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rljob_runtime.samples.record import Sample
+from rljob_runtime.samples.round_files import RoundFiles
 
 FOLDER = "samples"
-_NAME = re.compile(r"round-(\d{6,})\.jsonl")
+EVALUATION_FOLDER = "evaluation-samples"
 
 
 class TornFile(ValueError):
     """A line of a file is no sample, and it is not the last one. The message names file, line and fault."""
 
 
-class SampleFolder:
+class SampleFolder(RoundFiles):
     """The samples below a job's folder."""
 
-    def __init__(self, job: Path) -> None:
-        self.path = job / FOLDER
-
-    def file(self, number: int) -> Path:
-        """Return the path of a round's file."""
-        return self.path / f"round-{number:06d}.jsonl"
-
-    def rounds(self) -> list[int]:
-        """Return the rounds that have a file, rising. Raises `OSError` for an unreadable folder."""
-        if not self.path.exists():
-            return []
-        found = (_NAME.fullmatch(entry.name) for entry in self.path.iterdir())
-        return sorted(int(name.group(1)) for name in found if name is not None)
+    def __init__(self, job: Path, folder: str = FOLDER) -> None:
+        super().__init__(job / folder)
 
     def read(self, number: int) -> Iterator[Sample]:
         """Yield a round's samples.
@@ -52,21 +42,16 @@ class SampleFolder:
                 raise TornFile(f"{path}: line {place}: {error}") from None
 
     def write(self, number: int, samples: Iterable[Sample], keep: int) -> None:
-        """Write a round's file completely or not at all, and keep the newest `keep` files.
+        """Write a round's samples, and keep the newest `keep` files: see `write_lines`."""
+        self.write_lines(number, (sample.to_json() for sample in samples), keep)
 
-        Files of later rounds are deleted too: a rewind has abandoned their rounds. Raises `OSError`."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        fresh = self.file(number).with_suffix(".new")
-        try:
-            with fresh.open("w", encoding="utf-8", errors="backslashreplace") as file:
-                for sample in samples:
-                    file.write(sample.to_json() + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(self.file(number))
-        except OSError:
-            fresh.unlink(missing_ok=True)
-            raise
-        for other in self.rounds():
-            if other > number or other <= number - keep:
-                self.file(other).unlink(missing_ok=True)
+
+class EvaluationSampleFolder(SampleFolder):
+    """The samples of one evaluation below a job's folder: a file for each result, by the round of its weights."""
+
+    def __init__(self, job: Path, name: str) -> None:
+        super().__init__(job, f"{EVALUATION_FOLDER}/{name}")
+
+    def oldest(self, rounds: Sequence[int], keep: int) -> int:
+        """Keep the newest `keep` files: most rounds have none."""
+        return rounds[-keep:][0]

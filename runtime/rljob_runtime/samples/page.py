@@ -32,8 +32,17 @@ class Page:
     left_out: int
 
 
-def page(name: str, reports: Sequence[dict[str, Any]], newest_first: Iterable[Sample], most: int = MOST_BYTES) -> Page:
-    """Return the page of a job. `reports`: lines of `rounds.jsonl`. Older samples are left out above `most` bytes."""
+def page(
+    name: str,
+    reports: Sequence[dict[str, Any]],
+    newest_first: Iterable[Sample],
+    most: int = MOST_BYTES,
+    evaluations: Sequence[dict[str, Any]] = (),
+) -> Page:
+    """Return the page of a job. `reports`: lines of `rounds.jsonl`; `evaluations`: those of `evaluations.jsonl`.
+
+    Older samples are left out above `most` bytes.
+    """
     kept: list[str] = []
     size = left_out = 0
     for sample in newest_first:
@@ -43,7 +52,8 @@ def page(name: str, reports: Sequence[dict[str, Any]], newest_first: Iterable[Sa
             left_out += 1
         else:
             kept.append(text)
-    head = json.dumps({"name": name, "reports": reports, "leftOut": left_out}, ensure_ascii=False)
+    tables = {"name": name, "reports": reports, "evaluations": evaluations, "leftOut": left_out}
+    head = json.dumps(tables, ensure_ascii=False)
     data = f'{head[:-1]}, "samples": [{", ".join(kept)}]}}'.translate(_ESCAPES)
     style, script = _part("page.css"), _part("page.js")
     text = _fill(

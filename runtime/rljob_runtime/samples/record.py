@@ -26,6 +26,8 @@ class SampleOutcome(StrEnum):
     """Its prompt is generated again later: it lost the round's race, or its weights are gone."""
     ABORTED = "aborted"
     """Others of its group ended first, and the group was trained on without it."""
+    EVALUATED = "evaluated"
+    """It belongs to an evaluation, which is never trained on."""
     FAILED = "failed"
     """Its own reward failed; another response took its place, or its group was filtered."""
 
@@ -35,6 +37,7 @@ class Sample:
     """A response with its prompt, scores and outcome."""
 
     round: int
+    """The round. Of an evaluation: the round after which the weights were evaluated."""
     prompt_id: str
     """`epoch.index`: the epoch, and the number of the record in the data."""
     sample: int
@@ -46,6 +49,8 @@ class Sample:
     tokens: int = 0
     """Tokens of the response."""
     reason: str | None = None
+    cause: str | None = None
+    """Why its reward failed, in a line: the rule, and the error of the user's function or the time-out."""
     finish: str | None = None
     """`stop`, or `length` at the limit; absent for a response that was stopped before its end."""
     reward: float | None = None

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from rljob_api.spec_resources import KeepBest, Samples
 from rljob_api.status import Finished, FinishedOutcome
 from rljob_runtime.coordinator.control_plane.confirmed_term import ConfirmedBackend
 from rljob_runtime.coordinator.control_plane.lease import LeaseLost, TermLease
 from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.samples.writer import SampleWriter
 from rljob_runtime.coordinator.store.connection import StoreHeld
+from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import PromptSource, StaleTerm
+from rljob_runtime.scheduling.layout_switch import NeverSwitch
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.event_digest import EventDigest
 from rljob_runtime.simulator.core.events import CoordinatorEnded, CoordinatorStarted, Event, Observe, StoreLost
@@ -26,8 +30,11 @@ from rljob_runtime.simulator.core.process_clock import first_of, loop_time
 from rljob_runtime.simulator.faults.injector import CoordinatorHost, Injector
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.faults.spec_edits import SpecEditSchedule
+from rljob_runtime.simulator.forced_switches import RandomSwitches
 from rljob_runtime.simulator.invariants.asynchronous import invariants_of
+from rljob_runtime.simulator.invariants.best_model import best_model_faults
 from rljob_runtime.simulator.invariants.common import Violation
+from rljob_runtime.simulator.invariants.samples import evaluation_sample_faults, sample_faults
 from rljob_runtime.simulator.peers.cluster import SimulatedCluster
 from rljob_runtime.simulator.peers.code_rewards import ProgramRewards
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
@@ -37,6 +44,8 @@ from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedSt
 from rljob_runtime.simulator.scenario import Scenario
 from rljob_runtime.workloads import Workload, open_workload
 
+T = TypeVar("T")
+
 JOIN_PATIENCE = 5.0
 RESTART_SECONDS = 1.0
 """Minimum time from a coordinator's end to the next one's start."""
@@ -44,6 +53,18 @@ KILL_SECONDS = 30.0
 """Time from the operator's deletion until the kubelet has killed a hanging pod."""
 NEXT_POD_SECONDS = 5.0
 """The same after a graceful deletion: the next pod is created when this one has gone."""
+CLOSE_SECONDS = 5.0
+"""Time that the clean-up of a coordinator's tasks may take."""
+KEPT_SAMPLES = Samples(per_round="All", keep_rounds=1000)
+
+
+def _no_advantages(rewards: Sequence[float]) -> list[None]:
+    return [None for _ in rewards]
+
+
+async def inline(work: Callable[[], T], name: str) -> T:
+    """Run work that may block: virtual time has no threads."""
+    return work()
 
 
 @dataclass(frozen=True)
@@ -103,9 +124,15 @@ class _Run:
             scenario.launched_responses,
             scenario.max_prompt_tokens,
         )
-        self._prompts = SimulatedPrompts(scenario.prompts_an_epoch, self._lengths.prompt)
+        self._prompts = SimulatedPrompts(
+            scenario.prompts_an_epoch,
+            self._lengths.prompt,
+            {one.name: one.max_prompts for one in self._job.spec.evaluation},
+        )
+        self._switch_policy = RandomSwitches(scenario.seed) if scenario.switches else NeverSwitch()
         self._seconds = 0.0
         self._coordinators = 0
+        self._store_lost = False
 
     # --- results ---
 
@@ -146,6 +173,8 @@ class _Run:
             self._observe,
             scenario.restless,
         )
+        if scenario.best_model is not None:
+            self._world.disk.room = scenario.best_model.room
         self._rewards = self._make_rewards()
         self._host = CoordinatorHost()
         self._host.changed = self._reach_all
@@ -191,6 +220,10 @@ class _Run:
         if finished.outcome is not FinishedOutcome.COMPLETE:
             self.fail("the job ends", f"{finished.outcome}, {finished.reason}: {finished.message}")
         self._invariants.end(self._control.rounds)
+        if self._scenario.samples:
+            self._check_samples()
+        if self._settings.keep_best is not None:
+            self._check_best_model(self._settings.keep_best)
 
     async def _coordinators_in_turn(self) -> Finished:
         """Start coordinators as the operator does.
@@ -258,7 +291,7 @@ class _Run:
     def _lose_store(self) -> None:
         for file in self._path.parent.glob(f"{self._path.name}*"):
             file.unlink()
-        self._host.lost_disk = False
+        self._host.lost_disk, self._store_lost = False, True
         self._observe(StoreLost())
 
     async def _one_life(self, number: int) -> Finished | None:
@@ -279,23 +312,38 @@ class _Run:
             self._observe(CoordinatorStarted(term))
             self._lives[life] = store
             self._reach_all()
-            coordinator = self._coordinator(life, lease, store, term)
+            access = InlineStore(store, life=life, seconds=self._scenario.store_seconds, seed=self._scenario.seed)
+            writer = await self._sample_writer(access)
+            if writer is not None:
+                tasks.append(asyncio.create_task(writer.run()))
+            coordinator = self._coordinator(lease, access, term, writer)
             work = asyncio.create_task(alongside(coordinator.run(), lease.keep()))
             tasks += [work, asyncio.create_task(self._asked_to_go(coordinator))]
             await asyncio.wait({work, killed}, return_when=asyncio.FIRST_COMPLETED)
             finished, why = self._last_words(work) if work.done() else (None, "killed")
             self._observe(CoordinatorEnded(term, why, since))
+            if writer is not None and finished is not None:
+                await writer.close()
             if work.done() and isinstance(work.exception(), LeaseLost | StaleTerm):
                 work.result()
             return finished
         finally:
             life.alive = False
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._lives.pop(life, None)
-            if store is not None:
-                store.close()
+            try:
+                await self._end_tasks(tasks)
+            finally:
+                self._lives.pop(life, None)
+                if store is not None:
+                    store.close()
+
+    async def _end_tasks(self, tasks: list[asyncio.Task[Any]]) -> None:
+        """Cancel a coordinator's tasks. Their clean-up may wait neither for its store nor for a peer."""
+        for task in tasks:
+            task.cancel()
+        _, late = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+        if late:
+            self.fail("a coordinator ends", f"its clean-up takes more than {CLOSE_SECONDS:g} s")
+            self._broken.set()
 
     def _begin_life(self, number: int) -> CoordinatorIncarnation:
         """Start the program of this pod."""
@@ -320,7 +368,9 @@ class _Run:
     async def _open_store(self, term: int) -> tuple[ObservedStore, int]:
         while True:
             try:
-                store = ObservedStore(self._path, self._job.metadata.uid or "", self._observe)
+                store = ObservedStore(
+                    self._path, self._job.metadata.uid or "", self._observe, self._settings.shares.named
+                )
             except StoreHeld:
                 await asyncio.sleep(RESTART_SECONDS)
             else:
@@ -356,18 +406,52 @@ class _Run:
             self._broken.set()
         return None, repr(error)
 
-    def _coordinator(
-        self, life: CoordinatorIncarnation, lease: TermLease, store: ObservedStore, term: int
-    ) -> Coordinator:
+    async def _sample_writer(self, store: InlineStore) -> SampleWriter | None:
+        """Return a writer that keeps all samples, if the scenario has one."""
+        if not self._scenario.samples:
+            return None
+
+        async def spec() -> Samples:
+            return KEPT_SAMPLES
+
+        writer = SampleWriter(self._path.parent, store, self._scenario.seed, _no_advantages, spec, inline)
+        await writer.use(KEPT_SAMPLES)
+        writer.use_prompts(self._prompts)
+        return writer
+
+    def _check_samples(self) -> None:
+        store = Store(self._path, self._job.metadata.uid or "")
+        try:
+            for fault in sample_faults(self._path.parent, store, self._store_lost, KEPT_SAMPLES.keep_rounds):
+                self.fail("each round has its samples", fault)
+            for fault in evaluation_sample_faults(self._path.parent, store, self._store_lost):
+                self.fail("each evaluation has its samples", fault)
+        finally:
+            store.close()
+
+    def _check_best_model(self, rule: KeepBest) -> None:
+        store = Store(self._path, self._job.metadata.uid or "")
+        disk, history, status = self._world.disk, self._invariants.history, self._control.reports[-1]
+        try:
+            for fault in best_model_faults(rule, disk, store, history, status):
+                self.fail("the best model is exported", fault)
+        finally:
+            store.close()
+
+    def _coordinator(self, lease: TermLease, store: InlineStore, term: int, writer: SampleWriter | None) -> Coordinator:
         inputs = CoordinatorInputs(
             self._control,
             ConfirmedBackend(self._world, lease.confirm),
-            InlineStore(store, life=life, seconds=self._scenario.store_seconds, seed=self._scenario.seed),
+            store,
             self._open_prompts,
             self._rewards,
             self._settings,
             term,
+            observers=[] if writer is None else [writer.round_closed],
+            evaluation_observers=[] if writer is None else [writer.evaluated],
             before=self._control.reports[-1] if self._control.reports else None,
+            switch_policy=self._switch_policy,
+            apart=inline,
         )
         return Coordinator(inputs)
 

@@ -1,12 +1,10 @@
-"""Trace: a run as a timeline for Perfetto (ui.perfetto.dev) and chrome://tracing, in Chrome's trace-event JSON.
+"""Trace: a run as a timeline for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
 It shows generation, waiting, training, weight transfers and faults.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -36,8 +34,7 @@ from rljob_runtime.simulator.core.events import (
     Summed,
     Trained,
 )
-
-MICROSECONDS = 1e6
+from rljob_runtime.timeline.trace_events import TraceEvents
 
 
 class Timeline:
@@ -48,9 +45,7 @@ class Timeline:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._events: list[dict[str, Any]] = []
-        self._tracks: dict[tuple[str, str], tuple[int, int]] = {}
-        self._ids = itertools.count(1)
+        self._trace = TraceEvents()
         self._held: Counter[str] = Counter()
         self._stage = ""
 
@@ -109,50 +104,20 @@ class Timeline:
 
     def write(self, file: Path) -> None:
         """Write the JSON file. Raises `OSError`."""
-        names = [
-            self._named(kind, name, place)
-            for path, place in self._tracks.items()
-            for kind, name in zip(("process_name", "thread_name"), path, strict=True)
-        ]
-        trace = {"displayTimeUnit": "ms", "traceEvents": [*names, *self._events]}
-        file.write_text(json.dumps(trace, separators=(",", ":")) + "\n", encoding="utf-8")
-
-    # --- the format ---
-
-    def _place(self, path: str) -> tuple[int, int]:
-        """Return (pid, tid) of `machine/process`."""
-        machine, _, process = path.partition("/")
-        track = machine, process or machine
-        if track not in self._tracks:
-            pids = {name: pid for (name, _), (pid, _) in self._tracks.items()}
-            pid = pids.get(machine, len(pids) + 1)
-            self._tracks[track] = pid, len(self._tracks) + 1
-        return self._tracks[track]
-
-    @staticmethod
-    def _named(kind: str, name: str, place: tuple[int, int]) -> dict[str, Any]:
-        return {"ph": "M", "name": kind, "pid": place[0], "tid": place[1], "args": {"name": name}}
-
-    def _add(self, phase: str, path: str, name: str, at: float, **fields: Any) -> None:
-        pid, tid = self._place(path)
-        event = {"ph": phase, "name": name, "ts": round(at * MICROSECONDS, 3), "pid": pid, "tid": tid}
-        self._events.append({**event, **fields})
+        self._trace.write(file)
 
     def _span(self, path: str, name: str, since: float, **args: Any) -> None:
-        seconds = self._now() - since
-        self._add("X", path, name, since, dur=round(seconds * MICROSECONDS, 3), args=args)
+        self._trace.span(path, name, since, self._now(), **args)
 
     def _overlapping(self, path: str, name: str, since: float, **args: Any) -> None:
-        number = next(self._ids)
-        self._add("b", path, name, since, cat=path, id=number, args=args)
-        self._add("e", path, name, self._now(), cat=path, id=number)
+        self._trace.overlapping(path, name, since, self._now(), **args)
 
     def _instant(self, path: str, name: str) -> None:
-        self._add("i", path, name, self._now(), s="t")
+        self._trace.instant(path, name, self._now())
 
     def _count(self, replica: str, change: int) -> None:
         self._held[replica] += change
-        self._add("C", replica, f"{replica} responses", self._now(), args={"held": self._held[replica]})
+        self._trace.count(replica, f"{replica} responses", self._now(), held=self._held[replica])
 
     def _report(self, stage: str) -> None:
         if stage != self._stage:

@@ -113,6 +113,16 @@ class _Files:
         )
 
 
+def lengths_file(number: int) -> str:
+    """Return the name of the file with a step's lengths, of responses with one turn."""
+    return f"packed_lengths_step_{number}.jsonl"
+
+
+def holds_step(folder: Path) -> bool:
+    """Whether a folder holds the file of a step."""
+    return any(_STEP_FILE.fullmatch(path.name) for path in folder.iterdir())
+
+
 def step_file(folder: Path, number: int) -> Path:
     """Return the file with a step's lengths. Raises `TraceError` if the folder is no trace."""
     files = _Files.of(folder)

@@ -10,8 +10,10 @@ from typing import Protocol
 from rich.console import Console
 from rich.live import Live
 
-from rljob_api.status import RoundKind, RoundReport, RuntimeStatus
+from rljob_api.status import EvaluationPoint, RoundKind, RoundReport, RuntimeStatus
+from rljob_runtime.cli.evaluations import evaluation_line
 from rljob_runtime.cli.screen import say
+from rljob_runtime.cli.switches import switch_lines, switches_summary
 from rljob_runtime.cli.view import runtime_view
 from rljob_runtime.protocols import TrainReport
 
@@ -44,23 +46,36 @@ class Drawing:
 
 
 class Lines:
-    """Prints a line a round to stdout, and each new warning to stderr."""
+    """Prints a line for each round and evaluation to stdout, and each new warning to stderr."""
 
     def __init__(self, console: Console, rounds: int) -> None:
         self._console = console
         self._rounds = rounds
         self._warned: set[tuple[str, str]] = set()
+        self._evaluated: dict[str, EvaluationPoint | None] | None = None
+        """The last result of each evaluation; None before the first status, which has those of an earlier run."""
 
     def status(self, status: RuntimeStatus) -> None:
-        """Print the warnings that are new."""
+        """Print the evaluations and the warnings that are new."""
+        self._print_evaluations(status)
         for warning in status.warnings:
             if (warning.reason, warning.message) not in self._warned:
                 self._warned.add((warning.reason, warning.message))
                 print(f"{warning.reason}: {warning.message}", file=sys.stderr, flush=True)
 
+    def _print_evaluations(self, status: RuntimeStatus) -> None:
+        before, self._evaluated = self._evaluated, {report.name: report.last for report in status.evaluations}
+        if before is None:
+            return
+        for report in status.evaluations:
+            if report.last is not None and report.last != before.get(report.name):
+                say(self._console, evaluation_line(report, report.last))
+
     def round(self, report: RoundReport, trained: TrainReport) -> None:
         """Print the round."""
         say(self._console, round_line(report, self._rounds))
+        for line in switch_lines(report):
+            say(self._console, f"  {line}")
 
 
 @contextmanager
@@ -85,6 +100,7 @@ def round_line(report: RoundReport, rounds: int) -> str:
         (report.staleness, "staleness {:.2g}"),
         (report.aborted_samples or None, "{} aborted"),
         (report.seconds, "{:.1f} s"),
+        (switches_summary(report), "{}"),
     ):
         if value is not None:
             parts.append(text.format(value))

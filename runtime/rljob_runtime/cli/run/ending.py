@@ -9,6 +9,7 @@ from pathlib import Path
 from rljob_api import RLJob
 from rljob_api.constants import ENGINE_MISMATCH
 from rljob_api.status import FinishedOutcome, RuntimeStatus
+from rljob_runtime.cli.evaluations import evaluation_summary
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
@@ -58,8 +59,12 @@ def _results(folder: Path, result: RuntimeStatus) -> Iterator[str]:
     if result.reward_first is not None and result.reward_last is not None:
         first, last = f"{result.reward_first:.3g}", f"{result.reward_last:.3g}"
         yield f"  reward       {first} in the first fifth of the rounds, {last} in the last"
+    for report in result.evaluations:
+        yield f"  evaluation   {report.name}: {evaluation_summary(report)}"
     if result.model_path is not None:
         yield f"  model        {result.model_path}"
+    if result.best_model is not None:
+        yield f"  best model   {result.best_model.path} (round {result.best_model.round})"
     for label, (name, text) in _RESULTS.items():
         path = folder / name
         if path.exists():

@@ -5,7 +5,7 @@ A path may be relative to the manifest's folder, and a claim is a folder.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,17 @@ from rljob_api.constants import claim_path
 from rljob_api.errors import FieldError
 from rljob_runtime.cli.assignments import Document, assign_all, refuse
 
-SOURCES = ("model.source", "data.prompts.file.path", "data.prompts.dataset.path")
-"""Fields of the spec that name a file or a folder."""
+SOURCES = (
+    "model.source",
+    "data.prompts.file.path",
+    "data.prompts.dataset.path",
+    "data.chatTemplateFile",
+    "data.sources[].prompts.file.path",
+    "data.sources[].prompts.dataset.path",
+    "evaluation[].prompts.file.path",
+    "evaluation[].prompts.dataset.path",
+)
+"""Fields of the spec that name a file or a folder. `[]` stands for each item of a list."""
 
 
 def localised(
@@ -26,23 +35,38 @@ def localised(
     `rljob_api.load` refuses them with their reason.
     """
     result = assign_all(document, assignments)
-    refuse(_localise(result, path, folder, claims) for path in SOURCES)
+    refuse(
+        _localise(node, last, f"{path}.{last}", folder, claims)
+        for *above, last in (source.split(".") for source in SOURCES)
+        for path, node in _nodes(result.get("spec"), "spec", above)
+    )
     return result
 
 
-def _localise(document: Document, path: str, folder: Path, claims: Mapping[str, Path]) -> FieldError | None:
-    *above, last = path.split(".")
-    node: Any = document.get("spec")
-    for step in above:
-        node = node.get(step) if isinstance(node, dict) else None
-    source = node.get(last) if isinstance(node, dict) else None
+def _nodes(node: Any, path: str, steps: Sequence[str]) -> Iterator[tuple[str, Document]]:
+    """Yield the objects below `node` that these steps lead to, each with its path."""
+    if not isinstance(node, dict):
+        return
+    if not steps:
+        yield path, node
+        return
+    name, rest = steps[0].removesuffix("[]"), steps[1:]
+    if name == steps[0]:
+        yield from _nodes(node.get(name), f"{path}.{name}", rest)
+    elif isinstance(items := node.get(name), list):
+        for number, item in enumerate(items):
+            yield from _nodes(item, f"{path}.{name}[{number}]", rest)
+
+
+def _localise(node: Document, last: str, path: str, folder: Path, claims: Mapping[str, Path]) -> FieldError | None:
+    source = node.get(last)
     if not isinstance(source, str):
         return None
     if (claimed := claim_path(source)) is not None:
         claim = claimed[0]
         if claim not in claims:
             advice = f"is on a claim of a cluster; add --claim {claim}=FOLDER with its folder on this machine"
-            return FieldError(f"spec.{path}", source, advice)
+            return FieldError(path, source, advice)
         below = source.removeprefix(f"pvc://{claim}").strip("/")
         node[last] = str(claims[claim] / below)
     elif _is_relative(source, folder):

@@ -9,6 +9,8 @@ from typing import Any
 
 from rljob_api.spec import RLJobSpec
 from rljob_runtime.cli.run.accelerators import requested_accelerators
+from rljob_runtime.models.errors import ModelError
+from rljob_runtime.models.source import package_config
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.relay.manifest import ITEM_SIZES
 
@@ -20,11 +22,15 @@ TRAINER_BYTES = 16
 def preview(spec: RLJobSpec, cache_dir: Path, present_accelerators: int) -> dict[str, str]:
     """Return lines for a person, by label: model, memory and accelerators."""
     what, config = model_source(spec.model.source, cache_dir)
-    return {
+    shape = _shape(spec, config)
+    lines = {
         "model": what,
-        "memory": _memory(spec, config),
+        "memory": shape if isinstance(shape, str) else _memory(spec, shape),
         "accelerators": f"{requested_accelerators(spec)} requested; this machine has {present_accelerators}",
     }
+    if spec.adaptive_tensor_parallel.enabled:
+        lines["tensor parallelism"] = _switches(spec, shape if isinstance(shape, ModelShape) else None)
+    return lines
 
 
 def model_source(source: str, cache_dir: Path) -> tuple[str, Mapping[str, Any] | None]:
@@ -39,7 +45,12 @@ def model_source(source: str, cache_dir: Path) -> tuple[str, Mapping[str, Any] |
         if cached is None:
             return f"{source} (would be downloaded into {cache_dir / 'hub'})", None
         return f"{source} (in the cache, {cached.parent})", _config(cached)
-    return f"{source} (made from an installed package, no download)", None
+    if scheme != "package":
+        return source, None
+    try:
+        return f"{source} (made from an installed package, no download)", package_config(name)
+    except ModelError as error:
+        return f"{source} ({error})", None
 
 
 def _in_hub_cache(name: str, cache_dir: Path) -> Path | None:
@@ -58,17 +69,43 @@ def _config(path: Path) -> Mapping[str, Any] | None:
     return config if isinstance(config, dict) else None
 
 
-def _memory(spec: RLJobSpec, config: Mapping[str, Any] | None) -> str:
+def _shape(spec: RLJobSpec, config: Mapping[str, Any] | None) -> ModelShape | str:
+    """Return the model's shape, or why it is unknown."""
     if config is None:
         return "unknown: the model's config is not on this machine yet"
     try:
-        shape = ModelShape.from_config(spec.model.source, config)
+        return ModelShape.from_config(spec.model.source, config)
     except (ValueError, TypeError):
         return "unknown: the model is no dense decoder"
+
+
+def _switches(spec: RLJobSpec, shape: ModelShape | None) -> str:
+    """Return what machines do with their tensor parallel size inside a round."""
+    adaptive, sizes = spec.adaptive_tensor_parallel, spec.switch_sizes
+    if not sizes:
+        return "never switched inside a round: rollout.allowedTensorParallelSizes has no two sizes"
+    try:
+        for size in sizes:
+            if shape is not None:
+                shape.check_layout(size)
+    except ValueError as error:
+        return f"the job would end at its start: {error}"
+    return (
+        f"a machine switches between {', '.join(map(str, sizes))} inside a round if that saves {adaptive.min_gain:.3g} "
+        f"of the time that is left (maxSwitches: {adaptive.max_switches}); keys and values are computed again"
+    )
+
+
+def _memory(spec: RLJobSpec, shape: ModelShape) -> str:
     published = shape.parameters * ITEM_SIZES[spec.model.dtype.value]
     replicas = spec.rollout.machines * spec.rollout.slots // spec.rollout.tensor_parallel_size
+    digits = 0 if shape.parameters >= 1e7 else 1
     return (
-        f"{shape.parameters / 1e6:,.0f} million weights: the trainer needs at least "
-        f"{shape.parameters * TRAINER_BYTES / GIB:.1f} GiB, {replicas} replicas need "
-        f"{published / GIB:.1f} GiB each and their KV caches"
+        f"{shape.parameters / 1e6:,.{digits}f} million weights: the trainer needs at least "
+        f"{_size(shape.parameters * TRAINER_BYTES)}, {replicas} replicas need {_size(published)} each and their "
+        "KV caches"
     )
+
+
+def _size(count: float) -> str:
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.1f} MiB"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -16,17 +16,20 @@ from rljob_runtime.cli.cluster import NoAnswer
 from rljob_runtime.cli.files import Unusable, fail
 from rljob_runtime.cli.samples.source import FolderSource, SampleSource
 from rljob_runtime.cli.screen import say, screen
+from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.samples import Sample, SampleOutcome, TornFile
 from rljob_runtime.samples.page import page
 from rljob_runtime.samples.visible import visible
 
 STYLES = {
     SampleOutcome.TRAINED: "green",
+    SampleOutcome.EVALUATED: "blue",
     SampleOutcome.FILTERED: "yellow",
     SampleOutcome.REQUEUED: "cyan",
     SampleOutcome.ABORTED: "cyan",
     SampleOutcome.FAILED: "red",
 }
+USED = (SampleOutcome.TRAINED, SampleOutcome.EVALUATED)
 DEFAULT_COUNT = 8
 """Samples that the terminal shows."""
 
@@ -38,16 +41,27 @@ class Order:
     best: bool = False
     worst: bool = False
     filtered: bool = False
+    source: str | None = None
+    """The prompt source; None for all."""
 
     def __call__(self, samples: Sequence[Sample]) -> list[Sample]:
         """Return the samples that are asked for.
 
-        `best` and `worst` leave out those without a reward, `filtered` those that were trained on."""
-        found = [one for one in samples if not (self.filtered and one.outcome is SampleOutcome.TRAINED)]
+        `best` and `worst` leave out those without a reward, `filtered` those that were trained on or evaluated."""
+        found = [one for one in self.of_source(samples) if not (self.filtered and one.outcome in USED)]
         if self.best or self.worst:
             found = [one for one in found if one.reward is not None]
             found.sort(key=lambda one: one.reward or 0.0, reverse=self.best)
         return found
+
+    def of_source(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        """Yield the samples of the source."""
+        return (one for one in samples if self.source is None or source_of(one) == self.source)
+
+
+def source_of(sample: Sample) -> str:
+    """Return the name of the source of a sample's prompt; "" in a job without named sources."""
+    return PromptKey.parse(sample.prompt_id).source
 
 
 def samples(
@@ -58,6 +72,12 @@ def samples(
     filtered: Annotated[
         bool, typer.Option("--filtered", help="Only what was not trained on, with the reason.")
     ] = False,
+    of_source: Annotated[
+        str | None, typer.Option("--source", help="Only prompts of this source (spec.data.sources).")
+    ] = None,
+    evaluation: Annotated[
+        str | None, typer.Option(help="Samples of this evaluation (spec.evaluation), in place of those of training.")
+    ] = None,
     count: Annotated[int, typer.Option("--count", help="Most samples in the terminal.", min=1)] = DEFAULT_COUNT,
     as_json: Annotated[bool, typer.Option("--json", help="Print every sample as a line of JSON.")] = False,
     html: Annotated[
@@ -72,12 +92,16 @@ def samples(
         raise fail("--best and --worst exclude each other: give one")
     if as_json and html is not None:
         raise fail("--json and --html exclude each other: give one")
+    if of_source is not None and evaluation is not None:
+        raise fail("--source and --evaluation exclude each other: give one")
     try:
-        source = _source(job, namespace)
+        source = _source(job, namespace, evaluation)
+        if evaluation is not None:
+            _check_evaluation(source, evaluation)
         if html is not None:
-            _write_page(source, html)
+            _write_page(source, html, Order(source=of_source))
             return
-        shown = Order(best, worst, filtered)(list(source.samples(_round(source, number))))
+        shown = _shown(source, _round(source, number), Order(best, worst, filtered, of_source))
     except Unusable as error:
         raise fail(str(error)) from None
     except (NoAnswer, TornFile) as error:
@@ -91,15 +115,23 @@ def samples(
         _show(screen(), shown, count)
 
 
-def _source(job: str, namespace: str | None) -> SampleSource:
+def _source(job: str, namespace: str | None, evaluation: str | None) -> SampleSource:
     """Return where the samples are: a folder that exists, else a job in the cluster."""
     if namespace is None and Path(job).is_dir():
-        return FolderSource(Path(job))
+        return FolderSource(Path(job), evaluation)
     if "/" in job:
         raise Unusable(f"{job}: no such folder; the folder of a run (--workdir), or an RLJob's name would be right")
     from rljob_runtime.cli.samples.pods import PodSource
 
-    return PodSource.of(job, namespace)
+    return PodSource.of(job, namespace, evaluation)
+
+
+def _check_evaluation(source: SampleSource, name: str) -> None:
+    """Raise `Unusable` if the job has no result of this evaluation."""
+    known = sorted({str(one["name"]) for one in source.evaluations() if "name" in one})
+    if name not in known:
+        named = f"it has results of {', '.join(known)}" if known else "it has no results yet (spec.evaluation)"
+        raise Unusable(f"--evaluation {name}: {source.name} has no result of it; {named}")
 
 
 def _round(source: SampleSource, number: int | None) -> int:
@@ -107,14 +139,24 @@ def _round(source: SampleSource, number: int | None) -> int:
     rounds = source.rounds()
     if not rounds:
         raise Unusable(
-            f"{source.name} has no samples: no round has ended, spec.samples.perRound is 0, or the run is of an "
-            "earlier version"
+            f"{source.name} has no samples: no round or evaluation has ended, spec.samples.perRound is 0, or the run "
+            "is of an earlier version"
         )
     if number is None:
         return rounds[-1]
     if number not in rounds:
         raise Unusable(f"round {number} has no samples; rounds {_ranges(rounds)} have some (spec.samples.keepRounds)")
     return number
+
+
+def _shown(source: SampleSource, number: int, order: Order) -> list[Sample]:
+    """Return the samples of a round. Raises `Unusable` if none is of the prompt source that is asked for."""
+    found = list(source.samples(number))
+    known = sorted({source_of(one) for one in found} - {""})
+    if order.source is not None and order.source not in known:
+        named = f"it has samples of {', '.join(known)}" if known else "the job has no named sources (spec.data.sources)"
+        raise Unusable(f"--source {order.source}: round {number} has no sample of it; {named}")
+    return order(found)
 
 
 def _ranges(rounds: Sequence[int]) -> str:
@@ -132,9 +174,9 @@ def _ranges(rounds: Sequence[int]) -> str:
     return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
-def _write_page(source: SampleSource, file: Path) -> None:
-    newest_first = (one for number in source.rounds()[::-1] for one in source.samples(number))
-    found = page(source.name, source.reports(), newest_first)
+def _write_page(source: SampleSource, file: Path, order: Order) -> None:
+    newest_first = (one for number in source.rounds()[::-1] for one in order.of_source(source.samples(number)))
+    found = page(source.name, source.reports(), newest_first, evaluations=source.evaluations())
     file.write_text(found.text, encoding="utf-8")
     left_out = f"; {found.left_out} older samples left out" if found.left_out else ""
     typer.echo(f"{file}: {found.rounds} rounds, {found.samples} samples{left_out}")
@@ -156,6 +198,8 @@ def panel(sample: Sample) -> RenderableType:
     for message in sample.prompt:
         parts += [Text(visible(message.get("role", "")), style="bold dim"), Text(visible(message.get("content", "")))]
     parts += [Text("response", style=f"bold {style}"), Text(visible(sample.response))]
+    if sample.cause is not None:
+        parts += [Text("cause", style=f"bold {style}"), Text(visible(sample.cause))]
     return Panel(
         Group(*parts),
         title=Text(visible(_title(sample))),

@@ -1,65 +1,50 @@
-"""Pod samples: the samples of a job in a cluster, read through the API server's pod proxy with the user's rights.
-
-The user needs `get` on the job, on its pods and their proxy, and on its Secret; the built-in role `edit` has them."""
+"""Pod samples: the samples of a job in a cluster."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Iterator
+from urllib.parse import quote
 
-from rljob_api.constants import AUTH_RELAY_KEY, HEALTH_PORT, SAMPLES_KEY_HEADER, auth_secret_of, samples_key
-from rljob_runtime.cli.cluster import Cluster, NoAnswer
+from rljob_runtime.cli.cluster import NoAnswer
+from rljob_runtime.cli.pod_files import PodText, pieces, pod_text
 from rljob_runtime.cli.samples.source import Report, parse_reports
 from rljob_runtime.samples import Sample
 
 
-class PodText(Protocol):
-    """Returns what the coordinator's pod serves at a path. Raises `NoAnswer`."""
-
-    def __call__(self, path: str) -> str: ...
-
-
 class PodSource:
-    """A `SampleSource` of a coordinator's pod."""
+    """A `SampleSource` of a coordinator's pod. `evaluation`: the samples of this one."""
 
-    def __init__(self, name: str, text: PodText) -> None:
+    def __init__(self, name: str, text: PodText, evaluation: str | None = None) -> None:
         self._name = name
         self._text = text
+        self._path = "samples" if evaluation is None else f"evaluation-samples/{quote(evaluation, safe='')}"
 
     @classmethod
-    def of(cls, job: str, namespace: str | None) -> PodSource:
-        """Find the pod of a job in the cluster of the kubeconfig. Raises `Unusable` and `NoAnswer`."""
-        cluster = Cluster()
-        space = namespace or cluster.namespace
-        found = cluster.rljob(space, job)
-        secret = cluster.secret(space, auth_secret_of(job, found["metadata"]["uid"]))
-        key = samples_key(base64.b64decode(secret["data"][AUTH_RELAY_KEY]).strip())
-        pod = cluster.coordinator_pod(space, job)
-        return cls(job, lambda path: cluster.proxied(space, f"{pod}:{HEALTH_PORT}", path, {SAMPLES_KEY_HEADER: key}))
+    def of(cls, job: str, namespace: str | None, evaluation: str | None = None) -> PodSource:
+        """Find the pod of a job: see `pod_text`."""
+        return cls(job, pod_text(job, namespace), evaluation)
 
     @property
     def name(self) -> str:
         return self._name
 
     def rounds(self) -> list[int]:
-        return [int(number) for number in self._text("samples").split()]
+        return [int(number) for number in self._text(self._path).split()]
 
     def samples(self, number: int) -> Iterator[Sample]:
-        for text in self._pieces(f"samples/{number}"):
+        for text in pieces(self._text, f"{self._path}/{number}"):
             for line in text.split("\n"):
                 if line:
                     yield _sample(number, line)
 
     def reports(self) -> list[Report]:
-        return parse_reports("".join(self._pieces("rounds")).encode())
+        return self._lines("rounds")
 
-    def _pieces(self, path: str) -> Iterable[str]:
-        """Yield the complete lines of a file, some MB at a time."""
-        offset = 0
-        while text := self._text(f"{path}/{offset}"):
-            yield text
-            offset += len(text.encode())
+    def evaluations(self) -> list[Report]:
+        return self._lines("evaluations")
+
+    def _lines(self, name: str) -> list[Report]:
+        return parse_reports("".join(pieces(self._text, name)).encode())
 
 
 def _sample(number: int, line: str) -> Sample:

@@ -7,15 +7,18 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from rljob_runtime.samples import Sample, SampleFolder
+from rljob_runtime.evaluation.log import EVALUATIONS
+from rljob_runtime.samples import EvaluationSampleFolder, Sample, SampleFolder
 
 REPORTS = "rounds.jsonl"
 Report = dict[str, Any]
-"""A line of `rounds.jsonl`."""
+"""A line of `rounds.jsonl` or `evaluations.jsonl`."""
 
 
 class SampleSource(Protocol):
-    """The samples of one job. Its methods raise `OSError`, `TornFile` and `NoAnswer`."""
+    """The samples of a job's rounds, or of one of its evaluations. Its methods raise `OSError`, `TornFile`, `NoAnswer`.
+
+    The round of an evaluation is the one after which the weights were evaluated."""
 
     @property
     def name(self) -> str:
@@ -34,13 +37,17 @@ class SampleSource(Protocol):
         """Return the reports of all rounds."""
         ...
 
+    def evaluations(self) -> list[Report]:
+        """Return the results of all evaluations."""
+        ...
+
 
 class FolderSource:
-    """The folder of a run, or a copy of a job's volume."""
+    """The folder of a run, or a copy of a job's volume. `evaluation`: the samples of this one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, evaluation: str | None = None) -> None:
         self._folder = folder
-        self._samples = SampleFolder(folder)
+        self._samples = SampleFolder(folder) if evaluation is None else EvaluationSampleFolder(folder, evaluation)
 
     @property
     def name(self) -> str:
@@ -53,12 +60,18 @@ class FolderSource:
         return self._samples.read(number)
 
     def reports(self) -> list[Report]:
-        path = self._folder / REPORTS
+        return self._lines(REPORTS)
+
+    def evaluations(self) -> list[Report]:
+        return self._lines(EVALUATIONS)
+
+    def _lines(self, name: str) -> list[Report]:
+        path = self._folder / name
         return parse_reports(path.read_bytes()) if path.exists() else []
 
 
 def parse_reports(raw: bytes) -> list[Report]:
-    """Return the complete lines of `rounds.jsonl`; a crash may have cut one."""
+    """Return the complete lines of a file of objects; a crash may have cut one."""
     found = []
     for line in raw.decode("utf-8", errors="replace").split("\n"):
         try:

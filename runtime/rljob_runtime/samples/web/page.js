@@ -61,16 +61,17 @@ function figure(title, svg, legend) {
   return make("figure", {}, make("figcaption", {}, title), svg, legend || make("div", { class: "legend" }));
 }
 
-function chart(title, series) {
+// `errors` has the paths of standard errors, by the name of their series.
+function chart(title, series, rows = data.reports, errors = {}) {
   const lines = Object.entries(series)
-    .map(([name, path]) => [name, data.reports.map((report) => [report.round, at(report, path)]).filter(([, value]) => Number.isFinite(value))])
+    .map(([name, path]) => [name, rows.map((row) => [row.round, at(row, path), at(row, errors[name] || "") || 0]).filter(([, value]) => Number.isFinite(value))])
     .filter(([, points]) => points.length > 0);
   if (lines.length === 0) return null;
-  const values = lines.flatMap(([, points]) => points.map(([, value]) => value));
+  const values = lines.flatMap(([, points]) => points.flatMap(([, value, error]) => [value - error, value + error]));
   let [least, most] = [Math.min(...values), Math.max(...values)];
   const space = Math.abs(most) / 2 || 1;
   if (least === most) [least, most] = [least - space, most + space];
-  const rounds = data.reports.map((report) => report.round);
+  const rounds = rows.map((row) => row.round);
   const [first, last] = [Math.min(...rounds), Math.max(...rounds)];
   const svg = draw("svg", { viewBox: "0 0 320 132", role: "img", "aria-label": title });
   const [x0, x1, y0, y1] = frame(svg, least, most, first, last);
@@ -81,6 +82,9 @@ function chart(title, series) {
     const colour = `c${place % 6}`;
     if (points.length === 1) svg.append(draw("circle", { class: colour, cx: x(points[0][0]), cy: y(points[0][1]), r: 2 }));
     else svg.append(draw("polyline", { class: `series ${colour}`, points: points.map(([round, value]) => `${x(round)},${y(value)}`).join(" ") }));
+    for (const [round, value, error] of points) {
+      if (error > 0) svg.append(draw("line", { class: `error ${colour}`, x1: x(round), x2: x(round), y1: y(value - error), y2: y(value + error) }));
+    }
     legend.append(make("span", { class: colour }, name));
   });
   const cursor = draw("line", { class: "cursor", y1: y0, y2: y1, visibility: "hidden" });
@@ -89,7 +93,7 @@ function chart(title, series) {
     [...legend.children].forEach((child, place) => {
       const [name, points] = lines[place];
       const found = points.find(([number]) => number === round);
-      child.textContent = round === null || found === undefined ? name : `${name} ${short(found[1])}`;
+      child.textContent = round === null || found === undefined ? name : `${name} ${short(found[1])}${found[2] > 0 ? ` \u00b1 ${short(found[2])}` : ""}`;
     });
     cursor.setAttribute("visibility", round === null ? "hidden" : "visible");
     if (round !== null) { cursor.setAttribute("x1", x(round)); cursor.setAttribute("x2", x(round)); }
@@ -104,6 +108,14 @@ function chart(title, series) {
   const made = figure(title, svg, legend);
   const caption = made.firstChild;
   return made;
+}
+
+// The largest k is that of the spec.
+function evaluationChart(name) {
+  const results = data.evaluations.filter((result) => result.name === name).sort((one, other) => one.round - other.round);
+  const k = results[results.length - 1].responsesPerPrompt;
+  const [average, passed] = [`avg@${k}`, `pass@${k}`];
+  return chart(`Evaluation ${name}`, { [average]: "average", [passed]: `passAt.${k}.value` }, results, { [average]: "averageError", [passed]: `passAt.${k}.error` });
 }
 
 // --- histograms ---
@@ -131,7 +143,7 @@ function histogram(title, values, colour) {
 // --- samples ---
 
 function card(sample) {
-  const outcome = sample.reason ? `${sample.outcome}: ${sample.reason}` : sample.outcome;
+  const outcome = [sample.outcome, sample.reason, sample.cause].filter(Boolean).join(": ");
   const terms = Object.entries(sample.rewards || {}).map(([name, value]) => `${name} ${short(value)}`).join(", ");
   const reward = sample.reward === undefined ? "no reward" : `reward ${short(sample.reward)}`;
   const head = make("summary", {},
@@ -157,6 +169,7 @@ function body(sample) {
   return make("div", { class: "body" }, ...parts);
 }
 
+const USED = ["trained", "evaluated"];
 const ORDERS = {
   newest: (one, other) => other.round - one.round,
   best: (one, other) => (other.reward ?? -Infinity) - (one.reward ?? -Infinity),
@@ -170,7 +183,7 @@ function chosen() {
   const [least, most] = ["least", "most"].map((name) => (byId(name).value === "" ? null : Number(byId(name).value)));
   const holds = (sample) =>
     (round === "" || sample.round === Number(round)) &&
-    (outcome === "" || (outcome === "lost" ? sample.outcome !== "trained" : sample.outcome === outcome)) &&
+    (outcome === "" || (outcome === "lost" ? !USED.includes(sample.outcome) : sample.outcome === outcome)) &&
     (least === null || (sample.reward !== undefined && sample.reward >= least)) &&
     (most === null || (sample.reward !== undefined && sample.reward <= most)) &&
     (words === "" || sample.response.toLowerCase().includes(words) || sample.prompt.some((message) => (message.content || "").toLowerCase().includes(words)));
@@ -195,10 +208,11 @@ function options(select, values) {
 function start() {
   const last = data.reports.length ? data.reports[data.reports.length - 1] : null;
   byId("summary").textContent = last === null ? "no round is closed" : `round ${last.round}` + (Number.isFinite(last.reward) ? `, reward ${short(last.reward)}` : "");
-  byId("curves").append(...CHARTS.map(([title, series]) => chart(title, series)).filter((made) => made !== null));
+  const evaluated = [...new Set(data.evaluations.map((result) => result.name))].map(evaluationChart);
+  byId("curves").append(...[...evaluated, ...CHARTS.map(([title, series]) => chart(title, series))].filter((made) => made !== null));
   const rounds = [...new Set(data.samples.map((sample) => sample.round))].sort((one, other) => other - one);
   options("round", [["", "all"], ...rounds.map((round) => [round, round])]);
-  options("outcome", [["", "all"], ["trained", "trained"], ["lost", "not trained"], ...["filtered", "requeued", "aborted", "failed"].map((name) => [name, name])]);
+  options("outcome", [["", "all"], ["trained", "trained"], ["lost", "not trained"], ...["evaluated", "filtered", "requeued", "aborted", "failed"].map((name) => [name, name])]);
   byId("filters").addEventListener("input", () => { shown = CARDS; show(); });
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
   byId("more").addEventListener("click", () => { shown += CARDS; show(); });

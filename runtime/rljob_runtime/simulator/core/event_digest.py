@@ -62,7 +62,7 @@ PLACES = Places(
         e.FaultEnded: (27, ("fault", "target", "since")),
     },
     values={
-        PromptKey: ("epoch", "index"),
+        PromptKey: ("epoch", "index", "source"),
         TrajectoryKey: ("prompt", "sample"),
         e.Part: ("worker", "content", "prompts"),
         e.Row: ("table", "identity", "values"),

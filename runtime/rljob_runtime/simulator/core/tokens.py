@@ -27,7 +27,8 @@ def digest(*parts: Plain) -> int:
 
 def phase(key: TrajectoryKey, version: int) -> int:
     """Return where in the endless text a response starts; it differs between versions."""
-    return (digest("tokens", key.prompt.epoch, key.prompt.index, key.sample) + version * _STRIDE) % _PERIOD
+    source = (key.prompt.source,) if key.prompt.source else ()
+    return (digest("tokens", *source, key.prompt.epoch, key.prompt.index, key.sample) + version * _STRIDE) % _PERIOD
 
 
 def text(phase: int, start: int, end: int) -> tuple[tuple[int, ...], tuple[float, ...]]:

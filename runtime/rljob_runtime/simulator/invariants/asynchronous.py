@@ -6,6 +6,7 @@
 - one version: all tokens of a response come from the weights that its group names, which were published once;
 - no progress lost: stored tokens of a response in progress decrease only by a move whose source generated more than the
   destination started with, or by a restart of the response;
+- shares: the prompts drawn, without filtered ones, have the shares of their sources;
 - fresh enough: no group over the staleness bound is trained on.
 """
 
@@ -17,9 +18,11 @@ from collections.abc import Callable, Iterable
 from rljob_api import RLJob
 from rljob_api.spec_training import Mode
 from rljob_runtime.protocols.trajectory import Group, TrajectoryKey
+from rljob_runtime.scheduling.shares import shares_of
 from rljob_runtime.simulator.core.events import Event, Published, Row, StoreLost
 from rljob_runtime.simulator.core.process_clock import loop_time
 from rljob_runtime.simulator.invariants.common import Invariants
+from rljob_runtime.simulator.invariants.evaluations import EvaluationRecord
 from rljob_runtime.simulator.invariants.on_policy import RoundInvariants
 
 Draw = tuple[int, int, int]
@@ -88,11 +91,11 @@ class ExperienceInvariants(Invariants):
     # --- the store ---
 
     def _held_of(self, key: TrajectoryKey, attempt: int) -> int:
-        draws = self._by_prompt[key.prompt.epoch, key.prompt.index]
+        draws = self._by_prompt[self._place(key.prompt)]
         under_way = next((draw for draw, outcome in draws.items() if outcome is None), None)
         if under_way is None:
             return 0
-        sample = key.prompt.epoch, key.prompt.index, under_way, key.sample
+        sample = *self._place(key.prompt), under_way, key.sample
         at, _, _ = self._rows.get(sample, (0, None, 0))
         return self._begins[sample] if at == attempt else 0
 
@@ -189,7 +192,7 @@ class ExperienceInvariants(Invariants):
     def _history_begins(self, step: int) -> None:
         super()._history_begins(step)
         self._began = step
-        self._former = {_prompt(one) for ids in self._history[:step] for one in ids}
+        self._former = {self._prompt(one) for ids in self._history[:step] for one in ids}
 
     def _closed(self, step: int) -> None:
         known = {prompt for prompt, draws in self._by_prompt.items() if draws} | self._former
@@ -199,24 +202,42 @@ class ExperienceInvariants(Invariants):
             f"{self._drawn} prompts are drawn, {len(known)} have a place",
         )
         self._anchored()
+        if self.shares.named and not self._former:
+            self._in_shares()
         told = {draw[:2] for draw, (at, outcome) in self._groups.items() if at == step and outcome == "trained"}
         ids = self._history[step - 1] if 0 < step <= len(self._history) else ()
-        done = {_prompt(one) for one in ids}
+        done = {self._prompt(one) for one in ids}
         self._expect(told == done or step == self._began, "trained once", f"store and trainer differ in step {step}")
+
+    def _prompt(self, trajectory: str) -> tuple[int, int]:
+        return self._place(TrajectoryKey.parse(trajectory).prompt)
+
+    def _in_shares(self) -> None:
+        """Check the draws of the present store; a filtered prompt is replaced from its source, but not immediately."""
+        drawn = Counter(self._key(*prompt).source for prompt, draws in self._by_prompt.items() if draws)
+        filtered = Counter(
+            self._key(*draw[:2]).source for draw, (_, outcome) in self._groups.items() if outcome == "filtered"
+        )
+        counts = {name: drawn[name] - filtered[name] for name in self.shares.named}
+        total, slack = sum(counts.values()), sum(filtered.values())
+        for name, weight in self.shares.weights.items():
+            off = abs(counts[name] - total * weight / self.shares.total)
+            self._expect(off < 1 + slack, "shares", f"{counts[name]} of {total} prompts are of {name}")
 
 
 def invariants_of(job: RLJob, prompts_an_epoch: int, on_broken: Callable[[], None] = lambda: None) -> Invariants:
     """Return the invariants of the job's mode, on the simulator's clock."""
-    size = job.spec.algorithm.responses_per_prompt
+    size, shares = job.spec.algorithm.responses_per_prompt, shares_of(job.spec.data)
+    invariants: Invariants
     if job.spec.mode is Mode.ON_POLICY:
-        return RoundInvariants(size, prompts_an_epoch, loop_time, on_broken)
-    bound = job.spec.experience.max_staleness
-    return ExperienceInvariants(size, prompts_an_epoch, loop_time, on_broken, bound)
-
-
-def _prompt(trajectory: str) -> tuple[int, int]:
-    epoch, index, _ = trajectory.split(".")
-    return int(epoch), int(index)
+        invariants = rounds = RoundInvariants(size, prompts_an_epoch, loop_time, on_broken)
+        rounds.per_round = job.spec.algorithm.prompts_per_round
+    else:
+        bound = job.spec.experience.max_staleness
+        invariants = ExperienceInvariants(size, prompts_an_epoch, loop_time, on_broken, bound)
+    invariants.shares = shares
+    invariants.evaluations = EvaluationRecord({one.name: one.every_rounds for one in job.spec.evaluation})
+    return invariants
 
 
 def _sample(identity: tuple[int, ...]) -> Sample:

@@ -12,6 +12,7 @@ Invariants of store rows are in `on_policy` and `asynchronous`.
   token in the store;
 - no update lost: if all faults are planned, a restart loses no update;
 - one history: a version number has one content; reports never go back to an earlier term or event;
+- evaluations: see `evaluations`;
 - anchors: at each boundary the store has exactly the anchors of the rewards, after any restart or rewind.
 
 `end` checks that nothing is left open, and that the job had the requested number of rounds: at most the one in progress
@@ -23,10 +24,12 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from rljob_runtime.protocols.trajectory import Group, Response, TrajectoryKey
+from rljob_runtime.audit.stored_keys import cursor_of
+from rljob_runtime.protocols.trajectory import Group, PromptKey, Response, TrajectoryKey
+from rljob_runtime.scheduling.shares import ONE_SOURCE
 from rljob_runtime.simulator.core.events import (
     Asked,
     Checkpointed,
@@ -44,6 +47,7 @@ from rljob_runtime.simulator.core.events import (
     Trained,
 )
 from rljob_runtime.simulator.core.tokens import digest, phase, text
+from rljob_runtime.simulator.invariants.evaluations import EvaluationRecord
 
 
 @dataclass(frozen=True)
@@ -61,10 +65,11 @@ class Violation:
 
 @dataclass(frozen=True)
 class _Boundary:
-    """A boundary. `drawn`: number of prompts before the cursor."""
+    """A boundary. `drawn`: number of prompts before the cursor, in all and of each named source."""
 
     drawn: int
     queue: frozenset[str]
+    drawn_of: Mapping[str, int]
 
 
 class Invariants(ABC):
@@ -77,10 +82,12 @@ class Invariants(ABC):
         now: Callable[[], float],
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
+        self.evaluations = EvaluationRecord({})
         self.broken: Violation | None = None
         self.events = 0
         self.planned = False
         """Whether no update may be lost (`FaultPlan.planned`)."""
+        self.shares = ONE_SOURCE
         self._group_size = group_size
         self._prompts_an_epoch = prompts_an_epoch
         self._now = now
@@ -111,6 +118,7 @@ class Invariants(ABC):
         self.events += 1
         match event:
             case Committed(rows):
+                self.evaluations.commit(rows)
                 self._commit(rows)
             case StoreLost():
                 self._store_lost = True
@@ -159,13 +167,22 @@ class Invariants(ABC):
         right = rounds <= done <= max(rounds, self._most_rounds)
         self._expect(right or self._asked_late, "the job ends", f"{done} of {rounds} rounds are done")
         self._expect(newest == done, "the job ends", f"the store stands at {newest} of {done}")
+        self._expect_none(self.evaluations.end(done), "evaluated")
 
     def _expect(self, holds: bool, invariant: str, detail: str) -> None:
         if not holds and self.broken is None:
             self.broken = Violation(invariant, detail, self._now(), self.events)
             self._on_broken()
 
+    def _expect_none(self, problem: str | None, invariant: str) -> None:
+        self._expect(problem is None, invariant, problem or "")
+
     # --- the trainer ---
+
+    @property
+    def history(self) -> tuple[tuple[str, ...], ...]:
+        """The ids that each update of the trainer's weights trained on, in order."""
+        return tuple(self._history)
 
     def _update(self, event: Trained) -> None:
         self._expect(event.step == len(self._history) + 1, "one history", f"step {event.step} is not the next")
@@ -175,6 +192,7 @@ class Invariants(ABC):
         self._expect(
             not again and len(set(ids)) == len(ids), "trained once", f"step {event.step} trains {again or ids} again"
         )
+        self._expect_none(self.evaluations.trained(event), "never trained on")
         self._one_gradient(event)
         for group in event.groups:
             self._whole(group)
@@ -237,8 +255,6 @@ class Invariants(ABC):
 
     # --- replicas ---
 
-    # --- replicas ---
-
     def _submitted(self, event: Submitted) -> None:
         lease = (event.key, event.version, event.attempt)
         first = lease not in self._leases
@@ -246,6 +262,10 @@ class Invariants(ABC):
         self._expect(
             holder == event.replica, "one lease", f"{event.key} attempt {event.attempt} at {holder} and {event.replica}"
         )
+        if event.key.prompt.evaluation is not None:
+            problem = self.evaluations.submitted(event, self._versions, self._contents)
+            self._expect_none(problem, "own weights")
+            return
         held = self._held_of(event.key, event.attempt) if first else 0
         self._expect(
             event.prefix >= held, "no progress lost", f"{event.key} goes on from {event.prefix} of {held} tokens"
@@ -265,6 +285,16 @@ class Invariants(ABC):
     def _closed(self, step: int) -> None:
         """Check a new boundary."""
 
+    def _key(self, epoch: int, index: int) -> PromptKey:
+        """Return the prompt of a row. Sources have the numbers of their order (`ObservedStore`)."""
+        number, epoch = divmod(epoch, 1 << 32)
+        return PromptKey(epoch, index, self.shares.named[number - 1] if number else "")
+
+    def _place(self, prompt: PromptKey) -> tuple[int, int]:
+        """Return `epoch` and `idx` of a prompt's rows."""
+        number = self.shares.named.index(prompt.source) + 1 if prompt.source else 0
+        return (number << 32) + prompt.epoch, prompt.index
+
     def _boundary_row(self, row: Row) -> list[int]:
         (step,) = row.identity
         if row.values is None:
@@ -275,16 +305,19 @@ class Invariants(ABC):
             return []
         if self._store_lost:
             self._history_begins(step)
-        epoch, position, queue = row.values
+        epoch, position, queue, sources = row.values
         assert isinstance(epoch, int)
         assert isinstance(position, int)
         drawn = epoch * self._prompts_an_epoch + position
-        self._boundaries[step] = _Boundary(drawn, frozenset(json.loads(str(queue))))
+        cursors = cursor_of(epoch, position, str(sources)).sources
+        drawn_of = {one.name: one.epoch * self._prompts_an_epoch + one.position for one in cursors}
+        self._boundaries[step] = _Boundary(drawn, frozenset(json.loads(str(queue))), drawn_of)
         return [step]
 
     def _history_begins(self, step: int) -> None:
         """Accept a new store that knows no rounds up to `step`; they count all the same, later ones do not."""
         self._store_lost = False
+        self.evaluations.history_begins(step)
         for later in [one for one in self._boundaries if one > step]:
             del self._boundaries[later]
         for later in [one for one in self._anchors if one > step]:

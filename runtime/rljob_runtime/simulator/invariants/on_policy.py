@@ -4,6 +4,8 @@
   long-prompt queue has exactly the queued ones;
 - trained once: the store's history equals the trainer's;
 - one version: a response's version names the weights that the update starts from;
+- shares: each update trains on the groups that the weights give each source, or on fewer if some are filtered; each
+  source's prompts are drawn once an epoch;
 - no progress lost: stored tokens of a response in progress never decrease; after a lost store the new history starts
   in the state of the old one at its step.
 """
@@ -49,6 +51,7 @@ class RoundInvariants(Invariants):
         self._chunks: dict[tuple[int, ...], int] = {}
         self._trained_in: defaultdict[int, set[str]] = defaultdict(set)
         self._open_step = 0
+        self.per_round = 1
 
     def end(self, rounds: int) -> None:
         super().end(rounds)
@@ -68,7 +71,7 @@ class RoundInvariants(Invariants):
             self._not_invented(response)
 
     def _held_of(self, key: TrajectoryKey, attempt: int) -> int:
-        sample = self._open_step, key.prompt.epoch, key.prompt.index, key.sample
+        sample = self._open_step, *self._place(key.prompt), key.sample
         row = self._trajectories.get(sample)
         return self._tokens[sample] if row is not None and row.attempt == attempt else 0
 
@@ -115,7 +118,7 @@ class RoundInvariants(Invariants):
         return epoch, index
 
     def _in_one_place(self, prompt: Prompt) -> None:
-        rows, name = self._prompts[prompt], "{}.{}".format(*prompt)
+        rows, name = self._prompts[prompt], str(self._key(*prompt))
         self._queued.discard(name)
         if not rows:
             del self._prompts[prompt]
@@ -127,7 +130,7 @@ class RoundInvariants(Invariants):
         self._expect(not elsewhere, "one place", f"prompt {prompt} is drawn again, but was {elsewhere}")
 
     def _trajectory_row(self, sample: Sample, values: tuple[int | float | str | None, ...] | None) -> None:
-        step, name = sample[0], "{}.{}.{}".format(*sample[1:])
+        step, name = sample[0], str(TrajectoryKey(self._key(*sample[1:3]), sample[3]))
         if values is None:
             del self._trajectories[sample]
             self._trained_in[step].discard(name)
@@ -170,10 +173,27 @@ class RoundInvariants(Invariants):
         self._expect(
             queue == self._queued, "one place", f"the queue differs from what is queued: {sorted(queue ^ self._queued)}"
         )
+        if self.shares.named:
+            self._in_shares(step)
         told, done = self._trained_in[step], set(self._history[step - 1]) if 0 < step <= len(self._history) else set()
         self._expect(
             told == done, "trained once", f"store and trainer differ in step {step}: {sorted(told ^ done)[:3]}"
         )
+
+    def _in_shares(self, step: int) -> None:
+        drawn = Counter(self._key(*prompt).source for prompt in self._prompts)
+        wanted = {name: count for name, count in self._boundaries[step].drawn_of.items() if count}
+        self._expect(drawn == wanted, "shares", f"{wanted} prompts are drawn, {dict(drawn)} have a place")
+        before = Counter(self.shares.sequence({}, (step - 1) * self.per_round))
+        places = Counter(self.shares.sequence(before, self.per_round))
+        trained, filtered = Counter[str](), Counter[str]()
+        for prompt, rows in self._prompts.items():
+            trained[self._key(*prompt).source] += rows.get(step) == "trained"
+            filtered[self._key(*prompt).source] += rows.get(step) == "filtered"
+        for name in self.shares.named if step else ():
+            right = trained[name] == places[name] or (trained[name] < places[name] and filtered[name] > 0)
+            told = f"round {step} trained on {trained[name]} of {name}; its share is {places[name]}"
+            self._expect(right, "shares", told)
 
     def _kept(self, sample: Sample, tokens: int, failures: int) -> None:
         row = self._trajectories.get(sample)

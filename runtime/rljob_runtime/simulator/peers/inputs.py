@@ -6,9 +6,10 @@ import asyncio
 import math
 import zlib
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 
 from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.protocols.reward_stats import RewardStats
@@ -33,25 +34,45 @@ def three_tokens(key: PromptKey) -> int:
 
 
 class SimulatedPrompts:
-    """`protocols.PromptSource`: `size` prompts per epoch, in order."""
+    """`protocols.PromptSource`: `size` prompts per epoch of each source, in order.
+
+    `evaluations`: number of prompts of each."""
 
     stop_token_ids: tuple[int, ...] = ()
     skipped = 0
+    overlaps: Mapping[str, int] = MappingProxyType({})
 
-    def __init__(self, size: int = 1000, tokens_of: Callable[[PromptKey], int] = three_tokens) -> None:
+    def __init__(
+        self,
+        size: int = 1000,
+        tokens_of: Callable[[PromptKey], int] = three_tokens,
+        evaluations: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         self.size = size
+        self._evaluations = evaluations
         self._tokens_of = tokens_of
 
-    def draw(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
-        first = cursor.epoch * self.size + cursor.position
-        keys = tuple(PromptKey(*divmod(place, self.size)) for place in range(first, first + count))
-        return keys, Cursor(*divmod(first + count, self.size))
+    def draw(self, cursor: Cursor, count: int, source: str = "") -> tuple[tuple[PromptKey, ...], Cursor]:
+        here = cursor.of(source)
+        first = here.epoch * self.size + here.position
+        keys = tuple(PromptKey(*divmod(place, self.size), source) for place in range(first, first + count))
+        return keys, cursor.moved(source, Cursor(*divmod(first + count, self.size)), count)
 
-    async def take(self, cursor: Cursor, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
-        return self.draw(cursor, count)
+    async def take(self, cursor: Cursor, count: int, source: str = "") -> tuple[tuple[PromptKey, ...], Cursor]:
+        return self.draw(cursor, count, source)
 
     def prompt(self, key: PromptKey) -> SimulatedPrompt:
         return SimulatedPrompt(key, (key.index % 97,) * self._tokens_of(key))
+
+    async def messages(self, key: PromptKey) -> tuple[Mapping[str, str], ...]:
+        """Return a stand-in text, for samples."""
+        return ({"role": "user", "content": f"prompt {key}"},)
+
+    async def prompt_tokens(self, keys: Sequence[PromptKey]) -> list[int]:
+        return [self._tokens_of(key) for key in keys]
+
+    def evaluation_prompts(self, name: str) -> Sequence[int]:
+        return range(self._evaluations[name])
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         """Return a stand-in text, for rewards that use nothing else."""
@@ -61,8 +82,8 @@ class SimulatedPrompts:
 class WorkloadLengths:
     """Lengths of a workload: its step is the epoch, its attempt the weight version.
 
-    The first `responses` of a prompt are drawn together and have the workload's similarity. Prompts are cut at
-    `most_prompt` tokens."""
+    The first `responses` of a prompt are drawn together and have the workload's similarity; then they repeat. Prompts
+    are cut at `most_prompt` tokens."""
 
     def __init__(self, workload: Workload, responses: int, most_prompt: int) -> None:
         self._most_prompt = most_prompt
@@ -72,7 +93,8 @@ class WorkloadLengths:
 
     def response(self, key: TrajectoryKey, version: int) -> int:
         """Implement `replica.Lengths`."""
-        return int(self._drawn(key.prompt, version).responses[key.sample].output_tokens)
+        drawn = self._drawn(key.prompt, version).responses
+        return int(drawn[key.sample % len(drawn)].output_tokens)
 
     def prompt(self, key: PromptKey) -> int:
         """Return the tokens of a prompt."""

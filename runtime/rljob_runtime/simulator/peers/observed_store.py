@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from rljob_runtime.audit.stored_keys import columns_of
 from rljob_runtime.coordinator.store.connection import Opening
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.simulator.core.events import Committed, Observe, Row, unobserved
 from rljob_runtime.simulator.core.network import SLOW_MESSAGE_SECONDS, CoordinatorIncarnation, FaultKind
 
@@ -21,7 +23,7 @@ T = TypeVar("T")
 
 # By table: the columns that identify a row, and those that observers receive.
 WATCHED = {
-    "boundaries": (("step",), ("epoch", "position", "long_queue")),
+    "boundaries": (("step",), ("epoch", "position", "long_queue", "sources")),
     "rounds": (("step",), ("version", "responses")),
     "prompts": (("step", "epoch", "idx"), ("fate",)),
     "trajectories": (("step", "epoch", "idx", "sample"), ("attempt", "failures", "version", "finish", "outcome")),
@@ -32,6 +34,7 @@ WATCHED = {
     "groups": (("epoch", "idx", "draw"), ("version", "replica", "ready", "step", "fate", "reason")),
     "samples": (("epoch", "idx", "draw", "sample"), ("attempt", "failures", "replica", "finish", "reward", "tokens")),
     "experience_chunks": (("epoch", "idx", "draw", "sample", "start"), ("length(tokens) / 4",)),
+    "evaluations": (("step",), ("name", "result", "abandoned")),
 }
 _UNLIMITED = 1 << 30
 
@@ -39,8 +42,11 @@ _UNLIMITED = 1 << 30
 class ObservedStore(Store):
     """A `Store` without disk synchronisation: simulated deaths hit the coordinator, never its machine."""
 
-    def __init__(self, path: Path, job: str, observe: Observe = unobserved) -> None:
+    def __init__(self, path: Path, job: str, observe: Observe = unobserved, sources: Iterable[str] = ()) -> None:
         super().__init__(path, job, Opening(lock_seconds=0.0))
+        # In this order after each start, so that observers know a source by its number.
+        for source in sources:
+            columns_of(self._db, PromptKey(0, 0, source))
         self._observe = observe
         self._written: list[Row] = []
         self._db.execute("PRAGMA synchronous = OFF")

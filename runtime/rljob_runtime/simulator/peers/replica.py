@@ -15,7 +15,16 @@ from typing import cast
 
 from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Request
 from rljob_runtime.perf_model.latency_model import LatencyModel
-from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, Refused, ReplicaReport, TermFence, WrongVersion
+from rljob_runtime.protocols import (
+    Delta,
+    EngineStats,
+    GenerateRequest,
+    KvExport,
+    Refused,
+    ReplicaReport,
+    TermFence,
+    WrongVersion,
+)
 from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.simulator.core.events import (
     Aborted,
@@ -58,10 +67,18 @@ def steady(token_seconds: float) -> EngineKind:
     return EngineKind(law, kv_tokens=1 << 40, stream_seconds=token_seconds)
 
 
+def kv_file_of(version: int) -> str:
+    """Return the name of a simulated KV file of this weight version."""
+    return f"version-{version}"
+
+
 def any_length(limit: int) -> Lengths:
     """Return lengths from 1 to `limit` tokens, equal for all versions."""
     return lambda key, version: 1 + digest("length", str(key)) % limit
 
+
+KV_BLOCK = 32
+"""Tokens of a KV block. Only full blocks move between engines."""
 
 _Id = tuple[TrajectoryKey, int]
 """A request at the engine: a response and its attempt."""
@@ -185,6 +202,16 @@ class SimulatedReplica:
             engine.submit(self._engine_time, taken)
         self._asked.fire()
 
+    async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
+        """Stop the responses. Their KV is available to every engine of this weight version, and moves in no time."""
+        self._fence.check(term)
+        version = self._loaded
+        await self.abort(term, attempts)
+        return KvExport(None if version is None else kv_file_of(version), {}, 0, 0.0)
+
+    async def drop_kv(self, term: int) -> None:
+        self._fence.check(term)
+
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
         self._fence.check(term)
         async with self._busy:
@@ -251,7 +278,8 @@ class SimulatedReplica:
         if len(self.held) == 1:
             self._next_stream = self._engine_time + self._kind.stream_seconds
         prompt = max(1, len(request.prompt_token_ids))
-        return [Request((key, request.attempt), prompt, length, prefix)]
+        ready = (prompt + prefix - 1) // KV_BLOCK * KV_BLOCK if request.kv_file == kv_file_of(version) else 0
+        return [Request((key, request.attempt), prompt, length, prefix, ready)]
 
     def _drop(self, key: TrajectoryKey) -> None:
         held = self.held.pop(key, None)
@@ -260,6 +288,9 @@ class SimulatedReplica:
             left = self._engine.abort(self._engine_time, [(key, attempt)])
             made = left[0].generated_tokens if left else held.length
             self._aborted += 1
+            if math.isfinite(self._kind.stream_seconds):
+                # An engine hands out its tokens step by step, so an abort loses none.
+                self._send(held, made)
             self._observe(Aborted(self.name, key, attempt, made, held.since))
 
     def _advance(self) -> EngineSimulator:

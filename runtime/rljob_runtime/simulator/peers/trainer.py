@@ -16,6 +16,7 @@ from rljob_runtime.protocols import (
     TermFence,
     TrainerState,
     TrainReport,
+    VolumeFull,
 )
 from rljob_runtime.protocols.trajectory import Group, PromptKey
 from rljob_runtime.simulator.core.events import (
@@ -46,7 +47,44 @@ class TrainerDisk:
     checkpoints: dict[int, History] = field(default_factory=lambda: {0: ()})
     snapshots: dict[int, str] = field(default_factory=dict)
     """The coordinator's snapshot in each checkpoint."""
+    models: dict[int, History] = field(default_factory=dict)
+    """Models of evaluated steps."""
+    best: tuple[int, History] | None = None
+    """Step and content of the exported best model."""
     full: int = 0
+    unreadable: int = 0
+    """Number of next looks at its models that fail."""
+    not_kept: set[int] = field(default_factory=set)
+    """Steps whose last model could not be written, or was deleted while there was no room."""
+    room: int | None = None
+    """Models beside which a checkpoint has room, and one more than which can be written; None: any number."""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more file fits."""
+        return not self.full and (self.room is None or len(self.models) <= self.room)
+
+    def check_room(self) -> None:
+        """Raise `VolumeFull` if no further file fits."""
+        if not self.has_room:
+            raise VolumeFull("no space left on the checkpoint volume")
+
+    def save_model(self, step: int, content: History) -> None:
+        """Write a model. Raises `VolumeFull`."""
+        self.not_kept.add(step)
+        self.check_room()
+        self.models[step] = content
+        self.not_kept.discard(step)
+
+    def retain_models(self, keep: Sequence[int] | None) -> None:
+        """Delete models except those to keep. Raises `Refused`."""
+        if self.unreadable:
+            self.unreadable -= 1
+            raise Refused("the folder of the models cannot be read")
+        left = {step: one for step, one in self.models.items() if keep is None or step in keep}
+        if not self.has_room:
+            self.not_kept |= self.models.keys() - left.keys()
+        self.models = left
 
 
 @dataclass
@@ -235,8 +273,7 @@ class SimulatedTrainer:
         async with self._busy:
             if step != self._step:
                 raise Refused(f"step {step} is not at hand: {self._step} is")
-            if self._disk.full:
-                raise Refused("no space left on the checkpoint volume")
+            self._disk.check_room()
             since = loop_time()
             await self._pace.sleep(self._costs.checkpoint)
             self._disk.checkpoints[step], self._disk.snapshots[step] = self.history, coordinator_snapshot
@@ -245,7 +282,26 @@ class SimulatedTrainer:
 
     async def export(self, term: int) -> str:
         self._fence.check(term)
-        if self._disk.full:
-            raise Refused("no space left on the checkpoint volume")
+        self._disk.check_room()
         self._observe(Exported(self._step))
         return "/var/lib/rljob/checkpoints/model"
+
+    async def save_model(self, term: int, step: int) -> tuple[int, ...]:
+        self._fence.check(term)
+        async with self._busy:
+            if step != self._step:
+                raise Refused(f"step {step} is not at hand: {self._step} is")
+            self._disk.save_model(step, self.history)
+            return tuple(sorted(self._disk.models))
+
+    async def retain_models(self, term: int, keep: Sequence[int] | None) -> tuple[int, ...]:
+        self._fence.check(term)
+        self._disk.retain_models(keep)
+        return tuple(sorted(self._disk.models))
+
+    async def export_best(self, term: int, step: int) -> str:
+        self._fence.check(term)
+        if step not in self._disk.models:
+            raise Refused(f"there is no model of step {step}")
+        self._disk.best = step, self._disk.models[step]
+        return "/var/lib/rljob/checkpoints/best"
