@@ -178,7 +178,7 @@ class _Stream:
     def _begin(self) -> None:
         experience, lease = self._store.experience, Lease(REPLICA, 1)
         self._store.start_at(Boundary(0, Cursor()), pool=Pool())
-        self._store.publish(VERSION, 0)
+        self._store.versions.publish(VERSION, 0)
         experience.draw(self._prompts, Cursor(0, len(self._prompts)), VERSION, REPLICA, self._plan.group)
         experience.launched((key, lease) for key in self._keys)
         for key in self._keys:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rljob_api.status import Member
-from rljob_runtime.protocols import Backend, GenerateRequest, MachinePeers, Replica, ReplicaReport
+from rljob_runtime.protocols import Backend, GenerateRequest, KvExport, MachinePeers, Replica, ReplicaReport
 from rljob_runtime.protocols.delegating import DelegatingBackend
 from rljob_runtime.protocols.trajectory import Lease, TrajectoryKey
 
@@ -80,6 +80,16 @@ class RecordedReplica:
         self._history.append(event)
         await self._replica.abort(term, attempts)
         event.ended = self._clock()
+
+    async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
+        event = Aborted(self.name, self._clock(), dict(attempts))
+        self._history.append(event)
+        receipt = await self._replica.export_kv(term, attempts)
+        event.ended = self._clock()
+        return receipt
+
+    async def drop_kv(self, term: int) -> None:
+        await self._replica.drop_kv(term)
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         report = await self._replica.poll(term, after, wait_seconds)

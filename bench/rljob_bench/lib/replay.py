@@ -24,6 +24,7 @@ from rljob_runtime.protocols import (
     ContributionReceipt,
     Delta,
     GenerateRequest,
+    KvExport,
     MachinePeers,
     PublishReport,
     Refused,
@@ -80,6 +81,12 @@ class ReplayingReplica:
 
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
         await self._replica.abort(term, attempts)
+
+    async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
+        return await self._replica.export_kv(term, attempts)
+
+    async def drop_kv(self, term: int) -> None:
+        await self._replica.drop_kv(term)
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         report = await self._replica.poll(term, after, wait_seconds)
@@ -154,6 +161,15 @@ class StillTrainer:
         return f"step-{step}"
 
     async def export(self, term: int) -> str:
+        return str(self._folder.path)
+
+    async def save_model(self, term: int, step: int) -> tuple[int, ...]:
+        return (step,)
+
+    async def retain_models(self, term: int, keep: Sequence[int] | None) -> tuple[int, ...]:
+        return tuple(keep or ())
+
+    async def export_best(self, term: int, step: int) -> str:
         return str(self._folder.path)
 
 
