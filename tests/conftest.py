@@ -31,6 +31,7 @@ import pytest
 from hack.local_cluster import apiserver as private
 from hack.local_cluster import build, kube, kwok, lifecycle, recipe, settings
 from hack.local_cluster import kueue as queues
+from hack.loop import suites
 from hack.loop.order import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -42,7 +43,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Nowhere is an example judged by its seconds: the machine may be busy.
 hypothesis.settings.register_profile("ci", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("here", deadline=None)
-hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
+PROFILE = "ci" if os.environ.get("CI") else "here"
+hypothesis.settings.load_profile(PROFILE)
 
 # What assertions of helpers compare is shown as that of tests.
 pytest.register_assert_rewrite("tests.support")
@@ -85,6 +87,15 @@ class ClusterHandle:
     def node(self, action: str, index: int, *options: str) -> None:
         """kill, up, cut or join node ``index``."""
         self.run("node", action, str(index), *options)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw fewer examples where slow rows are left out, before any test module asks how many."""
+    # Not before pytest rewrites the asserts of this package.
+    from tests.support.examples import load_quick
+
+    if suites.QUICK in (config.option.markexpr or ""):
+        load_quick(PROFILE)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

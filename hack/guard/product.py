@@ -24,8 +24,8 @@ from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.simulator.core.events import Event as Simulated
 from rljob_runtime.simulator.core.events import Reported
+from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.run import simulate
-from rljob_runtime.simulator.scenario import draw_scenario, plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("crds", "operator", "runtime", "bench")

@@ -21,6 +21,7 @@ SHARED = {
     "chart_cluster": "chart_cluster",
     "apiserver": "apiserver",
     "minor_server": "apiserver",
+    "unit_fork_server": "unit_fork_server",
 }
 """The fixtures that hold such servers, and their servers' names, the largest first: a file that uses two stays with
 the first."""

@@ -19,17 +19,16 @@ def apply(mutant: Mutant, source: str) -> str:
 
 def _apply(mutant: Mutant, source: str) -> str:
     tree = ast.parse(source)
-    original = ast.dump(tree)
     place = _only(mutant, _places(mutant, source, tree))
     changed = _splice(source, place)
-    place.replace()
     try:
-        got = ast.dump(ast.parse(changed))
+        got = ast.parse(changed)
     except SyntaxError as error:
         raise BadMutant(f"with {mutant.after!r} it is no Python: {error.msg}") from None
-    if got == original:
+    if _same(got, tree):
         raise BadMutant(f"{mutant.after!r} changes nothing")
-    if not mutant.text and got != ast.dump(tree):
+    place.replace()
+    if not mutant.text and not _same(got, tree):
         raise BadMutant(f"{mutant.after!r} does not fit in the place of {mutant.before!r}: take a larger fragment")
     return changed
 
@@ -70,3 +69,21 @@ def _splice(source: str, place: Place) -> str:
     if place.removed and rest.lstrip().startswith(b","):
         rest = rest.lstrip()[1:]
     return (data[:begin] + place.text.encode() + rest).decode()
+
+
+def _same(one: ast.AST, other: ast.AST) -> bool:
+    """Compare what `ast.dump` writes of two trees, in a fraction of the time that it takes to write them."""
+    left: list[tuple[object, object]] = [(one, other)]
+    while left:
+        first, second = left.pop()
+        if type(first) is not type(second):
+            return False
+        if isinstance(first, ast.AST):
+            left += [(getattr(first, name, None), getattr(second, name, None)) for name in first._fields]
+        elif isinstance(first, list) and isinstance(second, list):
+            if len(first) != len(second):
+                return False
+            left += zip(first, second, strict=True)
+        elif repr(first) != repr(second):
+            return False
+    return True

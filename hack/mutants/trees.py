@@ -89,7 +89,7 @@ def _pytest(tree: Path, tests: tuple[str, ...], limit: float) -> tuple[int, str]
 
 
 def _session(tree: Path, tests: tuple[str, ...], output: Path) -> None:
-    """The child's part. Nothing of the product was imported before the fork, so the tree's files are what runs."""
+    """Run the tests in the child. It imported nothing of the product before the fork, so the tree's files run."""
     with output.open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)

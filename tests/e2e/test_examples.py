@@ -69,6 +69,9 @@ def test_a_real_model_trains_with_vllm(kubectl: Kubectl) -> None:
     assert (report["round"], report["weightVersion"]) == (2, 3)
     assert report["totals"]["trainedTrajectories"] == 2 * 2 * 4
     assert 0 <= report["reward"] <= 1.1, "a right number gives 1, any number 0.1 more"
+    (evaluation,) = report["evaluations"]
+    assert (evaluation["name"], evaluation["first"]["round"], evaluation["last"]["round"]) == ("unseen", 0, 2)
+    assert 0 <= evaluation["last"]["average"] <= 1.1
     (trainer,) = kubectl.pods(name, "trainer")
     shown = kubectl("exec", trainer["metadata"]["name"], "--", "python", "-c", MODEL, report["modelPath"])
     exported = json.loads(shown)

@@ -17,13 +17,23 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from rljob_runtime.relay.manifest import checksum, layout
 from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.tensors import describe, gather
-from rljob_runtime.rollout.engines.base import EngineRequest, EngineSettings, SleepableEngine
+from rljob_runtime.rollout.engines.base import EngineRequest, EngineSettings, KvTicket, SleepableEngine
 from rljob_runtime.rollout.engines.factory import make_engine
 from rljob_runtime.rollout.engines.multi_process import PEERS, MultiProcessEngine
 from rljob_runtime.rollout.engines.rank_processes import ForkServer
 from rljob_runtime.rollout.engines.reference.engine import ReferenceEngine
 from rljob_runtime.rollout.engines.weights import VersionUnavailable, open_version
-from tests.support.rollout.engines import EOS, Generated, Publisher, collect, prompts, run, tiny_model, trainer_logprobs
+from rljob_runtime.rollout.kv.kv_file import KvFileWriter, KvRegions, Origin, plan, read_index
+from tests.support.rollout.engines import (
+    Generated,
+    Publisher,
+    collect,
+    prompts,
+    run,
+    tiny_config,
+    tiny_model,
+    trainer_logprobs,
+)
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.15}
 """Of a logprob: in bfloat16 the trainer's own two ways to compute it are this far apart."""
@@ -35,19 +45,12 @@ KINDS = ["Reference", pytest.param("VLLM", marks=[needs_vllm, pytest.mark.timeou
 @pytest.fixture(scope="module")
 def config() -> LlamaConfig:
     """Heads of 64: what attention kernels take."""
-    return LlamaConfig(
-        vocab_size=128,
+    return tiny_config(
         hidden_size=256,
         intermediate_size=512,
-        num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=64,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=EOS,
-        architectures=["LlamaForCausalLM"],
         dtype="bfloat16",
     )
 
@@ -158,6 +161,17 @@ def test_logprobs_are_the_trainers_at_the_same_temperature(engine, model, temper
         assert_logprobs(model, prompt, got, temperature)
 
 
+@pytest.mark.parametrize("choice", [{"top_p": 0.5}, {"top_k": 5}, {"min_p": 0.2}], ids=str)
+def test_logprobs_know_all_tokens_whatever_is_left_out(engine, model, choice) -> None:
+    """vLLM's second model runner has a sampler of its own. A request that leaves nothing out shares the batch."""
+    asked_for = prompts(6)
+    requests = [asked(f"r{i}", p, 40, temperature=0.7, seed=i, **choice) for i, p in enumerate(asked_for)]
+    got = run(engine, [*requests, asked("free", asked_for[0], 40, temperature=1.3, seed=9)])
+    for index, prompt in enumerate(asked_for):
+        assert_logprobs(model, prompt, got[f"r{index}"], 0.7)
+    assert_logprobs(model, asked_for[0], got["free"], 1.3)
+
+
 def test_the_reference_engine_in_full_precision_is_the_trainer(settings, publisher, model) -> None:
     engine = ReferenceEngine(replace(settings, dtype="float32"))
     engine.load(publisher.publish(model))
@@ -217,6 +231,55 @@ def test_a_moved_response_goes_on_as_it_would_have(engine, kind, engines, publis
         assert len(joined.tokens) == 60
         assert_logprobs(model, prompt, joined, 0.0)
         assert_equal_but_for_ties(model, prompt, joined.tokens, whole[f"w{i}"].tokens)
+
+
+def test_kv_moves_between_two_processes_of_a_gpu(kind, settings, publisher, model, tmp_path) -> None:
+    """A switch's move: the blocks are copied to shared memory by one process and from it by another, bit for bit."""
+    version, questions = publisher.publish(model), prompts(8, length=40)
+    own, fork_server = replace(settings, transfers_kv=True), ForkServer(PEERS[kind])
+    one, other = (MultiProcessEngine(fork_server, own, ["0"]) for _ in range(2))
+    try:
+        one.load(version)
+        for i, prompt in enumerate(questions):
+            one.add(asked(f"p{i}", prompt, 60))
+        partial: dict[str, Generated] = {}
+        while len(partial) < 8 or min(len(g.tokens) for g in partial.values()) < 40:
+            collect(one.step(), partial)
+        shape, origin = one.kv_shape(), Origin("job", "machine", version)
+        assert shape is not None
+        files, names = [], {id: id for id in partial}
+        for engine in (one, other):
+            if engine is other:
+                one.abort(list(partial))
+                one.sleep()
+                other.load(version)
+                tickets = [KvTicket(files[0].path, id, files[0].index.responses[id].tokens) for id in names]
+                assert other.kv_open(tickets) == [True] * 8
+                for ticket in tickets:
+                    got = partial[ticket.response]
+                    tokens = questions[int(ticket.response[1:])] + tuple(got.tokens)
+                    rest = asked(ticket.response, tokens, 60 - len(got.tokens), generated=len(got.tokens), kv=ticket)
+                    other.add(rest)
+                collect(other.step(), partial)
+                assert other.stats().kv.imported_tokens == sum(ticket.tokens for ticket in tickets)
+            writer = KvFileWriter.create(tmp_path, plan(origin, shape, engine.kv_held(list(names))))
+            checksums = engine.kv_write(writer.path, writer.index, names)
+            writer.seal({id: [each[head] for head in range(shape.kv_heads)] for id, each in checksums.items()})
+            files.append(writer)
+        before, after = (KvRegions(file.path, read_index(file.path)) for file in files)
+        for id in names:
+            first, second = (each.region(id, range(shape.kv_heads)) for each in (before, after))
+            assert torch.equal(first, second[:, :, : first.shape[2]])
+        while other.busy:
+            collect(other.step(), partial)
+        for id, got in partial.items():
+            assert_logprobs(model, questions[int(id[1:])], got, 0.0)
+        for file in files:
+            file.close()
+    finally:
+        one.close()
+        other.close()
+        fork_server.close()
 
 
 def test_a_sleeping_engine_gives_its_memory_back_and_wakes(engine, kind, publisher, model, other_model) -> None:

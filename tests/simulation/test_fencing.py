@@ -18,10 +18,10 @@ from rljob_runtime.simulator.core.events import (
     Trained,
 )
 from rljob_runtime.simulator.core.process_clock import loop_time
+from rljob_runtime.simulator.drawn_scenario import draw_scenario
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.job_lease import LOOK_SECONDS, Watch
 from rljob_runtime.simulator.run import simulate
-from rljob_runtime.simulator.scenario import draw_scenario
 from tests.support.rows import slow
 
 CUT_AT, CUT_FOR, LEASE = 6.0, 70.0, 15.0
@@ -81,7 +81,7 @@ def test_a_coordinator_that_is_cut_off_ends_no_actor(mode, seconds):
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-@pytest.mark.parametrize("target", ["coordinator/api", "coordinator", "api"])
+@pytest.mark.parametrize("target", ["coordinator/api", *slow("coordinator", "api")])
 @pytest.mark.parametrize("seconds", [22, *slow(3, 12, 70)])
 def test_no_two_coordinators_have_the_store_at_a_time(mode, target, seconds):
     seen, outcome = lives(mode, f"{CUT_AT} partition {target} {seconds}; 90 partition {target} {seconds}")

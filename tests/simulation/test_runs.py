@@ -14,6 +14,7 @@ import pytest
 
 from rljob_api.spec_training import Mode
 from rljob_bench.lib.cluster import BenchmarkCluster
+from rljob_runtime.coordinator.evaluation.stage import JOB_INTERRUPTED
 from rljob_runtime.perf_model.hardware import H800
 from rljob_runtime.perf_model.model_shape import QWEN2_5_7B, QWEN2_5_32B
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
@@ -35,13 +36,14 @@ from rljob_runtime.simulator.core.events import (
 )
 from rljob_runtime.simulator.core.network import CoordinatorIncarnation, Process, SimulatedWire
 from rljob_runtime.simulator.core.process_clock import loop_time
+from rljob_runtime.simulator.drawn_scenario import MOST_MACHINES, MOST_TRAJECTORIES, draw_scenario, plan_of
 from rljob_runtime.simulator.faults.plan import APPLICABLE, Fault, FaultPlan, FaultType, draw_leaves, possible_targets
 from rljob_runtime.simulator.faults.spec_edits import Edit
 from rljob_runtime.simulator.peers.assumptions import STANDARD
 from rljob_runtime.simulator.peers.code_rewards import Programs
 from rljob_runtime.simulator.peers.trainer import TRAINER
 from rljob_runtime.simulator.run import simulate
-from rljob_runtime.simulator.scenario import MOST_MACHINES, MOST_TRAJECTORIES, draw_scenario, plan_of
+from rljob_runtime.simulator.scenario import Evaluated
 from rljob_runtime.simulator.trace import Timeline
 from tests.support.rows import slow
 
@@ -92,6 +94,23 @@ def test_a_suspension_after_a_killed_coordinator_keeps_finished_updates(portion,
         assert plan.planned
         outcome = simulate(scenario, plan)
         assert outcome.passed, f"seed {seed}, {crash}, {scenario.edit}: {outcome.violation}"
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_an_update_that_waits_for_evaluations_is_closed_before_coordinator_and_trainer_leave(mode, caplog):
+    scenario = replace(draw_scenario(113, mode), edit=None, evaluations=(Evaluated(6, 3, 1),), checkpoint_every=100)
+    trained = []
+
+    def see(event):
+        if isinstance(event, Trained):
+            trained.append(loop_time())
+
+    assert simulate(scenario, FaultPlan(), [see]).passed
+    for moment in trained[:-1]:
+        leaves = "; ".join(f"{moment + 0.1:.3f} leave {pod} 75" for pod in ("coordinator", "trainer"))
+        outcome = simulate(scenario, FaultPlan.parse(leaves))
+        assert outcome.passed, outcome.violation
+    assert JOB_INTERRUPTED in caplog.text, "no evaluation was waited for"
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -170,7 +189,7 @@ def test_a_crash_of_the_coordinator_takes_another_one():
 def test_a_job_that_told_its_end_is_over_though_it_was_to_be_suspended():
     """It heard of the suspension too late, told that it is complete, and was killed right then: no other coordinator
     comes, that would wait for a resumption."""
-    scenario = replace(draw_scenario(1983, Mode.ASYNCHRONOUS), prompts_seconds=0.0)
+    scenario = replace(draw_scenario(1983, Mode.ASYNCHRONOUS), prompts_seconds=0.0, evaluations=())
     faults, moments = "0.544 loss api 8.9; 9.492 partition api 3.217", []
 
     def see(event):
@@ -207,7 +226,7 @@ def test_the_same_seed_is_the_same_run_to_the_byte_in_any_process():
     program = (
         "import logging; logging.disable(50)\n"
         "from rljob_runtime.simulator.run import simulate\n"
-        "from rljob_runtime.simulator.scenario import draw_scenario, plan_of\n"
+        "from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of\n"
         "for seed in range(300, 306):\n"
         "    scenario = draw_scenario(seed)\n"
         "    print(simulate(scenario, plan_of(scenario)))\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,10 +13,13 @@ from rljob_api import RLJob, load
 from rljob_api.spec_training import Mode
 from rljob_api.status import Finished, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
+from rljob_runtime.coordinator.core.async_utils import Apart
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.loop.context import RoundObserver
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols import PromptSource, Rewards
+from rljob_runtime.scheduling.layout_switch import SwitchPolicy
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, Observe
 from rljob_runtime.simulator.invariants.asynchronous import invariants_of
@@ -25,6 +28,7 @@ from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts, SimulatedRewards
 from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
 from rljob_runtime.simulator.peers.replica import steady
+from rljob_runtime.simulator.run import inline
 
 
 def job(
@@ -37,6 +41,7 @@ def job(
     dynamic: dict[str, Any] | None = None,
     stream: bool | str = False,
     mode: Mode = Mode.ON_POLICY,
+    evaluation: Sequence[dict[str, Any]] = (),
     **more: dict[str, Any],
 ) -> RLJob:
     """`more`: fields of the spec by section, over those here."""
@@ -56,13 +61,14 @@ def job(
         "trainer": {},
         "rollout": {"machines": machines, "engine": "Reference"},
         "checkpoint": {"emptyDir": {}, "everyRounds": every_rounds},
+        "evaluation": [{"prompts": {"reasoningGym": {"task": "basic_arithmetic"}}, **one} for one in evaluation],
     }
     return load(
         {
             "apiVersion": "rljob.dev/v1alpha1",
             "kind": "RLJob",
             "metadata": {"name": "demo", "uid": "uid-1"},
-            "spec": {**spec, **{section: {**spec[section], **fields} for section, fields in more.items()}},
+            "spec": {**spec, **{section: {**spec.get(section, {}), **fields} for section, fields in more.items()}},
         }
     )
 
@@ -81,16 +87,24 @@ class Stage:
     fails: dict[str, int] = field(default_factory=dict)
     reward_levels: int = 1000
     around: Callable[[str], None] = lambda moment: None
-    prompts: SimulatedPrompts = field(default_factory=SimulatedPrompts)
+    prompts: SimulatedPrompts | None = None
+    """Absent: usual ones, and those of the job's evaluations."""
     rewards: Rewards | None = None
     """In place of the usual ones."""
     observers: list[RoundObserver] = field(default_factory=list)
     """Besides `closed`."""
+    switch_policy: SwitchPolicy | None = None
+    """In place of the settings' one."""
+    apart: Apart = inline
+    """Computes decisions."""
     on_opening: Callable[[], None] = lambda: None
     """Called when prompts and rewards are opened; may raise what opening them may raise."""
 
     def __post_init__(self) -> None:
-        self.invariants = invariants_of(self.job, self.prompts.size)
+        evaluations = {one.name: one.max_prompts for one in self.job.spec.evaluation}
+        self.source = self.prompts or SimulatedPrompts(evaluations=evaluations)
+        self.invariants = invariants_of(self.job, self.source.size)
+        self.evaluated: list[EvaluationResult] = []
         self.watchers: list[Observe] = [self.invariants]
         wider = tuple((size, steady(0.02 / size)) for size in self.sizes[1:])
         site = ClusterSpec(self.replicas, tensor_parallel=self.sizes[0], wider=wider, layout_seconds=0.5)
@@ -113,13 +127,14 @@ class Stage:
     async def prompts_from(self, model_files: dict[str, bytes]) -> PromptSource:
         assert model_files, "the trainer's files come first"
         self.on_opening()
-        return self.prompts
+        return self.source
 
     async def coordinate(self, **changes: Any) -> Finished | None:
         """One coordinator's life, over whatever is there."""
         if self.control is None:
             self.control = SimulatedControlPlane(self.job, self.machines, observe=self.observe)
-        store = self.store = ObservedStore(self.path, "uid-1", self.observe)
+        sources = Settings.of(self.job).shares.named
+        store = self.store = ObservedStore(self.path, "uid-1", self.observe, sources)
         try:
             self.term = store.adopt_term(self.term)
             inputs = CoordinatorInputs(
@@ -130,8 +145,11 @@ class Stage:
                 self.rewards or SimulatedRewards(fails=self.fails, levels=self.reward_levels),
                 replace(Settings.of(self.job), **{"join_patience": 5.0, **changes}),
                 self.term,
+                evaluation_observers=[self.evaluated.append],
                 observers=[*self.observers, lambda report, trained: self.closed.append(report)],
                 before=self.control.reports[-1] if self.control.reports else None,
+                switch_policy=self.switch_policy,
+                apart=self.apart,
             )
             self.coordinator = Coordinator(inputs)
             return await self.coordinator.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.coordinator.stream_training.loaned_worker import tokens_of
 from rljob_runtime.protocols import ContributeReport
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
@@ -18,6 +19,7 @@ class ScriptedTrainer:
         self.outcomes = list(outcomes)
         self.calls: list[tuple[Group, ...]] = []
         self.running = 0
+        self.timeline = Timeline()
 
     async def contribute(self, term, step, groups):
         self.calls.append(groups)

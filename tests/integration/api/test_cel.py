@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -43,6 +44,14 @@ GOOD: list[dict[str, Any]] = [
     {"metadata.name": "a"},
     {"metadata.name": "a" * 43},
     {"spec.rollout.minMachines": 1, "spec.rollout.maxMachines": 8},
+    {
+        "spec.data.prompts": REMOVE,
+        "spec.data.sources": [
+            {"name": "sums", "weight": 0.5, "prompts": {"reasoningGym": {"task": "a"}}},
+            {"name": "words", "weight": 3, "prompts": {"file": {"path": "/a"}}, "rewards": ["math"]},
+        ],
+        "spec.rewards": [{"name": "right", "kind": "ReasoningGym"}, {"name": "math", "kind": "Math"}],
+    },
     {"spec.rollout.acceleratorsPerMachine": 8, "spec.rollout.tensorParallelSize": 4},
     {"spec.rollout.slotsPerMachine": 2, "spec.rollout.tensorParallelSize": 2},
     {
@@ -55,6 +64,19 @@ GOOD: list[dict[str, Any]] = [
         "spec.rollout.tensorParallelSize": 4,
         "spec.rollout.allowedTensorParallelSizes": [8, 2, 4],
     },
+    *(
+        {
+            "spec.rollout.acceleratorsPerMachine": 8,
+            "spec.rollout.allowedTensorParallelSizes": [1, 2, 4],
+            "spec.adaptiveTensorParallel": adaptive,
+        }
+        for adaptive in (
+            {"enabled": True},
+            {"enabled": "Auto", "sizes": [4, 2], "state": "Migrate"},
+            {"enabled": False, "sizes": [1, 4], "minGain": 0, "maxSwitches": 64},
+        )
+    ),
+    {"spec.adaptiveTensorParallel": {"enabled": "Auto", "state": "Recompute"}},
     {"spec.rollout.machines": 1024, "spec.rollout.acceleratorsPerMachine": 16},
     {"spec.algorithm.promptsPerRound": 1, "spec.algorithm.minibatches": 1},
     {"spec.algorithm.learningRate": 1, "spec.algorithm.clipHigh": 0, "spec.algorithm.betas": [0, 0]},
@@ -164,6 +186,7 @@ EDITS = st.fixed_dictionaries(
         "spec.rollout.slotsPerMachine": maybe(1, 2, 6),
         "spec.rollout.tensorParallelSize": maybe(1, 2, 3, 4),
         "spec.rollout.allowedTensorParallelSizes": maybe([1], [1, 2], [4, 2], [2, 2], [3, 1], [2, 3, 6]),
+        "spec.adaptiveTensorParallel.sizes": maybe([1], [1, 2], [2, 4], [2, 2], [1, 2, 3]),
         "spec.algorithm.promptsPerRound": maybe(1, 6, 65536),
         "spec.algorithm.responsesPerPrompt": maybe(2, 16, 17),
         "spec.algorithm.minibatches": maybe(1, 2, 4),
@@ -173,6 +196,18 @@ EDITS = st.fixed_dictionaries(
         "spec.data.maxResponseTokens": maybe(8, 1 << 20),
         "spec.data.systemPrompt": maybe("Think."),
         "spec.data.chatTemplate": maybe(True, False),
+        "spec.data.heldOut": maybe({"fraction": 0.1}),
+        "spec.evaluation": maybe(
+            [],
+            [{"name": "a", "prompts": {}}],
+            [{"name": "a", "prompts": {"heldOut": True}}],
+            [{"name": "a", "prompts": {"heldOut": True, "source": "sums"}}],
+            [{"name": "a", "prompts": {"file": {"path": "/p"}, "source": "sums"}}],
+            [{"name": "a", "prompts": {"heldOut": True, "file": {"path": "/p"}}}],
+            [{"name": "a", "prompts": {"file": {"path": "/p"}, "dataset": {"path": "/p"}}}],
+            [{"name": "a", "prompts": {"file": {"path": "/p"}}, "maxPrompts": 65536, "responsesPerPrompt": 2}],
+            [{"name": "a", "prompts": {"file": {"path": "/p"}}, "sampling": {"maxResponseTokens": 64}}],
+        ),
         "spec.rewards[0].weight": maybe(0, 0.5),
         "spec.rewards[0].kind": st.sampled_from(["ReasoningGym", "Math", "Python", "Code", "Judge"]),
         "spec.rewards[0].code": maybe({}),
@@ -184,6 +219,7 @@ EDITS = st.fixed_dictionaries(
         "spec.data.prompts.file": maybe({"path": "/p"}),
         "spec.checkpoint.volumeClaimName": maybe("claim"),
         "spec.checkpoint.emptyDir": maybe({}),
+        "spec.checkpoint.keepBest": maybe({"evaluation": "a"}, {"evaluation": "b", "metric": "PassAtK"}),
         "spec.relay.heartbeatSeconds": maybe(5, 6),
         "spec.repack.enabled": maybe(False, True),
         "spec.streamTraining.enabled": maybe(False, "Auto"),
@@ -206,29 +242,60 @@ def test_both_agree_on_random_jobs(server: Kube, edits: dict[str, Any], keep: in
     assert python_refuses(document) is bool(refused), refused
 
 
+SUMS: dict[str, Any] = {"name": "sums", "weight": 1, "prompts": {"reasoningGym": {"task": "a"}}}
+WORDS: dict[str, Any] = {"name": "words", "weight": 1, "prompts": {"file": {"path": "/a"}}}
+OF_SOURCES: dict[str, Any] = {
+    "spec.data.prompts": REMOVE,
+    "spec.rewards": [{"name": "right", "kind": "Math"}, {"name": "short", "kind": "Math"}],
+    "spec.algorithm.promptsPerRound": 8,
+}
+
+
+def _without_weight(source: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in source.items() if name != "weight"}
+
+
 CHANGES: dict[str, tuple[Any, Any]] = {
     "managedBy": ("rljob.dev/operator", "kueue.x-k8s.io/multikueue"),
     "mode": ("OnPolicy", "Asynchronous"),
     "model": ({"source": "/a"}, {"source": "/b"}),
     "data.prompts": ({"reasoningGym": {"task": "a"}}, {"reasoningGym": {"task": "b"}}),
+    "data.sources[].name": ([SUMS, WORDS], [SUMS, {**WORDS, "name": "other"}]),
+    "data.sources[].prompts": ([SUMS, WORDS], [SUMS, {**WORDS, "prompts": {"file": {"path": "/b"}}}]),
+    "data.sources[].weight": ([SUMS, WORDS], [SUMS, {**WORDS, "weight": 2}]),
+    "data.sources[].promptsPerRound": (
+        [{**_without_weight(one), "promptsPerRound": 4} for one in (SUMS, WORDS)],
+        [{**_without_weight(one), "promptsPerRound": count} for one, count in ((SUMS, 3), (WORDS, 5))],
+    ),
+    "data.sources[].rewards": ([SUMS, WORDS], [SUMS, {**WORDS, "rewards": ["right"]}]),
     "data.seed": (1, 2),
     "checkpoint.volumeClaimName": (REMOVE, "claim"),
     "checkpoint.emptyDir": ({}, REMOVE),
     "data.systemPrompt": ("Think.", REMOVE),
     "data.chatTemplate": (True, False),
+    "data.chatTemplateFile": ("/a.jinja", "/b.jinja"),
+    "data.chatTemplateArguments": (REMOVE, {"enable_thinking": False}),
     "data.onInvalidRecord": ("Fail", "Skip"),
     "data.maxPromptTokens": (64, 65),
     "data.maxResponseTokens": (64, 65),
+    "data.stopStrings": (["a"], ["a", "b"]),
     "rewards": ([{"name": "a", "kind": "Math"}], [{"name": "a", "kind": "Math", "weight": 2}]),
     "algorithm": ({"clipLow": 0.1}, {"clipLow": 0.2}),
     "tailBatching": ({}, {"enabled": True}),
     "streamTraining": ({}, {"enabled": True}),
     "experience": ({}, {"sampler": "Uniform"}),
     "repack": ({}, {"enabled": False}),
+    "adaptiveTensorParallel": ({}, {"maxSwitches": 1}),
     "accelerator": ({"resource": "amd.com/gpu"}, {"deviceClass": "gpu.amd.com"}),
     "trainer": ({"template": {"spec": {"nodeSelector": {"a": "b"}}}}, {"template": {"spec": {}}}),
     "coordinator": ({"template": {"metadata": {"labels": {"a": "b"}}}}, {}),
     "observers": ([{"name": "a"}], [{"name": "b"}]),
+    "evaluation": (
+        [{"name": "a", "prompts": {"reasoningGym": {"task": "a"}}}],
+        [{"name": "a", "prompts": {"reasoningGym": {"task": "b"}}}],
+    ),
+    "data.heldOut": ({"fraction": 0.1}, {"fraction": 0.2}),
+    "checkpoint.keepBest": ({"evaluation": "a"}, {"evaluation": "a", "metric": "PassAtK"}),
     "relay": ({"chunkBytes": "1Mi"}, {"chunkBytes": "2Mi"}),
     "scheduling": ({}, {"schedulerName": "volcano"}),
     "rollout.acceleratorsPerMachine": (1, 2),
@@ -239,7 +306,10 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "rollout.engine": ("VLLM", "Reference"),
     "rollout.engineOptions": ({}, {"maxConcurrentRequests": 8}),
 }
-BASE = {"spec.rollout.acceleratorsPerMachine": 2}
+BASE = {
+    "spec.rollout.acceleratorsPerMachine": 2,
+    "spec.evaluation": [{"name": "a", "prompts": {"reasoningGym": {"task": "a"}}}],
+}
 
 
 def pair(path: str, old_suspended: bool, new_suspended: bool) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -248,7 +318,9 @@ def pair(path: str, old_suspended: bool, new_suspended: bool) -> tuple[dict[str,
     for value, suspended in ((before, old_suspended), (after, new_suspended)):
         edits = {**({} if path == "rollout.slotsPerMachine" else BASE), "spec.suspend": suspended}
         edits.pop(f"spec.{path}", None)
-        documents.append(job({**edits, **({} if value is REMOVE else {f"spec.{path}": value})}))
+        field, entries, _ = path.partition("[]")  # of the entries of a list, the whole list is given
+        edits |= OF_SOURCES if entries else {}
+        documents.append(job({**edits, **({} if value is REMOVE else {f"spec.{field}": value})}))
     return documents[0], documents[1]
 
 
@@ -266,7 +338,7 @@ def test_changes_are_refused_alike(server: Kube, path: str, suspended: tuple[boo
     if refused:
         with pytest.raises(InvalidSpec) as caught:
             validate_update(load(old), load(new))
-        assert all(error.path.startswith(f"spec.{path}") for error in caught.value.errors)
+        assert all(re.sub(r"\[\d+\]", "[]", error.path).startswith(f"spec.{path}") for error in caught.value.errors)
         assert len(told) == 1
         assert f"{path} is immutable" in told[0] or f"{path} can change only while the job is suspended" in told[0]
     else:

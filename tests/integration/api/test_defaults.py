@@ -46,7 +46,7 @@ def objects(schema: dict[str, Any], path: str = "spec") -> Iterator[tuple[str, b
 
 
 OBJECTS = dict(objects(SPEC))
-for path in ("data.prompts", "accelerator", "trainer.accelerator", "rollout.accelerator"):
+for path in ("data", "data.prompts", "accelerator", "trainer.accelerator", "rollout.accelerator"):
     del OBJECTS[f"spec.{path}"]  # one of the fields inside must be named
 DEFAULTED = [path for path, defaulted in OBJECTS.items() if defaulted]
 

@@ -9,7 +9,12 @@ import yaml
 
 from rljob_api import RLJob, load
 from rljob_api.status import FinishedOutcome
-from rljob_runtime.samples import SampleFolder
+from rljob_runtime.evaluation import read_evaluations
+from rljob_runtime.samples import SampleFolder, SampleOutcome
+from rljob_runtime.samples.lengths import export
+from rljob_runtime.timeline.convert import trace_of
+from rljob_runtime.timeline.record import read_records
+from rljob_runtime.workloads.trace import read_trace
 from tests.support.paths import ROOT
 
 EXAMPLES = ROOT / "examples"
@@ -46,9 +51,58 @@ def test_a_job_runs_programs_and_a_longer_one_goes_on_in_the_same_folder(tmp_pat
     samples = [list(SampleFolder(tmp_path).read(number)) for number in SampleFolder(tmp_path).rounds()]
     assert [len(each) for each in samples] == [16, 16, 16], "a coordinator that comes later leaves them"
     assert all(one.rewards.keys() == {"tests"} and one.tokens for each in samples for one in each)
+    document = trace_of(read_records((tmp_path / "timeline.jsonl").read_text())).document()
+    threads = {event["tid"]: event["args"]["name"] for event in document["traceEvents"] if event["ph"] == "M"}
+    spans = [event for event in document["traceEvents"] if event["ph"] == "X"]
+    phases = {(one["args"]["round"], one["name"]): one["dur"] / 1e6 for one in spans if threads[one["tid"]] == "rounds"}
+    for line in lines:
+        assert phases[line["round"], "generation"] == pytest.approx(line["generationSeconds"], abs=0.1)
+        assert phases[line["round"], "training"] == pytest.approx(line["trainingSeconds"], abs=0.1)
+        assert phases[line["round"], "weight sync"] == pytest.approx(line["broadcastSeconds"], abs=0.1)
+    assert {"generate", "load", "receive", "train", "publish", "checkpoint", "rewards"} <= {
+        one["name"] for one in spans
+    }
+    trained = [[one.tokens for one in each if one.outcome is SampleOutcome.TRAINED] for each in samples]
+    assert export(tmp_path, tmp_path / "trace").responses == 48
+    exported = read_trace(tmp_path / "trace").steps
+    for step, tokens in zip(exported, trained, strict=True):
+        assert sorted(one.output_tokens for prompt in step.prompts for one in prompt.responses) == sorted(tokens)
+        assert min(prompt.input_tokens for prompt in step.prompts) > 1
     means = [sum(one.reward for one in each) / 16 for each in samples]
     assert [line["reward"] for line in lines] == pytest.approx(means, rel=1e-3)
     assert [line["rewardRules"][0]["mean"] for line in lines] == pytest.approx(means, rel=1e-3)
+
+
+@pytest.mark.engine
+def test_sources_have_their_shares_and_their_own_rewards(tmp_path):
+    from rljob_runtime.local import run
+
+    manifest = yaml.safe_load((EXAMPLES / "gsm8k-like.yaml").read_text(encoding="utf-8"))
+    manifest["spec"]["rounds"] = 3
+    manifest["spec"]["samples"] = {"perRound": "All"}
+    result = run(load(manifest), tmp_path)
+    assert result.finished is not None
+    assert result.finished.outcome is FinishedOutcome.COMPLETE, result.finished.message
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert [[(one["name"], one["prompts"]) for one in line["sources"]] for line in lines] == [
+        [("sums", 2), ("words", 6)]
+    ] * 3
+    for number, line in enumerate(lines, 1):
+        samples = list(SampleFolder(tmp_path).read(number))
+        for source, rule in (("words", "last-number"), ("sums", "correct")):
+            own = [one for one in samples if one.prompt_id.startswith(f"{source}/")]
+            assert all(one.rewards.keys() == {rule} for one in own)
+            (told,) = (one["reward"] for one in line["sources"] if one["name"] == source)
+            assert told == pytest.approx(sum(one.reward for one in own) / len(own), abs=1e-3)
+    evaluations = read_evaluations(tmp_path)
+    # 8 of 80 problems are held out, and every fourth prompt is a sum.
+    assert sorted((one.name, one.round, one.prompts, *sorted(one.rules)) for one in evaluations) == [
+        ("unseen", 0, 10, "correct", "last-number"),
+        ("unseen", 3, 10, "correct", "last-number"),
+        ("unseen-words", 0, 20, "last-number"),
+        ("unseen-words", 3, 20, "last-number"),
+    ]
+    assert not any(one.failed for one in evaluations)
 
 
 @pytest.mark.engine

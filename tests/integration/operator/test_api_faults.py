@@ -115,13 +115,13 @@ async def test_the_address_of_a_coordinator_that_was_not_made_is_repaired(
             if method == "POST" and path.endswith("/pods"):
                 raise Unreachable("the server does not answer")
 
-        leases = reconcile._observer._leases
-        leases.silence = lambda key: Silence("j-coordinator-0-1_x", 3.0)  # type: ignore[method-assign]
+        observer = reconcile._observer
+        observer._silence = lambda key: Silence("j-coordinator-0-1_x", 3.0)
         kube.before = away  # type: ignore[method-assign]
         with pytest.raises(Unreachable):
             await reconcile(key, 0.0)
         assert await selected() == "2"
-        leases.silence = lambda key: None  # type: ignore[method-assign]
+        observer._silence = lambda key: None
         kube.before = lambda number, method, path: None  # type: ignore[method-assign]
         if not knows:
             _, reconcile = await lives.enter_async_context(process(connection, server.namespace))

@@ -47,6 +47,104 @@ def missing(path: str, advice: str = "is required") -> Case:
     return Case({path: REMOVE}, path, advice, value=ABSENT)
 
 
+def _source(name: str, **fields: Any) -> dict[str, Any]:
+    return {"name": name, "prompts": {"reasoningGym": {"task": "basic_arithmetic"}}, **fields}
+
+
+def _evaluation(path: str, advice: str, value: Any, *evaluations: dict[str, Any], **edits: Any) -> Case:
+    """A job with these evaluations; each has prompts of reasoning-gym unless it has others."""
+    gym = {"reasoningGym": {"task": "basic_arithmetic"}}
+    return Case(
+        {"spec.evaluation": [{"name": "a", "prompts": gym, **one} for one in evaluations], **edits},
+        f"spec.evaluation{path}",
+        advice,
+        value=value,
+    )
+
+
+def _sources(path: str, advice: str, value: Any, *sources: dict[str, Any], **edits: Any) -> Case:
+    """A job with these sources in place of its prompts."""
+    more = {"spec.data.prompts": REMOVE, "spec.data.sources": list(sources)}
+    return Case({**more, **edits}, f"spec.data.sources{path}", advice, value=value)
+
+
+EVALUATION_CASES = [
+    _evaluation("[1].name", "unique", "a", {}, {}),
+    _evaluation("[0].name", "must be lower-case letters", "A b", {"name": "A b"}),
+    _evaluation("[0].prompts", "exactly one source: file, dataset, reasoningGym or heldOut", ABSENT, {"prompts": {}}),
+    _evaluation("[0].prompts.heldOut", "needs spec.data.heldOut", True, {"prompts": {"heldOut": True}}),
+    _evaluation(
+        "[0].prompts.source",
+        "needs heldOut: true",
+        "a",
+        {"prompts": {"reasoningGym": {"task": "basic_arithmetic"}, "source": "a"}},
+    ),
+    _evaluation(
+        "[0].prompts.source",
+        "must be the name of a source in spec.data.sources: there is none",
+        "a",
+        {"prompts": {"heldOut": True, "source": "a"}},
+        **{"spec.data.heldOut": {"fraction": 0.1}},
+    ),
+    _evaluation("[0].rewards[0]", "must be the name of a rule in spec.rewards", "absent", {"rewards": ["absent"]}),
+    _evaluation("[0].maxPrompts", "must be at most 64", 65, {"maxPrompts": 65, "responsesPerPrompt": 1024}),
+    _evaluation("[0].everyRounds", "must be at least 1", 0, {"everyRounds": 0}),
+    _evaluation(
+        "[0].sampling.maxResponseTokens",
+        "must be at most data.maxResponseTokens (8)",
+        9,
+        {"sampling": {"maxResponseTokens": 9}},
+        **{"spec.data.maxResponseTokens": 8},
+    ),
+    _evaluation(
+        "[0].rewards",
+        "kind ReasoningGym needs prompts from reasoningGym",
+        ABSENT,
+        {"prompts": {"file": {"path": "/p.jsonl"}}},
+    ),
+]
+
+WORDS = {"file": {"path": "/a"}}
+SOURCE_CASES = [
+    Case(
+        {"spec.data.sources": [_source("a", weight=1)]},
+        "spec.data.sources",
+        "excludes spec.data.prompts",
+        value="a",
+    ),
+    _sources("[0].weight", "must be more than 0", 0, _source("a", weight=0), _source("b", weight=1)),
+    _sources("[1].weight", "must be more than 0", -1, _source("a", weight=1), _source("b", weight=-1)),
+    _sources("[1].name", "must be unique", "a", _source("a", weight=1), _source("a", weight=2)),
+    _sources("[0].name", "must be lower-case letters", "evaluation:a", _source("evaluation:a", weight=1)),
+    _sources("[1].weight", "is required", ABSENT, _source("a", weight=1), _source("b")),
+    _sources("[0].promptsPerRound", "excludes weight", 8, _source("a", weight=1, promptsPerRound=8)),
+    _sources(
+        "[1].promptsPerRound",
+        "must be weight, as in the first source",
+        8,
+        _source("a", weight=1),
+        _source("b", promptsPerRound=8),
+    ),
+    _sources(
+        "[0].promptsPerRound",
+        "must add up to algorithm.promptsPerRound (16) over all sources; they add up to 13",
+        8,
+        _source("a", promptsPerRound=8),
+        _source("b", promptsPerRound=5),
+        **{"spec.algorithm.promptsPerRound": 16},
+    ),
+    _sources("[0].prompts", "must name exactly one source", ABSENT, {"name": "a", "weight": 1, "prompts": {}}),
+    _sources("[0].rewards[0]", "must be the name of a rule", "left", _source("a", weight=1, rewards=["left"])),
+    _sources("[0].rewards", "must leave out right", ABSENT, {"name": "a", "weight": 1, "prompts": WORDS}),
+    _sources(
+        "[0].rewards",
+        "must hold a rule with a weight other than 0",
+        ["zero"],
+        _source("a", weight=1, rewards=["zero"]),
+        **{"spec.rewards[1]": {"name": "zero", "kind": "Math", "weight": 0}},
+    ),
+]
+
 TYPES = [
     one("spec.rounds", "24", "must be a whole number"),
     one("spec.rounds", 2.5, "must be a whole number"),
@@ -111,6 +209,12 @@ RANGES = [
     one("spec.algorithm.learningRate", 0, "must be more than 0"),
     one("spec.algorithm.learningRate", 20, "must be at most 1"),
     one("spec.algorithm.temperature", 0, "must be more than 0"),
+    one("spec.algorithm.topP", 0, "must be more than 0"),
+    one("spec.algorithm.topP", 1.5, "must be at most 1"),
+    one("spec.algorithm.topK", -1, "must be at least 0"),
+    one("spec.algorithm.topK", 2.5, "must be a whole number"),
+    one("spec.algorithm.minP", -0.1, "must be at least 0"),
+    one("spec.algorithm.minP", 2, "must be at most 1"),
     one("spec.algorithm.clipLow", 1, "must be less than 1"),
     one("spec.algorithm.entropyCoefficient", -1, "must be at least 0"),
     one("spec.algorithm.adamEpsilon", 0, "must be more than 0"),
@@ -121,6 +225,12 @@ RANGES = [
     one("spec.algorithm.betas", [0.9, 0.99, 0.999], "must have 2 entries at most"),
     one("spec.data.seed", -1, "must be at least 0"),
     one("spec.data.maxResponseTokens", 1 << 30, "must be at most 1048576"),
+    one("spec.data.stopStrings", ["x"] * 17, "must have 16 entries at most"),
+    inside("spec.data.stopStrings", ["a", ""], "spec.data.stopStrings[1]", "", "must have at least 1 characters"),
+    inside(
+        "spec.data.stopStrings", ["x" * 257], "spec.data.stopStrings[0]", "x" * 257, "must have at most 256 characters"
+    ),
+    one("spec.data.stopStrings", "\n", "must be a list"),
     one("spec.rewards", [], "must have 1 or more entries"),
     one("spec.rewards[0].timeout.factor", 0.5, "must be at least 1"),
     one("spec.rollout.allowedTensorParallelSizes", [], "must have 1 or more entries"),
@@ -209,6 +319,21 @@ CROSS_FIELD = [
         "98304 prompts x 15 responses would be launched, and a round holds at most 1048576",
         value=1.5,
         server=False,
+    ),
+    Case(
+        {"spec.checkpoint.keepBest": {"evaluation": "gsm8k"}},
+        "spec.checkpoint.keepBest.evaluation",
+        "must be an evaluation of spec.evaluation: there is none",
+        value="gsm8k",
+    ),
+    Case(
+        {
+            "spec.checkpoint.keepBest": {"evaluation": "gsm8k"},
+            "spec.evaluation": [{"name": "held", "prompts": {"reasoningGym": {"task": "basic_arithmetic"}}}],
+        },
+        "spec.checkpoint.keepBest.evaluation",
+        "must be an evaluation of spec.evaluation: held",
+        value="gsm8k",
     ),
     one("spec.rollout.minMachines", 3, "must be at most machines (2)"),
     one("spec.rollout.maxMachines", 1, "must be at least machines (2)"),
@@ -314,6 +439,8 @@ CROSS_FIELD = [
         "must be at most 1048576 together with maxPromptTokens (1048576)",
     ),
     inside("spec.data.prompts", {}, "spec.data.prompts", ABSENT, "must name exactly one source"),
+    *SOURCE_CASES,
+    *EVALUATION_CASES,
     inside(
         "spec.data.prompts.file",
         {"path": "/a"},
@@ -326,6 +453,27 @@ CROSS_FIELD = [
         "spec.data.systemPrompt",
         "needs spec.data.chatTemplate: true",
     ),
+    Case(
+        {"spec.data.chatTemplateFile": "/a.jinja", "spec.data.chatTemplate": False},
+        "spec.data.chatTemplateFile",
+        "needs spec.data.chatTemplate: true",
+    ),
+    Case(
+        {"spec.data.chatTemplateArguments": {"enable_thinking": False}, "spec.data.chatTemplate": False},
+        "spec.data.chatTemplateArguments",
+        "needs spec.data.chatTemplate: true",
+    ),
+    inside(
+        "spec.data.chatTemplateArguments",
+        {"tokenize": True},
+        "spec.data.chatTemplateArguments.tokenize",
+        True,
+        "must be left out: the job sets it",
+        server=False,
+    ),
+    one("spec.data.chatTemplateFile", "chat.jinja", "must be an absolute path such as /data/chat.jinja"),
+    one("spec.data.chatTemplateFile", "hf://org/name", "must be an absolute path such as /data/chat.jinja"),
+    one("spec.data.chatTemplateArguments", [1], "must be an object"),
     Case(
         {"spec.rewards[1]": {"name": "right", "kind": "Math"}}, "spec.rewards[1].name", "must be unique", value="right"
     ),
@@ -487,8 +635,48 @@ ACCELERATORS = [
     ),
 ]
 
-NOT_THERE_YET = [
-    one("spec.adaptiveTensorParallel.enabled", True, "is not available in this version (PAT's"),
+_ADAPTIVE = "spec.adaptiveTensorParallel"
+_FOUR = {"spec.rollout.acceleratorsPerMachine": 4, "spec.rollout.allowedTensorParallelSizes": [1, 2]}
+
+SWITCHES = [
+    one(f"{_ADAPTIVE}.enabled", "Sometimes", "must be true, false or Auto"),
+    one(f"{_ADAPTIVE}.enabled", True, "at least two sizes in spec.rollout.allowedTensorParallelSizes (absent)", False),
+    Case(
+        {"spec.rollout.allowedTensorParallelSizes": [1], f"{_ADAPTIVE}.enabled": True},
+        f"{_ADAPTIVE}.enabled",
+        "allowedTensorParallelSizes ([1]): there is nothing to switch to",
+        server=False,
+    ),
+    Case(
+        {**_FOUR, "spec.mode": "Asynchronous", f"{_ADAPTIVE}.enabled": "Auto"},
+        f"{_ADAPTIVE}.enabled",
+        "must be false in mode Asynchronous: a machine there may run weights that its relay does not hold any more",
+        server=False,
+    ),
+    Case({**_FOUR, f"{_ADAPTIVE}.sizes": [2]}, f"{_ADAPTIVE}.sizes", "must hold at least two sizes"),
+    Case({**_FOUR, f"{_ADAPTIVE}.sizes": []}, f"{_ADAPTIVE}.sizes", "must have 1 or more entries"),
+    Case({**_FOUR, f"{_ADAPTIVE}.sizes": [1, 2, 2]}, f"{_ADAPTIVE}.sizes[2]", "must be listed once", value=2),
+    Case(
+        {**_FOUR, f"{_ADAPTIVE}.sizes": [1, 3]},
+        f"{_ADAPTIVE}.sizes[1]",
+        "must divide acceleratorsPerMachine (4): tensor parallelism stays inside a machine",
+        value=3,
+    ),
+    Case(
+        {**_FOUR, f"{_ADAPTIVE}.sizes": [1, 4]},
+        f"{_ADAPTIVE}.sizes[1]",
+        "must be one of spec.rollout.allowedTensorParallelSizes ([1, 2])",
+        value=4,
+    ),
+    Case(
+        {"spec.rollout.acceleratorsPerMachine": 2, f"{_ADAPTIVE}.sizes": [1, 2]},
+        f"{_ADAPTIVE}.sizes",
+        "needs spec.rollout.allowedTensorParallelSizes, which must hold them",
+    ),
+    one(f"{_ADAPTIVE}.state", "Move", "must be one of 'Auto', 'Recompute' or 'Migrate'"),
+    one(f"{_ADAPTIVE}.minGain", 1, "must be less than 1"),
+    one(f"{_ADAPTIVE}.minGain", -0.1, "must be at least 0"),
+    one(f"{_ADAPTIVE}.maxSwitches", 0, "must be at least 1"),
 ]
 
 _POD = "spec.rollout.template.spec"
@@ -638,5 +826,5 @@ TEMPLATES = [
 ]
 
 CASES = [
-    *TYPES, *MISSING, *RANGES, *SPELLING, *NAMES, *UNKNOWN, *CROSS_FIELD, *ACCELERATORS, *NOT_THERE_YET, *TEMPLATES,
+    *TYPES, *MISSING, *RANGES, *SPELLING, *NAMES, *UNKNOWN, *CROSS_FIELD, *ACCELERATORS, *SWITCHES, *TEMPLATES,
 ]  # fmt: skip

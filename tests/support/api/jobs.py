@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-REMOVE = object()
+
+class _Removed:
+    """Stands for a field that is left out. Its text is the same in every process, because it is in names of tests."""
+
+    def __repr__(self) -> str:
+        return "REMOVE"
+
+
+REMOVE = _Removed()
 
 MINIMAL: dict[str, Any] = {
     "apiVersion": "rljob.dev/v1alpha1",

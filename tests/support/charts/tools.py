@@ -20,7 +20,7 @@ FIXTURES = ROOT / "tests/integration/charts/fixtures"
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 
 
-class GoLoader(yaml.SafeLoader):
+class GoLoader(yaml.CSafeLoader):
     """YAML as Helm and kubectl read it: to them `1e-06` is a number, to PyYAML a string."""
 
 

@@ -16,7 +16,9 @@ from rljob_api.status import RLJobStatus, RuntimeStatus, TargetPhase
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Node, Observed, Pod, Silence, parse_pod
-from rljob_operator.policies.plan import Creation, Plan, plan
+from rljob_operator.policies.creation import Creation
+from rljob_operator.policies.phases.steps import Plan
+from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.owned_objects import addressed_by
 from rljob_operator.policies.refusal import in_order, refused
 from tests.support.operator.harness import NOW, make_job

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from rljob_api.status import Role, RoundKind, RoundReport, RuntimeStatus, TargetPhase
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.observation import Node, Pod, Silence
-from rljob_operator.policies.plan import Plan
+from rljob_operator.policies.phases.steps import Plan
 from tests.support.operator.harness import make_job
 from tests.support.operator.plan_cluster import Cluster, asynchronous
 

@@ -9,9 +9,10 @@ from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.event_recorder import EventRecorder
 from rljob_operator.applier import Applier
+from rljob_operator.coordinator_leases import CoordinatorLeaseMonitor
 from rljob_operator.metrics import Metrics
 from rljob_operator.node_cache import NodeCache
-from rljob_operator.observer import CoordinatorLeaseMonitor, Observer, PodLister
+from rljob_operator.observer import Observer, PodLister
 from rljob_operator.optional_apis.device_claims import DeviceClaimCache
 from rljob_operator.optional_apis.kueue import KueueCache
 from rljob_operator.policies.base.config import Config
@@ -37,7 +38,7 @@ async def process(connection: Connection, namespace: str) -> AsyncIterator[tuple
         seals = Seals(kube)
         observer = Observer(
             pods,
-            leases,
+            leases.silence,
             NodeCache(kube).facts,
             devices=DeviceClaimCache(kube).facts,
             kueue=kueue.facts,

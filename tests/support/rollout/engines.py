@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -37,6 +38,25 @@ class Publisher:
 
     def close(self) -> None:
         self._writer.close()
+
+
+def tiny_config(**changes: Any) -> LlamaConfig:
+    """Two layers of width 64 in fp32, with these changes."""
+    settings: dict[str, Any] = {
+        "vocab_size": 128,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": EOS,
+        "architectures": ["LlamaForCausalLM"],
+        "dtype": "float32",
+    }
+    return LlamaConfig(**(settings | changes))
 
 
 def tiny_model(seed: int, config: LlamaConfig) -> LlamaForCausalLM:

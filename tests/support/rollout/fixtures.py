@@ -10,25 +10,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from rljob_runtime.rollout.engines.base import Engine, EngineSettings
 from rljob_runtime.rollout.engines.factory import make_engine
-from tests.support.rollout.engines import ENGINES, EOS, Publisher, tiny_model
+from tests.support.rollout.engines import ENGINES, Publisher, tiny_config, tiny_model
 
 
 @pytest.fixture(scope="session")
 def config() -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=128,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=EOS,
-        architectures=["LlamaForCausalLM"],
-        dtype="float32",
-    )
+    return tiny_config()
 
 
 @pytest.fixture(scope="session")

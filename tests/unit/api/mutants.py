@@ -6,6 +6,15 @@ PLAN = "tests/unit/operator/policies/test_plan.py"
 
 MUTANTS = (
     Mutant(
+        name="a coordinator ends at a field of a later version",
+        target="rljob_api.last_accepted:running_job",
+        before="_accepted(document, load_known)",
+        after="_accepted(document, load)",
+        tests=(
+            "tests/unit/api/test_last_accepted.py::test_a_running_coordinator_leaves_out_what_a_later_version_added",
+        ),
+    ),
+    Mutant(
         name="unknown fields are accepted",
         target="rljob_api.fields:Model.model_config",
         before='extra="forbid"',
@@ -31,5 +40,19 @@ MUTANTS = (
         before='reward["function"] = present_path(reward["function"])',
         after="pass",
         tests=("tests/unit/api/test_renamed.py::test_a_stored_spec_is_read_with_the_present_path_of_a_reward",),
+    ),
+    Mutant(
+        name="a job of one size may ask for switches",
+        target="rljob_api.rules_layouts:_switches",
+        before="adaptive.enabled is True and len(set(allowed or ())) < 2",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py",),
+    ),
+    Mutant(
+        name="machines switch to sizes of which they have no engines",
+        target="rljob_api.rules_layouts:_switches",
+        before="size not in allowed",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py",),
     ),
 )

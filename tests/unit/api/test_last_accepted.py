@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from rljob_api import InvalidSpec, constants, load
 from rljob_api.immutability import validate_update
-from rljob_api.last_accepted import accept, accepted_job, was_accepted
+from rljob_api.last_accepted import accept, accepted_job, running_job, was_accepted
 from tests.support.api.jobs import REMOVE, job
 
 UID = "3c1f0b5e"
@@ -69,6 +70,38 @@ def test_a_memory_that_this_version_cannot_read_counts_as_none(spec: str) -> Non
     document = {**job({"metadata.uid": UID}), "status": {"accepted": {"uid": UID, "spec": spec}}}
     assert accepted_job(document) is None
     assert was_accepted(document)
+
+
+LATER = {
+    "later": 1,
+    "relay.later": {"a": []},
+    "rollout.later": [1, 2],
+    "data.prompts.reasoningGym.later": None,
+    "adaptiveTensorParallel": {"enabled": False, "later": "Auto"},
+}
+"""Fields that a later version may have added, with its defaults."""
+
+
+@pytest.mark.parametrize("was", [True, False], ids=["accepted", "present"])
+def test_a_running_coordinator_leaves_out_what_a_later_version_added(was: bool) -> None:
+    """The API server adds defaults to every stored job as soon as it has the later CRD."""
+    document = job({"metadata.uid": UID, **{f"spec.{path}": value for path, value in LATER.items()}})
+    evaluation = {"name": "e", "prompts": job({})["spec"]["data"]["prompts"]}
+    document["spec"]["evaluation"] = [{**evaluation, "later": 7}]
+    document["spec"]["rewards"][0]["later"] = {}
+    if was:
+        spec = json.dumps(document["spec"])
+        document["status"] = {"accepted": {"uid": UID, "spec": spec}}
+        document["spec"]["rounds"] += 1  # an edit that was not accepted yet
+        assert accepted_job(document) is None
+    with pytest.raises(InvalidSpec):
+        load(document)
+    assert running_job(document).spec == load(job({"spec.evaluation": [evaluation]})).spec
+
+
+def test_a_running_coordinator_refuses_what_it_cannot_do() -> None:
+    with pytest.raises(InvalidSpec, match=r"spec\.mode"):
+        running_job(job({"spec.mode": "Later"}))
 
 
 FILE = {"file": {"path": "/prompts.jsonl"}}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rljob_api import FieldError, InvalidSpec, load
 from tests.support.api.jobs import job
 from tests.support.api.kubectl import Kube
+from tests.support.examples import examples
 
 WHOLE = job(
     {
@@ -88,7 +89,7 @@ def mistakes(document: dict[str, Any]) -> list[FieldError] | None:
 MAIN: tuple[str | int, ...] = ("spec", "rollout", "template", "spec", "containers", 0)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.sampled_from(sorted(places(WHOLE), key=str)), JUNK)
 @example((*MAIN, "resources"), {"limits": []})
 @example((*MAIN, "volumeMounts", 0), {"mountPath": None})
@@ -104,7 +105,7 @@ def test_the_whole_job_is_valid() -> None:
 
 
 @pytest.mark.cluster
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.sampled_from(sorted(places({"spec": WHOLE["spec"]}), key=str)), PORTABLE)
 def test_what_loads_the_server_takes(server: Kube, place: tuple[str | int, ...], junk: Any) -> None:
     """And makes the same of it. The converse does not hold: there is much that a server cannot see."""

@@ -19,6 +19,7 @@ from rljob_api.spec import Metadata
 from rljob_api.spec_resources import Relay
 from rljob_api.status import Condition, ConditionStatus, Member, Role, RuntimeStatus
 from tests.support.api.jobs import job
+from tests.support.examples import examples
 
 TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)).map(lambda time: time.strftime("%Y-%m-%dT%H:%M:%SZ"))
 TEXT = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20)
@@ -60,7 +61,7 @@ def _holds_empty(value: Any) -> bool:
     return value == ""
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(fitting(STATUS))
 def test_a_status_that_fits_the_schema_is_read_and_reads_back_equal(status: dict[str, Any]) -> None:
     first = load({**job(), "status": status}).status
@@ -72,7 +73,7 @@ def test_a_status_that_fits_the_schema_is_read_and_reads_back_equal(status: dict
         assert {name for name, value in status["runtime"].items() if value != []} <= again.runtime.to_dict().keys()
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.fixed_dictionaries(
         {
@@ -170,6 +171,7 @@ def test_what_a_spec_answers() -> None:
     edits = {
         "spec.model.source": "pvc://models/qwen",
         "spec.data.prompts": {"file": {"path": "pvc://data/a.jsonl"}},
+        "spec.data.chatTemplateFile": "pvc://chat/own.jinja",
         "spec.rewards": [{"name": "m", "kind": "Math"}],
         "spec.rollout.minMachines": 1,
         "spec.rollout.maxMachines": 5,
@@ -178,7 +180,7 @@ def test_what_a_spec_answers() -> None:
         "spec.rollout.template.spec.containers": [{"name": "main", "image": "r:1"}, {"name": "log", "image": "l:1"}],
     }
     spec = load(job(edits)).spec
-    assert spec.claims() == ("data", "models")
+    assert spec.claims() == ("chat", "data", "models")
     assert (spec.rollout.smallest, spec.rollout.largest) == (1, 5)
     assert spec.rollout.slots == 1
     assert spec.trainer.ranks == 16

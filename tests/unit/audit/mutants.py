@@ -6,6 +6,27 @@ HISTORIES = "tests/unit/audit/test_histories.py"
 
 MUTANTS = (
     Mutant(
+        name="a restart forgets the cursors of sources",
+        target="rljob_runtime.audit.stored_keys:cursor_of",
+        before="tuple(SourceCursor(*one) for one in json.loads(sources))",
+        after="()",
+        tests=("tests/unit/coordinator/test_sources.py::test_other_weights_count_from_the_change",),
+    ),
+    Mutant(
+        name="a round out of its shares passes the audit",
+        target="rljob_runtime.audit.on_policy:_shares",
+        before="found > groups or (found < groups and not filtered[name])",
+        after="False",
+        tests=("tests/unit/coordinator/test_sources.py::test_audit_finds_a_round_out_of_its_shares",),
+    ),
+    Mutant(
+        name="asynchronous draws out of their shares pass the audit",
+        target="rljob_runtime.audit.shares:share_findings",
+        before="count > (most := before[name] + drawn.get(name, 0))",
+        after="count > (most := before[name] + 2 * drawn.get(name, 0))",
+        tests=("tests/unit/coordinator/test_sources.py::test_counts_of_asynchronous_draws",),
+    ),
+    Mutant(
         name="the history check believes that what was assigned was trained on",
         target="rljob_runtime.audit.asynchronous:_draw",
         before="draw.outcome is None and draw.step is not None and draw.step != updates.ended + 1",

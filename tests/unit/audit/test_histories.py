@@ -48,7 +48,7 @@ class Experience:
     def __init__(self, path: Path) -> None:
         self.store = Store(path, "uid-1")
         self.store.start_at(Boundary(0, Cursor()), pool=Pool())
-        self.store.publish(1, 0)
+        self.store.versions.publish(1, 0)
         self.step, self.position, self.version = 0, 0, 1
 
     def draw(self, *prompts: PromptKey, again: bool = False) -> None:
@@ -72,7 +72,7 @@ class Experience:
         self.store.experience.assign(self.step, prompts)
         self.store.experience.close_update(Boundary(self.step, Cursor(0, self.position)))
         self.version += 1
-        self.store.publish(self.version, self.step)
+        self.store.versions.publish(self.version, self.step)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def groups(tmp_path_factory) -> Path:
     work.update(two)
     work.store.rewind(1)
     work.step, work.version = 1, 4
-    work.store.publish(4, 1)
+    work.store.versions.publish(4, 1)
     work.update(two)
     work.draw(four)
     work.store.experience.end([four], PromptOutcome.FILTERED, "RewardFailed")

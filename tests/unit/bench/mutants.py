@@ -15,7 +15,7 @@ MUTANTS = (
         tests=(f"{BENCHMARKS}::test_engines_of_a_profile_are_as_fast_and_as_large_as_measured",),
     ),
     Mutant(
-        name="a lent machine loses what it had generated",
+        name="a loaned machine loses what it had generated",
         target="rljob_bench.lib.cluster:BenchmarkCluster.engine",
         before='STREAM_SECONDS if self.lendable else float("inf")',
         after='float("inf")',

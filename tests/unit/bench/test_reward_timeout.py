@@ -28,6 +28,7 @@ def test_the_shares_are_those_of_the_plan_whatever_the_seed() -> None:
     assert draw(plan, random.Random(3)) == drawn[3]
 
 
+@pytest.mark.slow
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(
         problems=1, responses=3, slow_share=0.0, wrong_share=1 / 3, endless_share=1 / 6, max_seconds=3.0, processes=1

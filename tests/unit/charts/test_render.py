@@ -21,6 +21,8 @@ VALUE_SETS: dict[str, tuple[str, ...]] = {
     "namespaced": ("--set=watchNamespaces={team-a,team-b}",),
     "everything": (
         "--set=serviceMonitor.enabled=true,serviceMonitor.labels.release=prom,networkPolicy.enabled=true",
+        "--set=podMonitor.enabled=true,podMonitor.labels.release=prom,prometheusRule.enabled=true,prometheusRule.labels.a=b",
+        "--set=dashboards.enabled=true,dashboards.annotations.grafana_folder=RLJob",
         "--set=image=registry:5000/rljob/operator:0.1.0,runtimeImage=registry/rljob/runtime@sha256:" + "0" * 64,
         "--set=imagePullSecrets[0].name=pull,priorityClassName=high,nodeSelector.disk=ssd,podLabels.team=a,podAnnotations.a=b",
         "--set=extraEnv[0].name=HTTPS_PROXY,extraEnv[0].value=proxy,tolerations[0].operator=Exists,logLevel=debug",
@@ -41,7 +43,7 @@ def one(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 def project_crd() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "crds/rljob.yaml").read_text())
+    return yaml.load((ROOT / "crds/rljob.yaml").read_text(), yaml.CSafeLoader)
 
 
 @every_value_set
@@ -148,6 +150,9 @@ def test_chart_crd_can_be_left_out_or_let_go(tools: Tools) -> None:
         ("replica=2", "replica"),
         ("logLevel=loud", "/logLevel"),
         ("serviceMonitor.interval=often", "/serviceMonitor/interval"),
+        ("podMonitor.interval=often", "/podMonitor/interval"),
+        ("prometheusRule.noRoundMinutes=0", "/prometheusRule/noRoundMinutes"),
+        ("dashboards.enable=true", "enable"),
         ("podDisruptionBudget.enabled=true", "set replicas to 2"),
         ("serviceAccount.create=false", "serviceAccount.name"),
     ],

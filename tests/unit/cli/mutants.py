@@ -4,7 +4,7 @@ from hack.mutants import Mutant
 
 MUTANTS = (
     Mutant(
-        name="a round is foretold as if each size had as many replicas",
+        name="a round is predicted as if each size had as many replicas",
         target="rljob_runtime.cli.profile_start:JobRound.start",
         before="rollout.slots // size",
         after="rollout.slots",

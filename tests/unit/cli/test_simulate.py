@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
+from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.invariants.common import Violation
 from rljob_runtime.simulator.run import SimulationResult
-from rljob_runtime.simulator.scenario import draw_scenario, plan_of
 
 # The package has a function of the module's name.
 simulate = sys.modules["rljob_runtime.cli.simulate"]

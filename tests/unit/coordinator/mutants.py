@@ -8,6 +8,13 @@ PLANNED_LEAVES = "tests/unit/coordinator/test_planned_leaves.py"
 
 MUTANTS = (
     Mutant(
+        name="a warning about an observer stays for ever",
+        target="rljob_runtime.coordinator.loop.context:CoordinatorContext.notify_closed",
+        before="dict.fromkeys(OBSERVER_REASONS)",
+        after="{}",
+        tests=("tests/unit/observers/test_observers.py::test_a_warning_about_an_observer_ends_with_its_cause",),
+    ),
+    Mutant(
         name="an object that was reported is left out",
         target="rljob_runtime.coordinator.coordinator:Coordinator._recover",
         before="boundary.report or self._reporter.draft.last_round",
@@ -57,15 +64,15 @@ MUTANTS = (
     Mutant(
         name="anchors outlive the round that is rewound",
         target="rljob_runtime.coordinator.coordinator:Coordinator._recover",
-        before="self._rewards.restore_anchors(await self._store.do(Store.anchors))",
-        after="await self._store.do(Store.anchors)",
+        before="self._rewards.restore_anchors(await self._store.do(lambda store: store.boundaries.anchors()))",
+        after="await self._store.do(lambda store: store.boundaries.anchors())",
         tests=(
             f"{SCORING}::test_a_rewound_round_taught_nothing",
             "tests/simulation/test_runs.py::test_anchors_outlive_the_coordinator_and_a_rewind",
         ),
     ),
     Mutant(
-        name="the opening of the rewards hears nobody",
+        name="the opening of the rewards hears no call",
         target="rljob_runtime.coordinator.coordinator:Coordinator._recover",
         before="self._follower.unless_suspended(self._prompts_from(state.model_files))",
         after="self._prompts_from(state.model_files)",
@@ -74,13 +81,22 @@ MUTANTS = (
     Mutant(
         name="drawing prompts holds the event loop",
         target="rljob_runtime.coordinator.inputs:ObservedPrompts.take",
-        before="clock() - began > LONGEST_DRAW_SECONDS",
+        before="clock() - self._held_since > LONGEST_DRAW_SECONDS",
         after="not keys",
         tests=(
             (
                 "tests/unit/rewards/test_event_loop.py::test_drawing_prompts_that_take_long_to_make_gives_others_"
                 "their_turns"
             ),
+        ),
+    ),
+    Mutant(
+        name="a job that may switch never does",
+        target="rljob_runtime.coordinator.coordinator:_switch_policy",
+        before="settings.switch_rules is not None",
+        after="False",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_adaptive_job.py::test_a_job_that_may_switch_does_and_tells_it_everywhere",
         ),
     ),
 )

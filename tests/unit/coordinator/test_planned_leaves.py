@@ -15,10 +15,11 @@ from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import ProcessStarted, Trained
 from rljob_runtime.simulator.core.network import FaultKind
+from tests.support.rows import slow
 from tests.support.simulated_job import Stage, job, until
 
 MODES = pytest.mark.parametrize("mode", list(Mode))
-MOMENTS = pytest.mark.parametrize("seconds", [0.0, 0.7, 3.0, 4.1, 5.2, 7.5])
+MOMENTS = pytest.mark.parametrize("seconds", [0.0, *slow(0.7, 3.0), 4.1, *slow(5.2, 7.5)])
 ROUNDS = 5
 
 
@@ -187,7 +188,7 @@ def test_a_suspension_saves_an_update_whose_answer_was_lost(tmp_path, mode, upda
 
 
 @MODES
-@pytest.mark.parametrize("seconds", [0.0, 0.01, 0.1, 0.5, 1.0, 2.0, 3.5])
+@pytest.mark.parametrize("seconds", [0.0, *slow(0.01, 0.1, 0.5), 1.0, *slow(2.0, 3.5)])
 def test_a_suspension_during_a_start_saves_what_the_trainer_holds(tmp_path, mode, seconds):
     stage = stage_of(tmp_path, mode)
 

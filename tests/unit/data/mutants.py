@@ -2,15 +2,25 @@
 
 from hack.mutants import Mutant
 
+TEMPLATES = "tests/unit/data/test_chat_template.py"
 PROMPTS = "tests/unit/data/test_prompts.py"
+
+HELD_OUT = "tests/unit/data/test_held_out.py"
 
 MUTANTS = (
     Mutant(
         name="all prompts that were tokenised are kept",
-        target="rljob_runtime.data.prompt_cache:PromptCache.__call__",
+        target="rljob_runtime.data.prompt_cache:PromptCache._find",
         before="self.bytes > self._most and len(self._kept) > 1",
         after="False",
         tests=(f"{PROMPTS}::test_prompts_in_memory_have_a_bound_in_bytes",),
+    ),
+    Mutant(
+        name="a source begins its epoch again after each draw",
+        target="rljob_runtime.data.prompt_sets:PromptSets.draw",
+        before="cursor.moved(source, after, count)",
+        after="cursor.moved(source, cursor.of(source), count)",
+        tests=("tests/unit/data/test_prompt_sets.py",),
     ),
     Mutant(
         name="good records far apart are taken for none",
@@ -35,6 +45,34 @@ MUTANTS = (
         tests=("tests/unit/data/test_tables.py::test_a_number_keeps_the_spelling_of_the_file",),
     ),
     Mutant(
+        name="arguments do not reach the chat template",
+        target="rljob_runtime.data.chat_template:ChatTemplate._apply",
+        before="**self._arguments",
+        after="**{}",
+        tests=(f"{TEMPLATES}::test_arguments_reach_the_template",),
+    ),
+    Mutant(
+        name="a misspelled argument of the chat template changes nothing",
+        target="rljob_runtime.data.chat_template:ChatTemplate._check_arguments",
+        before="self._arguments.keys() - used",
+        after="()",
+        tests=(f"{TEMPLATES}::test_an_argument_that_the_template_does_not_use_is_refused_with_those_that_it_uses",),
+    ),
+    Mutant(
+        name="a chat template may drop the text of the system prompt",
+        target="rljob_runtime.data.chat_template:ChatTemplate._check_system_prompt",
+        before="text == without or system_prompt.strip() not in text",
+        after="text == without",
+        tests=(f"{TEMPLATES}::test_a_template_that_drops_the_system_prompt_is_refused",),
+    ),
+    Mutant(
+        name="the model's chat template is used beside an own one",
+        target="rljob_runtime.data.chat_template:ChatTemplate._apply",
+        before="chat_template=self._source",
+        after="chat_template=None",
+        tests=(f"{TEMPLATES}::test_an_own_template_takes_the_place_of_the_models",),
+    ),
+    Mutant(
         name="a field inside of an object is not found",
         target="rljob_runtime.data.rows:value_at",
         before="value_at(inner, rest) if dot and isinstance(inner, Mapping) else None",
@@ -47,5 +85,33 @@ MUTANTS = (
         before="max(tokens)",
         after="min(tokens)",
         tests=("tests/unit/data/test_tables.py::test_prompts_that_are_too_long_are_counted_with_the_longest",),
+    ),
+    Mutant(
+        name="training draws held-out records",
+        target="rljob_runtime.data.prompts:PromptSet._may_be_drawn",
+        before="self._held_out is None or index not in self._held_out",
+        after="True",
+        tests=(f"{HELD_OUT}::test_training_draws_every_good_record_but_the_held_out_ones",),
+    ),
+    Mutant(
+        name="a split leaves training no record",
+        target="rljob_runtime.data.held_out:HeldOut.__init__",
+        before="min(size - 1, max(1, round(size * fraction)))",
+        after="round(size * fraction)",
+        tests=(f"{HELD_OUT}::test_a_split_has_its_fraction_and_leaves_both_parts_a_record",),
+    ),
+    Mutant(
+        name="an evaluation's generator repeats training",
+        target="rljob_runtime.data.job_prompts:_candidates",
+        before="data.seed + EVALUATION_SEEDS",
+        after="data.seed",
+        tests=(f"{HELD_OUT}::test_a_generator_makes_other_prompts_for_an_evaluation",),
+    ),
+    Mutant(
+        name="an evaluation overlaps unnoticed",
+        target="rljob_runtime.data.evaluation_prompts:Overlap.watching.compare",
+        before="self._met.add(found)",
+        after="pass",
+        tests=(f"{HELD_OUT}::test_prompts_that_training_has_too_are_counted",),
     ),
 )

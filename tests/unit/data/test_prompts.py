@@ -22,6 +22,7 @@ from rljob_runtime.data.prompt_cache import PromptCache, bytes_of
 from rljob_runtime.data.prompts import open_source
 from rljob_runtime.data.rows import ROLES, Record
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
+from tests.support.examples import examples
 
 CACHE = Path("/nowhere")
 """Of downloads; nothing here downloads."""
@@ -221,7 +222,7 @@ def written(row: object) -> bytes:
     return json.dumps(row).encode().replace(b'"ENDLESS"', b"9" * 5000)
 
 
-@budget(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@budget(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(row=ROWS.map(written) | st.binary(max_size=40).map(lambda raw: raw.replace(b"\n", b"")))
 @example(row=b'{"prompt": "a", "answer": ' + b"[" * 50_000)
 def test_whatever_a_line_holds_it_is_a_record_or_a_bad_one_with_its_line(
@@ -315,6 +316,8 @@ def test_open_prompts_takes_the_models_own_tokenizer(tmp_path, tokenizer) -> Non
     path = lines(tmp_path / "p.jsonl", GOOD)
     prompts = open_prompts(spec({"file": {"path": str(path)}}), files, tmp_path / "scratch")
     assert prompts.stop_token_ids == (5, 96)
+    stopped = spec({"file": {"path": str(path)}}, stop_strings=["?!", "4"])
+    assert open_prompts(stopped, files, tmp_path / "scratch").stop_token_ids == (5, 95, 96), "a special token"
     assert len(prompts.prompt(PromptKey(0, 0)).token_ids) == 3
 
 
@@ -437,9 +440,9 @@ def test_prompts_in_memory_have_a_bound_in_bytes():
     one = bytes_of(whole.prompt(PromptKey(0, 0)))
     assert one > 2000 + 40, "the text and the tests of a record that the source does not keep are counted"
     source.asked.clear()
-    memory = PromptCache(whole._prepare, most=3 * one + one // 2)
+    memory = PromptCache(most=3 * one + one // 2)
     for index in (0, 1, 2, 0, 3, 0, 1):
-        assert memory(index).index == index
+        assert memory.find("", index, whole._prepare).index == index
         assert memory.bytes <= 3 * one + one // 2
     assert source.asked == [0, 1, 2, 3, 1], "the least recently used goes first"
-    assert PromptCache(whole._prepare, most=1)(7).index == 7, "one is always kept"
+    assert PromptCache(most=1).find("", 7, whole._prepare).index == 7, "one is always kept"

@@ -213,7 +213,7 @@ def test_a_data_set_of_the_hub_that_cannot_be_fetched_is_one_line(tmp_path, monk
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(DataError, match=r"hf://openai/gsm8k: is not in the cache, and the hub cannot be reached; "):
+    with pytest.raises(DataError, match=r"hf://openai/gsm8k: not in the cache, and the hub cannot be reached; "):
         open_dataset(PromptDataset(path="hf://openai/gsm8k", config="main"), tmp_path)
 
 

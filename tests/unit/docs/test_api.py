@@ -92,7 +92,8 @@ def test_what_may_change_is_what_the_code_says() -> None:
 
 
 def _is_below(field: str, paths: Sequence[str]) -> bool:
-    return any(field == path or field.startswith(f"{path}.") for path in paths)
+    plain = [path.replace("[]", "") for path in paths]
+    return any(field == path or field.startswith(f"{path}.") for path in plain)
 
 
 def test_the_fields_of_a_template_that_are_ours_are_all_told() -> None:

@@ -13,7 +13,8 @@ from hack.loop import suites
 from rljob_api.constants import MAX_JOB_NAME_LENGTH
 from rljob_api.errors import MOST_ERRORS
 from rljob_api.rewards import DEFAULT_PARALLELISM, RewardRange, RewardTimeout
-from rljob_api.spec_resources import Relay, ReplacementBackOff, Store
+from rljob_api.spec_policies import ReplacementBackOff
+from rljob_api.spec_resources import Relay, Store
 from rljob_api.spec_training import Repack, TailBatching
 from rljob_api.status import Role
 from rljob_operator import app, seals, workqueue
@@ -46,7 +47,7 @@ from rljob_runtime.scheduling import (
 from rljob_runtime.scheduling.fault_detection import suspicion
 from rljob_runtime.scheduling.lending import contributions, policy
 from rljob_runtime.scheduling.round_planner import planner, round_history
-from rljob_runtime.simulator import scenario
+from rljob_runtime.simulator.drawn_scenario import MOST_MACHINES, MOST_TRAJECTORIES
 from tests.support.docs import joined, page
 from tests.support.paths import ROOT
 
@@ -128,7 +129,7 @@ FIGURES = [
     ("training.md", f"differ by more than {_written('training', 'LIMIT'):.0e}".replace("e-0", "e-")),
     (
         "simulate.md",
-        f"(at most {scenario.MOST_MACHINES} machines, {scenario.MOST_TRAJECTORIES} trajectories trained on)",
+        f"(at most {MOST_MACHINES} machines, {MOST_TRAJECTORIES} trajectories trained on)",
     ),
     ("development.md", f"stops choosing at {loop.CHECK_SECONDS:g} s"),
     (

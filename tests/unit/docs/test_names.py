@@ -27,7 +27,8 @@ OTHERS = {
     "kueue": {"manageJobsWithoutQueueName", "externalFrameworks"},
     "git ops": {"dependsOn", "PostSync"},
     "kernel": {"br_netfilter", "rX"},
-    "vllm": {"VLLM_USE_FLASHINFER_SAMPLER"},
+    "vllm": {"VLLM_USE_FLASHINFER_SAMPLER", "include_stop_str_in_output"},
+    "models": {"im_end"},
     "suffixes": {"_30", "_40"},
 }
 """Names of other projects, and ends of our own."""

@@ -95,7 +95,8 @@ def _budgets(path: Path) -> dict[str, int]:
             continue
         written = [ast.unparse(one) for one in node.decorator_list]
         settings = [ast.unparse(named.get(one, ast.Constant(one))) if one in named else one for one in written]
-        budgets = [int(number) for text in settings for number in re.findall(r"max_examples=(\d+)", text)]
+        budget = r"max_examples=(?:examples\()?(\d+)"
+        budgets = [int(number) for text in settings for number in re.findall(budget, text)]
         if budgets and not any(re.search(r"mark\.(slow|engine|gpu|realnodes)", text) for text in written):
             found[node.name] = budgets[0]
     marks = ast.unparse(named["pytestmark"]) if "pytestmark" in named else ""

@@ -1,4 +1,4 @@
-"""A pod serves its samples to whoever has the key, in bounded pieces, and a slow volume holds nothing up."""
+"""A pod serves its samples to any caller with the key, in bounded pieces, and a slow volume holds nothing up."""
 
 import asyncio
 import threading
@@ -10,11 +10,12 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from rljob_api.constants import SAMPLES_KEY_HEADER, samples_key
+from rljob_runtime.cli.pod_files import pieces
 from rljob_runtime.cli.samples.pods import PodSource
 from rljob_runtime.entrypoints import sample_server
 from rljob_runtime.entrypoints.health import serve
 from rljob_runtime.entrypoints.sample_server import lines, sample_routes
-from rljob_runtime.samples import Sample, SampleFolder, SampleOutcome
+from rljob_runtime.samples import EvaluationSampleFolder, Sample, SampleFolder, SampleOutcome
 
 KEY = b"k" * 32
 
@@ -26,6 +27,9 @@ def sample(number: int, text: str) -> Sample:
 @pytest.fixture
 def folder(tmp_path):
     SampleFolder(tmp_path).write(4, [sample(number, "ключ " * 50) for number in range(20)], keep=5)
+    EvaluationSampleFolder(tmp_path, "sums").write(2, [sample(number, "held") for number in range(3)], keep=5)
+    (tmp_path / "timeline.jsonl").write_text("".join(f"{line * 20}\n" for line in "ключ"))
+    (tmp_path / "evaluations.jsonl").write_text('{"name": "sums", "round": 0}\n{"na')
     (tmp_path / "rounds.jsonl").write_text('{"round": 4, "reward": 0.5}\n{"rou')
     return tmp_path
 
@@ -63,17 +67,43 @@ async def test_a_client_reads_all_rounds_piece_by_piece(folder, url, monkeypatch
         return found
 
     source = PodSource("job", text)
-    rounds, samples, reports = await asyncio.to_thread(
-        lambda: (source.rounds(), list(source.samples(4)), source.reports())
+    rounds, samples, reports, evaluations = await asyncio.to_thread(
+        lambda: (source.rounds(), list(source.samples(4)), source.reports(), source.evaluations())
     )
+    assert evaluations == [{"name": "sums", "round": 0}]
     assert rounds == [4]
     assert samples == list(SampleFolder(folder).read(4))
     assert reports == [{"round": 4, "reward": 0.5}]
     assert len(pieces) > 5
 
 
+async def test_a_client_reads_the_samples_of_an_evaluation(folder, url):
+    def text(path: str) -> str:
+        status, found = asyncio.run(get(f"{url}/{path}"))
+        assert status == 200
+        return found
+
+    found = await asyncio.to_thread(lambda: PodSource("job", text, "sums").rounds())
+    assert found == [2]
+    samples = await asyncio.to_thread(lambda: list(PodSource("job", text, "sums").samples(2)))
+    assert samples == list(EvaluationSampleFolder(folder, "sums").read(2))
+    assert await asyncio.to_thread(lambda: PodSource("job", text, "other").rounds()) == []
+    assert (await get(f"{url}/evaluation-samples/sums/2/0", key="wrong"))[0] == 403
+    assert (await get(f"{url}/evaluation-samples/..%2Fsamples/4/0"))[0] == 404, "no other folder"
+
+
+async def test_a_client_reads_the_timeline(folder, url, monkeypatch):
+    monkeypatch.setattr(sample_server, "MOST_BYTES", 50)
+
+    def text(path: str) -> str:
+        return asyncio.run(get(f"{url}/{path}"))[1]
+
+    found = await asyncio.to_thread(lambda: list(pieces(text, "timeline")))
+    assert found == [f"{line * 20}\n" for line in "ключ"]
+
+
 @pytest.mark.parametrize("key", ["", "wrong", KEY.decode()])
-@pytest.mark.parametrize("path", ["samples", "samples/4/0", "rounds/0"])
+@pytest.mark.parametrize("path", ["samples", "samples/4/0", "rounds/0", "evaluations/0", "timeline/0"])
 async def test_without_the_key_nothing_is_told(url, path, key):
     status, text = await get(f"{url}/{path}", key)
     assert status == 403

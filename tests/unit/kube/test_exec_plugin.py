@@ -159,17 +159,18 @@ async def test_a_failure_shows_status_complaint_and_a_next_step(
 
 
 async def test_a_program_that_hangs_is_killed_with_its_children(script: Script, tmp_path: Path) -> None:
-    plugin = script(f"sleep 1000 & echo $! > {tmp_path}/child; wait")
+    plugin = script(f"echo $$ > {tmp_path}/itself; sleep 1000 & echo $! > {tmp_path}/child; wait")
     began = time.monotonic()
     with pytest.raises(PluginFailed, match=r"no answer within 0\.5 s: run it yourself"):
         await run_plugin(plugin, seconds=0.5)
     assert time.monotonic() - began < 60
+    assert not is_there(tmp_path / "itself"), "its end was waited for, and its pipes are closed"
     child = (tmp_path / "child").read_text().strip()
     await until(lambda: ended(child))
 
 
 async def test_a_cancelled_request_kills_its_program(script: Script, tmp_path: Path) -> None:
-    plugin = script(f"sleep 1000 & echo $! > {tmp_path}/child; wait")
+    plugin = script(f"echo $$ > {tmp_path}/itself; sleep 1000 & echo $! > {tmp_path}/child; wait")
     running = asyncio.create_task(run_plugin(plugin))
 
     async def started() -> bool:
@@ -179,8 +180,14 @@ async def test_a_cancelled_request_kills_its_program(script: Script, tmp_path: P
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
+    assert not is_there(tmp_path / "itself")
     child = (tmp_path / "child").read_text().strip()
     await until(lambda: ended(child))
+
+
+def is_there(file: Path) -> bool:
+    """Whether the process whose number the file has is there, or a zombie."""
+    return Path(f"/proc/{file.read_text().strip()}").exists()
 
 
 async def ended(process: str) -> bool:

@@ -53,8 +53,8 @@ def draw(folder: Path, uid: str) -> None:
     """As a run that has begun a round and stopped."""
     store = Store(folder / "state.db", uid)
     prompt = PromptKey(0, 0)
-    store.publish(1, 0)
-    store.open_round(RoundPlan(1, 1, RoundShape(RoundKind.LONG, 1, 1, 1, 1), (prompt,)), Cursor(0, 1))
+    store.versions.publish(1, 0)
+    store.rounds.open(RoundPlan(1, 1, RoundShape(RoundKind.LONG, 1, 1, 1, 1), (prompt,)), Cursor(0, 1))
     store.close()
 
 

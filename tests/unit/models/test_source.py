@@ -21,6 +21,8 @@ from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.models.source import cache_folder, resolve
 from rljob_runtime.models.stop_tokens import eos_token_ids, stop_token_ids
 from rljob_runtime.models.toy import NO_ANSWER, PHRASINGS, recipe, toy_tokenizer
+from tests.support.paths import ROOT
+from tests.support.rows import slow
 
 
 @pytest.fixture
@@ -178,6 +180,15 @@ def test_the_tokenizer_and_both_configs_end_a_response_together() -> None:
     assert stop_token_ids({"config.json": b"{}"}, tokenizer) == (tokenizer.eos_token_id,)
 
 
+def test_a_stop_string_that_is_a_special_token_ends_a_response_by_its_id() -> None:
+    tokenizer, files = toy_tokenizer(), {"config.json": b"{}"}
+    pad = tokenizer.pad_token
+    expected = tuple(sorted({tokenizer.pad_token_id, tokenizer.eos_token_id}))
+    assert stop_token_ids(files, tokenizer, ["\n", pad]) == expected
+    with pytest.raises(ModelError, match=rf"spec.data.stopStrings\[1\]: '{pad}!' has the special token .* alone would"):
+        stop_token_ids(files, tokenizer, ["\n", f"{pad}!"])
+
+
 # --- built once ------------------------------------------------------------------------------------------------------
 
 
@@ -229,9 +240,11 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
 # --- the toy ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
-    return resolve("package://rljob/toy", tmp_path_factory.mktemp("cache"))
+@pytest.fixture(scope="module", params=["kept", *slow("made now")])
+def toy_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelFolder:
+    """The toy that this checkout's recipe made with this torch, and one that is made for these tests."""
+    kept = ROOT / "build" / "toys" / torch.__version__
+    return resolve("package://rljob/toy", kept if request.param == "kept" else tmp_path_factory.mktemp("cache"))
 
 
 @pytest.mark.parametrize("phrasing", PHRASINGS)

@@ -11,4 +11,11 @@ MUTANTS = (
         canary=True,
         tests=("tests/unit/observers/test_observers.py::test_mlflow_keeps_one_run_over_two_coordinators",),
     ),
+    Mutant(
+        name="copies of tables stay",
+        target="rljob_runtime.observers.wandb_files:TableFiles.delete_old",
+        before="(*tables, *self._copies.rglob('*'))",
+        after="tables",
+        tests=("tests/unit/observers/test_observers.py::test_tables_of_wandb_stay_for_as_many_rounds_as_samples",),
+    ),
 )

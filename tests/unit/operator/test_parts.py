@@ -21,23 +21,25 @@ from rljob_kube.leader_election import LeadershipLost
 from rljob_kube.resources import DISRUPTION_BUDGET
 from rljob_operator.__main__ import options
 from rljob_operator.app import serve
-from rljob_operator.applier import Applier, _covers
+from rljob_operator.applier import Applier
+from rljob_operator.coordinator_leases import CoordinatorLeaseMonitor
 from rljob_operator.event_filter import START_FAILURE_DELAY_SECONDS, ChangeFilter, job_signature, pod_signature
 from rljob_operator.health import Health, WatchLag
 from rljob_operator.metrics import Metrics
 from rljob_operator.node_cache import NodeCache
-from rljob_operator.observer import CoordinatorLeaseMonitor, PodLister
+from rljob_operator.observer import PodLister
 from rljob_operator.owned_resources import RESOURCES
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod, Removal
 from rljob_operator.policies.base.observation import Observed, Pod, Silence
 from rljob_operator.policies.creation import Creation, Drafts
-from rljob_operator.policies.plan import Plan
+from rljob_operator.policies.phases.steps import Plan
 from rljob_operator.policies.pods.manifests import render_pod, render_role, shape
 from rljob_operator.policies.pods.owned_objects import children, disruption_budget, service
 from rljob_operator.seals import Seals
 from rljob_operator.watch import WatchHandlers
 from rljob_operator.workqueue import Backoff, WorkQueue
+from rljob_operator.writers.children import covers
 from tests.support.operator.harness import NOW, make_job, until
 
 # --- queue ------------------------------------------------------------------------------------------------------------
@@ -404,16 +406,23 @@ class Leases:
         self.readable = True
         self.reads = 0
         self.away = False
+        self.refused: set[str] = set()
+        self.list_seconds = self.read_seconds = 0.0
 
-    async def read(self, resource: Any, namespace: Any, keep: Any, **_: Any) -> list[Any]:
-        if self.away:
+    async def read(
+        self, resource: Any, namespace: Any, keep: Any, not_older_than: str | None = None, **_: Any
+    ) -> list[Any]:
+        if self.away or namespace in self.refused:
             raise Unreachable("no answer")
-        return [keep(self._lease(self.renewed if self.shown is None else self.shown))]
+        self.now += self.list_seconds
+        cached = not_older_than is not None and self.shown is not None
+        return [keep(self._lease(self.shown if cached else self.renewed))] if namespace == "ns" else []
 
     async def find(self, *args: Any) -> dict[str, Any]:
         self.reads += 1
         if not self.readable:
             raise Unreachable("no answer")
+        self.now += self.read_seconds
         return self._lease(self.renewed)
 
     def _lease(self, renewed: int) -> dict[str, Any]:
@@ -437,6 +446,16 @@ async def _looks(
         leases.now += 5
         leases.renewed += renewing
     return said
+
+
+async def _outage(monitor: CoordinatorLeaseMonitor, leases: Leases) -> None:
+    """Three looks, 5 s apart, at a server that does not answer."""
+    leases.away = True
+    for _ in range(3):
+        with pytest.raises(Unreachable):
+            await monitor.check()
+        leases.now += 5
+    leases.away = False
 
 
 async def test_a_lease_that_stands_still_is_silence() -> None:
@@ -467,11 +486,12 @@ async def test_who_cannot_be_asked_for_is_not_silent() -> None:
     leases = Leases()
     leases.readable = False
     monitor, woken = _monitor(leases)
+    await _looks(monitor, leases, 2, renewing=True)
     assert await _looks(monitor, leases, 12, renewing=False) == [None] * 12
     assert woken == []
     leases.readable = True
-    *coming_back, silence = await _looks(monitor, leases, 5, renewing=False)
-    assert coming_back == [None] * 4, "what cannot be read cannot be renewed either"
+    *coming_back, silence = await _looks(monitor, leases, 11, renewing=False)
+    assert coming_back == [None] * 10, "what cannot be read cannot be renewed either"
     assert silence is not None
     assert woken == [("ns", "demo")]
 
@@ -479,6 +499,7 @@ async def test_who_cannot_be_asked_for_is_not_silent() -> None:
 async def test_a_coordinator_that_renews_again_is_not_silent_any_more() -> None:
     leases = Leases()
     monitor, _ = _monitor(leases)
+    await _looks(monitor, leases, 2, renewing=True)
     *_, silence = await _looks(monitor, leases, 6, renewing=False)
     assert silence is not None
     leases.shown, leases.renewed = leases.renewed, leases.renewed + 1
@@ -495,19 +516,14 @@ async def test_time_in_which_we_could_not_look_is_not_held_against_anybody() -> 
     assert monitor.silence(("ns", "demo")) is None
 
 
-@pytest.mark.parametrize("comes_back_after", [5, 15])
-async def test_after_an_outage_a_coordinator_has_its_lease_duration_to_return(comes_back_after: int) -> None:
-    """It has let go of its job when it could not renew for that long, and connects again before it renews."""
+@pytest.mark.parametrize("comes_back_after", [5, 15, 40])
+async def test_after_an_outage_a_coordinator_has_three_durations_to_return(comes_back_after: int) -> None:
+    """It has let go of its job when it could not renew, and starts Ray's head again before it renews."""
     leases = Leases()
     monitor, woken = _monitor(leases)
     await _looks(monitor, leases, 1, renewing=True)
     await _looks(monitor, leases, 1, renewing=False)
-    leases.away = True
-    for _ in range(3):
-        with pytest.raises(Unreachable):
-            await monitor.check()
-        leases.now += 5
-    leases.away = False
+    await _outage(monitor, leases)
     assert await _looks(monitor, leases, comes_back_after // 5, renewing=False) == [None] * (comes_back_after // 5)
     leases.renewed += 1
     assert await _looks(monitor, leases, 3, renewing=True) == [None] * 3
@@ -516,9 +532,84 @@ async def test_after_an_outage_a_coordinator_has_its_lease_duration_to_return(co
     assert silence is not None
 
 
+async def test_a_new_leader_does_not_know_whether_an_outage_came_before_it() -> None:
+    leases = Leases()
+    monitor, woken = _monitor(leases)
+    assert await _looks(monitor, leases, 10, renewing=False) == [None] * 10
+    assert woken == []
+    (silence,) = await _looks(monitor, leases, 1, renewing=False)
+    assert silence is not None, "a coordinator that died beside the former leader is found all the same"
+
+
+@pytest.mark.parametrize(("looks", "stands"), [(2, "list_seconds"), (3, "list_seconds"), (4, "read_seconds")])
+async def test_a_server_that_stood_still_makes_no_coordinator_silent(looks: int, stands: str) -> None:
+    """It refuses nothing, and answers late. The coordinator renews a moment after."""
+    leases = Leases()
+    monitor, woken = _monitor(leases)
+    await _looks(monitor, leases, 2, renewing=True)
+    assert await _looks(monitor, leases, looks, renewing=False) == [None] * looks
+    setattr(leases, stands, 15.0)
+    assert await _looks(monitor, leases, 1, renewing=False) == [None]
+    setattr(leases, stands, 0.0)
+    assert await _looks(monitor, leases, 8, renewing=False) == [None] * 8
+    assert woken == []
+    *_, silence = await _looks(monitor, leases, 4, renewing=False)
+    assert silence is not None
+
+
+async def test_a_namespace_that_cannot_be_listed_hides_no_silence_in_another() -> None:
+    leases = Leases()
+    leases.refused = {"gone"}
+    woken: list[tuple[str, str]] = []
+    monitor = CoordinatorLeaseMonitor(leases, ["gone", "ns"], woken.append, interval=5.0, clock=lambda: leases.now)
+    for look in range(8):
+        with pytest.raises(Unreachable):
+            await monitor.check()
+        leases.now += 5
+        leases.renewed += look < 2
+    assert monitor.silence(("ns", "demo")) is not None
+    assert woken == [("ns", "demo")]
+
+
+async def test_many_namespaces_are_no_outage() -> None:
+    """Each answers at once, and all of them take longer than the time between two checks."""
+    leases = Leases()
+    names = [f"other-{number}" for number in range(20)]
+    monitor = CoordinatorLeaseMonitor(leases, [*names, "ns"], lambda key: None, interval=5.0, clock=lambda: leases.now)
+    leases.list_seconds = 0.5
+    for look in range(6):
+        await monitor.check()
+        leases.now += 5
+        leases.renewed += look < 2
+    assert monitor.silence(("ns", "demo")) is not None
+
+
+async def test_a_renewal_of_before_an_outage_that_shows_late_is_none_of_after_it() -> None:
+    leases = Leases()
+    monitor, woken = _monitor(leases)
+    await _looks(monitor, leases, 2, renewing=True)
+    leases.shown = leases.renewed - 1
+    await _outage(monitor, leases)
+    await _looks(monitor, leases, 1, renewing=False)
+    leases.shown = None
+    assert await _looks(monitor, leases, 8, renewing=False) == [None] * 8
+    assert woken == []
+
+
+async def test_a_job_of_the_same_name_does_not_inherit_the_silence() -> None:
+    leases = Leases()
+    monitor, _ = _monitor(leases)
+    await _looks(monitor, leases, 2, renewing=True)
+    *_, silence = await _looks(monitor, leases, 6, renewing=False)
+    assert silence is not None
+    monitor.forget(("ns", "demo"))
+    assert monitor.silence(("ns", "demo")) is None
+
+
 async def test_looks_that_fail_now_and_then_hide_no_silence() -> None:
     leases = Leases()
     monitor, _ = _monitor(leases)
+    await _looks(monitor, leases, 2, renewing=True)
     for _ in range(5):
         (silence,) = await _looks(monitor, leases, 1, renewing=False)
         leases.away = True
@@ -677,7 +768,7 @@ def test_the_coordinators_address_outlives_its_pods() -> None:
     ],
 )
 def test_drift(live: Any, wanted: Any, covered: bool) -> None:
-    assert _covers(live, wanted) is covered
+    assert covers(live, wanted) is covered
 
 
 # --- command line -----------------------------------------------------------------------------------------------------

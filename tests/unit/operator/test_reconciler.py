@@ -9,10 +9,10 @@ import pytest
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.leader_election import LeadershipLost
 from rljob_operator import reconciler
-from rljob_operator.applier import RequeueAfter
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.status.invalid_spec import INTERNAL_ERROR, plan_failed
 from rljob_operator.reconciler import unexpected_failure
+from rljob_operator.writers.calls import RequeueAfter
 from tests.support.operator.harness import NOW, Server, condition, manifest
 
 WHY = ConditionReason(INTERNAL_ERROR, "The operator failed to reconcile this job: TypeError: no. It is tried again.")

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from rljob_operator.policies.status.seal import ANNOTATION, digest, foreign, operator_part
 from rljob_operator.seals import TOLD_SECONDS, Forgery, SealBroken, Seals
+from tests.support.examples import examples
 from tests.support.operator.roles import UID, Json, Roles
 
 
@@ -199,4 +200,4 @@ class Histories(RuleBasedStateMachine):
 
 
 TestHistories = Histories.TestCase
-TestHistories.settings = settings(max_examples=150, stateful_step_count=20, deadline=None)
+TestHistories.settings = settings(max_examples=examples(150), stateful_step_count=20, deadline=None)

@@ -20,10 +20,12 @@ from rljob_api.status import Role
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import AVOIDS, Node, Observed, Pod
 from rljob_operator.policies.lifecycle.admission import admit
-from rljob_operator.policies.plan import Plan, plan
+from rljob_operator.policies.phases.steps import Plan
+from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.manifests import render_pod, shape
 from rljob_operator.policies.status.seal import ANNOTATION, digest, operator_part
 from rljob_operator.seals import Seals
+from tests.support.examples import examples
 from tests.support.operator.harness import NOW, manifest
 from tests.support.operator.roles import Roles
 from tests.support.operator.status_schema import schema, values
@@ -31,7 +33,7 @@ from tests.support.operator.status_schema import schema, values
 Json = dict[str, Any]
 CONFIG = Config(runtime_image="example/runtime:1")
 BUDGET = settings(
-    max_examples=250,
+    max_examples=examples(250),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )

@@ -13,6 +13,7 @@ from rljob_runtime.perf_model.hardware import H800
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import QWEN2_5_32B
 from rljob_runtime.perf_model.roofline import memory, roofline
+from tests.support.examples import examples
 from tests.support.stepwise_engine import StepwiseEngine
 
 LAW = LatencyModel(((1.0, 1.0), (3.0, 1.5)), 0.0, 2.0, 0.0, 0.0)
@@ -70,7 +71,7 @@ def play(law, script, looks=()):
 
 
 @given(laws, scripts())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_the_event_model_is_the_stepwise_engine(law, script):
     capacity, most, watermark, operations = script
     naive = StepwiseEngine(law, capacity, most, watermark, list(operations)).run()
@@ -88,7 +89,7 @@ def test_the_event_model_is_the_stepwise_engine(law, script):
 
 
 @given(laws, scripts(), st.sets(st.integers(0, 300).map(lambda n: n * math.sqrt(2) / 5), max_size=8))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_looking_changes_nothing(law, script, looks):
     *unseen, load = play(law, script)
     *seen, looked = play(law, script, looks)

@@ -6,7 +6,7 @@ REPLICA = "tests/unit/rollout/test_replica.py"
 
 MUTANTS = (
     Mutant(
-        name="a replica obeys a former coordinator",
+        name="a replica follows a former coordinator",
         target="rljob_runtime.protocols.fencing:check_term",
         before="term < seen",
         after="False",

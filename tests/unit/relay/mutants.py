@@ -44,7 +44,7 @@ MUTANTS = (
         tests=(STRANGERS,),
     ),
     Mutant(
-        name="one host takes every seat",
+        name="one host takes every slot",
         target="rljob_runtime.relay.receiver:MAX_CALLERS",
         before="16, 4",
         after="16, 16",
@@ -78,7 +78,7 @@ MUTANTS = (
         tests=("tests/unit/relay/test_chain.py::test_a_new_chain_ends_the_connection_of_a_former_predecessor",),
     ),
     Mutant(
-        name="a relay that accepts nobody is alive",
+        name="a relay that accepts no connection is alive",
         target="rljob_runtime.relay.relay:Relay._check_term",
         before="self._receiver.check()",
         after="pass",

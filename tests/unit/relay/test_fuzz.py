@@ -25,9 +25,10 @@ from rljob_runtime.relay.segment import SegmentWriter
 from rljob_runtime.relay.sender import _indices
 from rljob_runtime.relay.slot import SlotFile
 from rljob_runtime.relay.version_store import VersionStore
+from tests.support.examples import examples
 from tests.support.relay import FIRST, KEY, sealed
 
-BUDGET = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BUDGET = settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LONGEST = 1 << 20
 """No reader of a few kilobytes may take more than this."""
 
@@ -212,7 +213,7 @@ chunks = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(offers | chunks | frames | st.just(frame(b'{"type":"ping"}')), max_size=8).map(b"".join))
 def test_no_neighbour_causes_an_unexpected_error_in_a_relay(said: bytes) -> None:
     with store() as found:

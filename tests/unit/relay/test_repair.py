@@ -25,6 +25,7 @@ from rljob_runtime.relay.relay import Relay
 from rljob_runtime.relay.segment import SHARED_MEMORY, Segment
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.subprocess import RelayCommand, RelayProcess
+from tests.support.examples import examples
 from tests.support.relay import KEY, SETTINGS, Predecessor, assert_whole, eventually, join_all, sealed, whole
 
 CHUNKS = 10
@@ -39,7 +40,7 @@ def some_relays(count: int) -> Iterator[list[Relay]]:
         yield [stack.enter_context(Relay(config)) for config in configs]
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(length=st.integers(2, 4), place=st.integers(0, 3), moment=st.integers(0, CHUNKS), settled=st.booleans())
 def test_after_any_death_the_rest_receive_each_chunk_once(length, place, moment, settled):
     """`moment`: chunks that the trainer has sent by then; `settled`: whether all of them have arrived everywhere."""

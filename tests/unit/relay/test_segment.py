@@ -29,6 +29,7 @@ from rljob_runtime.relay.segment import (
     sweep,
 )
 from rljob_runtime.relay.slot import SegmentFull
+from tests.support.examples import examples
 from tests.support.relay import assert_whole, commit, content, fill, sealed
 
 FORK = multiprocessing.get_context("fork")
@@ -376,7 +377,7 @@ class Store(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
 
-Store.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
+Store.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25)
 TestStore = Store.TestCase
 
 

@@ -79,7 +79,7 @@ async def test_a_chain_of_processes_is_bit_equal_and_ends_cleanly(memory, proces
     assert not (memory / "trainer").exists()
 
 
-@pytest.mark.parametrize("sent", [0, 5])
+@pytest.mark.parametrize("sent", [*slow(0), 5])
 async def test_after_a_relay_killed_in_mid_broadcast_the_rest_get_what_they_lack(processes, sent):
     first, second, third = relays = [processes(f"rollout-{i}", options=PATIENT) for i in range(3)]
     join_all(relays)

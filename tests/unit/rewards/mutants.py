@@ -157,11 +157,4 @@ MUTANTS = (
         after="None",
         tests=("tests/unit/rewards/test_signatures.py",),
     ),
-    Mutant(
-        name="the traceback of a reward is printed for each response",
-        target="rljob_runtime.rewards.user_traceback:Tracebacks.print_once",
-        before="self._printed.add(place)",
-        after="pass",
-        tests=("tests/unit/rewards/test_user_traceback.py",),
-    ),
 )

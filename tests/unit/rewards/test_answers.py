@@ -19,6 +19,7 @@ from rljob_runtime.rewards.answers.arithmetic import NoArithmetic, TooLarge, eva
 from rljob_runtime.rewards.answers.final import final_answer
 from rljob_runtime.rewards.references import reference_problem
 from rljob_runtime.rewards.rules import CodeRule, Rule
+from tests.support.examples import examples
 
 GSM8K = "Ann had 7 + 5 = <<7+5=12>>12 nuts and ate 4.\nShe has 12 - 4 = <<12-4=8>>8.\n#### 8"
 
@@ -241,7 +242,7 @@ NOTATIONS: dict[str, Callable[[Fraction], str]] = {
 VALUES = st.builds(lambda digits, places: Fraction(digits, 10**places), st.integers(-(10**7), 10**7), st.integers(0, 6))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(value=VALUES, other=VALUES, one=st.sampled_from(sorted(NOTATIONS)), two=st.sampled_from(sorted(NOTATIONS)))
 def test_a_number_is_itself_in_every_notation_and_no_other(
     value: Fraction, other: Fraction, one: str, two: str
@@ -258,7 +259,7 @@ def test_a_number_is_itself_in_every_notation_and_no_other(
 PROSE = ["decimal", "grouped", "scientific", "minus", "wide", "JSON"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(value=VALUES, other=VALUES, one=st.sampled_from(PROSE), two=st.sampled_from(PROSE))
 def test_the_last_number_of_a_text_in_every_notation(value: Fraction, other: Fraction, one: str, two: str) -> None:
     prompt = Prompt(0, "", (), f"Worked out: 3 + 4.\n#### {NOTATIONS[one](value)}")
@@ -340,7 +341,7 @@ def test_what_a_reward_needs_of_a_record_is_looked_at_before(
 # --- arithmetic -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.text("0123456789.,+-*/^!(){}e \\", max_size=40)
     | st.from_regex(r"(\d{1,9}[\^!*/+-]{0,2}\{?){1,12}", fullmatch=True)

@@ -26,6 +26,7 @@ from rljob_runtime.rewards.rules import InvalidReward
 from rljob_runtime.sandbox.program import End, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
+from tests.support.rows import slow
 
 ADD = [{"stdin": "1 2\n", "stdout": "3\n"}, {"stdin": "5 -5\n", "stdout": "0\n"}]
 
@@ -72,7 +73,9 @@ def test_one_pass_finds_what_the_pattern_finds(pieces: list[str]) -> None:
     assert extract_program(response) == (blocks[-1] if blocks else None)
 
 
-@pytest.mark.parametrize("piece", ["```python\n", "```\n", "```py\nx = 1\n", "`", "```", " \n", "```\n```python\n"])
+@pytest.mark.parametrize(
+    "piece", ["```python\n", "`", "```", "```\n```python\n", *slow("```\n", "```py\nx = 1\n", " \n")]
+)
 def test_no_text_costs_more_than_its_length(piece: str) -> None:
     """A pattern needed 15 s for 3,000 of the first kind, and grew with their square: 1,000 times as much, not 32."""
 

@@ -13,6 +13,7 @@ from rljob_runtime.data.records import local_path
 from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.rewards import CannotSandbox, RewardPool, Rule, builtin, function_scorer
 from rljob_runtime.rewards.rules import confined
+from tests.support.rows import slow
 
 SHIPPED = local_path("package://rljob/addition-programs.jsonl")
 ATTEMPTS = {
@@ -83,7 +84,7 @@ POISONS = {
 """What a text may try to do to the values of others. Each is evaluated: it is worth something itself."""
 
 
-@pytest.mark.parametrize("poison", POISONS)
+@pytest.mark.parametrize("poison", [*slow(*list(POISONS)[:-1]), *list(POISONS)[-1:]])
 async def test_a_text_changes_the_value_of_no_other(poison: str) -> None:
     """Wrong, wrong, right, wrong: as if it had never been there."""
     async with RewardPool([Rule("gym", "rljob_runtime.rewards.builtin:reasoning_gym")], workers=1) as pool:

@@ -16,17 +16,19 @@ from aiohttp.test_utils import TestServer
 from rljob_api.rewards import CodeReward, JudgeReward
 from rljob_api.spec_training import DataSpec
 from rljob_runtime.coordinator.inputs import ObservedPrompts
-from rljob_runtime.data import DataError, Prompt, PromptSet
+from rljob_runtime.data import DataError, JobPrompts, Prompt, PromptSet
 from rljob_runtime.data.prompts import open_source
 from rljob_runtime.models.toy import toy_tokenizer
 from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.protocols.trajectory import Cursor
 from rljob_runtime.rewards import CodeRule, JudgeRule, RewardPool, Rule, pool
 from rljob_runtime.sandbox.program import End, Program, Run
+from tests.support.rows import slow
 
 LONGEST_TURN = 0.5
 """Seconds of processor time: a Lease lasts 15 s and is renewed by the same loop."""
-TEXTS = 24
+TEXTS, FEW = 24, 6
+"""In `make test-all`, and of those the first, in `make test`."""
 LENGTH = 300_000
 PIECES = [
     *(
@@ -109,9 +111,10 @@ class Printing:
         return Run(End.EXITED, 0, self._text[: program.output_bytes], "", 0.1, 0.1)
 
 
-async def test_no_text_holds_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [FEW, *slow(TEXTS)])
+async def test_no_text_holds_the_loop(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     chance = random.Random(26)
-    texts = [worst_text(chance) for _ in range(TEXTS)]
+    texts = [worst_text(chance) for _ in range(number)]
     printed, said = Printing(""), ""
     monkeypatch.setattr(pool, "Sandbox", lambda processes: printed)
 
@@ -152,7 +155,7 @@ async def test_no_text_holds_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
         ):
             scorers = [functions, code, completed, judges]
             assert await longest_turn(work) <= LONGEST_TURN
-    assert len(scored) == TEXTS * len(scorers)
+    assert len(scored) == number * len(scorers)
     assert any(scored), "some of them are worth something"
     assert None in scored, "some replies of the judge are none"
 
@@ -162,7 +165,8 @@ async def test_no_response_holds_the_loop_while_it_becomes_text(tmp_path: Path) 
     path.write_text('{"prompt": "1 + 1 = ", "answer": "2"}\n')
     data = DataSpec.model_validate({"prompts": {"file": {"path": str(path)}}, "chat_template": False})
     tokenizer = toy_tokenizer()
-    prompts = ObservedPrompts(PromptSet(open_source(data.prompts, data.seed, tmp_path), data, tokenizer), DataError)
+    training = PromptSet(open_source(data.prompts, data.seed, tmp_path), data, tokenizer)
+    prompts = ObservedPrompts(JobPrompts(training, {}, {}), DataError)
     chance = random.Random(26)
     responses = [tuple(chance.choices(range(len(tokenizer)), k=100_000)) for _ in range(4)]
     responses += [(token,) * 100_000 for token in range(0, len(tokenizer), 7)]
@@ -175,21 +179,26 @@ async def test_no_response_holds_the_loop_while_it_becomes_text(tmp_path: Path) 
     assert len(found) == len(responses)
 
 
-async def test_drawing_prompts_that_take_long_to_make_gives_others_their_turns() -> None:
+@pytest.mark.parametrize("each", [100, 1], ids=["one draw", "many draws"])
+async def test_drawing_prompts_that_take_long_to_make_gives_others_their_turns(each: int) -> None:
     class Slow:
         """Makes a prompt in 10 ms of processor time."""
 
         stop_token_ids: tuple[int, ...] = ()
         skipped = 0
 
-        def draw(self, cursor: Cursor, count: int) -> tuple[tuple[int, ...], Cursor]:
+        def draw(self, cursor: Cursor, count: int, source: str) -> tuple[tuple[int, ...], Cursor]:
             until = time.process_time() + 0.01 * count
             while time.process_time() < until:
                 pass
             return tuple(range(cursor.position, cursor.position + count)), Cursor(0, cursor.position + count)
 
     async def work() -> None:
-        keys, cursor = await ObservedPrompts(Slow(), DataError).take(Cursor(), 100)  # type: ignore[arg-type]
-        assert (keys, cursor) == (tuple(range(100)), Cursor(0, 100))
+        prompts = ObservedPrompts(Slow(), DataError)  # type: ignore[arg-type]
+        cursor, drawn = Cursor(), []
+        while len(drawn) < 100:
+            keys, cursor = await prompts.take(cursor, each)
+            drawn += keys
+        assert (drawn, cursor) == ([*range(100)], Cursor(0, 100))
 
     assert await longest_turn(work) <= LONGEST_TURN

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rljob_api.rewards import Reward, RewardKind
-from rljob_api.spec import RLJobSpec
+from rljob_api.spec import DataSpec, RLJobSpec
 from rljob_runtime.coordinator.inputs import LazyRewards
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.protocols import RewardFailed, RewardsUnavailable
@@ -127,7 +127,7 @@ async def test_a_busy_machine_makes_no_rule_late(monkeypatch: pytest.MonkeyPatch
 
 async def test_a_worker_that_does_not_come_up_may_come_up_later(monkeypatch: pytest.MonkeyPatch) -> None:
     rewards = [Reward(name="own", kind=RewardKind.PYTHON, function="reward_functions:length")]
-    spec = RLJobSpec.model_construct(rewards=rewards)
+    spec = RLJobSpec.model_construct(rewards=rewards, data=DataSpec.model_construct(sources=None), evaluation=())
     lazy = LazyRewards(spec)
     async with AsyncExitStack() as closing:
         for command, why in {
@@ -179,8 +179,8 @@ async def test_leaving_the_pool_ends_its_processes() -> None:
     [
         (Rule("r", "no_such_module:f"), "module 'no_such_module' cannot be imported"),
         (rule("absent"), "has no function 'absent'"),
-        (rule("number"), "has no function 'number'"),
-        (rule("needs_three"), "missing a required argument: 'extra'"),
+        pytest.param(rule("number"), "has no function 'number'", marks=pytest.mark.slow),
+        pytest.param(rule("needs_three"), "missing a required argument: 'extra'", marks=pytest.mark.slow),
         (rule("length", config={"colour": "red"}), "unexpected keyword argument 'colour'"),
     ],
 )

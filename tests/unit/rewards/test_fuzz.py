@@ -20,8 +20,9 @@ from rljob_runtime.rewards.code_test_cases import Call, StandardStreams
 from rljob_runtime.rewards.judge_scorer import _content, _Unanswered, parse_score
 from rljob_runtime.rewards.rules import fill_template
 from rljob_runtime.sandbox.program import End, Run
+from tests.support.examples import examples
 
-BUDGET = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+BUDGET = settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LONGEST_SECONDS = 0.5
 """Of the processor, for all that is done with one text of some kilobytes."""
 MARKS = [

@@ -162,7 +162,9 @@ async def test_a_failure_there_has_its_reason_here(container: Container) -> None
     ("bad", "message"),
     [
         (Rule("r", "no_such_module:f"), "module 'no_such_module' cannot be imported"),
-        (Rule("r", "reward_functions:needs_three"), "missing a required argument: 'extra'"),
+        pytest.param(
+            Rule("r", "reward_functions:needs_three"), "missing a required argument: 'extra'", marks=pytest.mark.slow
+        ),
     ],
 )
 async def test_a_rule_that_cannot_be_loaded_there_is_named(container: Container, bad: Rule, message: str) -> None:

@@ -5,6 +5,7 @@ from hack.mutants import Mutant
 REPACK = "tests/integration/coordinator/test_repack.py"
 ENGINE_CACHE = "tests/unit/rollout/test_engine_cache.py"
 ENGINE_THREAD = "tests/unit/rollout/test_engine_thread.py"
+STOPS = "tests/unit/rollout/test_stop_strings.py"
 REPLICA = "tests/unit/rollout/test_replica.py"
 
 MUTANTS = (
@@ -35,11 +36,54 @@ MUTANTS = (
         tests=(f"{REPACK}::test_the_source_is_released_and_goes_on_with_new_weights_and_prompts[Reference]",),
     ),
     Mutant(
-        name="three layouts are kept",
+        name="a stop string is sought in the new tokens only",
+        target="rljob_runtime.rollout.stop_strings:StopStrings.start",
+        before="_Watch(strings, self._pieces, prefix)",
+        after="_Watch(strings, self._pieces, ())",
+        tests=(f"{STOPS}::test_the_last_token_is_the_one_that_completes_a_string",),
+    ),
+    Mutant(
+        name="a stop string is sought in too few tokens",
+        target="rljob_runtime.rollout.stop_strings:_Watch.__init__",
+        before="maxlen=longest + MARGIN",
+        after="maxlen=2",
+        tests=(f"{STOPS}::test_the_last_token_is_the_one_that_completes_a_string",),
+    ),
+    Mutant(
+        name="special tokens fill the window of a stop string",
+        target="rljob_runtime.rollout.stop_strings:_Watch.completed_by",
+        before="not piece",
+        after="False",
+        tests=(f"{STOPS}::test_special_tokens_take_no_place_in_the_window",),
+    ),
+    Mutant(
+        name="tokens after a stop string are kept",
+        target="rljob_runtime.rollout.stop_strings:StopStrings._cut",
+        before="output.token_ids[:count], output.logprobs[:count]",
+        after="output.token_ids, output.logprobs",
+        tests=(f"{STOPS}::test_the_last_token_is_the_one_that_completes_a_string",),
+    ),
+    Mutant(
+        name="an engine continues after a stop string",
+        target="rljob_runtime.rollout.replica:RolloutReplica._changed",
+        before="engine.abort(ended)",
+        after="pass",
+        tests=(f"{REPLICA}::test_a_response_ends_with_the_token_that_completes_a_stop_string[Reference]",),
+    ),
+    Mutant(
+        name="an engine is kept for two layouts only",
         target="rljob_runtime.rollout.engine_cache:EngineCache._build",
-        before="len(self._kept) >= KEPT",
-        after="len(self._kept) > KEPT",
-        tests=(f"{ENGINE_CACHE}::test_at_most_two_engines_are_kept_and_the_least_recently_used_goes",),
+        before="engine = self._make(tensor_parallel)",
+        after="[self._discard(self._kept.pop(next(iter(self._kept)))) for _ in list(self._kept)[1:]]; "
+        "engine = self._make(tensor_parallel)",
+        tests=(f"{ENGINE_CACHE}::test_a_job_of_four_sizes_rebuilds_nothing",),
+    ),
+    Mutant(
+        name="the engine that a failed switch returns to is discarded",
+        target="rljob_runtime.rollout.engine_cache:EngineCache._build",
+        before="len(self._kept) < 2",
+        after="not self._kept",
+        tests=(f"{ENGINE_CACHE}::test_memory_for_one_engine_only_is_refused_and_the_last_one_stays",),
     ),
     Mutant(
         name="who waits for an engine that failed hears nothing",
@@ -49,7 +93,7 @@ MUTANTS = (
         tests=(f"{ENGINE_THREAD}::test_everybody_hears_of_an_engine_whose_step_failed",),
     ),
     Mutant(
-        name="nobody looks after an engine that failed",
+        name="an engine that failed is not looked after",
         target="rljob_runtime.rollout.engine_thread:EngineThread._end",
         before="self._on_end()",
         after="pass",
@@ -77,7 +121,7 @@ MUTANTS = (
         tests=(f"{REPLICA}::test_a_load_takes_the_newer_version_that_is_there_by_now",),
     ),
     Mutant(
-        name="a change of layout starts the replica anew",
+        name="a change of layout starts the replica again",
         target="rljob_runtime.rollout.replica:RolloutReplica._release_accelerators",
         before="self._cache.sleep()",
         after="self._cache.sleep(); self._outbox._boot = uuid.uuid4().hex",

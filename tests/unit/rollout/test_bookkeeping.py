@@ -13,7 +13,7 @@ from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling
 from rljob_runtime.rollout.attempts import AttemptTracker, engine_id
 from rljob_runtime.rollout.engines.base import EngineRequest, StepOutput, seed_of
 from rljob_runtime.rollout.engines.reference.kv_blocks import BlockPool
-from rljob_runtime.rollout.engines.reference.sampling import sample, uniforms
+from rljob_runtime.rollout.engines.reference.sampling import kept_tokens, sample, uniforms
 from rljob_runtime.rollout.outbox import Outbox
 
 KEYS = [TrajectoryKey(PromptKey(0, i), 0) for i in range(3)]
@@ -199,20 +199,69 @@ def test_uniforms_are_uniform_and_independent_of_their_neighbours() -> None:
     assert len(set(by_seed) | set(by_position)) == 40_000 - 1  # (seed 5, position 0) is in both.
 
 
+def drawing(temperature: float, **changes: float) -> EngineRequest:
+    return EngineRequest("a", (1,), 1, temperature=temperature, **changes)  # type: ignore[arg-type]
+
+
 @given(st.integers(0, 2**63 - 1), st.integers(0, 1000))
 def test_a_draw_depends_on_its_seed_and_position_only(seed: int, position: int) -> None:
     logits = torch.linspace(-3, 3, 40).repeat(3, 1)
-    tokens, logprobs = sample(logits, [1.0, 0.0, 0.5], [1, 2, seed], [9, 9, position])
-    alone = sample(logits[:1], [0.5], [seed], [position])
+    tokens, logprobs = sample(logits, [drawing(1.0), drawing(0.0), drawing(0.5)], [1, 2, seed], [9, 9, position])
+    alone = sample(logits[:1], [drawing(0.5)], [seed], [position])
     assert ([tokens[2]], [logprobs[2]]) == alone
 
 
 def test_impossible_tokens_are_never_drawn() -> None:
     logits = torch.full((500, 64), -torch.inf)
     logits[:, 17] = 0.0
-    tokens, logprobs = sample(logits, [1.0] * 500, list(range(500)), [0] * 500)
+    tokens, logprobs = sample(logits, [drawing(1.0)] * 500, list(range(500)), [0] * 500)
     assert set(tokens) == {17}
     assert set(logprobs) == {0.0}
+
+
+KEPT = (
+    ({}, [0, 1, 2, 3]),
+    ({"top_k": 2}, [1, 3]),
+    ({"top_k": 9}, [0, 1, 2, 3]),
+    ({"top_p": 0.4}, [1]),
+    ({"top_p": 0.41}, [1, 3]),
+    ({"top_p": 1e-9}, [1]),
+    ({"min_p": 0.5}, [1, 3, 2]),
+    ({"min_p": 0.51}, [1, 3]),
+    ({"min_p": 1.0}, [1]),
+    # Of what min p and top k leave, 0.4 and 0.3, the first has 4/7.
+    ({"top_k": 2, "top_p": 0.57}, [1]),
+    ({"top_k": 2, "top_p": 0.58}, [1, 3]),
+    ({"min_p": 0.6, "top_p": 0.57}, [1]),
+)
+
+
+@pytest.mark.parametrize(("choice", "left"), KEPT, ids=str)
+def test_top_k_top_p_and_min_p_leave_the_most_probable_tokens(choice: dict[str, float], left: list[int]) -> None:
+    settings = {"top_k": 0, "top_p": 1.0, "min_p": 0.0} | choice
+    kept = kept_tokens(torch.tensor([0.1, 0.4, 0.2, 0.3], dtype=torch.float64), **settings)  # type: ignore[arg-type]
+    assert kept.nonzero().flatten().tolist() == sorted(left)
+
+
+@given(
+    st.lists(st.floats(-20, 20), min_size=1, max_size=30),
+    st.integers(0, 40),
+    st.floats(0.01, 1),
+    st.floats(0, 1),
+    st.integers(0, 2**40),
+)
+def test_a_draw_is_a_token_that_is_left_with_its_probability_among_all(
+    logits: list[float], top_k: int, top_p: float, min_p: float, seed: int
+) -> None:
+    asked = drawing(0.7, top_k=top_k, top_p=top_p, min_p=min_p)
+    (token,), (logprob,) = sample(torch.tensor([logits]), [asked], [seed], [0])
+    everything = (torch.tensor(logits) / 0.7).log_softmax(-1)
+    probabilities = everything.double().exp()
+    above = probabilities > probabilities[token]
+    assert logprob == pytest.approx(float(everything[token]), abs=1e-5)
+    assert probabilities[token] >= min_p * probabilities.max() * (1 - 1e-6)
+    assert not top_k or int(above.sum()) < top_k
+    assert float(probabilities[above].sum()) <= top_p + 1e-6
 
 
 def test_seeds_fit_the_engines_and_their_absence_is_random() -> None:

@@ -21,7 +21,7 @@ from transformers import LlamaForCausalLM
 
 from rljob_runtime.protocols import EngineStats, GenerateRequest, Refused, WrongVersion
 from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.rollout.engine_cache import KEPT, EngineCache
+from rljob_runtime.rollout.engine_cache import EngineCache, is_short_of_memory
 from rljob_runtime.rollout.engines.base import Engine, EngineRequest, EngineSettings, StepOutput
 from rljob_runtime.rollout.engines.factory import make_engine
 from rljob_runtime.rollout.engines.multi_process import PEERS, MultiProcessEngine, RankMismatch
@@ -81,9 +81,13 @@ class Workshop:
     def __init__(self) -> None:
         self.built: list[tuple[int, FakeEngine]] = []
         self.refused: set[int] = set()
+        self.room: int | None = None
+        """Engines that find memory; None for any number."""
 
     def __call__(self, size: int, devices: object = ()) -> FakeEngine:
         if size in self.refused:
+            raise ValueError(f"no engine of {size}")
+        if self.room is not None and len(self.open) >= self.room:
             raise MemoryError(f"no room for {size}")
         self.built.append((size, FakeEngine()))
         return self.built[-1][1]
@@ -93,10 +97,13 @@ class Workshop:
         return [size for size, engine in self.built if not engine.closed]
 
 
-@given(st.lists(st.sampled_from([1, 2, 4, None]), max_size=12))
-def test_at_most_two_engines_are_kept_and_the_least_recently_used_goes(sizes: list[int | None]) -> None:
+@given(st.lists(st.sampled_from([1, 2, 4, 8, None]), max_size=16), st.sampled_from([2, 3, None]))
+def test_every_engine_that_has_room_is_kept_and_the_least_recently_used_goes(
+    sizes: list[int | None], places: int | None
+) -> None:
     """None: no engine is in use. In any order: one engine is awake, without weights at first, and totals only grow."""
     workshop = Workshop()
+    workshop.room = places
     cache = EngineCache(workshop)
     expected: list[int] = []
     total = 0
@@ -110,7 +117,7 @@ def test_at_most_two_engines_are_kept_and_the_least_recently_used_goes(sizes: li
             if size != before:
                 assert cache.weight_version is None
             cache.load(7)
-            expected = [*(other for other in expected if other != size), size][-KEPT:]
+            expected = [*(other for other in expected if other != size), size][-(places or 4) :]
         assert sorted(workshop.open) == sorted(expected)
         awake = [made for made, engine in workshop.built if not engine.closed and not engine.asleep]
         assert awake == ([] if cache.tensor_parallel is None else [cache.tensor_parallel])
@@ -130,12 +137,48 @@ def test_an_engine_that_does_not_start_leaves_the_one_before_to_go_back_to() -> 
     cache.switch(1)
     cache.switch(2)
     workshop.refused.add(4)
-    with pytest.raises(MemoryError, match="no room for 4"):
+    with pytest.raises(ValueError, match="no engine of 4"):
         cache.switch(4)
     assert cache.tensor_parallel is None
     cache.switch(2)
     assert [size for size, _ in workshop.built] == [1, 2]
     assert cache.stats().layout_switches_total == 3
+
+
+def test_a_job_of_four_sizes_rebuilds_nothing() -> None:
+    workshop = Workshop()
+    cache = EngineCache(workshop)
+    for size in (1, 4, 8, 2, 1, 8, 4, 2, 1):
+        cache.switch(size)
+    assert [size for size, _ in workshop.built] == [1, 4, 8, 2]
+    assert (cache.stats().layouts_built_total, cache.stats().layout_switches_total) == (4, 9)
+
+
+def test_memory_for_one_engine_only_is_refused_and_the_last_one_stays() -> None:
+    workshop = Workshop()
+    cache = EngineCache(workshop)
+    for size in (1, 4, 2):
+        cache.switch(size)
+    workshop.room = 1
+    with pytest.raises(MemoryError, match="no room for 8"):
+        cache.switch(8)
+    assert workshop.open == [2]
+    cache.switch(2)
+    assert [size for size, _ in workshop.built] == [1, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (ValueError("Free memory on device (3.1/80.0 GiB) on startup is less than desired"), True),
+        (ValueError("the heads do not split"), False),
+        (RuntimeError("rank 1 of 2 has ended"), False),
+    ],
+)
+def test_which_errors_mean_that_memory_is_short(error: Exception, short: bool) -> None:
+    assert is_short_of_memory(error) is short
 
 
 def test_an_engine_that_does_not_wake_is_closed_and_built_again() -> None:
@@ -186,7 +229,7 @@ async def test_a_layout_without_an_engine_is_refused_with_the_cause() -> None:
     workshop.refused.add(2)
     replica = RolloutReplica("r0", workshop, frozenset())
     await replica.switch_layout(1, 1)
-    with pytest.raises(Refused, match="r0: no engine of tensor parallel size 2: no room for 2"):
+    with pytest.raises(Refused, match="r0: no engine of tensor parallel size 2: no engine of 2"):
         await replica.switch_layout(1, 2)
     await replica.switch_layout(1, 1)
     await replica.load(1, 1)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent import futures
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from transformers import LlamaForCausalLM
@@ -35,6 +36,13 @@ def ask(prompt: int, version: int, attempt: int = 1, tokens: int = 20, **samplin
         sampling=Sampling(max_tokens=tokens, **settings),  # type: ignore[arg-type]
         weight_version=version,
     )
+
+
+class Letters:
+    """A text with a letter for each token."""
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return "".join(chr(ord("Ā") + token) for token in token_ids)
 
 
 @dataclass
@@ -75,7 +83,9 @@ async def replica(
 ) -> AsyncIterator[RolloutReplica]:
     """A replica with the weights of `model` under the publisher's newest version."""
     publisher.publish(model)
-    replica = RolloutReplica("r0", lambda size, devices: make_engine(kind, settings), frozenset({EOS}))
+    replica = RolloutReplica(
+        "r0", lambda size, devices: make_engine(kind, settings), frozenset({EOS}), open_text=Letters
+    )
     await replica.switch_layout(1, 1)
     await replica.load(1, publisher.version)
     yield replica
@@ -114,6 +124,42 @@ async def test_tokens_logprobs_and_version_of_what_was_asked(
     assert report.weight_version == publisher.version
     assert report.stats.prefix_resets_total == report.stats.weight_loads_total == 3
     assert report.stats.generated_tokens_total == 2 * 8 * 20
+
+
+async def test_a_response_ends_with_the_token_that_completes_a_stop_string(
+    replica: RolloutReplica, publisher: Publisher, model: LlamaForCausalLM
+) -> None:
+    """Also in the middle of its string, on a replica that did not generate the beginning. Others are not touched."""
+    version, reader = publisher.version, Reader(replica)
+    await replica.submit(1, [ask(0, version), ask(1, version)])
+    whole = await reader.until_finished(2)
+    tokens = whole[key(0)]
+    string = Letters().decode(tokens[5:8])
+    end = next(n for n in range(len(tokens) + 1) if string in Letters().decode(tokens[:n]))
+    assert end < len(tokens)
+    await replica.submit(1, [ask(0, version, attempt=2, stop_strings=("?", string)), ask(1, version, attempt=2)])
+    stopped = Reader(replica, cursor=reader.cursor)
+    got = await stopped.until_finished(2)
+    assert got == {key(0): tokens[:end], key(1): whole[key(1)]}
+    mine = [delta for delta in stopped.deltas if delta.key == key(0)]
+    assert mine[-1].finish_reason is FinishReason.STOP
+    logprobs = [p for delta in mine for p in delta.logprobs]
+    assert_trainer_logprobs(model, prompts(16)[0], Generated(got[key(0)], logprobs), 0.0)
+    moved = ask(0, version, attempt=3, stop_strings=(string,))
+    await replica.submit(1, [replace(moved, prefix_token_ids=tuple(tokens[: end - 1]))])
+    rest = Reader(replica, cursor=stopped.cursor)
+    await rest.until_finished(1)
+    assert [(d.offset, d.token_ids, d.finish_reason) for d in rest.deltas] == [
+        (end - 1, (tokens[end - 1],), FinishReason.STOP)
+    ]
+    assert (await replica.poll(1, rest.cursor, 0)).stats.running == 0, "the engine was told"
+
+
+async def test_a_replica_without_a_tokenizer_refuses_stop_strings(small: RolloutReplica, publisher: Publisher) -> None:
+    with pytest.raises(Refused, match="the replica has no tokenizer, so it takes no stop strings"):
+        await small.submit(1, [ask(0, publisher.version, stop_strings=("a",))])
+    await small.submit(1, [ask(0, publisher.version)])
+    assert len((await Reader(small).until_finished(1))[key(0)]) == 20
 
 
 async def test_a_report_holds_the_tokens_of_a_step_and_its_figures_or_neither(
@@ -454,20 +500,25 @@ async def gated() -> AsyncIterator[Gated]:
     await gated.replica.close()
 
 
+@pytest.mark.parametrize("choice", [{}, {"top_k": 2}, {"top_p": 0.3}, {"min_p": 0.5}], ids=str)
 def test_the_replica_generates_what_the_engine_does(
-    settings: EngineSettings, publisher: Publisher, model: LlamaForCausalLM, engines: Callable[..., Engine]
+    choice: dict[str, Any],
+    settings: EngineSettings,
+    publisher: Publisher,
+    model: LlamaForCausalLM,
+    engines: Callable[..., Engine],
 ) -> None:
     """The same request through the replica and straight through an engine."""
     version = publisher.publish(model)
     engine = engines("Reference")
     engine.load(version)
-    direct = run(engine, [EngineRequest("d", prompts(16)[0], 20, temperature=1.0, seed=3)])["d"].tokens
+    direct = run(engine, [EngineRequest("d", prompts(16)[0], 20, temperature=1.0, seed=3, **choice)])["d"].tokens
 
     async def through_replica() -> list[int]:
         replica = RolloutReplica("r0", lambda size, devices: make_engine("Reference", settings), frozenset())
         await replica.switch_layout(1, 1)
         await replica.load(1, version)
-        await replica.submit(1, [ask(0, version, temperature=1.0, seed=3)])
+        await replica.submit(1, [ask(0, version, temperature=1.0, seed=3, **choice)])
         tokens = (await Reader(replica).until_finished(1))[key(0)]
         await replica.close()
         return tokens

@@ -13,9 +13,9 @@ MUTANTS = (
     ),
     Mutant(
         name="an abandoned round keeps its file",
-        target="rljob_runtime.samples.files:SampleFolder.write",
-        before="other > number or other <= number - keep",
-        after="other <= number - keep",
+        target="rljob_runtime.samples.round_files:RoundFiles.write_lines",
+        before="other > number or other < oldest",
+        after="other < oldest",
         tests=("tests/unit/samples/test_files.py::test_old_and_abandoned_rounds_are_deleted",),
     ),
     Mutant(
@@ -26,10 +26,24 @@ MUTANTS = (
         tests=("tests/unit/samples/test_page.py::test_texts_are_data_and_come_back_as_they_were",),
     ),
     Mutant(
+        name="an exported trace has no filter",
+        target="rljob_runtime.samples.lengths:export",
+        before='row["kept"]',
+        after="True",
+        tests=("tests/unit/samples/test_lengths.py::test_what_is_written_is_read_back",),
+    ),
+    Mutant(
         name="a terminal follows a model's control characters",
         target="rljob_runtime.samples.visible:_hidden",
         before='("Cc", "Cf", "Cs", "Co")',
         after='("Cf", "Cs", "Co")',
         tests=("tests/unit/samples/test_visible.py",),
+    ),
+    Mutant(
+        name="samples of rare evaluations are deleted by their rounds",
+        target="rljob_runtime.samples.files:EvaluationSampleFolder.oldest",
+        before="rounds[-keep:][0]",
+        after="rounds[-1] - keep + 1",
+        tests=("tests/unit/coordinator/evaluation/test_samples.py::test_the_newest_files_of_each_evaluation_stay",),
     ),
 )

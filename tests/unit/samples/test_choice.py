@@ -15,6 +15,7 @@ TRAINED, FAILED, FILTERED, ABORTED = (
     SampleOutcome.FILTERED,
     SampleOutcome.ABORTED,
 )
+USED = (TRAINED, SampleOutcome.EVALUATED)
 CANDIDATES = st.lists(
     st.builds(
         Candidate,
@@ -75,12 +76,12 @@ def test_the_order_of_the_round_changes_nothing(found, count, rng: random.Random
 @given(CANDIDATES, st.integers(4, 12))
 def test_best_worst_and_lost_are_among_them(found, count):
     chosen = [found[place] for place in choose(found, count, "s")]
-    rewards = [candidate.reward or 0.0 for candidate in found if candidate.outcome is TRAINED]
+    rewards = [candidate.reward or 0.0 for candidate in found if candidate.outcome in USED]
     if rewards:
-        kept = [candidate.reward or 0.0 for candidate in chosen if candidate.outcome is TRAINED]
+        kept = [candidate.reward or 0.0 for candidate in chosen if candidate.outcome in USED]
         assert (min(kept), max(kept)) == (min(rewards), max(rewards))
-    if any(candidate.outcome is not TRAINED for candidate in found):
-        assert any(candidate.outcome is not TRAINED for candidate in chosen)
+    if any(candidate.outcome not in USED for candidate in found):
+        assert any(candidate.outcome not in USED for candidate in chosen)
 
 
 def test_seeds_choose_others_of_the_middle():

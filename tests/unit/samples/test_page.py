@@ -98,6 +98,27 @@ def test_older_samples_are_left_out_of_a_page_that_is_too_large():
     )
 
 
+EVALUATIONS = [
+    {"name": "sums", "round": number, "responsesPerPrompt": 4, "average": 0.25 + number / 10, "averageError": 0.05}
+    | {"passAt": {"1": {"value": 0.3}, "4": {"value": 0.5, "error": 0.1}}}
+    for number in (0, 2)
+]
+
+
+@pytest.mark.timeout(600)
+def test_a_browser_shows_each_evaluation_as_a_curve_with_error_bars(tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text(page("job", REPORTS, [], evaluations=EVALUATIONS).text, encoding="utf-8")
+    shown = dom(file, tmp_path)
+    begin = shown.index("<figure><figcaption>Evaluation sums</figcaption>")
+    figure = shown[begin : shown.index("</figure>", begin)]
+    assert figure.count("<polyline") == 2
+    assert figure.count('class="error c0"') == 2
+    assert figure.count('class="error c1"') == 2
+    assert ">avg@4<" in figure
+    assert ">pass@4<" in figure
+
+
 @pytest.mark.timeout(600)
 def test_a_browser_shows_curves_histograms_and_samples(tmp_path):
     file = tmp_path / "page.html"

@@ -1,4 +1,4 @@
-"""A terminal shows a model's text and never obeys it."""
+"""A terminal shows a model's text and never executes it."""
 
 import pytest
 from hypothesis import given

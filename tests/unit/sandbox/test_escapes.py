@@ -20,11 +20,12 @@ import pytest
 import rljob_runtime
 from rljob_runtime.sandbox.program import End, Layer, Program, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
+from tests.support.rows import slow
 
 LAYERS = [frozenset(Layer), frozenset({Layer.LANDLOCK}), frozenset({Layer.NAMESPACES})]
 
 
-@pytest.fixture(scope="module", params=LAYERS, ids=lambda layers: "+".join(sorted(layers)))
+@pytest.fixture(scope="module", params=[LAYERS[0], *slow(*LAYERS[1:])], ids=lambda layers: "+".join(sorted(layers)))
 def layers(request: pytest.FixtureRequest) -> frozenset[Layer]:
     """Layers that this machine has, so that one without some of them skips their cases and says so. Layers that are
     there and leak are a failure."""

@@ -9,7 +9,76 @@ NEXT_ROUND = (
     f"{TAIL_BATCHING}::test_a_job_trains_once_on_each_prompt_of_plain_rounds",
 )
 
+EVALUATION = "tests/unit/scheduling/test_evaluation.py"
+
+LOOK_DECISION = "tests/unit/scheduling/test_look_decision.py"
+LAYOUT_SWITCH = "tests/unit/scheduling/test_layout_switch.py"
+ADAPTIVE = "tests/unit/scheduling/test_adaptive_switches.py"
+
 MUTANTS = (
+    Mutant(
+        name="a machine is decided for as if it were alone",
+        target="rljob_runtime.scheduling.adaptive_switches:snapshot_of",
+        before="name not in machine.engines and look.sizes.get(name)",
+        after="False",
+        tests=(f"{ADAPTIVE}::test_a_snapshot_has_the_machine_and_what_runs_elsewhere",),
+    ),
+    Mutant(
+        name="a refused size is decided for again",
+        target="rljob_runtime.scheduling.adaptive_switches:AdaptiveSwitches._decide",
+        before="self._rules.sizes & {machine.tensor_parallel, *machine.sizes}",
+        after="self._rules.sizes",
+        tests=(f"{ADAPTIVE}::test_the_decision_of_a_look",),
+    ),
+    Mutant(
+        name="every prefill after a switch is measured, also of KV that was moved",
+        target="rljob_runtime.scheduling.layout_switch:record_prefill",
+        before="decision.state is State.RECOMPUTE",
+        after="True",
+        tests=(f"{ADAPTIVE}::test_prefill_is_measured_against_its_prediction",),
+    ),
+    Mutant(
+        name="a machine is loaned and switches",
+        target="rljob_runtime.scheduling.look_decision:LookDecision.of",
+        before="not switched",
+        after="True",
+        tests=(f"{LOOK_DECISION}::test_one_look_has_one_winner",),
+    ),
+    Mutant(
+        name="a switch of one machine counts as if it were the last one",
+        target="rljob_runtime.scheduling.look_decision:switches_gain",
+        before="max(before, default=0.0) - max(after, default=0.0)",
+        after="sum(one.gain or 0.0 for one in decisions)",
+        tests=(f"{LOOK_DECISION}::test_one_look_has_one_winner",),
+    ),
+    Mutant(
+        name="a response that waits for its machine is launched elsewhere",
+        target="rljob_runtime.scheduling.round:Round.launch",
+        before="key not in placed",
+        after="placed.get(key) is None",
+        tests=(f"{LAYOUT_SWITCH}::test_placed_responses_go_to_their_replica_or_wait_and_the_others_are_spread",),
+    ),
+    Mutant(
+        name="the last weights are not evaluated",
+        target="rljob_runtime.scheduling.evaluation:is_due",
+        before="step % every_rounds == 0 or step == rounds",
+        after="step % every_rounds == 0",
+        tests=(f"{EVALUATION}::test_steps_that_are_evaluated",),
+    ),
+    Mutant(
+        name="an evaluation takes replicas from a round",
+        target="rljob_runtime.scheduling.evaluation:spare_room",
+        before="urgent or not load.training",
+        after="True",
+        tests=(f"{EVALUATION}::test_room",),
+    ),
+    Mutant(
+        name="the first idle replica takes the whole evaluation",
+        target="rljob_runtime.scheduling.evaluation:spare_room",
+        before="ceil((waiting + running) / len(loads))",
+        after="waiting + running",
+        tests=(f"{EVALUATION}::test_room",),
+    ),
     Mutant(
         name="engines that do not start at once never do",
         target="rljob_runtime.scheduling.layout_refusals:LayoutRefusals.unable",
@@ -38,16 +107,16 @@ MUTANTS = (
         canary=True,
     ),
     Mutant(
-        name="nobody wins the race inside a prompt",
+        name="no response wins the race inside a prompt",
         target="rljob_runtime.scheduling.round:Round._judge",
         before="self._end([key for key in self._keys[prompt] if key not in places], SampleState.LOST)",
         after="pass",
         tests=(ROUND,),
     ),
     Mutant(
-        name="nobody wins the race between prompts",
+        name="no prompt wins the race between prompts",
         target="rljob_runtime.scheduling.round:Round._decide_race",
-        before="len(self._full) >= self.plan.shape.groups",
+        before="race.is_won",
         after="False",
         tests=(ROUND,),
         canary=True,
@@ -55,7 +124,7 @@ MUTANTS = (
     Mutant(
         name="a race lasts until a reward comes",
         target="rljob_runtime.scheduling.round:Round.generated",
-        before="self._decide_race()",
+        before="self._decide_race(key.prompt.source)",
         after="",
         tests=(ROUND,),
     ),
@@ -94,8 +163,8 @@ MUTANTS = (
     ),
     Mutant(
         name="a long round takes what it likes",
-        target="rljob_runtime.scheduling.tail_batching:next_round",
-        before="min(queued, groups)",
+        target="rljob_runtime.scheduling.tail_batching:next_round_of",
+        before="min(waiting[name], count)",
         after="0",
         tests=NEXT_ROUND,
         canary=True,
@@ -103,9 +172,47 @@ MUTANTS = (
     Mutant(
         name="a job ends with long prompts left",
         target="rljob_runtime.scheduling.tail_batching:next_round",
-        before="queued + launched - groups <= (rounds_left - 1) * groups",
-        after="True",
+        before="(rounds_left - 1) * prompts_per_round",
+        after="1 << 30",
         tests=NEXT_ROUND,
+    ),
+    Mutant(
+        name="a source queues more than its share",
+        target="rljob_runtime.scheduling.tail_batching:_further",
+        before="min(room, key=lambda name: Fraction(waiting[name] + more[name] + 1, places[name]))",
+        after="room[0]",
+        tests=(f"{TAIL_BATCHING}::test_the_next_round_of_two_sources",),
+    ),
+    Mutant(
+        name="the source that is most behind comes next",
+        target="rljob_runtime.scheduling.shares:Shares.sequence",
+        before="-(-(taken[source] + 1) * total // weights[source])",
+        after="taken[source] * total - now * weights[source]",
+        tests=("tests/unit/scheduling/test_shares.py",),
+    ),
+    Mutant(
+        name="a source whose groups are all filtered takes every place",
+        target="rljob_runtime.scheduling.shares:Shares.replaces",
+        before="filtered * self.total",
+        after="-1",
+        tests=(
+            "tests/unit/scheduling/test_shares.py",
+            "tests/unit/coordinator/test_sources.py::test_a_source_whose_groups_are_all_filtered_starves_no_other",
+        ),
+    ),
+    Mutant(
+        name="counts of former weights go on",
+        target="rljob_runtime.scheduling.shares:Shares.counts",
+        before="{source.name: source.weight for source in cursor.sources} != self._written",
+        after="not cursor.sources",
+        tests=("tests/unit/scheduling/test_shares.py::test_other_weights_begin_again",),
+    ),
+    Mutant(
+        name="all sources race for the same places",
+        target="rljob_runtime.scheduling.round:_Race.is_won",
+        before="self.groups",
+        after="self.prompts",
+        tests=(f"{ROUND}::test_sources_race_for_their_own_places",),
     ),
     Mutant(
         name="a lost weight version's number is used again",

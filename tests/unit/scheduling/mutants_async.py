@@ -39,7 +39,7 @@ MUTANTS = (
         tests=(f"{ASYNC_GROUPS}::test_a_source_that_ends_first_keeps_its_response",),
     ),
     Mutant(
-        name="a group is stranded while it is generated",
+        name="a group is orphaned while it is generated",
         target="rljob_runtime.scheduling.async_groups:GroupTracker.orphaned",
         before="(key.prompt for key in self._waiting)",
         after="self._groups",
@@ -155,7 +155,7 @@ MUTANTS = (
         tests=(EXPERIENCE_BUFFER,),
     ),
     Mutant(
-        name="tokens are taken from whoever sends them",
+        name="tokens are taken from any sender",
         target="rljob_runtime.scheduling.partial_responses:Partials.accept",
         before="held is None or held.lease != lease",
         after="held is None",

@@ -118,7 +118,7 @@ MUTANTS = (
         tests=(REPACK_GAIN,),
     ),
     Mutant(
-        name="what moves is computed anew for nothing",
+        name="what moves is computed again for nothing",
         target="rljob_runtime.scheduling.repack_gain:Tails._seconds",
         before="(self._spread(held), self._spread(come))",
         after="(self._spread(held) + self._spread(come), [])",

@@ -22,6 +22,7 @@ from rljob_runtime.scheduling.experience_buffer import (
     over_staleness_bound,
     sample,
 )
+from tests.support.examples import examples
 
 KINDS = st.sampled_from(Sampler)
 ROW = [(0, 5, 1.0), (1, 9, 0.0), (2, 5, 3.0), (3, 7, 2.0), (4, 0, 2.0), (5, 1, 0.5)]
@@ -114,7 +115,7 @@ def open_groups(draw) -> tuple[int, int, list[int]]:
 
 
 @given(KINDS, open_groups(), st.lists(st.booleans(), min_size=10, max_size=10), st.integers(0, 9))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_an_update_is_made_exactly_when_it_keeps_all_others_fresh(kind, opened, ended, seed):
     bound, count, groups = opened
     ages = [age for age, has_ended in zip(groups, ended, strict=False) if has_ended]
@@ -134,7 +135,7 @@ def test_an_update_is_made_exactly_when_it_keeps_all_others_fresh(kind, opened, 
 
 
 @given(open_groups(), st.integers(0, 4), st.integers(1, 12))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_as_many_groups_are_begun_as_can_be_taken_in_time(already, weights, capacity):
     bound, count, opened = already
     more = inflight_limit(opened, weights, capacity, count, bound)
@@ -283,7 +284,7 @@ class Loop:
 
 
 @given(KINDS, st.integers(1, 4), st.integers(0, 12), st.none() | st.integers(0, 4), st.integers(0, 10**6))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_no_group_is_lost_or_over_the_staleness_bound(kind, count, more, bound, seed):
     loop = Loop(kind, count, count + more, bound, Random(seed))
     for _ in range(120):

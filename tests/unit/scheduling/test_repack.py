@@ -15,6 +15,7 @@ from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.async_groups import GroupTracker
 from rljob_runtime.scheduling.repack import Merge, RepackRules, ReplicaLoad, has_work, is_due, is_idle, plan_repack
 from rljob_runtime.scheduling.round_plan import Launch
+from tests.support.examples import examples
 
 RULES = RepackRules(kv_cache_threshold=0.9, max_batch=8)
 
@@ -182,7 +183,7 @@ ALL_RULES = st.builds(RepackRules, st.sampled_from([0.5, 0.9, 1.0]), st.integers
 
 
 @given(fleets(), ALL_RULES)
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_what_no_plan_does(loads, rules):
     plan = plan_repack(loads, rules, ALWAYS)
     by_name = {one.name: one for one in loads}
@@ -259,7 +260,7 @@ def best_plan(loads: Sequence[ReplicaLoad], rules: RepackRules) -> int:
 
 
 @given(fleets(size=5, versions=1), ALL_RULES)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_at_least_one_is_released_and_half_where_all_are_alike(loads, rules):
     released, best = len(plan_repack(loads, rules, ALWAYS)), best_plan(loads, rules)
     assert min(1, best) <= released <= best
@@ -292,7 +293,7 @@ def test_what_does_not_pay_stays_and_what_a_receiver_was_given_counts():
 
 
 @given(st.data(), st.integers(2, 5), st.integers(2, 12))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_no_check_gives_a_replica_more_than_it_may_hold(data, replicas, most):
     """Moves take their time: each look finds some of the last one's made, and others not. When all are made, none has
     more than the limits allow, and none was emptied that was being filled."""

@@ -19,7 +19,9 @@ from rljob_runtime.scheduling.round_plan import (
     RoundPlan,
     RoundRules,
     RoundShape,
+    SourceShape,
 )
+from tests.support.examples import examples
 
 A, B, C = PromptKey(0, 1), PromptKey(0, 2), PromptKey(0, 3)
 
@@ -361,7 +363,7 @@ def check_settled(round_: Round) -> None:
         assert exhausted or (settled.groups and REWARD_FAILED in settled.reasons.values())
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 @given(plans(), st.data())
 def test_everything_has_one_outcome_and_a_crash_changes_nothing(plan_, data):
     """Finishes, rewards, failures, losses, late replies and crashes of the coordinator in any order."""
@@ -418,7 +420,7 @@ def test_everything_has_one_outcome_and_a_crash_changes_nothing(plan_, data):
     assert (again.complete, again.missing, again.settle()) == (True, 0, round_.settle())
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(plans(), st.data())
 def test_when_rewards_come_decides_nothing(plan_, data):
     """The same responses end in the same order, with the same rewards: the same are trained on."""
@@ -440,3 +442,46 @@ def test_when_rewards_come_decides_nothing(plan_, data):
 
     late = st.lists(st.integers(0, len(order)), min_size=len(order), max_size=len(order))
     assert play(data.draw(late)) == play([0] * len(order))
+
+
+# --- several sources ---
+
+
+def mixed(shape: tuple[int, int, int, int], sources: tuple[SourceShape, ...], rules: RoundRules | None = None) -> Round:
+    prompts = [PromptKey(0, index, one.name) for one in sources for index in range(one.prompts)]
+    return Round(RoundPlan(1, 7, RoundShape(RoundKind.SHORT, *shape, sources), tuple(prompts), rules or RoundRules()))
+
+
+def finish(round_: Round, prompt: PromptKey, rewards: list[float]) -> None:
+    for key, reward in zip(round_.plan.responses_of(prompt), rewards, strict=True):
+        lease = round_.lease(key)
+        assert lease is not None, f"{key} does not run"
+        assert round_.generated(key, lease)
+        assert round_.scored(key, lease.attempt, reward)
+
+
+def test_sources_race_for_their_own_places() -> None:
+    sources = (SourceShape("words", 3, 2), SourceShape("sums", 2, 1))
+    round_ = mixed((5, 2, 3, 2), sources)
+    round_.launch(["x"])
+    finish(round_, PromptKey(0, 1, "sums"), [0, 1])
+    assert round_.state(TrajectoryKey(PromptKey(0, 0, "sums"), 0)) is SampleState.LOST
+    assert round_.state(TrajectoryKey(PromptKey(0, 0, "words"), 0)) is SampleState.RUNNING
+    finish(round_, PromptKey(0, 0, "words"), [0, 1])
+    finish(round_, PromptKey(0, 2, "words"), [0, 1])
+    outcome = round_.settle()
+    assert [str(prompt) for prompt in outcome.groups] == ["words/0.0", "words/0.2", "sums/0.1"]
+    assert [str(prompt) for prompt in outcome.with_outcome(PromptOutcome.REQUEUED)] == ["words/0.1", "sums/0.0"]
+
+
+def test_a_filtered_group_is_replaced_from_its_source() -> None:
+    sources = (SourceShape("words", 2, 2), SourceShape("sums", 1, 1))
+    round_ = mixed((3, 2, 3, 2), sources, RoundRules(2, drop_equal=True, max_prompts=6))
+    round_.launch(["x"])
+    finish(round_, PromptKey(0, 0, "sums"), [1, 1])
+    assert round_.missing_by_source() == {"sums": 1}
+    round_.extend([PromptKey(0, 1, "sums")])
+    assert round_.missing_by_source() == {}
+    round_.launch(["x"])
+    finish(round_, PromptKey(0, 1, "sums"), [1, 1])
+    assert round_.missing_by_source() == {}, "the source has drawn all that it may"

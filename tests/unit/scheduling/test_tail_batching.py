@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from collections import Counter
 from math import ceil, log
 
 import pytest
@@ -17,7 +18,17 @@ from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey, sample_seed
 from rljob_runtime.scheduling.round_plan import RoundShape
 from rljob_runtime.scheduling.round_planner.survival import Survival, mean_length
-from rljob_runtime.scheduling.tail_batching import Factors, Opening, ceil_product, next_round, queue_after, replacements
+from rljob_runtime.scheduling.shares import Shares
+from rljob_runtime.scheduling.tail_batching import (
+    Factors,
+    Opening,
+    ceil_product,
+    from_queue,
+    next_round,
+    next_round_of,
+    queue_after,
+    replacements,
+)
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 from tests.support.simulated_job import Stage, job, until
 
@@ -29,7 +40,7 @@ HALF_MORE = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}
 
 
 @pytest.mark.parametrize(
-    ("factors", "queued", "rounds_left", "kind", "launched", "from_queue"),
+    ("factors", "queued", "rounds_left", "kind", "launched", "taken"),
     [
         (Factors(), 0, 50, SHORT, (160, 10), 0),
         (Factors(), 127, 50, SHORT, (160, 10), 0),
@@ -52,10 +63,10 @@ HALF_MORE = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}
         (None, 300, 50, LONG, (128, 8), 128),
     ],
 )
-def test_the_next_round(factors, queued, rounds_left, kind, launched, from_queue):
+def test_the_next_round(factors, queued, rounds_left, kind, launched, taken):
     opening = next_round(128, 8, factors, queued, rounds_left)
-    assert opening == Opening(RoundShape(kind, *launched, 128, 8), from_queue)
-    assert opening.fresh == launched[0] - from_queue
+    assert opening == Opening(RoundShape(kind, *launched, 128, 8), {"": taken})
+    assert opening.fresh == launched[0] - taken
 
 
 @pytest.mark.parametrize(("factor", "count", "product"), [(1.1, 10, 11), (1.25, 3, 4), (1, 7, 7), (1.3, 10, 13)])
@@ -71,9 +82,9 @@ def test_factors_below_one_are_refused(factors):
 
 def test_only_long_rounds_take_replacements_from_the_queue_and_none_twice():
     queue = tuple(PromptKey(0, index) for index in range(4))
-    assert replacements(LONG, queue, queue[:2], 3) == queue[2:]
-    assert replacements(LONG, queue, (), 1) == queue[:1]
-    assert replacements(SHORT, queue, (), 3) == ()
+    assert replacements(LONG, queue, queue[:2], {"": 3}) == queue[2:]
+    assert replacements(LONG, queue, (), {"": 1}) == queue[:1]
+    assert replacements(SHORT, queue, (), {"": 3}) == ()
 
 
 @given(
@@ -104,6 +115,72 @@ def test_a_job_trains_once_on_each_prompt_of_plain_rounds(groups, rounds, factor
     assert queue == ()
     plain = groups * rounds - waiting
     assert sorted(trained) == [PromptKey(-1, i) for i in range(waiting)] + [PromptKey(0, i) for i in range(plain)]
+
+
+@pytest.mark.parametrize(
+    ("name", "places", "queued", "later", "kind", "launched", "taken"),
+    [
+        ("the queue gets the shares", (6, 2), (3, 0), (90, 30), SHORT, (7, 3), (0, 0)),
+        ("the most behind first", (6, 2), (0, 2), (90, 30), SHORT, (8, 2), (0, 0)),
+        ("a source without a place launches nothing", (8, 0), (0, 0), (90, 1), SHORT, (10, 0), (0, 0)),
+        ("what waits fits into the later places", (6, 2), (0, 1), (90, 1), SHORT, (8, 2), (0, 0)),
+        ("else the round is long", (6, 2), (0, 2), (90, 1), LONG, (6, 2), (0, 2)),
+        ("a long round takes each source's own", (6, 2), (9, 1), (90, 30), LONG, (6, 2), (6, 1)),
+    ],
+)
+def test_the_next_round_of_two_sources(name, places, queued, later, kind, launched, taken):
+    def named(counts):
+        return dict(zip("ab", counts, strict=True))
+
+    opening = next_round_of(named(places), 8, Factors(), named(queued), named(later))
+    assert opening.shape.kind is kind
+    assert {one.name: one.prompts for one in opening.shape.sources} == named(launched)
+    assert {one.name: one.groups for one in opening.shape.sources} == named(places)
+    assert opening.taken == named(taken)
+    assert opening.fresh_of == {name: count - opening.taken[name] for name, count in named(launched).items()}
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=2, max_size=4),
+    st.integers(1, 8),
+    st.integers(1, 30),
+    st.none() | st.builds(Factors, st.sampled_from([1, 1.25, 1.5, 2, 4])),
+    st.randoms(use_true_random=False),
+)
+def test_each_round_of_several_sources_keeps_the_shares_and_nothing_is_left(weights, groups, rounds, factors, rng):
+    shares = Shares.of({f"s{number}": weight for number, weight in enumerate(weights)})
+    queue, counts, drawn_of = (), Counter(), Counter()
+    trained = []
+    for left in range(rounds, 0, -1):
+        places = Counter(shares.sequence(counts, groups))
+        counts += places
+        waiting = Counter(prompt.source for prompt in queue)
+        opening = next_round_of(
+            {name: places[name] for name in shares.weights},
+            8,
+            factors,
+            waiting,
+            shares.least(counts, (left - 1) * groups),
+        )
+        fresh = []
+        for name, count in opening.fresh_of.items():
+            fresh += [PromptKey(0, drawn_of[name] + index, name) for index in range(count)]
+            drawn_of[name] += count
+        drawn = (*from_queue(queue, opening.taken), *fresh)
+        winners = [
+            prompt
+            for race in opening.shape.races
+            for prompt in rng.sample([one for one in drawn if one.source == race.name], race.groups)
+        ]
+        requeued = [prompt for prompt in drawn if prompt not in winners]
+        assert not (requeued and opening.shape.kind is not SHORT)
+        trained += winners
+        queue = queue_after(queue, drawn, requeued)
+        for name, weight in shares.weights.items():
+            number = sum(prompt.source == name for prompt in trained)
+            assert abs(number - len(trained) * weight / shares.total) < 1
+    assert queue == ()
+    assert len(set(trained)) == groups * rounds == sum(drawn_of.values())
 
 
 def test_a_prompt_that_lost_is_tried_again_with_other_random_numbers():
@@ -177,9 +254,9 @@ def check_whole(stage: Stage, rounds: int, prompts: int, responses: int, size: i
     assert sorted(by_prompt) == [PromptKey(*divmod(place, size)) for place in range(rounds * prompts)]
     assert set(by_prompt.values()) == {responses}
     store = Store(stage.path, "uid-1")
-    assert store.boundary().queue == ()
-    assert store.round_under_way() is None
-    outcomes = store.outcomes()
+    assert store.boundaries.newest().queue == ()
+    assert store.rounds.under_way() is None
+    outcomes = store.trajectories.outcomes()
     store.close()
     assert outcomes["trained"] == len(ids)
     assert set(outcomes) <= {"trained", "discarded"}
@@ -307,7 +384,7 @@ def test_groups_of_equal_rewards_are_replaced_by_other_prompts(tmp_path, tail):
     assert stage.control.last.totals.filtered_groups > 8
     assert stage.control.last.deferred_prompts == 0
     store = Store(stage.path, "uid-1")
-    assert store.boundary().cursor.position == 8 * 4 + stage.control.last.totals.filtered_groups
+    assert store.boundaries.newest().cursor.position == 8 * 4 + stage.control.last.totals.filtered_groups
     store.close()
 
 

@@ -23,6 +23,7 @@ from rljob_runtime.scheduling.repack import RepackRules
 from rljob_runtime.scheduling.repack_gain import merges_that_fit, merges_that_pay
 from rljob_runtime.simulator.peers.assumptions import LAMINAR_MODELS
 from rljob_runtime.workloads import Prompt, Response, Turn
+from tests.support.examples import examples
 
 SECOND = LatencyModel(((1.0, 1.0),), 0.0, 0.0, 0.0, 0.0)
 """A token a second for every sequence, whatever the batch; prefill takes no time."""
@@ -214,7 +215,7 @@ def test_the_bound_on_staleness_is_kept_and_costs_speed() -> None:
 # --- what always holds ---
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     replicas=st.integers(1, 6),
     lengths=st.lists(st.lists(st.integers(1, 40), min_size=3, max_size=3), min_size=1, max_size=9),
@@ -252,7 +253,7 @@ def test_every_group_is_trained_on_once_with_all_its_tokens(
         assert outcome.staleness().worst <= bound
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     replicas=st.integers(1, 4),
     lengths=st.lists(st.lists(st.integers(1, 40), min_size=3, max_size=3), min_size=1, max_size=9),

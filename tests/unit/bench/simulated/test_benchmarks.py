@@ -102,6 +102,7 @@ def test_the_first_rounds_of_a_plain_job_are_a_shorter_job() -> None:
         run(SMALL, TAIL, ROUNDS, 1, colocated=True).first(2)
 
 
+@pytest.mark.slow
 def test_a_quick_run_has_every_step_and_says_what_it_rests_on(result: dict[str, Any]) -> None:
     values = {figure["name"].partition(".")[2]: figure["value"] for figure in result["figures"]}
     whole = {f"{step}{against}" for step in ("whole", "auto") for against in AGAINST}
@@ -114,6 +115,7 @@ def test_a_quick_run_has_every_step_and_says_what_it_rests_on(result: dict[str, 
     assert [each["trainer_accelerators"] for each in result["settings"]["layouts"]] == [8]
 
 
+@pytest.mark.slow
 def test_both_baselines_are_rows_with_and_without_a_reward_stage(result: dict[str, Any]) -> None:
     plain = {(row["layout"], row["reward_seconds"]): row for row in result["rows"] if row["technique"] == PLAIN.name}
     assert set(plain) == {(layout, stage) for layout in ("colocated", "disaggregated") for stage in (0.0, 20.0)}
@@ -125,6 +127,7 @@ def test_both_baselines_are_rows_with_and_without_a_reward_stage(result: dict[st
     assert {row["reward"] for row in streamed} == {"none", "adaptive timeout"}
 
 
+@pytest.mark.slow
 def test_a_job_that_chooses_by_itself_begins_plain_and_then_races(result: dict[str, Any]) -> None:
     chosen = [row for row in result["rows"] if row["technique"] == AUTO.name]
     assert len(chosen) == 2
@@ -134,7 +137,6 @@ def test_a_job_that_chooses_by_itself_begins_plain_and_then_races(result: dict[s
         assert any(plan.startswith("race") for plan in row["plans"])
 
 
-@pytest.mark.slow
 def test_rounds_stages_and_trainers_are_as_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "QUICK", replace(benchmark.QUICK, settings=(SMALL,)))
     asked = rollpacker(quick=True, seed=3, rounds=6, auto_rounds=3, reward_seconds=(5.0, 30.0), trainers=4)

@@ -28,17 +28,20 @@ def compared() -> dict[str, Any]:
     return laminar(quick=True, seed=1)
 
 
+@pytest.mark.slow
 def test_every_system_has_a_row_at_every_scale(compared: dict[str, Any]) -> None:
     rows = [(row["system"], row["accelerators"]) for row in compared["rows"]]
     assert sorted(rows) == sorted((system.value, total) for system in System for total in (16, 256))
 
 
+@pytest.mark.slow
 def test_at_the_largest_scale_rljob_outruns_all_batch_systems(compared: dict[str, Any]) -> None:
     figures = values(compared)
     for other in ("synchronous", "one_step_staleness", "stream_generation", "ours_without_repack"):
         assert figures[f"dapo.7b-256.ours_over_{other}"] > 1
 
 
+@pytest.mark.slow
 def test_tables_name_what_they_rest_on(compared: dict[str, Any]) -> None:
     assert compared["settings"]["assumptions"]["move_seconds"]["source"]
     assert [one["name"] for one in compared["settings"]["splits"]] == ["7b", "32b", "72b"]

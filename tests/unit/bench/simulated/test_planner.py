@@ -7,8 +7,8 @@ import pytest
 
 from rljob_api.status import RoundKind, RoundReport
 from rljob_bench.simulated.planner import PLANNER, SIZES, planner
+from rljob_runtime.simulator.drawn_scenario import draw_scenario
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
-from rljob_runtime.simulator.scenario import draw_scenario
 
 
 @pytest.fixture(scope="module")

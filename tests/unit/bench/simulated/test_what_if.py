@@ -12,6 +12,7 @@ from rljob_runtime.scheduling.round_planner.planner import Costs
 from rljob_runtime.scheduling.round_planner.plans import Plan, candidate_plans
 from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet
 from rljob_runtime.workloads import open_workload
+from tests.support.rows import slow
 
 LAW = roofline(QWEN2_5_7B, H800)
 AUTO = candidate_plans(None, None, None, None)
@@ -33,8 +34,8 @@ def test_a_perturbed_engine_is_off_in_every_coefficient():
         assert all(abs(a / b - 1) <= 0.301 for (_, a), (_, b) in zip(law.knots, LAW.knots, strict=True))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("workload", ["deepcoder-14b-16k", "video-7b"])
+@pytest.mark.parametrize("seed", [0, *slow(1)])
+@pytest.mark.parametrize("workload", ["deepcoder-14b-16k", *slow("video-7b")])
 def test_no_workload_is_slower_by_auto(workload, seed):
     auto, plain = against(job(workload, seed), AUTO)
     assert plain.total / auto.total > 0.98, auto.plans
@@ -52,7 +53,7 @@ def test_a_job_whose_lengths_change_loses_little():
     assert plain.total / auto.total > 0.98, [*map(str, auto.plans)]
 
 
-@pytest.mark.parametrize("workload", ["dapo-32b", "rollpacker-32b-32k"])
+@pytest.mark.parametrize("workload", ["dapo-32b", *slow("rollpacker-32b-32k")])
 def test_a_long_tail_is_faster_by_auto(workload):
     auto, plain = against(job(workload, 0), AUTO)
     assert plain.total / auto.total > 1.2, auto.plans

@@ -169,6 +169,7 @@ def test_a_dry_run_prints_a_manifest_that_loads_and_starts_nothing(rljob, tmp_pa
     comments = [line for line in told.stdout.splitlines() if line.startswith("# ")]
     assert comments[0] == "# folder: runs/minimal (new)"
     assert [comment.split(":")[0] for comment in comments] == ["# folder", "# model", "# memory", "# accelerators"]
+    assert comments[2].startswith("# memory: 0.1 million weights: the trainer needs at least 1.8 MiB, 1 replicas need")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -31,6 +31,15 @@ def test_paths_are_relative_to_the_manifest(tmp_path):
     assert found["spec"]["data"]["prompts"]["file"]["path"] == str(tmp_path / "train.jsonl")
 
 
+def test_the_file_of_a_chat_template_may_be_relative_and_on_a_claim(tmp_path):
+    (tmp_path / "chat.jinja").write_text("")
+    for source in ("chat.jinja", "./chat.jinja", "pvc://data/chat.jinja"):
+        given = document()
+        given["spec"]["data"] = {"chatTemplateFile": source}
+        found = localised(given, tmp_path, {"data": tmp_path})
+        assert found["spec"]["data"]["chatTemplateFile"] == str(tmp_path / "chat.jinja")
+
+
 @pytest.mark.parametrize("source", ["/a/b", "hf://a/b", "package://rljob/toy", "Qwen/Qwen3", "", "a\0b"])
 def test_other_sources_stay_as_they_are(tmp_path, source):
     """A hub's name without its scheme is refused by the API, which names the scheme."""

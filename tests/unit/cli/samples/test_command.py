@@ -1,13 +1,14 @@
 """`rljob samples FOLDER`: the samples of a run, chosen and drawn for people, or as JSON for programs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
-from rljob_runtime.samples import Sample, SampleFolder, SampleOutcome
+from rljob_runtime.samples import EvaluationSampleFolder, Sample, SampleFolder, SampleOutcome
 
 RUN = CliRunner()
 
@@ -49,6 +50,69 @@ def test_best_worst_and_what_was_not_trained_on(folder):
     assert places(folder, "--filtered") == [(3, 9)]
 
 
+@pytest.fixture
+def evaluated(folder):
+    """The run also has two results of an evaluation; a reward failed in the second."""
+    for number in (0, 2):
+        answers = [sample(number, place, place / 2, outcome=SampleOutcome.EVALUATED) for place in range(3)]
+        failed = sample(number, 3, None, outcome=SampleOutcome.FAILED, reason="RewardFailed")
+        found = [replace(one, prompt_id=f"evaluation:held/{number}.{one.sample}") for one in [*answers, failed]]
+        EvaluationSampleFolder(Path(folder), "held").write(number, found, keep=9)
+    lines = [json.dumps({"name": "held", "round": number}) for number in (0, 2)]
+    (Path(folder) / "evaluations.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_samples_of_an_evaluation(evaluated, tmp_path):
+    held = (evaluated, "--evaluation", "held")
+    assert places(*held) == [(2, 0), (2, 1), (2, 2), (2, 3)]
+    assert places(*held, "--round", "0", "--best") == [(0, 2), (0, 1), (0, 0)]
+    assert places(*held, "--filtered") == [(2, 3)]
+    assert places(evaluated) == [(3, 0), (3, 1), (3, 2), (3, 9)], "training's are apart"
+    shown = RUN.invoke(app, ["samples", *held]).output
+    assert "round 2  evaluation:held/2.2.2  evaluated  reward 1 (right 1)" in shown
+    assert "answer 2.2 [bold]" in shown
+    page = tmp_path / "page.html"
+    assert RUN.invoke(app, ["samples", *held, "--html", str(page)]).exit_code == 0
+    assert "evaluation:held/0.1" in page.read_text()
+    assert "answer 3.0" not in page.read_text()
+
+
+def test_an_unknown_evaluation_is_told_with_the_known_ones(evaluated, tmp_path):
+    for job, known in (
+        (evaluated, "it has results of held"),
+        (str(tmp_path), "it has no results yet (spec.evaluation)"),
+    ):
+        done = RUN.invoke(app, ["samples", job, "--evaluation", "test"])
+        assert done.exit_code == 2
+        assert f"has no result of it; {known}" in " ".join(done.output.split())
+
+
+def test_samples_of_one_source(tmp_path):
+    job = tmp_path / "mixed"
+    mixed = [
+        replace(sample(1, place, 0.5), prompt_id=f"{name}/0.{place}")
+        for place, name in enumerate(("words", "sums", "words"))
+    ]
+    SampleFolder(job).write(1, mixed, keep=9)
+    (job / "rounds.jsonl").write_text('{"round": 1, "reward": 0.5}\n')
+    assert places(str(job), "--source", "words") == [(1, 0), (1, 2)]
+    assert places(str(job), "--source", "sums", "--best") == [(1, 1)]
+    done = RUN.invoke(app, ["samples", str(job), "--source", "code"])
+    assert done.exit_code == 2
+    assert "--source code: round 1 has no sample of it; it has samples of sums, words" in done.output.replace("\n", " ")
+    page = tmp_path / "page.html"
+    assert RUN.invoke(app, ["samples", str(job), "--source", "sums", "--html", str(page)]).exit_code == 0
+    assert "answer 1.1" in page.read_text()
+    assert "answer 1.0" not in page.read_text()
+
+
+def test_a_job_without_named_sources_has_none(folder):
+    done = RUN.invoke(app, ["samples", folder, "--source", "words"])
+    assert done.exit_code == 2
+    assert "the job has no named sources" in done.output.replace("\n", " ")
+
+
 def test_texts_are_drawn_as_written_without_control_characters(folder):
     done = RUN.invoke(app, ["samples", folder, "--count", "9"])
     assert done.exit_code == 0
@@ -57,6 +121,15 @@ def test_texts_are_drawn_as_written_without_control_characters(folder):
     assert "filtered: EqualRewards" in done.output
     assert "␛[2Jlost" in done.output
     assert "\x1b[2J" not in done.output
+
+
+def test_a_failed_sample_shows_the_cause(tmp_path):
+    cause = "reward right (Raised): ValueError: no number in it (rewards.py:12, in score)"
+    failed = sample(1, 0, None, outcome=SampleOutcome.FAILED, reason="RewardFailed", cause=cause)
+    SampleFolder(tmp_path).write(1, [failed], keep=9)
+    done = RUN.invoke(app, ["samples", str(tmp_path), "--filtered"], env={"COLUMNS": "120"})
+    assert "failed: RewardFailed" in done.output
+    assert cause in done.output
 
 
 def test_the_terminal_says_how_many_are_left(folder):
@@ -78,10 +151,12 @@ def test_a_page_is_written(folder, tmp_path):
         (["FOLDER", "--round", "7"], "round 7 has no samples; rounds 1-3 have some (spec.samples.keepRounds)"),
         (["FOLDER", "--best", "--worst"], "--best and --worst exclude each other: give one"),
         (["FOLDER", "--json", "--html", "x"], "--json and --html exclude each other: give one"),
+        (["FOLDER", "--source", "a", "--evaluation", "b"], "--source and --evaluation exclude each other: give one"),
         (["no/such"], "no/such: no such folder; the folder of a run (--workdir), or an RLJob's name would be right"),
         (
             ["EMPTY"],
-            "has no samples: no round has ended, spec.samples.perRound is 0, or the run is of an earlier version",
+            "has no samples: no round or evaluation has ended, spec.samples.perRound is 0, or the run is of an earlier "
+            "version",
         ),
         (["FOLDER", "--html", "FOLDER"], "Is a directory"),
     ],

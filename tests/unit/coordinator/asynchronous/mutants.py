@@ -5,7 +5,32 @@ from hack.mutants import Mutant
 RUNS = "tests/simulation/test_runs.py"
 LOOP = "tests/unit/coordinator/asynchronous/test_loop.py"
 
+EVALUATIONS = "tests/unit/coordinator/evaluation/test_evaluations.py"
+
+SOURCES = "tests/unit/coordinator/test_sources.py"
+
 MUTANTS = (
+    Mutant(
+        name="filtered groups of a source are not counted",
+        target="rljob_runtime.coordinator.asynchronous.generation:AsyncGeneration._close_group",
+        before="self._filtered[source] += 1",
+        after="pass",
+        tests=(f"{SOURCES}::test_a_source_whose_groups_are_all_filtered_starves_no_other",),
+    ),
+    Mutant(
+        name="a source that has groups again is not replaced again",
+        target="rljob_runtime.coordinator.asynchronous.generation:AsyncGeneration._close_group",
+        before="del self._filtered[group.prompt.source]",
+        after="pass",
+        tests=(f"{SOURCES}::test_a_source_with_few_filtered_groups_in_a_row_keeps_its_share",),
+    ),
+    Mutant(
+        name="newer asynchronous weights do not wait for an evaluation",
+        target="rljob_runtime.coordinator.asynchronous.loop:AsyncLoop._wait_for_evaluations",
+        before="not self._evaluator.active",
+        after="before_close",
+        tests=(f"{EVALUATIONS}::test_evaluation_is_abandoned_if_the_job_pauses_after_the_update",),
+    ),
     Mutant(
         name="the attempt of a move is not reserved",
         target="rljob_runtime.coordinator.asynchronous.dispatch:Dispatcher.migrate",
@@ -17,7 +42,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="a response that moves begins anew",
+        name="a response that moves begins again",
         target="rljob_runtime.coordinator.asynchronous.dispatch:Dispatcher._request",
         before="prefix_token_ids=prefix",
         after="",

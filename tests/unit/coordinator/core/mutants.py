@@ -13,7 +13,7 @@ MUTANTS = (
         tests=("tests/unit/coordinator/core/test_task_failures.py::test_stage_tasks_tell_of_errors_alone",),
     ),
     Mutant(
-        name="Auto lends nothing",
+        name="Auto loans nothing",
         target="rljob_runtime.coordinator.core.settings:lending_rules",
         before="not any(plan.stream for plan in _choices(spec).plans)",
         after="stream.enabled is not True",
@@ -25,5 +25,23 @@ MUTANTS = (
         before="spec.trainer.ranks / max(1, spec.rollout.accelerators_per_machine)",
         after="spec.trainer.ranks",
         tests=(f"{LOANS}::test_an_unmeasured_machine_counts_by_its_accelerators",),
+    ),
+    Mutant(
+        name="rollouts draw from all tokens whatever the spec says",
+        target="rljob_runtime.coordinator.core.settings:sampling_of",
+        before="spec.algorithm.sampling.model_dump()",
+        after='{"temperature": spec.algorithm.temperature}',
+        tests=(
+            "tests/unit/coordinator/core/test_settings.py::test_every_request_has_the_choice_of_the_spec[OnPolicy]",
+        ),
+    ),
+    Mutant(
+        name="a machine switches to sizes that the spec leaves out",
+        target="rljob_runtime.coordinator.core.settings:switch_rules",
+        before="frozenset(spec.switch_sizes)",
+        after="frozenset(spec.rollout.tensor_parallel_sizes)",
+        tests=(
+            "tests/unit/coordinator/core/test_settings.py::test_machines_switch_inside_a_round_between_sizes_of_the_spec",
+        ),
     ),
 )

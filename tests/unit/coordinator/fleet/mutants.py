@@ -8,7 +8,23 @@ LAYOUTS = "tests/unit/coordinator/fleet/test_layouts.py"
 MEMBERSHIP = "tests/unit/coordinator/fleet/test_membership.py"
 LOANS = "tests/unit/coordinator/stream_training/test_loans.py"
 
+SWITCHER = "tests/unit/coordinator/on_policy/test_switcher.py"
+
 MUTANTS = (
+    Mutant(
+        name="new engines are measured as kept ones",
+        target="rljob_runtime.coordinator.fleet.layouts:Layouts._switch",
+        before='"build"',
+        after='"start"',
+        tests=(f"{SWITCHER}::test_a_machine_switches_when_its_engines_predict_a_gain",),
+    ),
+    Mutant(
+        name="new processes start in the layout that killed them",
+        target="rljob_runtime.coordinator.fleet.layouts:Layouts.processes_ended",
+        before="self._switched.pop(machine, None)",
+        after="pass",
+        tests=(f"{SWITCHER}::test_responses_of_a_machine_that_dies_in_its_switch_go_elsewhere",),
+    ),
     Mutant(
         name="what everybody holds is on its way",
         target="rljob_runtime.coordinator.fleet.broadcast:Broadcast.push_to_relays",
@@ -17,7 +33,7 @@ MUTANTS = (
         tests=(f"{BROADCAST}::test_a_version_that_is_shipped_again_takes_no_time",),
     ),
     Mutant(
-        name="there is always somebody for the chain",
+        name="there is always a machine for the chain",
         target="rljob_runtime.coordinator.fleet.broadcast:Broadcast.push_to_relays",
         before="not chained or not self._all_members(chained)",
         after="not self._all_members(chained)",
@@ -80,14 +96,14 @@ MUTANTS = (
         tests=(f"{MEMBERSHIP}::test_a_command_to_a_lost_replica_does_not_wait",),
     ),
     Mutant(
-        name="seats are laid out while the worker holds the memory",
+        name="engine slots are laid out while the worker holds the memory",
         target="rljob_runtime.coordinator.fleet.layouts:Layouts.apply",
         before="await release_accelerators(machine, self._term)",
         after="pass",
         tests=(f"{LOANS}::test_a_restarted_coordinator_ends_loans_before_it_switches_layouts",),
     ),
     Mutant(
-        name="nobody makes room for a wider layout",
+        name="no replica makes room for a wider layout",
         target="rljob_runtime.coordinator.fleet.layouts:Layouts._switch",
         before=(
             "await asyncio.gather(*(one.release_accelerators(self._term, tensor_parallel) for one in machine.replicas))"
@@ -124,8 +140,8 @@ MUTANTS = (
         tests=(f"{LAYOUTS}::test_what_a_machine_refused_is_no_word_of_its_next_pod",),
     ),
     Mutant(
-        name="a lent machine is laid out when a newcomer is fed",
-        target="rljob_runtime.coordinator.fleet.weights:FleetWeights._load",
+        name="a loaned machine is laid out when a newcomer is fed",
+        target="rljob_runtime.coordinator.fleet.weights:FleetWeights._load_alone",
         before="machine.loaned",
         after="False",
         tests=(f"{LOANS}::test_a_newcomer_gets_weights_while_a_loan_continues",),
@@ -145,7 +161,7 @@ MUTANTS = (
         tests=(f"{LAYOUTS}::test_the_next_round_runs_in_the_targets_layout_in_the_same_processes",),
     ),
     Mutant(
-        name="nobody starts the trainer for starving machines",
+        name="no call starts the trainer for starving machines",
         target="rljob_runtime.coordinator.fleet.weights:FleetWeights.load_newcomers",
         before="self.version == version",
         after="False",
@@ -154,7 +170,7 @@ MUTANTS = (
     Mutant(
         name="the trainer's line waits for the broadcast",
         target="rljob_runtime.coordinator.fleet.weights:FleetWeights.switch_layout",
-        before="self._layouts.is_target(tensor_parallel, requested) and not needed",
+        before="self._layouts.is_target(layout, requested) and not needed",
         after="False",
         tests=(
             (

@@ -58,7 +58,7 @@ def plug_in(stage: Stage, name: str) -> None:
     stage.world.machine(name).condition.end(FaultKind.CUT)
 
 
-@pytest.mark.parametrize("moment", [0.0, 0.26, *slow(0.13, 0.38, 0.49)])
+@pytest.mark.parametrize("moment", [0.0, *slow(0.13, 0.26, 0.38, 0.49)])
 @pytest.mark.parametrize("victim", NAMES)
 @pytest.mark.parametrize("failure", [power_off, unplug])
 def test_a_machine_that_is_gone_has_two_witnesses_within_seconds(stage, victim, failure, moment):
@@ -248,7 +248,14 @@ def test_a_job_of_one_machine_has_no_neighbour_to_ask(tmp_path):
     assert witnesses(stage) == {"rollout-0": {"coordinator"}}
 
 
-@pytest.mark.parametrize(("apart", "within", "kept"), [(20.0, 600.0, True), (20.0, 10.0, False), (20.0, 0.0, False)])
+AGAIN = [
+    (20.0, 600.0, True),
+    (20.0, 10.0, False),
+    pytest.param(20.0, 0.0, False, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("apart", "within", "kept"), AGAIN)
 def test_a_working_machine_that_failed_again_too_soon_is_replaced(stage, apart, within, kept):
     async def fault(stage):
         await at_rest(stage)

@@ -4,12 +4,51 @@ from hack.mutants import Mutant
 
 LOOP = "tests/unit/coordinator/on_policy/test_loop.py"
 
+PLAN_NEXT_ROUND = "tests/unit/coordinator/on_policy/test_plan_next_round.py"
+OBSERVER = "rljob_runtime.coordinator.generation.engine_observer:EngineObserver"
+ADAPTIVE = "tests/unit/scheduling/test_adaptive_switches.py"
+
 MUTANTS = (
+    Mutant(
+        name="to compute tokens again is free until it was measured",
+        target="rljob_runtime.coordinator.generation.observed_engines:_latency",
+        before="speed.prompt_token",
+        after="speed.latency.prefill_token_seconds",
+        tests=(f"{ADAPTIVE}::test_tokens_are_not_computed_again_for_nothing_before_that_was_measured",),
+    ),
+    Mutant(
+        name="surprises of a round are averaged away",
+        target="rljob_runtime.coordinator.generation.observed_engines:sized_engines",
+        before="guard.slowdown(size) > 1",
+        after="False",
+        tests=(f"{ADAPTIVE}::test_the_model_of_a_size_follows_surprises_of_the_round",),
+    ),
+    Mutant(
+        name="laws of two layouts are fitted as one",
+        target=f"{OBSERVER}._learn",
+        before="self._layout(last.tensor_parallel)",
+        after="self._layout(1)",
+        tests=(f"{PLAN_NEXT_ROUND}::test_each_layout_of_a_round_has_its_own_law",),
+    ),
+    Mutant(
+        name="a sample spans a layout switch",
+        target=f"{OBSERVER}.record",
+        before="last.tensor_parallel != size",
+        after="False",
+        tests=(f"{PLAN_NEXT_ROUND}::test_each_layout_of_a_round_has_its_own_law",),
+    ),
+    Mutant(
+        name="the prefill after a layout switch counts as decode steps",
+        target=f"{OBSERVER}.record_submitted",
+        before="self._submitted[name] = tokens",
+        after="pass",
+        tests=(f"{PLAN_NEXT_ROUND}::test_a_prefill_after_a_layout_change_is_no_decode_step",),
+    ),
     Mutant(
         name="replicas are those that had something to do",
         target="rljob_runtime.coordinator.generation.engine_observer:EngineObserver.record_submitted",
-        before="max(self._replicas, replicas)",
-        after="max(self._replicas, len(requests))",
+        before="max(seen.replicas, count)",
+        after="max(seen.replicas, sum(self._layout_of(name) == size for name in requests))",
         tests=(
             (
                 "tests/unit/coordinator/on_policy/test_plan_next_round.py::test_a_round_that_was_taken_up_near_its_"
@@ -18,7 +57,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="the slow-down of streaming is measured beside lent machines",
+        name="the slow-down of streaming is measured beside loaned machines",
         target="rljob_runtime.coordinator.generation.engine_observer:EngineObserver.record_loan",
         before="self._loaned = True",
         after="pass",
@@ -61,7 +100,7 @@ MUTANTS = (
     Mutant(
         name="a response that cannot be decoded is waited for",
         target="rljob_runtime.coordinator.generation.scoring:RewardRequests._score",
-        before="self._post(RewardReceived(response, None, by_response=True))",
+        before="self._end(RewardReceived(response, None, by_response=True, cause=cause))",
         after="",
         tests=(
             (

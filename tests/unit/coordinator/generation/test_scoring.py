@@ -176,7 +176,7 @@ def test_a_job_whose_rewards_are_slow_to_open_can_be(how, tmp_path):
             await asyncio.sleep(600)
         finally:
             seen.append(asyncio.get_running_loop().time())
-        return stage.prompts
+        return stage.source
 
     async def meanwhile(stage):
         await until(lambda: opening)

@@ -8,7 +8,120 @@ LOOP = "tests/unit/coordinator/on_policy/test_loop.py"
 PLAN_NEXT_ROUND = "tests/unit/coordinator/on_policy/test_plan_next_round.py"
 LOANS = "tests/unit/coordinator/stream_training/test_loans.py"
 
+EVALUATIONS = "tests/unit/coordinator/evaluation/test_evaluations.py"
+
+SWITCHER = "tests/unit/coordinator/on_policy/test_switcher.py"
+SWITCHES = f"{SWITCHER}::test_a_machine_switches_up_and_back_while_others_go_on_and_no_token_is_lost"
+RESTART = f"{SWITCHER}::test_a_restarted_coordinator_goes_on_in_the_layout_of_the_round"
+SWITCH_REPORT = "tests/unit/coordinator/on_policy/test_switch_report.py"
+ADAPTIVE_JOB = "tests/unit/coordinator/on_policy/test_adaptive_job.py"
+
 MUTANTS = (
+    Mutant(
+        name="a switch forgets what the last poll had",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._stop",
+        before="await self._pool.collect({launch.lease.replica for launch in stopped})",
+        after="pass",
+        tests=(SWITCHES, f"{LOANS}::test_no_token_is_lost_when_a_loan_begins"),
+    ),
+    Mutant(
+        name="the report tells the last size",
+        target="rljob_runtime.coordinator.on_policy.loop:OnPolicyLoop._close",
+        before="generation.layout.size",
+        after="self._context.fleet.tensor_parallel",
+        tests=(f"{SWITCHER}::test_a_round_in_which_all_machines_switch_reports_its_first_size",),
+    ),
+    Mutant(
+        name="a restarted coordinator lays an open round out again",
+        target="rljob_runtime.coordinator.on_policy.loop:OnPolicyLoop._open_round",
+        before="self._commands.apply(opened.plan.shape.kind, layout=opened.layout)",
+        after="self._commands.apply(opened.plan.shape.kind)",
+        tests=(RESTART,),
+    ),
+    Mutant(
+        name="the layouts of an open round are not recorded",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._record_layouts",
+        before="self.layout.changes_to(switched)",
+        after="[]",
+        tests=(SWITCHES, RESTART),
+    ),
+    Mutant(
+        name="a size that was refused is tried again",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher._view",
+        before="size not in refused",
+        after="True",
+        tests=(f"{SWITCHER}::test_a_size_that_is_refused_leaves_the_machine_and_its_responses_where_they_were",),
+    ),
+    Mutant(
+        name="responses of a machine that switches go elsewhere",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.placement",
+        before="self._running.values()",
+        after="()",
+        tests=(f"{SWITCHER}::test_others_generate_during_a_switch",),
+    ),
+    Mutant(
+        name="a switch that was decided for another machine is made",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.begin",
+        before="not self._is_unchanged(seen)",
+        after="False",
+        tests=(f"{SWITCHER}::test_a_switch_that_was_decided_for_a_machine_that_has_changed_since_is_not_made",),
+    ),
+    Mutant(
+        name="machines that switch after one look are torn away together",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.machines",
+        before="self._running.keys()",
+        after="self._running.keys() | self._looked.keys()",
+        tests=(f"{SWITCHER}::test_machines_that_switch_after_one_look_are_stopped_one_after_the_other",),
+    ),
+    Mutant(
+        name="a machine without responses switches",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.begin",
+        before="not busy",
+        after="False",
+        tests=(f"{SWITCHER}::test_a_machine_whose_responses_have_ended_since_the_look_does_not_switch",),
+    ),
+    Mutant(
+        name="responses that wait for their own machine keep others from a switch",
+        target="rljob_runtime.coordinator.on_policy.looks:Look.switch_look",
+        before="len(round_.waiting) - held_back",
+        after="len(round_.waiting)",
+        tests=(f"{SWITCHER}::test_what_waits_for_a_machine_that_switches_is_nothing_that_others_have_to_start",),
+    ),
+    Mutant(
+        name="a round waits for the decision to switch",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._look",
+        before='self._tasks.start(self._looks.decide(look, seen), name="look")',
+        after="await self._looks.decide(look, seen)",
+        tests=(f"{SWITCHER}::test_the_round_goes_on_while_a_look_is_decided",),
+    ),
+    Mutant(
+        name="a restarted coordinator forgets the speed of other sizes",
+        target="rljob_runtime.coordinator.on_policy.loop:OnPolicyLoop.begin",
+        before="past=await self._context.store.do(lambda store: store.speeds(ROUNDS_KEPT))",
+        after="",
+        tests=(f"{SWITCHER}::test_a_restarted_coordinator_knows_the_speed_of_every_size",),
+    ),
+    Mutant(
+        name="looks overlap",
+        target="rljob_runtime.coordinator.on_policy.looks:Looks.begin",
+        before="self._looking",
+        after="False",
+        tests=(f"{SWITCHER}::test_the_round_goes_on_while_a_look_is_decided",),
+    ),
+    Mutant(
+        name="newer weights do not wait for an evaluation",
+        target="rljob_runtime.coordinator.on_policy.evaluation:OnPolicyEvaluation.during_update",
+        before="not self.evaluator.active",
+        after="True",
+        tests=(f"{EVALUATIONS}::test_evaluation_is_abandoned_if_the_job_pauses_after_the_update",),
+    ),
+    Mutant(
+        name="replicas that are idle in a round generate nothing for an evaluation",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._launch_evaluations",
+        before="self._load(name)",
+        after="1",
+        tests=(f"{EVALUATIONS}::test_idle_replicas_and_updates_are_used_before_training_waits",),
+    ),
     Mutant(
         name="a loaned machine is launched upon",
         target="rljob_runtime.coordinator.on_policy.generation:Generation._launch",
@@ -43,7 +156,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="a round that does not stream lends machines",
+        name="a round that does not stream loans machines",
         target="rljob_runtime.coordinator.on_policy.loop:OnPolicyLoop._generate",
         before="self._context.settings.lending if streams else None",
         after="self._context.settings.lending",
@@ -57,7 +170,7 @@ MUTANTS = (
         tests=(f"{BENCHMARKS}::test_groups_fetched_together_are_shared_with_loaned_machines",),
     ),
     Mutant(
-        name="groups fetched at once are not shared with lent machines",
+        name="groups fetched at once are not shared with loaned machines",
         target="rljob_runtime.coordinator.on_policy.loop:OnPolicyLoop._generate",
         before="streaming.offer(held)",
         after="pass",
@@ -66,7 +179,7 @@ MUTANTS = (
     Mutant(
         name="responses are not assigned before they are trained on",
         target="rljob_runtime.coordinator.on_policy.loop:OnPolicyLoop._train",
-        before="await self._context.store.do(lambda store: store.assign(step, keys))",
+        before="await self._context.store.do(lambda store: store.trajectories.assign(step, keys))",
         after="assert keys",
         tests=(
             f"{LOOP}::test_a_job_runs_to_its_end",
@@ -90,10 +203,38 @@ MUTANTS = (
         tests=(f"{PLAN_NEXT_ROUND}::test_no_machine_beyond_a_bound_is_predicted",),
     ),
     Mutant(
-        name="every layout is foretold with the engines of the present one",
+        name="every layout is predicted with the engines of the present one",
         target="rljob_runtime.coordinator.on_policy.plan_next_round:_layouts",
         before="fit_latency(speeds), fleet.replicas * layout // size, speeds[-1]",
         after="fleet.latency, fleet.replicas, speeds[-1]",
         tests=(f"{PLAN_NEXT_ROUND}::test_a_round_is_predicted_in_every_observed_layout",),
+    ),
+    Mutant(
+        name="a report lists every switch",
+        target="rljob_runtime.coordinator.on_policy.switch_report:switches_report",
+        before="ended[:MOST_LISTED]",
+        after="ended",
+        tests=(f"{SWITCH_REPORT}::test_the_list_is_bounded_and_the_sums_are_not",),
+    ),
+    Mutant(
+        name="a switch that failed is told as made",
+        target="rljob_runtime.coordinator.on_policy.switch_report:switches_report",
+        before="sum(one.succeeded for one in ended)",
+        after="len(ended)",
+        tests=(f"{SWITCH_REPORT}::test_a_round_whose_switches_failed_says_so_and_lists_them",),
+    ),
+    Mutant(
+        name="switches are not in the report",
+        target="rljob_runtime.coordinator.on_policy.loop:OnPolicyLoop._close",
+        before="self._context.settings.switch_rules is not None",
+        after="False",
+        tests=(f"{ADAPTIVE_JOB}::test_a_job_that_may_switch_does_and_tells_it_everywhere",),
+    ),
+    Mutant(
+        name="a round tells its last look only",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher._record",
+        before="most_telling([decision, self.decision])",
+        after="decision",
+        tests=(f"{ADAPTIVE_JOB}::test_a_job_that_does_not_switch_says_why",),
     ),
 )

@@ -135,7 +135,7 @@ def test_versions_of_an_undone_history_are_not_used_again(stage):
     assert stage.rounds == [1, 2, 3, 1, 2, 3, 4, 5]
     check_trained_once(stage, rounds=5)
     store = Store(stage.path, "uid-1")
-    history = store.versions().history
+    history = store.versions.used().history
     store.close()
     assert [entry.version for entry in history] == sorted({entry.version for entry in history})
     assert [entry.step for entry in history if entry.abandoned]
@@ -157,7 +157,7 @@ def test_a_group_whose_reward_keeps_failing_is_filtered_with_its_reason(stage):
     assert not [key for key in ids if key.startswith("0.1.")]
     assert stage.control.last.totals.filtered_groups == 1
     store = Store(stage.path, "uid-1")
-    assert store.outcomes() == {"trained": 16, "discarded": 2}
+    assert store.trajectories.outcomes() == {"trained": 16, "discarded": 2}
     store.close()
 
 

@@ -2,10 +2,13 @@
 
 import asyncio
 import sqlite3
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
 from rljob_api.status import FinishedOutcome, RoundKind, RoundReport
@@ -23,13 +26,13 @@ from rljob_runtime.scheduling.round_planner.plans import Plan, SelectedPlan
 from rljob_runtime.scheduling.tail_batching import Factors
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Submitted
+from rljob_runtime.simulator.drawn_scenario import draw_scenario
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.cluster import ClusterSpec, SimulatedCluster
 from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
 from rljob_runtime.simulator.peers.replica import EngineKind
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.simulator.run import simulate
-from rljob_runtime.simulator.scenario import draw_scenario
 from tests.support.rows import slow
 from tests.support.simulated_job import Stage, job, until
 
@@ -266,7 +269,7 @@ def test_the_status_and_the_metrics_tell_the_plan(tmp_path):
     assert float(text.split("\nrljob_coordinator_prediction_error ")[1].split()[0]) == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("seed", [*range(4), *slow(*range(4, 12))])
+@pytest.mark.parametrize("seed", [0, *slow(*range(1, 12))])
 def test_auto_holds_the_invariants_under_faults(seed):
     drawn = draw_scenario(seed)
     scenario = replace(drawn, auto=True, rounds=5, prompts=min(drawn.prompts, 6), responses=min(drawn.responses, 4))
@@ -354,16 +357,18 @@ def test_engine_speed_during_training_is_remembered_without_limit(tmp_path, stre
     run.play()
     db = sqlite3.connect(tmp_path / "state.db")
     for step in streamed:
-        chosen, told = db.execute("SELECT chosen, speed FROM decisions WHERE step = ?", (step,)).fetchone()
+        (chosen,) = db.execute("SELECT chosen FROM decisions WHERE step = ?", (step,)).fetchone()
+        (told,) = db.execute("SELECT speed FROM speeds WHERE step = ?", (step,)).fetchone()
         speed = Speed.from_json(told)
         slow = replace(speed, stretches=tuple(replace(one, seconds=3 * one.seconds) for one in speed.stretches))
         chosen = replace(SelectedPlan.from_json(chosen), plan=Plan(stream=True)).to_json()
-        db.execute("UPDATE decisions SET chosen = ?, speed = ? WHERE step = ?", (chosen, slow.to_json(), step))
+        db.execute("UPDATE decisions SET chosen = ? WHERE step = ?", (chosen, step))
+        db.execute("UPDATE speeds SET speed = ? WHERE step = ?", (slow.to_json(), step))
     db.commit()
     db.close()
     settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, stream="Auto")), first_responses=64)
     store = ObservedStore(tmp_path / "state.db", "uid-1", lambda event: None)
-    chosen = virtual_time.run(choose_plan(InlineStore(store), settings, run.prompts, 15, 0, 16))
+    chosen = virtual_time.run(choose_plan(InlineStore(store), settings, run.source, 15, 0, 16))
     store.close()
     assert str(chosen.plan) == plan
 
@@ -387,7 +392,7 @@ def test_rounds_with_loans_teach_no_update_cost(tmp_path, loaned):
     db.close()
     settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, stream="Auto")), first_responses=64)
     store = ObservedStore(tmp_path / "state.db", "uid-1", lambda event: None)
-    chosen = virtual_time.run(choose_plan(InlineStore(store), settings, run.prompts, 15, 0, 16))
+    chosen = virtual_time.run(choose_plan(InlineStore(store), settings, run.source, 15, 0, 16))
     store.close()
     assert str(chosen.plan) == "plain, stream"
 
@@ -408,7 +413,7 @@ def test_an_unexplained_round_restarts_the_length_history(tmp_path, predicted):
     db.close()
     settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, tail=AUTO)), first_responses=64)
     store = ObservedStore(tmp_path / "state.db", "uid-1", lambda event: None)
-    chosen = virtual_time.run(choose_plan(InlineStore(store), settings, run.prompts, 7, 0, 24))
+    chosen = virtual_time.run(choose_plan(InlineStore(store), settings, run.source, 7, 0, 24))
     store.close()
     if predicted:
         assert chosen.plan == Plan()
@@ -448,13 +453,13 @@ def test_the_watch_finds_the_law_of_an_engine_that_it_polls():
     now = 0.0
     poll(now)
     requests = [Request(n, 50, random.choice([20, 60, 150, 400])) for n in range(48)]
-    watch.record_submitted({"r": [asked(one) for one in requests]}, 1, now)
+    watch.record_submitted({"r": [asked(one) for one in requests]}, ["r"], now)
     engine.submit(now, requests)
     while engine.next_event < float("inf"):
         now = min(now + 0.5, engine.next_event)
         engine.advance(now)
         poll(now)
-    speed = watch.speed()
+    speed = watch.speeds()[1]
     assert (speed.replicas, speed.kv_tokens, speed.max_running) == (1, 1 << 20, 256)
     assert sum(one.prompt_tokens for one in speed.stretches) == 48 * 50
     law = fit_latency([speed])
@@ -478,7 +483,7 @@ def test_the_watch_learns_nothing_from_another_boot_or_a_preemption():
         ("2", replace(busy, generated_tokens_total=300, preemptions_total=1, running=1), 3.0),
     ):
         watch.record("r", ReplicaReport(boot, 0, (), 1, stats), now)
-    assert watch.speed().decode == ()
+    assert watch.speeds() == {}
 
 
 def test_a_replica_that_released_accelerators_reports_no_full_cache():
@@ -486,16 +491,71 @@ def test_a_replica_that_released_accelerators_reports_no_full_cache():
     stats = EngineStats(4, 0, 0.1, 0, 100, 0, 0, 0, kv_tokens=500, max_running=8)
     watch.record("r", ReplicaReport("1", 0, (), 1, stats), 0.0)
     watch.record("r", ReplicaReport("1", 0, (), None, replace(stats, running=0, kv_tokens=0, max_running=0)), 1.0)
-    assert (watch.speed().kv_tokens, watch.speed().max_running) == (500, 8)
+    watch.record_submitted({"r": []}, ["r"], 2.0)
+    assert (watch.speeds()[1].kv_tokens, watch.speeds()[1].max_running) == (500, 8)
 
 
 def test_replicas_asleep_since_a_layout_change_are_not_counted():
-    before, watch = EngineObserver(), EngineObserver()
+    size = 1
+    before, watch = EngineObserver(lambda replica: size), EngineObserver(lambda replica: size)
     small, large = (EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0, kv_tokens=room, max_running=8) for room in (100, 250))
-    for name in ("rollout-0/replica-0", "rollout-0/replica-1"):
+    first, second = names = ("rollout-0/replica-0", "rollout-0/replica-1")
+    for name in names:
         before.record(name, ReplicaReport("1", 0, (), 1, small), 0.0)
     watch.continue_from(before)
-    assert watch.speed().kv_tokens == 100
-    watch.record_submitted({"rollout-0/replica-0": []}, 1, 1.0)
-    watch.record("rollout-0/replica-0", ReplicaReport("2", 0, (), 1, large), 2.0)
-    assert (watch.speed().replicas, watch.speed().kv_tokens) == (1, 250)
+    assert (watch.kv_tokens(first), watch.kv_tokens(second)) == (100, 100)
+    size = 2
+    assert watch.kv_tokens(first) == 0, "the engine of this layout was not polled yet"
+    watch.record_submitted({first: []}, [first], 1.0)
+    watch.record(first, ReplicaReport("1", 0, (), 1, large), 2.0)
+    assert list(watch.speeds()) == [2]
+    assert (watch.speeds()[2].replicas, watch.speeds()[2].kv_tokens) == (1, 250)
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 5)), min_size=1, max_size=6))
+def test_each_layout_of_a_round_has_its_own_law(phases):
+    """A machine whose engines switch, also back, between polls: no sample spans two layouts."""
+    seconds, size, now, made = {1: 0.1, 2: 0.06, 4: 0.04}, 1, 0.0, 0
+    watch = EngineObserver(lambda replica: size)
+
+    def poll(running: int) -> None:
+        stats = EngineStats(running, 0, 0.0, 0, made, 0, 0, 0, kv_tokens=size * 1000, max_running=8)
+        watch.record("r", ReplicaReport("1", 0, (), 1, stats), now)
+
+    polls = Counter()
+    before = None
+    for phase_size, count in phases:
+        fresh, size = phase_size != before, phase_size
+        before = size
+        if fresh:
+            now, made = now + 5.0, made + 777
+            watch.record_submitted({"r": []}, ["r"], now)
+        for _ in range(count):
+            now, made = now + 10 * seconds[size], made + 4 * 10
+            poll(4)
+        polls[size] += count - fresh
+    found = watch.speeds()
+    assert set(found) == {size for size, _ in phases}
+    for one, speed in found.items():
+        assert speed.kv_tokens == one * 1000
+        assert sum(stretch.steps for stretch in speed.stretches) == pytest.approx(10 * polls[one])
+        law = watch.engine_speed(one)
+        assert (law is None) == (polls[one] == 0)
+        if law is not None:
+            assert law.decode(4, 0, 1) == pytest.approx(seconds[one], rel=0.01)
+    later = EngineObserver(lambda replica: size)
+    later.continue_from(watch)
+    assert {one: later.engine_speed(one) for one in found} == {one: watch.engine_speed(one) for one in found}
+
+
+def test_a_prefill_after_a_layout_change_is_no_decode_step():
+    size = 1
+    watch = EngineObserver(lambda replica: size)
+    stats = EngineStats(4, 0, 0.0, 0, 100, 0, 0, 0, kv_tokens=1000, max_running=8)
+    watch.record("r", ReplicaReport("1", 0, (), 1, stats), 0.0)
+    size = 2
+    watch.record_submitted({"r": [asked(Request(n, 50, 100)) for n in range(4)]}, ["r"], 1.0)
+    for now, generated in ((1.1, 100), (4.0, 104), (4.5, 124), (5.0, 144)):
+        watch.record("r", ReplicaReport("1", 0, (), 1, replace(stats, generated_tokens_total=generated)), now)
+    (speed,) = watch.speeds().values()
+    assert [(one.seconds, one.prompt_tokens) for one in speed.stretches] == [(1.0, 0)], "two polls of 0.5 s"

@@ -5,7 +5,6 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import replace
 
@@ -155,8 +154,9 @@ def test_a_volume_that_does_not_answer_delays_no_round(tmp_path):
     assert told[-1].message.startswith("2 rounds are not in rounds.jsonl, tensorboard/: it does not answer")
     # The thread is let go, for the other tests' sake.
     reader = os.open(tmp_path / "rounds.jsonl", os.O_RDONLY | os.O_NONBLOCK)
-    [thread.join(10) for thread in threading.enumerate() if thread.name == "round-log"]
+    journal.close(10)
     os.close(reader)
+    assert not journal._thread.is_alive()
 
 
 def test_an_observer_that_fails_ends_no_round(tmp_path, caplog):

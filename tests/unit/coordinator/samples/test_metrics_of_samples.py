@@ -22,6 +22,12 @@ JOBS: dict[str, dict[str, Any]] = {
     "races": {"prompts": 4, "responses": 4, "tail": TAIL},
     "dynamic sampling": {"prompts": 4, "responses": 2, "dynamic": {"enabled": True}},
     "asynchronous": {"prompts": 4, "responses": 3, "mode": Mode.ASYNCHRONOUS},
+    "asynchronous with filtered groups": {
+        "prompts": 4,
+        "responses": 2,
+        "mode": Mode.ASYNCHRONOUS,
+        "dynamic": {"enabled": True},
+    },
 }
 
 
@@ -49,6 +55,7 @@ def played(request, tmp_path):
     store = Store(stage.path, "uid-1")
     samples = {step: [kept.sample for kept in store.samples.read(step, 0, 10_000)] for step in store.samples.due()}
     lengths = {step: [len(kept.token_ids) for kept in store.samples.read(step, 0, 10_000)] for step in samples}
+    stage.lengths = {step: store.lengths(step) for step in samples}
     store.close()
     return stage, samples, lengths
 
@@ -94,10 +101,32 @@ def test_what_was_not_trained_on_is_among_them(played):
     found = [one for each in samples.values() for one in each]
     outcomes = Counter(one.outcome for one in found)
     assert outcomes[SampleOutcome.FAILED] >= 1
+    causes = {one.cause for one in found if one.outcome is SampleOutcome.FAILED}
+    assert all(cause.startswith("the reward of 0.") for cause in causes), "as the rewards said it"
+    assert {one.cause for one in found if one.outcome is not SampleOutcome.FAILED} == {None}
     if stage.job.spec.tail_batching.enabled:
         assert outcomes[SampleOutcome.ABORTED] >= 1
     groups = {(one.round, one.prompt_id) for one in found if one.outcome is SampleOutcome.FILTERED}
     assert len(groups) <= sum(report.filtered_groups or 0 for report in stage.closed)
+
+
+def test_the_lengths_of_a_round_are_those_of_its_samples(played):
+    stage, samples, _ = played
+    for step, found in stage.lengths.items():
+        trained = {str(one.prompt): sorted(one.tokens) for one in found if one.kept}
+        ended = (SampleOutcome.TRAINED, SampleOutcome.ABORTED)
+        expected: dict[str, list[int]] = {}
+        for one in samples[step]:
+            if one.outcome in ended and one.finish is not None:
+                expected.setdefault(one.prompt_id, []).append(one.tokens)
+        assert trained == {prompt: sorted(tokens) for prompt, tokens in expected.items()}
+        again = {one.prompt_id for one in samples[step] if one.outcome is SampleOutcome.REQUEUED}
+        assert not again & {str(one.prompt) for one in found}, "they count when they end"
+    if stage.job.spec.tail_batching.enabled:
+        requeued = SampleOutcome.REQUEUED
+        assert any(one.outcome is requeued and one.finish for found in samples.values() for one in found)
+    if stage.job.spec.algorithm.dynamic_sampling.enabled:
+        assert not all(one.kept for found in stage.lengths.values() for one in found), "filtered ones are among them"
 
 
 def trained_groups(samples: list[Sample]) -> list[list[Sample]]:

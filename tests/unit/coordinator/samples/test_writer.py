@@ -16,7 +16,7 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
-from rljob_runtime.samples import SampleFolder
+from rljob_runtime.samples import LengthFolder, SampleFolder
 from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome, RoundPlan, RoundShape
 
 TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
@@ -29,6 +29,9 @@ class Texts:
 
     async def messages(self, key: PromptKey) -> Sequence[dict[str, str]]:
         return [{"role": "user", "content": f"question {key.index}"}]
+
+    async def prompt_tokens(self, keys: Sequence[PromptKey]) -> list[int]:
+        return [10 + key.index for key in keys]
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         if self.breaks:
@@ -48,9 +51,9 @@ class Access:
 
 def opened(folder: Path) -> Store:
     store = Store(folder / "state.db", "uid-1")
-    if store.boundary() is None:
+    if store.boundaries.newest() is None:
         store.start_at(Boundary(0, Cursor()))
-        store.publish(1, 0)
+        store.versions.publish(1, 0)
     return store
 
 
@@ -65,16 +68,16 @@ def play_round(store: Store, step: int, prompts: int = 1) -> None:
     """Two responses to each prompt are trained on."""
     keys = tuple(PromptKey(step, index) for index in range(prompts))
     plan = RoundPlan(step, 1, RoundShape(RoundKind.PLAIN, prompts, 2, prompts, 2), keys)
-    store.open_round(plan, Cursor(step, prompts))
+    store.rounds.open(plan, Cursor(step, prompts))
     places = plan.trajectories()
-    store.launched(step, 1, [(key, Lease("rollout-0", 1)) for key in places])
+    store.trajectories.launched(step, 1, [(key, Lease("rollout-0", 1)) for key in places])
     ended = [Response(key, 1, 1, (1, key.sample), (-1.0, -1.0), FinishReason.STOP, "rollout-0") for key in places]
-    store.finish(step, [Tokens(one.key, 0, one.token_ids, one.logprobs) for one in ended], ended)
+    store.trajectories.finish(step, [Tokens(one.key, 0, one.token_ids, one.logprobs) for one in ended], ended)
     for key in places:
-        store.score(step, key, Reward(float(key.sample), {"right": float(key.sample)}))
-    store.assign(step, places)
+        store.trajectories.score(step, key, Reward(float(key.sample), {"right": float(key.sample)}))
+    store.trajectories.assign(step, places)
     outcome = RoundOutcome(keys, dict.fromkeys(keys, PromptOutcome.TRAINED), {}, places)
-    store.close_round(outcome, Boundary(step, Cursor(step, prompts)))
+    store.rounds.close(outcome, Boundary(step, Cursor(step, prompts), report=RoundReport(round=step)))
 
 
 def close(writer: SampleWriter, number: int):
@@ -152,7 +155,7 @@ async def test_what_cannot_be_written_costs_its_samples_and_a_warning(tmp_path, 
     warning = close(writer, 1)
     assert warning is not None
     assert warning.reason == SAMPLES_NOT_WRITTEN
-    assert warning.message.startswith("the samples of 1 rounds could not be written (")
+    assert warning.message.startswith("1 files of samples could not be written (")
     assert warning.message.endswith("Training continues. Check that "
                                     f"{tmp_path / 'samples'} can be written to and has space.")  # fmt: skip
     assert store.samples.due() == (), "no space is taken for it"
@@ -171,7 +174,7 @@ async def test_a_volume_that_does_not_answer_delays_nothing(tmp_path, monkeypatc
     writer = writer_of(tmp_path, store, Samples())
     await writer.use(Samples())
     writer.use_prompts(Texts())
-    monkeypatch.setattr(writer._folder, "write", lambda *given: answers.wait(30))
+    monkeypatch.setattr(SampleFolder, "write", lambda *given: answers.wait(30))
     task = asyncio.create_task(writer.run())
     told = []
     for step in range(1, 5):
@@ -186,4 +189,27 @@ async def test_a_volume_that_does_not_answer_delays_nothing(tmp_path, monkeypatc
     await writer.close(seconds=0.1)
     assert asyncio.get_running_loop().time() - began < 5
     answers.set()
+    store.close()
+
+
+async def test_lengths_are_written_beside_them_and_a_rewind_replaces_those_of_abandoned_rounds(tmp_path):
+    store, lengths = opened(tmp_path), LengthFolder(tmp_path)
+    writer = writer_of(tmp_path, store, Samples())
+    await writer.use(Samples(per_round=0, keep_rounds=3))
+    writer.use_prompts(Texts())
+    for step in (1, 2, 3, 4):
+        play_round(store, step, prompts=2)
+        close(writer, step)
+    await writer.close()
+    assert lengths.rounds() == [2, 3, 4], "also without samples"
+    assert [(row["input"], row["output"], row["kept"]) for row in lengths.read(4)] == [
+        (10, [2, 2], True),
+        (11, [2, 2], True),
+    ]
+    store.rewind(2)
+    for step in (3, 4):
+        play_round(store, step, prompts=1)
+        close(writer, step)
+    await writer.close()
+    assert [len(list(lengths.read(step))) for step in lengths.rounds()] == [2, 1, 1]
     store.close()

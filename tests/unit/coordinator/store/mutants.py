@@ -9,8 +9,34 @@ MIGRATIONS = "tests/unit/coordinator/store/test_migrations.py"
 ON_POLICY_STORE = "tests/unit/coordinator/store/test_on_policy_store.py"
 OPENING = "tests/unit/coordinator/store/test_opening.py"
 PRUNING = "tests/unit/coordinator/store/test_pruning.py"
+EVALUATION_SAMPLES = "tests/unit/coordinator/evaluation/test_samples.py"
 
 MUTANTS = (
+    Mutant(
+        name="a failed sample does not say why",
+        target="rljob_runtime.coordinator.store.kept_samples:KeptSamples._keep_early",
+        before="failed.in_a_line()",
+        after="None",
+        tests=("tests/unit/coordinator/store/test_kept_samples.py::test_a_failed_sample_names_its_cause_in_a_line",),
+    ),
+    Mutant(
+        name="a requeued prompt's lengths count twice",
+        target="rljob_runtime.coordinator.store.round_lengths:_ENDED",
+        before="\"fate IN ('trained', 'filtered')\"",
+        after='"fate IS NOT NULL"',
+        tests=(
+            "tests/unit/coordinator/samples/test_metrics_of_samples.py::"
+            "test_the_lengths_of_a_round_are_those_of_its_samples",
+        ),
+    ),
+    Mutant(
+        name="a group that is filtered late has no lengths",
+        target="rljob_runtime.coordinator.store.async_store:AsyncStore.count_late",
+        before="ended > ?1",
+        after="ended < ?1",
+        text=True,
+        tests=(f"{ASYNC_STORE}::test_a_filtered_group_counts_in_the_update_under_way",),
+    ),
     Mutant(
         name="a rewind gives back groups without their tokens",
         target="rljob_runtime.coordinator.store.async_rewind:give_back",
@@ -29,8 +55,8 @@ MUTANTS = (
     Mutant(
         name="what a move's source made after the offset stays",
         target="rljob_runtime.coordinator.store.async_store:AsyncStore.move",
-        before='f"DELETE FROM experience_chunks WHERE {_WHERE} AND start >= ?"',
-        after='f"DELETE FROM experience_chunks WHERE {_WHERE} AND start > ?"',
+        before='f"DELETE FROM experience_chunks WHERE {OF_SAMPLE} AND start >= ?"',
+        after='f"DELETE FROM experience_chunks WHERE {OF_SAMPLE} AND start > ?"',
         tests=(f"{ASYNC_STORE}::test_a_move_cuts_at_its_offset_and_goes_on_from_there",),
     ),
     Mutant(
@@ -64,7 +90,7 @@ MUTANTS = (
         tests=(f"{ASYNC_STORE}::test_tokens_that_are_needed_no_more_go_in_pieces",),
     ),
     Mutant(
-        name="a store that begins anew gives the attempts of the one that was lost",
+        name="a new store gives the attempts of the one that was lost",
         target="rljob_runtime.coordinator.store.connection:begin_attempts",
         before="(term - 1) * ATTEMPTS_A_TERM",
         after="0",
@@ -83,7 +109,7 @@ MUTANTS = (
         tests=("tests/unit/coordinator/store/test_full_disk.py",),
     ),
     Mutant(
-        name="an opening that nobody waits for goes on",
+        name="an opening that was given up goes on",
         target="rljob_runtime.coordinator.store.connection:Opening.give_up",
         before="self._given_up = True",
         after="pass",
@@ -124,7 +150,7 @@ MUTANTS = (
         tests=(f"{MIGRATIONS}::test_the_round_under_way_goes_on_where_it_was",),
     ),
     Mutant(
-        name="a store that somebody holds is not waited for",
+        name="a store that another process holds is not waited for",
         target="rljob_runtime.coordinator.store.opening:open_store",
         before="clock() - since >= patience",
         after="True",
@@ -147,7 +173,7 @@ MUTANTS = (
     ),
     Mutant(
         name="prompts that lost are not queued",
-        target="rljob_runtime.coordinator.store.records:insert_boundary",
+        target="rljob_runtime.coordinator.store.tables.boundaries:insert_boundary",
         before="json.dumps([str(prompt) for prompt in boundary.queue])",
         after='"[]"',
         tests=(
@@ -171,6 +197,14 @@ MUTANTS = (
         tests=(f"{PLAN_NEXT_ROUND}::test_an_unexplained_round_restarts_the_length_history",),
     ),
     Mutant(
+        name="the store mixes the speeds of two layouts",
+        target="rljob_runtime.coordinator.store.round_history:_speeds",
+        before="tensor_parallel = ?",
+        after="? IS NOT NULL",
+        text=True,
+        tests=("tests/unit/coordinator/store/test_migrations.py::test_speeds_belong_to_the_layout_of_their_round",),
+    ),
+    Mutant(
         name="the slow-down of streaming is forgotten",
         target="rljob_runtime.coordinator.store.round_history:_speeds",
         before="tuple(Speed.from_json(text) for (text,) in reversed(rows))",
@@ -178,7 +212,7 @@ MUTANTS = (
         tests=(f"{PLAN_NEXT_ROUND}::test_engine_speed_during_training_is_remembered_without_limit",),
     ),
     Mutant(
-        name="an update's cost is learned where lent machines did the work",
+        name="an update's cost is learned where loaned machines did the work",
         target="rljob_runtime.coordinator.store.round_history:remembered",
         before="(one for one in rounds if not one.report.loaned_machines)",
         after="(one for one in rounds)",
@@ -195,9 +229,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a round that was decided is decided again",
-        target="rljob_runtime.coordinator.store.store:Store.round_under_way",
-        before="OpenRound(plan, Cursor(epoch, position), {}, {}, {}, assigned, SelectedPlan.from_json(chosen))",
-        after="OpenRound(plan, Cursor(epoch, position), {}, {}, {}, assigned)",
+        target="rljob_runtime.coordinator.store.tables.rounds:Rounds.under_way",
+        before="OpenRound(plan, cursor_of(*cursor), {}, {}, {}, assigned, SelectedPlan.from_json(chosen), layout)",
+        after="OpenRound(plan, cursor_of(*cursor), {}, {}, {}, assigned, layout=layout)",
         tests=(f"{PLAN_NEXT_ROUND}::test_another_coordinator_plays_the_round_as_it_was_decided",),
     ),
     Mutant(
@@ -215,15 +249,15 @@ MUTANTS = (
         tests=(f"{ON_POLICY_STORE}::test_the_journal_is_brought_into_the_file_once_enough_was_written",),
     ),
     Mutant(
-        name="a queued prompt's attempts begin anew",
-        target="rljob_runtime.coordinator.store.store:Store._draw",
-        before="known[key].attempt if key in known else 0",
+        name="a queued prompt's attempts begin at zero",
+        target="rljob_runtime.coordinator.store.tables.trajectories:Trajectories.draw",
+        before="attempts.get(key, 0)",
         after="0",
         tests=(ON_POLICY_STORE,),
     ),
     Mutant(
         name="the versions of all pruned rounds are looked through",
-        target="rljob_runtime.coordinator.store.store:Store.versions",
+        target="rljob_runtime.coordinator.store.tables.versions:WeightVersions.used",
         before="SELECT MIN(version) FROM versions INDEXED BY versions_by_step",
         after="SELECT MIN(version) FROM versions",
         text=True,
@@ -231,8 +265,8 @@ MUTANTS = (
     ),
     Mutant(
         name="a response whose reward failed is no sample",
-        target="rljob_runtime.coordinator.store.store:Store.restart",
-        before="self.samples.keep_failed(step, key.prompt, key.sample)",
+        target="rljob_runtime.coordinator.store.tables.trajectories:Trajectories.restart",
+        before="self._kept_samples.keep_failed(step, key.prompt, key.sample, cause)",
         after="",
         tests=(f"{KEPT_SAMPLES}::test_each_response_has_its_outcome_reason_and_scores",),
     ),
@@ -249,5 +283,19 @@ MUTANTS = (
         before="self._thread.submit(self._tidy)",
         after="",
         tests=(f"{ON_POLICY_STORE}::test_the_store_thread_prunes_when_no_call_waits",),
+    ),
+    Mutant(
+        name="an evaluation keeps samples of other prompts each time",
+        target="rljob_runtime.coordinator.store.kept_evaluations:KeptEvaluations.choose",
+        before='f"{rules.seed}/{name}"',
+        after='f"{rules.seed}/{step}"',
+        tests=(f"{EVALUATION_SAMPLES}::test_best_worst_and_the_same_prompts_each_time_are_kept",),
+    ),
+    Mutant(
+        name="an abandoned evaluation leaves samples",
+        target="rljob_runtime.coordinator.store.evaluations:Evaluations._end",
+        before='column == "result"',
+        after="True",
+        tests=(f"{EVALUATION_SAMPLES}::test_an_abandoned_evaluation_has_no_samples",),
     ),
 )

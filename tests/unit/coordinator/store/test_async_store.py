@@ -8,9 +8,9 @@ import pytest
 
 from rljob_api.spec_training import Mode
 from rljob_runtime.coordinator.store import async_store
-from rljob_runtime.coordinator.store.async_store import NotOpen
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.groups import NotOpen
 from rljob_runtime.coordinator.trainer.recovery import reconcile_store_and_trainer, snapshot_at
 from rljob_runtime.protocols import TrainerState
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
@@ -26,7 +26,7 @@ FIRST = TrajectoryKey(A, 0)
 def store(tmp_path):
     store = Store(tmp_path / "state.db", "uid-1")
     store.start_at(Boundary(0, Cursor()), pool=Pool())
-    store.publish(1, 0)
+    store.versions.publish(1, 0)
     yield store
     store.close()
 
@@ -60,7 +60,7 @@ def ready(store: Store, *prompts: PromptKey) -> None:
 
 def train(store: Store, *prompts: PromptKey) -> int:
     """The next update, on these ready groups."""
-    step = store.boundary().step + 1
+    step = store.boundaries.newest().step + 1
     store.experience.assign(step, prompts)
     store.experience.close_update(Boundary(step, store.experience.cursor()))
     return step
@@ -100,7 +100,7 @@ def a_cursor_that_goes_back(store: Store) -> None:
 
 
 def another_version(store: Store) -> None:
-    store.publish(2, 0)
+    store.versions.publish(2, 0)
     draw(store, A)
     store._db.execute("UPDATE groups SET version = 2")
 
@@ -420,7 +420,7 @@ def test_what_a_crash_leaves_between_two_pieces_is_whole_and_goes_later(tmp_path
         """Two updates done, and the first piece of the first one gone."""
         store = Store(tmp_path / name, "uid-1")
         store.start_at(Boundary(0, Cursor()), pool=Pool())
-        store.publish(1, 0)
+        store.versions.publish(1, 0)
         ready(store, A, B, C)
         train(store, A, B)
         train(store, C)
@@ -452,7 +452,7 @@ def test_what_a_crash_leaves_between_two_pieces_is_whole_and_goes_later(tmp_path
 def test_a_rewind_gives_back_what_later_updates_took(store):
     ready(store, A, B, C)
     train(store, B)
-    store.publish(2, 1)
+    store.versions.publish(2, 1)
     train(store, C, A)
     store.experience.forget(1)
     assert store.experience.assigned(2) == (C, A)
@@ -489,11 +489,11 @@ def test_a_rewind_before_the_last_checkpoint_draws_lost_prompts_again(store):
 
 
 def test_groups_of_lost_versions_stay(store):
-    store.publish(2, 1)
+    store.versions.publish(2, 1)
     train(store)
     draw(store, A, version=2)
     assert store.rewind(0)
-    assert store.versions().history[1].abandoned
+    assert store.versions.used().history[1].abandoned
     (group,) = store.experience.open_groups()
     assert group.version == 2
 
@@ -526,8 +526,8 @@ def test_a_new_history_draws_again_what_a_checkpoint_had_under_way(store, tmp_pa
     assert (begun.step, begun.queue) == (1, ())
     assert (new.experience.cursor(), new.experience.requeued()) == (Cursor(0, 4), (B, C))
     assert snapshot_at(new, step) == snapshot
-    new.publish(new.versions().next_version(), 1)
-    assert new.experience.draw([C], Cursor(0, 4), new.versions().history[-1].version, "rollout-0", 2) == {}
+    new.versions.publish(new.versions.used().next_version(), 1)
+    assert new.experience.draw([C], Cursor(0, 4), new.versions.used().history[-1].version, "rollout-0", 2) == {}
     assert new.experience.requeued() == (B,)
     new.close()
 
@@ -547,7 +547,7 @@ def test_observers_hear_of_groups(tmp_path):
     rows = []
     store = ObservedStore(tmp_path / "state.db", "uid-1", lambda event: rows.extend(event.rows))
     store.start_at(Boundary(0, Cursor()), pool=Pool())
-    store.publish(1, 0)
+    store.versions.publish(1, 0)
     ready(store, A)
     train(store, A)
     store.notify()
@@ -558,3 +558,42 @@ def test_observers_hear_of_groups(tmp_path):
     assert told["samples"].values == (1, 0, "rollout-0", "stop", 1.0, None)
     assert told["experience_chunks"].values == (2,)
     assert told["pool"].values == (0, 4)
+
+
+# --- lengths ---
+
+
+def filtered(store: Store, *prompts: PromptKey) -> None:
+    store.experience.end(prompts, PromptOutcome.FILTERED, "EqualRewards")
+
+
+def lengths(store: Store) -> dict[int, list[PromptKey]]:
+    return {step: [one.prompt for one in store.lengths(step)] for step in (1, 2, 3)}
+
+
+def test_a_filtered_group_counts_in_the_update_under_way(store):
+    """Whatever was drawn before and after it: an earlier update has its file already."""
+    first, second, third, early, late, last = (PromptKey(0, index) for index in range(6))
+    ready(store, early, late, last, first)
+    filtered(store, early)
+    train(store, first)
+    assert lengths(store) == {1: [early, first], 2: [], 3: []}
+    ready(store, second, third)
+    filtered(store, late)
+    train(store, second)
+    assert lengths(store) == {1: [early, first], 2: [late, second], 3: []}
+    assert store.experience.count_late() is None
+    filtered(store, last)
+    assert store.experience.count_late() == 2
+    assert store.experience.count_late() is None
+    train(store, third)
+    assert lengths(store) == {1: [early, first], 2: [late, last, second], 3: [third]}
+
+
+def test_what_is_filtered_before_the_first_update_waits_for_it(store):
+    first, late = PromptKey(0, 0), PromptKey(0, 1)
+    ready(store, first, late)
+    filtered(store, late)
+    assert store.experience.count_late() is None
+    train(store, first)
+    assert lengths(store)[1] == [first, late]

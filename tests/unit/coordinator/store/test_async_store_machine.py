@@ -10,12 +10,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rljob_runtime.coordinator.store.async_store import NotOpen
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.groups import NotOpen
 from rljob_runtime.coordinator.trainer.recovery import snapshot_at
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.round_plan import PromptOutcome
+from tests.support.examples import examples
 
 RESPONSES = 2
 MACHINES = st.sampled_from(["rollout-0", "rollout-1"])
@@ -109,7 +110,7 @@ class Experience(RuleBasedStateMachine):
     @rule()
     def publish(self) -> None:
         self.version += 1
-        self.store.publish(self.version, self.step)
+        self.store.versions.publish(self.version, self.step)
 
     @rule(replica=MACHINES, again=st.integers(0, 2), fresh=st.integers(1, 2))
     def draw(self, replica: str, again: int, fresh: int) -> None:
@@ -333,5 +334,5 @@ class Experience(RuleBasedStateMachine):
 
 TestExperience = Experience.TestCase
 TestExperience.settings = settings(
-    max_examples=60, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(60), stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow]
 )

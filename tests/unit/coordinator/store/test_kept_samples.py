@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.store import kept_samples
-from rljob_runtime.coordinator.store.kept_samples import SampleRules
+from rljob_runtime.coordinator.store.kept_samples import LONGEST_CAUSE, SampleRules
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.rewards import Reward
@@ -24,9 +24,9 @@ def less_mean(rewards):
 def opened(path, per_round: int | None, asynchronous: bool = False) -> Store:
     store = Store(path / "state.db", "uid-1")
     store.samples.rules = SampleRules(per_round, seed=7, advantages=less_mean)
-    if store.boundary() is None:
+    if store.boundaries.newest() is None:
         store.start_at(Boundary(0, Cursor()), pool=Pool() if asynchronous else None)
-        store.publish(1, 0)
+        store.versions.publish(1, 0)
     return store
 
 
@@ -38,28 +38,28 @@ def per_round(request) -> int | None:
 def play_round(store: Store, step: int = 1, close: bool = True) -> RoundOutcome:
     """Three prompts race for two groups of two: A is trained on, B filtered, C loses. One reward of A fails first."""
     plan = RoundPlan(step, 1, RoundShape(RoundKind.SHORT, 3, 3, 2, 2), (A, B, C))
-    store.open_round(plan, Cursor(0, 3))
-    store.launched(step, 1, [(key, Lease("rollout-0", 1)) for key in plan.trajectories()])
+    store.rounds.open(plan, Cursor(0, 3))
+    store.trajectories.launched(step, 1, [(key, Lease("rollout-0", 1)) for key in plan.trajectories()])
     failing = TrajectoryKey(A, 0)
     end(store, step, failing, (9,), 1)
-    store.restart(step, failing, 1)
-    store.launched(step, 1, [(failing, Lease("rollout-1", 2))])
+    store.trajectories.restart(step, failing, 1, "reward right (Raised): ValueError: no\n  number (" + "x" * 999)
+    store.trajectories.launched(step, 1, [(failing, Lease("rollout-1", 2))])
     for key, reward in ((failing, 1.0), (TrajectoryKey(A, 2), 0.0), (TrajectoryKey(B, 0), 0.5)):
         end(store, step, key, (5, 6 + key.sample), 2)
-        store.score(step, key, Reward(2 * reward, {"right": reward, "short": 0.25}))
-    store.append(step, [Tokens(TrajectoryKey(C, 1), 0, (1, 2, 3), (-1.0,) * 3)])
+        store.trajectories.score(step, key, Reward(2 * reward, {"right": reward, "short": 0.25}))
+    store.trajectories.append(step, [Tokens(TrajectoryKey(C, 1), 0, (1, 2, 3), (-1.0,) * 3)])
     kept = (failing, TrajectoryKey(A, 2))
-    store.assign(step, kept)
+    store.trajectories.assign(step, kept)
     fates = {A: PromptOutcome.TRAINED, B: PromptOutcome.FILTERED, C: PromptOutcome.REQUEUED}
     outcome = RoundOutcome((A,), fates, {B: "EqualRewards", C: "RaceLost"}, kept)
     if close:
-        store.close_round(outcome, Boundary(step, Cursor(0, 3), queue=(C,)))
+        store.rounds.close(outcome, Boundary(step, Cursor(0, 3), queue=(C,)))
     return outcome
 
 
 def end(store: Store, step: int, key: TrajectoryKey, tokens: tuple[int, ...], attempt: int) -> None:
     response = Response(key, attempt, 1, tokens, (-1.0,) * len(tokens), FinishReason.STOP, "rollout-0")
-    store.finish(step, [Tokens(key, 0, tokens, response.logprobs)], [response])
+    store.trajectories.finish(step, [Tokens(key, 0, tokens, response.logprobs)], [response])
 
 
 def kept(store: Store, step: int = 1) -> dict[str, tuple[Sample, array]]:
@@ -92,11 +92,11 @@ def test_each_response_has_its_outcome_reason_and_scores(tmp_path):
 def test_a_response_that_lost_to_its_own_group_is_aborted(tmp_path):
     store = opened(tmp_path, None)
     play_round(store, close=False)
-    store.append(1, [Tokens(TrajectoryKey(A, 1), 0, (4,), (-1.0,))])
+    store.trajectories.append(1, [Tokens(TrajectoryKey(A, 1), 0, (4,), (-1.0,))])
     fates = {A: PromptOutcome.TRAINED, B: PromptOutcome.FILTERED, C: PromptOutcome.REQUEUED}
     winners = (TrajectoryKey(A, 0), TrajectoryKey(A, 2))
     outcome = RoundOutcome((A,), fates, {B: "EqualRewards", C: "RaceLost"}, winners)
-    store.close_round(outcome, Boundary(1, Cursor(0, 3), queue=(C,)))
+    store.rounds.close(outcome, Boundary(1, Cursor(0, 3), queue=(C,)))
     assert kept(store)["0.0.1#1"][0].outcome is SampleOutcome.ABORTED
     assert kept(store)["0.0.1#1"][0].reason == "RaceLost"
     store.close()
@@ -129,7 +129,7 @@ def test_an_open_round_is_not_due_and_a_restart_changes_nothing(tmp_path, per_ro
     assert store.samples.due() == ()
     store.close()
     store = opened(tmp_path, per_round)
-    store.close_round(outcome, Boundary(1, Cursor(0, 3), queue=(C,)))
+    store.rounds.close(outcome, Boundary(1, Cursor(0, 3), queue=(C,)))
     store.close()
     store = opened(tmp_path, per_round)
     assert store.samples.due() == (1,)
@@ -183,7 +183,7 @@ def test_an_update_has_its_groups_and_those_that_ended_since_the_last(tmp_path):
     group(store, A, (1.0, 0.0))
     group(store, B, (0.0, None))
     group(store, C, (None, None))
-    store.experience.restart(TrajectoryKey(B, 1), 3)
+    store.experience.restart(TrajectoryKey(B, 1), 3, "reward right (TimedOut): no answer within 5 s")
     store.experience.end([B], PromptOutcome.FILTERED, "RewardFailed")
     store.experience.end([C], PromptOutcome.REQUEUED, "TooStale")
     store.close()
@@ -202,6 +202,8 @@ def test_an_update_has_its_groups_and_those_that_ended_since_the_last(tmp_path):
         "0.2.1#1": ("requeued", "TooStale", None, None, [7, 1]),
     }
     assert kept(store)["0.0.0#1"][0].rewards == {"right": 1.0}
+    causes = {key: one.cause for key, (one, _) in kept(store).items() if one.cause is not None}
+    assert causes == {"0.1.1#1": "reward right (TimedOut): no answer within 5 s"}
     assert store.experience.outcomes() == {"trained": 1, "filtered": 1, "requeued": 1}
     store.close()
 
@@ -220,3 +222,13 @@ def test_many_groups_that_end_early_take_bounded_space(tmp_path):
 
 def kept_early(store: Store) -> list[object]:
     return store.samples.read(1, -100, 100)
+
+
+def test_a_failed_sample_names_its_cause_in_a_line(tmp_path):
+    store = opened(tmp_path, None)
+    play_round(store)
+    causes = {key: one.cause for key, (one, _) in kept(store).items() if one.cause is not None}
+    assert list(causes) == ["0.0.0#1"]
+    assert causes["0.0.0#1"].startswith("reward right (Raised): ValueError: no number (xxx")
+    assert len(causes["0.0.0#1"]) == LONGEST_CAUSE
+    store.close()

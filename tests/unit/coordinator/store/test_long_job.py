@@ -55,13 +55,15 @@ def on_policy(store: Store, step: int) -> None:
     plan = RoundPlan(step, step, SHAPE, (prompt_of(step),))
     keys = plan.trajectories()
     store.remembered(64)
-    store.open_round(plan, cursor_after(step))
-    store.launched(step, step, [(key, Lease("rollout-0", 1)) for key in keys])
-    store.finish(step, *responses(step, step))
+    store.rounds.open(plan, cursor_after(step))
+    store.trajectories.launched(step, step, [(key, Lease("rollout-0", 1)) for key in keys])
+    store.trajectories.finish(step, *responses(step, step))
     for key in keys:
-        store.score(step, key, 1.0)
-    store.assign(step, keys)
-    store.close_round(RoundOutcome(plan.prompts, {plan.prompts[0]: PromptOutcome.TRAINED}, {}, keys), boundary_of(step))
+        store.trajectories.score(step, key, 1.0)
+    store.trajectories.assign(step, keys)
+    store.rounds.close(
+        RoundOutcome(plan.prompts, {plan.prompts[0]: PromptOutcome.TRAINED}, {}, keys), boundary_of(step)
+    )
 
 
 def asynchronous(store: Store, step: int) -> None:
@@ -115,7 +117,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-@pytest.mark.parametrize("play", [on_policy, asynchronous])
+@pytest.mark.parametrize("play", [*slow(on_policy), asynchronous])
 @pytest.mark.parametrize("rounds", [3_000, *slow(100_000)])
 @pytest.mark.timeout(3600)
 def test_the_last_round_of_a_long_job_costs_what_the_first_did(
@@ -129,12 +131,12 @@ def test_the_last_round_of_a_long_job_costs_what_the_first_did(
     def one() -> None:
         nonlocal done
         done += 1
-        store.publish(done, done - 1)
+        store.versions.publish(done, done - 1)
         play(store, done)
         store.prune(KEPT)
         store.tidy()
-        assert store.versions().next_version() == done + 1
-        assert store.reward_ends() == (0.5, 0.5)
+        assert store.versions.used().next_version() == done + 1
+        assert store.boundaries.reward_ends() == (0.5, 0.5)
 
     def pages() -> int:
         size: int = store._db.execute("PRAGMA page_count").fetchone()[0] * 4096

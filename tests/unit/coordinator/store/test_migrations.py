@@ -69,7 +69,7 @@ def test_the_round_under_way_goes_on_where_it_was(path, version):
                                   "GROUP BY 1").fetchall())  # fmt: skip
     before.close()
     store = Store(path, "uid-1")
-    boundary, opened = store.boundary(), store.round_under_way()
+    boundary, opened = store.boundaries.newest(), store.rounds.under_way()
     assert (boundary.step, boundary.report.round) == (2, 2)
     shape = opened.plan.shape
     assert (opened.plan.step, shape.kind, shape.prompts, shape.groups, shape.responses) == (3, RoundKind.LONG, 3, 3, 2)
@@ -83,16 +83,16 @@ def test_the_round_under_way_goes_on_where_it_was(path, version):
     assert not store.experience.in_use()
     # It is finished, trained on and closed under the constraints of now.
     keys = opened.plan.trajectories()
-    store.launched(3, opened.plan.version, [(key, Lease("rollout-0", 9)) for key in keys])
+    store.trajectories.launched(3, opened.plan.version, [(key, Lease("rollout-0", 9)) for key in keys])
     whole = [Response(key, 9, opened.plan.version, (), (), FinishReason.STOP, "rollout-0") for key in keys]
-    store.finish(3, [], whole)
+    store.trajectories.finish(3, [], whole)
     for key in keys:
-        store.score(3, key, 1.0)
-    store.assign(3, keys)
+        store.trajectories.score(3, key, 1.0)
+    store.trajectories.assign(3, keys)
     fates = dict.fromkeys(opened.plan.prompts, PromptOutcome.TRAINED)
     left = tuple(prompt for prompt in boundary.queue if prompt not in fates)
     settlement = RoundOutcome(opened.plan.prompts, fates, {}, keys)
-    store.close_round(settlement, Boundary(3, Cursor(0, 20), report=boundary.report, queue=left))
+    store.rounds.close(settlement, Boundary(3, Cursor(0, 20), report=boundary.report, queue=left))
     (only,) = store.remembered(1).rounds[len(known) :]
     assert sum(one.tokens for prompt in only.prompts.values() for one in prompt.responses) == sum(lengths.values())
     store.close()
@@ -115,6 +115,18 @@ def test_reports_have_the_field_names_of_now(path, version):
         assert (reports[0].loaned_machines, reports[0].loaned_groups) == (1, 2)
 
 
+def test_speeds_belong_to_the_layout_of_their_round(tmp_path):
+    path = write(tmp_path / "state.db", 9)
+    store = Store(path, "uid-1")
+    found = store.remembered(100)
+    store.close()
+    db = sqlite3.connect(path)
+    assert db.execute("SELECT step, tensor_parallel FROM speeds ORDER BY step").fetchall() == [(1, 1), (2, 2)]
+    db.close()
+    assert [one.speed.replicas for one in found.rounds if one.speed is not None] == [2, 2]
+    assert {1: len(found.elsewhere[1]), 2: len(found.alone)} == {1: 1, 2: 1}
+
+
 def test_a_job_goes_on_from_it_to_its_end(path):
     """Its trainer comes back from nothing: the store is rewound, and every step is run and constrained again."""
     stage = Stage(path, job(rounds=4, tail={"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}))
@@ -129,7 +141,7 @@ def test_migration_drops_settled_prompts_of_an_open_round_of_format_1(tmp_path):
     void = "UPDATE prompts SET fate = 'filtered', reason = 'RewardFailed' WHERE step = 3 AND idx = 6;\n"
     ended = "UPDATE trajectories SET outcome = 'discarded', reason = 'RewardFailed' WHERE step = 3 AND idx = 6;\n"
     store = Store(write(tmp_path / "state.db", 1, void + ended), "uid-1")
-    opened = store.round_under_way()
+    opened = store.rounds.under_way()
     assert opened.plan.prompts == (PromptKey(0, 7), PromptKey(0, 8))
     assert {key.prompt for key in opened.saved} == set(opened.plan.prompts)
     store.close()
@@ -150,3 +162,21 @@ def test_a_store_of_a_later_format_is_refused(tmp_path):
     db.close()
     with pytest.raises(StoreUnusable, match=f"has format {FORMAT + 1}, this runtime knows {FORMAT}"):
         Store(tmp_path / "state.db", "uid-1")
+
+
+def test_filtered_groups_of_format_9_count_where_their_file_has_them(tmp_path):
+    """The update whose groups were drawn last after them, or the next one."""
+    groups = [(1, 1, "trained"), (2, None, "filtered"), (3, 2, "trained"), (4, 1, "trained"), (5, None, "filtered")]
+    rows = "".join(
+        "INSERT INTO groups (epoch, idx, draw, drawn, version, replica, ready, step, place, fate, reason) VALUES"
+        f" (9, {drawn}, 0, {drawn}, 1, 'rollout-0', {drawn}, {step or 'NULL'}, {'NULL' if step is None else drawn},"
+        f" '{fate}', {'NULL' if step else repr('EqualRewards')});\n"
+        for drawn, step, fate in groups
+    )
+    path = write(tmp_path / "state.db", 9, f"INSERT INTO pool VALUES (1, 0, 9, '[]');\n{rows}")
+    Store(path, "uid-1").close()
+    db = sqlite3.connect(path)
+    assert db.execute("SELECT drawn, ended FROM groups ORDER BY drawn").fetchall() == [
+        (1, None), (2, 1), (3, None), (4, None), (5, 3)
+    ]  # fmt: skip
+    db.close()

@@ -32,7 +32,7 @@ FIRST = TrajectoryKey(PROMPTS[0], 0)
 def store(tmp_path):
     store = Store(tmp_path / "state.db", "uid-1")
     store.start_at(Boundary(0, Cursor()))
-    store.publish(1, 0)
+    store.versions.publish(1, 0)
     yield store
     store.close()
 
@@ -49,85 +49,85 @@ def settlement(outcome: PromptOutcome = PromptOutcome.TRAINED) -> RoundOutcome:
 
 def launch(store: Store, plan: RoundPlan, attempt: int = 1) -> None:
     leases = [(key, Lease("rollout-0", attempt)) for key in plan.trajectories()]
-    store.launched(plan.step, plan.version, leases)
+    store.trajectories.launched(plan.step, plan.version, leases)
 
 
 def finish(store: Store, plan: RoundPlan) -> None:
     keys = plan.trajectories()
     tokens = [Tokens(key, 0, (5, 6), (-1.0, -2.0)) for key in keys]
     responses = [Response(k, 1, plan.version, (5, 6), (-1.0, -2.0), FinishReason.STOP, "rollout-0") for k in keys]
-    store.finish(plan.step, tokens, responses)
+    store.trajectories.finish(plan.step, tokens, responses)
 
 
 def generate(store: Store, plan: RoundPlan, *, score: bool = True) -> RoundPlan:
     """Open the round and bring its responses to their end, with their rewards."""
-    store.open_round(plan, Cursor(0, 2 * plan.step))
+    store.rounds.open(plan, Cursor(0, 2 * plan.step))
     launch(store, plan)
     finish(store, plan)
     for key in plan.trajectories() if score else ():
-        store.score(plan.step, key, 1.0)
+        store.trajectories.score(plan.step, key, 1.0)
     return plan
 
 
 def train(store: Store, plan: RoundPlan) -> None:
     """The whole round, as the coordinator does it."""
     generate(store, plan)
-    store.assign(plan.step, plan.trajectories())
-    store.close_round(settlement(), Boundary(plan.step, Cursor(0, 2 * plan.step)))
+    store.trajectories.assign(plan.step, plan.trajectories())
+    store.rounds.close(settlement(), Boundary(plan.step, Cursor(0, 2 * plan.step)))
 
 
 def not_assigned(store: Store) -> None:
     generate(store, plan_of())
-    store.close_round(settlement(), Boundary(1, Cursor()))
+    store.rounds.close(settlement(), Boundary(1, Cursor()))
 
 
 def assigned_in_part(store: Store) -> None:
     generate(store, plan_of())
-    store.assign(1, plan_of().trajectories()[:3])
-    store.close_round(settlement(), Boundary(1, Cursor()))
+    store.trajectories.assign(1, plan_of().trajectories()[:3])
+    store.rounds.close(settlement(), Boundary(1, Cursor()))
 
 
 def not_scored(store: Store) -> None:
     generate(store, plan_of(), score=False)
-    store.assign(1, plan_of().trajectories())
-    store.close_round(settlement(), Boundary(1, Cursor()))
+    store.trajectories.assign(1, plan_of().trajectories())
+    store.rounds.close(settlement(), Boundary(1, Cursor()))
 
 
 def assigned_twice(store: Store) -> None:
     generate(store, plan_of())
     for _ in range(2):
-        store.assign(1, [FIRST])
+        store.trajectories.assign(1, [FIRST])
 
 
 def drawn_twice(store: Store) -> None:
     train(store, plan_of())
-    store.publish(2, 1)
-    store.open_round(plan_of(2, 2), Cursor(0, 4))
+    store.versions.publish(2, 1)
+    store.rounds.open(plan_of(2, 2), Cursor(0, 4))
 
 
 def drawn_twice_in_a_round(store: Store) -> None:
-    store.open_round(plan_of(), Cursor(0, 2))
-    store.extend(plan_of(), PROMPTS[:1], Cursor(0, 3))
+    store.rounds.open(plan_of(), Cursor(0, 2))
+    store.rounds.extend(plan_of(), PROMPTS[:1], Cursor(0, 3))
 
 
 def requeue(store: Store, queue: tuple[PromptKey, ...] = PROMPTS, kept: tuple[TrajectoryKey, ...] = ()) -> None:
     """A first round that both prompts lose."""
     generate(store, plan_of())
-    store.assign(1, kept)
+    store.trajectories.assign(1, kept)
     lost = RoundOutcome((), dict.fromkeys(PROMPTS, PromptOutcome.REQUEUED), dict.fromkeys(PROMPTS, "RaceLost"), kept)
-    store.close_round(lost, Boundary(1, Cursor(0, 2), queue=queue))
-    store.publish(2, 1)
+    store.rounds.close(lost, Boundary(1, Cursor(0, 2), queue=queue))
+    store.versions.publish(2, 1)
 
 
 def trained_in_two_rounds(store: Store) -> None:
     requeue(store, kept=(FIRST,))
     generate(store, plan_of(2, 2))
-    store.assign(2, [FIRST])
+    store.trajectories.assign(2, [FIRST])
 
 
 def requeued_without_a_reason(store: Store) -> None:
     generate(store, plan_of())
-    store.close_round(
+    store.rounds.close(
         RoundOutcome((), dict.fromkeys(PROMPTS, PromptOutcome.REQUEUED)), Boundary(1, Cursor(), queue=PROMPTS)
     )
 
@@ -140,59 +140,59 @@ def gone_from_the_queue(store: Store) -> None:
     requeue(store)
     other = plan_of(2, 2, (PROMPTS[0], PromptKey(0, 9)))
     generate(store, other)
-    store.assign(2, other.trajectories())
+    store.trajectories.assign(2, other.trajectories())
     both = RoundOutcome(other.prompts, dict.fromkeys(other.prompts, PromptOutcome.TRAINED), {}, other.trajectories())
-    store.close_round(both, Boundary(2, Cursor(0, 3)))
+    store.rounds.close(both, Boundary(2, Cursor(0, 3)))
 
 
 def another_outcome(store: Store) -> None:
     train(store, plan_of())
-    store.close_round(settlement(PromptOutcome.FILTERED), Boundary(1, Cursor()))
+    store.rounds.close(settlement(PromptOutcome.FILTERED), Boundary(1, Cursor()))
 
 
 def closed_with_prompts_open(store: Store) -> None:
     generate(store, plan_of())
-    store.close_round(RoundOutcome(()), Boundary(1, Cursor()))
+    store.rounds.close(RoundOutcome(()), Boundary(1, Cursor()))
 
 
 def a_round_left_out(store: Store) -> None:
-    store.close_round(RoundOutcome(()), Boundary(2, Cursor()))
+    store.rounds.close(RoundOutcome(()), Boundary(2, Cursor()))
 
 
 def version_used_twice(store: Store) -> None:
-    store.publish(2, 1)
+    store.versions.publish(2, 1)
     store.rewind(0)
-    store.publish(2, 1)
+    store.versions.publish(2, 1)
 
 
 def an_anchor_falls(store: Store) -> None:
     generate(store, plan_of())
-    store.assign(1, plan_of().trajectories())
-    store.close_round(settlement(), Boundary(1, Cursor(0, 2)), {"code": {"7/0": 2000}})
-    store.close_round(RoundOutcome(()), Boundary(2, Cursor(0, 2)), {"code": {"7/0": 1999}})
+    store.trajectories.assign(1, plan_of().trajectories())
+    store.rounds.close(settlement(), Boundary(1, Cursor(0, 2)), {"code": {"7/0": 2000}})
+    store.rounds.close(RoundOutcome(()), Boundary(2, Cursor(0, 2)), {"code": {"7/0": 1999}})
 
 
 def attempt_falls(store: Store) -> None:
-    store.open_round(plan_of(), Cursor())
+    store.rounds.open(plan_of(), Cursor())
     launch(store, plan_of(), 2)
     launch(store, plan_of(), 1)
 
 
 def two_versions(store: Store) -> None:
-    store.publish(2, 1)
-    store.open_round(plan_of(), Cursor())
+    store.versions.publish(2, 1)
+    store.rounds.open(plan_of(), Cursor())
     launch(store, plan_of())
     launch(store, plan_of(version=2), 2)
 
 
 def a_hole(store: Store) -> None:
     generate(store, plan_of())
-    store.append(1, [Tokens(FIRST, 3, (7,), (-1.0,))])
+    store.trajectories.append(1, [Tokens(FIRST, 3, (7,), (-1.0,))])
 
 
 def tokens_without_logprobs(store: Store) -> None:
     generate(store, plan_of())
-    store.append(1, [Tokens(FIRST, 2, (7, 8), (-1.0,))])
+    store.trajectories.append(1, [Tokens(FIRST, 2, (7, 8), (-1.0,))])
 
 
 @pytest.mark.parametrize(
@@ -227,19 +227,19 @@ def test_the_store_refuses(store, mistake, message):
 def test_what_is_refused_changes_nothing(store):
     with pytest.raises(sqlite3.IntegrityError):
         assigned_in_part(store)
-    assert store.outcomes() == {"open": 4}
-    assert store.boundary().step == 0
-    assert store.round_under_way().partials.keys() == set(plan_of().trajectories())
+    assert store.trajectories.outcomes() == {"open": 4}
+    assert store.boundaries.newest().step == 0
+    assert store.rounds.under_way().partials.keys() == set(plan_of().trajectories())
 
 
 def test_a_round_under_way_is_found_as_it_was_left(store, tmp_path):
-    store.open_round(plan_of(), Cursor(0, 2))
+    store.rounds.open(plan_of(), Cursor(0, 2))
     launch(store, plan_of(), 3)
-    store.append(1, [Tokens(FIRST, 0, (5, 6), (-1.0, -2.0))])
-    store.append(1, [Tokens(FIRST, 2, (7,), (-3.0,))])
+    store.trajectories.append(1, [Tokens(FIRST, 0, (5, 6), (-1.0, -2.0))])
+    store.trajectories.append(1, [Tokens(FIRST, 2, (7,), (-3.0,))])
     store.close()
     reopened = Store(tmp_path / "state.db", "uid-1")
-    found = reopened.round_under_way()
+    found = reopened.rounds.under_way()
     reopened.close()
     assert (found.plan.prompts, found.plan.version, found.cursor) == (PROMPTS, 1, Cursor(0, 2))
     assert found.saved[FIRST] == RestoredSample(attempt=3)
@@ -258,9 +258,9 @@ def test_a_round_is_found_with_its_shape_its_rules_and_what_it_drew_later(store)
     plan = replace(
         plan_of(), shape=RoundShape(RoundKind.SHORT, 2, 3, 1, 2), rules=RoundRules(5, drop_equal=True, max_prompts=9)
     )
-    store.open_round(plan, Cursor(0, 2))
-    store.extend(plan, [third], Cursor(0, 3))
-    found = store.round_under_way()
+    store.rounds.open(plan, Cursor(0, 2))
+    store.rounds.extend(plan, [third], Cursor(0, 3))
+    found = store.rounds.under_way()
     assert found.plan == replace(plan, prompts=(*PROMPTS, third))
     assert found.cursor == Cursor(0, 3)
     assert found.saved.keys() == set(found.plan.trajectories())
@@ -269,10 +269,10 @@ def test_a_round_is_found_with_its_shape_its_rules_and_what_it_drew_later(store)
 
 def test_a_requeued_prompt_is_drawn_again_and_its_attempts_go_on_rising(store):
     requeue(store)
-    assert store.boundary().queue == PROMPTS
-    known = store.open_round(plan_of(2, 2), Cursor(0, 2))
+    assert store.boundaries.newest().queue == PROMPTS
+    known = store.rounds.open(plan_of(2, 2), Cursor(0, 2))
     assert known == dict.fromkeys(plan_of().trajectories(), RestoredSample(attempt=1))
-    assert store.round_under_way().saved == known
+    assert store.rounds.under_way().saved == known
     launch(store, plan_of(2, 2), 2)
     with pytest.raises(sqlite3.IntegrityError, match="an attempt never falls"):
         launch(store, plan_of(2, 2), 1)
@@ -281,43 +281,43 @@ def test_a_requeued_prompt_is_drawn_again_and_its_attempts_go_on_rising(store):
 def test_a_rewind_restores_the_queue_of_that_round(store):
     requeue(store)
     plan = generate(store, plan_of(2, 2))
-    store.assign(2, plan.trajectories())
-    store.close_round(settlement(), Boundary(2, Cursor(0, 2)))
-    assert store.boundary().queue == ()
-    made = store.tokens_after(1)
+    store.trajectories.assign(2, plan.trajectories())
+    store.rounds.close(settlement(), Boundary(2, Cursor(0, 2)))
+    assert store.boundaries.newest().queue == ()
+    made = store.trajectories.tokens_after(1)
     assert made > 0
     assert store.rewind(1)
-    assert store.boundary().queue == PROMPTS
-    assert store.boundary().totals.lost_version_tokens == made, "what the undone round had generated"
-    assert store.tokens_after(1) == 0
-    store.publish(3, 1)
-    store.open_round(plan_of(2, 3), Cursor(0, 2))
+    assert store.boundaries.newest().queue == PROMPTS
+    assert store.boundaries.newest().totals.lost_version_tokens == made, "what the undone round had generated"
+    assert store.trajectories.tokens_after(1) == 0
+    store.versions.publish(3, 1)
+    store.rounds.open(plan_of(2, 3), Cursor(0, 2))
 
 
 def test_anchors_go_back_with_their_round(store):
     generate(store, plan_of())
-    store.assign(1, plan_of().trajectories())
-    store.close_round(settlement(), Boundary(1, Cursor(0, 2)), {"code": {"7/0": 2000, "7/1": 5}})
-    assert store.anchors() == {"code": {"7/0": 2000, "7/1": 5}}
-    store.publish(2, 1)
+    store.trajectories.assign(1, plan_of().trajectories())
+    store.rounds.close(settlement(), Boundary(1, Cursor(0, 2)), {"code": {"7/0": 2000, "7/1": 5}})
+    assert store.boundaries.anchors() == {"code": {"7/0": 2000, "7/1": 5}}
+    store.versions.publish(2, 1)
     plan = plan_of(2, 2, (PromptKey(0, 8), PromptKey(0, 9)))
     generate(store, plan)
-    store.assign(2, plan.trajectories())
+    store.trajectories.assign(2, plan.trajectories())
     both = RoundOutcome(plan.prompts, dict.fromkeys(plan.prompts, PromptOutcome.TRAINED), {}, plan.trajectories())
-    store.close_round(both, Boundary(2, Cursor(0, 4)), {"code": {"7/0": 3000}, "more": {"7/0": 1}})
-    assert store.anchors() == {"code": {"7/0": 3000, "7/1": 5}, "more": {"7/0": 1}}
+    store.rounds.close(both, Boundary(2, Cursor(0, 4)), {"code": {"7/0": 3000}, "more": {"7/0": 1}})
+    assert store.boundaries.anchors() == {"code": {"7/0": 3000, "7/1": 5}, "more": {"7/0": 1}}
     assert store.rewind(1)
-    assert store.anchors() == {"code": {"7/0": 2000, "7/1": 5}}
+    assert store.boundaries.anchors() == {"code": {"7/0": 2000, "7/1": 5}}
 
 
 def test_a_rewind_loses_the_versions_and_frees_the_prompts(store):
     train(store, plan_of())
-    store.publish(2, 1)
+    store.versions.publish(2, 1)
     assert store.rewind(0)
-    assert [(entry.version, entry.abandoned) for entry in store.versions().history] == [(1, False), (2, True)]
-    assert (store.outcomes(), store.boundary().step) == ({}, 0)
+    assert [(entry.version, entry.abandoned) for entry in store.versions.used().history] == [(1, False), (2, True)]
+    assert (store.trajectories.outcomes(), store.boundaries.newest().step) == ({}, 0)
     train(store, plan_of())
-    assert store.outcomes() == {"trained": 4}
+    assert store.trajectories.outcomes() == {"trained": 4}
     assert not store.rewind(7)
 
 
@@ -384,14 +384,14 @@ def test_the_journal_is_brought_into_the_file_once_enough_was_written(tmp_path, 
     monkeypatch.setattr(store_module, "TIDY_ROWS", 0)
     store.tidy()
     monkeypatch.setattr(store_module, "TIDY_ROWS", 3)
-    store.publish(1, 0)
-    store.publish(2, 0)
+    store.versions.publish(1, 0)
+    store.versions.publish(2, 0)
     store.tidy()
     assert in_the_file(tmp_path) == 0
-    store.publish(3, 0)
+    store.versions.publish(3, 0)
     store.tidy()
     assert in_the_file(tmp_path) == 3
-    store.publish(4, 0)
+    store.versions.publish(4, 0)
     for _ in range(store_module.TIDY_TURNS - 1):
         store.tidy()
     assert in_the_file(tmp_path) == 3

@@ -174,9 +174,9 @@ async def test_a_bug_in_what_goes_on_behind_a_call_is_heard_by_the_next(tmp_path
 
     store = await StoreThread.open(lambda opening: Broken(tmp_path / "state.db", "uid-1"), Opening())
     await store.do(lambda opened: opened.adopt_term(1))
-    await asyncio.wait_for(store._run(Store.boundary), 10)  # behind it
+    await asyncio.wait_for(store._run(lambda store: store.boundaries.newest()), 10)  # behind it
     with pytest.raises(KeyError, match="a bug"):
-        await store.do(Store.boundary)
+        await store.do(lambda store: store.boundaries.newest())
     await store.aclose()
 
 

@@ -18,8 +18,10 @@ from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome, RoundReport
 from rljob_runtime.audit import AuditResult, Rule, audit
 from rljob_runtime.coordinator.core.settings import rounds_kept
+from rljob_runtime.coordinator.store.connection import transaction
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.boundaries import insert_boundary
 from rljob_runtime.protocols.trajectory import Cursor
 from tests.support.rows import slow
 from tests.support.simulated_job import Stage, job, until
@@ -60,7 +62,7 @@ def rows(path: Path) -> dict[str, int]:
         return {table: db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for table in tables}
 
 
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("kind", [*slow("tail batching"), "on policy", "asynchronous"])
 def test_the_audits_totals_are_those_of_the_whole_history(tmp_path, kind):
     whole, pruned = tmp_path / "whole", tmp_path / "pruned"
     for folder, keep in ((whole, 1_000_000), (pruned, KEPT)):
@@ -123,7 +125,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("broken", BREAKS)
-@pytest.mark.parametrize("kind", ["on policy", "asynchronous"])
+@pytest.mark.parametrize("kind", ["on policy", *slow("asynchronous")])
 def test_what_is_wrong_with_the_sums_is_found(tmp_path, kind, broken):
     played(tmp_path, kind, KEPT, rounds=20)
     assert audit(tmp_path).findings == ()
@@ -139,7 +141,7 @@ def test_a_new_history_begins_without_sums(tmp_path):
     played(tmp_path, "on policy", KEPT)
     store = Store(tmp_path / "state.db", "uid-1")
     store.start_at(Boundary(50, Cursor(3, 4)), version=99)
-    assert store.reward_ends() == (None, None)
+    assert store.boundaries.reward_ends() == (None, None)
     assert store.prune(1) is False
     store.close()
     assert rows(tmp_path)["pruned"] == 0
@@ -151,22 +153,23 @@ def test_anchors_outlive_their_rounds(tmp_path):
     store = Store(tmp_path / "state.db", "uid-1")
     store.start_at(Boundary(0, Cursor()), {"code": {"a": 1, "b": 5}})
     for step, risen in enumerate(({"a": 2}, {}, {"c": 7}, {"a": 3}), start=1):
-        with store._transaction():
+        with transaction(store._db):
             store._db.execute("INSERT INTO versions (version, step) VALUES (?, ?)", (step, step - 1))
-            store._db.execute("INSERT INTO rounds VALUES (?, ?, 'Long', 1, 1, 1, 1, 2, 0, 3, 0, ?)", (step, step, step))
+            store._db.execute(
+                "INSERT INTO rounds VALUES (?, ?, 'Long', 1, 1, 1, 1, 2, 0, 3, 0, ?, '[]', '[]', NULL)",
+                (step, step, step),
+            )
             store._db.execute("INSERT INTO prompts VALUES (?, 0, ?, 0, 'filtered', 'for the test')", (step, step - 1))
-        with store._transaction():
-            from rljob_runtime.coordinator.store.records import insert_boundary
-
+        with transaction(store._db):
             insert_boundary(store._db, Boundary(step, Cursor(0, step)), {"code": risen} if risen else {})
-    known = store.anchors()
+    known = store.boundaries.anchors()
     assert known == {"code": {"a": 3, "b": 5, "c": 7}}
     while store.prune(1):
-        assert store.anchors() == known
+        assert store.boundaries.anchors() == known
     assert store._db.execute("SELECT MIN(step), COUNT(*) FROM boundaries").fetchone() == (3, 2)
     assert store._db.execute("SELECT COUNT(*) FROM anchors").fetchone() == (4,), "of a: two, of which the newest holds"
     store.rewind(3)
-    assert store.anchors() == {"code": {"a": 2, "b": 5, "c": 7}}
+    assert store.boundaries.anchors() == {"code": {"a": 2, "b": 5, "c": 7}}
     store.close()
 
 
@@ -185,9 +188,7 @@ def test_the_ends_of_the_rewards_are_those_of_all_rounds(tmp_path):
     rewards = [None if step % 7 == 0 else round(step**0.5, 3) for step in range(1, 60)]
 
     def close(step: int) -> None:
-        with store._transaction():
-            from rljob_runtime.coordinator.store.records import insert_boundary
-
+        with transaction(store._db):
             report = RoundReport(round=step, reward=rewards[step - 1])
             insert_boundary(store._db, Boundary(step, Cursor(), report=report), {})
 
@@ -199,11 +200,11 @@ def test_the_ends_of_the_rewards_are_those_of_all_rounds(tmp_path):
 
     for step in range(1, 60):
         close(step)
-        assert store.reward_ends() == pytest.approx(expected(step), rel=1e-3)
+        assert store.boundaries.reward_ends() == pytest.approx(expected(step), rel=1e-3)
     store.rewind(20)
-    assert store.reward_ends() == pytest.approx(expected(20), rel=1e-3)
+    assert store.boundaries.reward_ends() == pytest.approx(expected(20), rel=1e-3)
     close(21)
-    assert store.reward_ends() == pytest.approx(expected(21), rel=1e-3)
+    assert store.boundaries.reward_ends() == pytest.approx(expected(21), rel=1e-3)
     store.close()
 
 
@@ -253,7 +254,7 @@ class Costs:
             self.held[report.round] = sum(one.size for one in found.statistics("filename"))
 
 
-@pytest.mark.parametrize("kind", ["on policy", "asynchronous"])
+@pytest.mark.parametrize("kind", [*slow("on policy"), "asynchronous"])
 @pytest.mark.parametrize("rounds", [100, *slow(1600)])
 @pytest.mark.timeout(1800)
 def test_the_last_rounds_ask_of_the_store_what_the_first_ones_did(tmp_path, kind, rounds):

@@ -14,7 +14,7 @@ MUTANTS = (
         tests=(f"{LOANED_WORKER}::test_a_machine_that_is_called_back_was_not_slow",),
     ),
     Mutant(
-        name="nobody tells a machine that its loan is over",
+        name="no machine is told that its loan is over",
         target="rljob_runtime.coordinator.stream_training.loaned_worker:LoanedWorker._end_loan",
         before="self._owner.run_in_background(self._machine.release_worker(self._term))",
         after="pass",
@@ -22,7 +22,7 @@ MUTANTS = (
         canary=True,
     ),
     Mutant(
-        name="a worker computes before the seats have made room",
+        name="a worker computes before the engine slots have made room",
         target="rljob_runtime.coordinator.stream_training.loaned_worker:LoanedWorker.compute",
         before="await self._call(self._machine.sleep_engines(self._term))",
         after="pass",
@@ -32,7 +32,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="why nothing is lent is not told",
+        name="why nothing is loaned is not told",
         target="rljob_runtime.coordinator.stream_training.loans:LoanManager.__init__",
         before=(
             "LoanDecision(rules if isinstance(rules, LoanOutcome) else LoanOutcome.OUTSIDE_WINDOW) if rules else None"
@@ -41,14 +41,14 @@ MUTANTS = (
         tests=(f"{LOANS}::test_the_round_reports_why_nothing_is_loaned",),
     ),
     Mutant(
-        name="the trainer alone is believed as slow as beside lent machines",
+        name="the trainer alone is believed as slow as beside loaned machines",
         target="rljob_runtime.coordinator.stream_training.stream:Streaming._contribute_waiting",
         before="self._measured.with_loan if loaned or self.loaned else self._measured.training",
         after="self._measured.training",
         tests=(f"{LOANED_WORKER}::test_the_trainers_speed_during_loans_is_kept_apart",),
     ),
     Mutant(
-        name="nobody notices that an idle lane is lost",
+        name="an idle loaned worker is lost without notice",
         target="rljob_runtime.coordinator.stream_training.stream:Streaming.start_loans",
         before='worker.watch(partial(self._end_loan, worker, "its machine left"))',
         after="pass",
@@ -62,7 +62,7 @@ MUTANTS = (
         tests=(f"{LOANED_WORKER}::test_missing_sums_are_awaited_no_longer_than_the_trainer_needs",),
     ),
     Mutant(
-        name="machines are lent to a trainer that takes nothing",
+        name="machines are loaned to a trainer that takes nothing",
         target="rljob_runtime.coordinator.stream_training.stream:Streaming.accepts_contributions",
         before="not self._broken and self._trainer.published_version == self._version",
         after="True",

@@ -7,6 +7,8 @@ ASYNC_STORE = "tests/unit/coordinator/store/test_async_store.py"
 RECOVERY = "tests/unit/coordinator/trainer/test_recovery.py"
 TRAINER_CLIENT = "tests/unit/coordinator/trainer/test_trainer_client.py"
 
+BEST_MODEL = "tests/unit/coordinator/evaluation/test_best_model.py"
+
 MUTANTS = (
     Mutant(
         name="only one piece of the tokens goes",
@@ -19,7 +21,7 @@ MUTANTS = (
         tests=(f"{LOOP}::test_killed_between_two_pieces_of_what_a_checkpoint_lets_go",),
     ),
     Mutant(
-        name="a coordinator that is out of office takes it for a checkpoint that failed",
+        name="a coordinator without its term takes it for a checkpoint that failed",
         target="rljob_runtime.coordinator.trainer.checkpoints:Checkpoints._write",
         before="StaleTerm",
         after="()",
@@ -49,7 +51,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="a new history goes on from a step that nobody knows",
+        name="a new history goes on from an unknown step",
         target="rljob_runtime.coordinator.trainer.recovery:reconcile_store_and_trainer",
         before="step != trainer.kept",
         after="False",
@@ -166,10 +168,45 @@ MUTANTS = (
         canary=True,
     ),
     Mutant(
-        name="after a suspension nobody is given weights",
+        name="after a suspension no machine is given weights",
         target="rljob_runtime.coordinator.trainer.weight_publisher:WeightPublisher.start_publishing",
         before="self._trainer.published_version == self._fleet.weights.version == version",
         after="self._trainer.published_version == version",
         tests=(f"{LOOP}::test_a_suspended_job_hands_everything_over_and_goes_on",),
+    ),
+    Mutant(
+        name="a model that could not be written is the best",
+        target="rljob_runtime.coordinator.trainer.best_model:BestModel._results",
+        before="one.round in self._saved",
+        after="True",
+        tests=(f"{BEST_MODEL}::test_a_full_disk_costs_a_candidate_and_a_warning",),
+    ),
+    Mutant(
+        name="no model is deleted while the job runs",
+        target="rljob_runtime.coordinator.trainer.best_model:BestModel.forget_worse",
+        before="step in needed or step > last",
+        after="True",
+        tests=(f"{BEST_MODEL}::test_the_best_model_is_exported",),
+    ),
+    Mutant(
+        name="a model of abandoned weights that cannot be deleted wins",
+        target="rljob_runtime.coordinator.trainer.best_model:BestModel._saved",
+        before="step <= self._first or step in self._written",
+        after="True",
+        tests=(f"{BEST_MODEL}::test_abandoned_models_that_cannot_be_deleted_do_not_win",),
+    ),
+    Mutant(
+        name="a trainer that cannot read its models ends the coordinator",
+        target="rljob_runtime.coordinator.trainer.best_model:BestModel._ask",
+        before="Refused",
+        after="()",
+        tests=(f"{BEST_MODEL}::test_a_trainer_that_refuses_to_delete_models_does_not_end_the_job",),
+    ),
+    Mutant(
+        name="models stay where a checkpoint has no room",
+        target="rljob_runtime.coordinator.trainer.checkpoints:Checkpoints._with_room",
+        before="not await self._make_room(what)",
+        after="True",
+        tests=(f"{BEST_MODEL}::test_models_give_way_to_a_checkpoint",),
     ),
 )

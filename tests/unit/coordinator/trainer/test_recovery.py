@@ -26,6 +26,7 @@ from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Published, StoreLost
 from rljob_runtime.simulator.peers.cluster import TRAINER
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
+from tests.support.examples import examples
 from tests.support.rows import slow
 from tests.support.simulated_job import Stage, job
 
@@ -149,7 +150,7 @@ def last_of_each_round(stage: Stage):
     return {report.round: report for report in stage.closed}.values()
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow])
 @given(
     every=st.integers(1, 3),
     prompts=st.integers(1, 4),
@@ -204,10 +205,10 @@ def test_what_a_checkpoint_keeps_is_what_a_new_history_begins_with(snapshot):
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "state.db", "uid-1")
         begun = reconcile_store_and_trainer(store, found(snapshot.step, document), SimulatedPrompts(), 4)
-        assert begun == store.boundary()
+        assert begun == store.boundaries.newest()
         assert snapshot_at(store, snapshot.step) == snapshot
         assert snapshot_at(store, snapshot.step + 1) is None
-        assert store.versions().next_version() == snapshot.version + 1
+        assert store.versions.used().next_version() == snapshot.version + 1
         store.close()
 
 
@@ -276,9 +277,9 @@ def test_no_attempt_of_a_store_that_was_lost_is_given_again(tmp_path):
         for mode in Mode:
             store = Store(tmp_path / f"{mode}-{name}", "uid-1")
             assert store.adopt_term(term) == term
-            store.publish(5, 0)
+            store.versions.publish(5, 0)
             if mode is Mode.ON_POLICY:
-                known = {key: saved.attempt for key, saved in store.open_round(plan, Cursor(0, 2)).items()}
+                known = {key: saved.attempt for key, saved in store.rounds.open(plan, Cursor(0, 2)).items()}
             else:
                 known = store.experience.draw(prompts, Cursor(0, 2), 5, "rollout-0", 3)
             assert known == (dict.fromkeys(keys, first) if first else {})
@@ -286,7 +287,7 @@ def test_no_attempt_of_a_store_that_was_lost_is_given_again(tmp_path):
             store = Store(tmp_path / f"{mode}-{name}", "uid-1")
             assert store.adopt_term(7) == 7
             if mode is Mode.ON_POLICY:
-                opened = store.round_under_way()
+                opened = store.rounds.under_way()
                 assert {key: saved.attempt for key, saved in opened.saved.items()} == dict.fromkeys(keys, first)
             else:
                 samples = [one for group in store.experience.open_groups() for one in group.samples]
@@ -310,5 +311,5 @@ def test_a_step_of_unknown_history_is_not_continued(tmp_path):
     store = Store(tmp_path / "state.db", "uid-1")
     with pytest.raises(NoHistory, match="not know step 3, and the newest checkpoint is of step 2"):
         reconcile_store_and_trainer(store, found(3, json.dumps({**WHOLE, "step": 2}), kept=2), SimulatedPrompts(), 4)
-    assert store.boundary() is None
+    assert store.boundaries.newest() is None
     store.close()

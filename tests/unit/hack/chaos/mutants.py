@@ -22,14 +22,14 @@ MUTANTS = (
         canary=True,
     ),
     Mutant(
-        name="chaos: what nobody's loss explains may be replaced",
+        name="chaos: what no loss explains may be replaced",
         target="hack.chaos.recovery:Recovery.observe",
         before="self.row.replaced is False",
         after="False",
         tests=(f"{RECOVERY}::test_a_fault_outside_the_job_replaces_no_pod",),
     ),
     Mutant(
-        name="a fault that finds nobody to hit is waited for",
+        name="a fault that finds no target is waited for",
         target="hack.chaos.schedule:first_possible",
         before="next((name for name in due if ROWS[name].victims(seen, Random(0))), due[0])",
         after="due[0]",

@@ -31,10 +31,15 @@ def has_helm() -> bool:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> record.Record:
-    """A record of this checkout: what is cheap of it, and two seeds of each mode."""
+    """A record of this checkout: what is cheap of it, and two seeds of each mode.
+
+    Its processes do not yield to those of other tests, which would never let them end.
+    """
     parts = {*record.PARTS} - {"tests"} - (set() if has_helm() else {"chart"})
     file = tmp_path_factory.mktemp("guard") / "record.json"
-    found = record.make_record(file, record.Options(parts, seeds=2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record.seeds, "_yield_processors", lambda: None)
+        found = record.make_record(file, record.Options(parts, seeds=2))
     return found | {"tests": TESTS} | ({} if has_helm() else {"chart": {"defaults": {"Deployment/a": {"spec": 1}}}})
 
 

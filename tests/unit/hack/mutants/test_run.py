@@ -78,7 +78,7 @@ def test_an_interrupted_run_goes_on_with_what_is_left(tmp_path, capsys) -> None:
     assert complete.tried == ["a", "b", "c", "d"]
 
 
-def test_another_tree_begins_anew(tmp_path) -> None:
+def test_another_tree_begins_from_scratch(tmp_path) -> None:
     Progress(tmp_path / "all.json", "then").add(CAUGHT)
     assert Progress(tmp_path / "all.json", "then").left([CAUGHT, SURVIVES]) == [SURVIVES]
     assert Progress(tmp_path / "all.json", "now").left([CAUGHT, SURVIVES]) == [CAUGHT, SURVIVES]

@@ -53,8 +53,8 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="pods are made though nobody has the template of their claims",
-        target="rljob_operator.policies.plan:_change_pods",
+        name="pods are made without the template of their claims",
+        target="rljob_operator.policies.phases.running:_change_pods",
         before="[new for new in wanted if new.role not in barred]",
         after="list(wanted)",
         tests=(
@@ -63,21 +63,21 @@ MUTANTS = (
     ),
     Mutant(
         name="a job that has ended keeps its chain",
-        target="rljob_operator.policies.plan:_end",
+        target="rljob_operator.policies.phases.ended:end_job",
         before='updates["relay"] = dissolved(before.relay)',
         after="pass",
         tests=(f"{POLICIES_PLAN}::test_the_chain_of_an_ended_job_is_empty",),
     ),
     Mutant(
         name="the back-off is not written down",
-        target="rljob_operator.policies.plan:_running",
+        target="rljob_operator.policies.phases.running:_running",
         before='"replacements": assessment.replacements',
         after='"replacements": before.replacements',
         tests=PLAN,
     ),
     Mutant(
         name="an equal status is written again",
-        target="rljob_operator.policies.plan:changed",
+        target="rljob_operator.policies.phases.steps:changed",
         before='None if mine == job.status.model_copy(update={"runtime": None}) else mine',
         after="mine",
         tests=PLAN,
@@ -91,7 +91,7 @@ MUTANTS = (
     ),
     Mutant(
         name="racks are not asked for",
-        target="rljob_operator.policies.plan:_change_pods",
+        target="rljob_operator.policies.phases.running:_change_pods",
         before="spec.relay.topology_keys",
         after="()",
         tests=(
@@ -103,7 +103,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a machine on its way out is no member any more",
-        target="rljob_operator.policies.plan:_change_pods",
+        target="rljob_operator.policies.phases.running:_change_pods",
         before=(
             "pod_set.members(observed, created, removals, machine_set.departing, eviction.shut_down(observed, spec))"
         ),
@@ -112,21 +112,21 @@ MUTANTS = (
     ),
     Mutant(
         name="a machine on its way out keeps its place",
-        target="rljob_operator.policies.plan:_run",
+        target="rljob_operator.policies.phases.running:run",
         before="{pod.machine for pod in going}",
         after="set()",
         tests=(DRAIN,),
     ),
     Mutant(
         name="a chain keeps who died during a suspension",
-        target="rljob_operator.policies.plan:_suspend",
+        target="rljob_operator.policies.phases.suspended:suspend",
         before="without_lost(before.relay, before.members, members, observed.highest_epoch)",
         after="before.relay",
         tests=(f"{POLICIES_PLAN}::test_a_machine_lost_while_the_job_is_suspended_leaves_the_chain",),
     ),
     Mutant(
         name="the accepted spec is not written down",
-        target="rljob_operator.policies.plan:_running",
+        target="rljob_operator.policies.phases.running:_running",
         before='"accepted": accept(job)',
         after="",
         tests=(
@@ -146,20 +146,20 @@ MUTANTS = (
     Mutant(
         name="a resume overtakes the drain",
         target="rljob_operator.policies.plan:_decide",
-        before="job.spec.suspend or held is not None or _stopping(job, observed)",
+        before="job.spec.suspend or held is not None or stopping(job, observed)",
         after="job.spec.suspend or held is not None",
         tests=(f"{POLICIES_PLAN}::test_an_edit_under_a_suspension_reaches_new_pods",),
     ),
     Mutant(
         name="a resumption cut short throws its pods away",
-        target="rljob_operator.policies.plan:_stopping",
+        target="rljob_operator.policies.phases.suspended:stopping",
         before="not pod.deleting and pod.incarnation <= known.get(pod.machine, 0)",
         after="not pod.deleting",
         tests=(f"{POLICIES_PLAN}::test_a_resumption_cut_short_before_its_status_keeps_its_pods",),
     ),
     Mutant(
         name="a base is asked for before what it claims is there",
-        target="rljob_operator.policies.plan:_suspend",
+        target="rljob_operator.policies.phases.suspended:suspend",
         before="tuple(owned_objects.claim_templates(job, observed.devices)) if held is not None else ()",
         after="()",
         tests=(

@@ -15,12 +15,13 @@ from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.observation import Silence
 from rljob_operator.policies.plan import REMOVED_SECONDS
 from rljob_operator.policies.refusal import refused
+from tests.support.examples import examples
 from tests.support.operator.harness import NOW, make_job
 from tests.support.operator.plan_cluster import Cluster, running
 from tests.support.operator.plan_machine import CHOICE, Asynchronous, Machine
 
-Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
-Asynchronous.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+Machine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
+Asynchronous.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
 TestPlan = Machine.TestCase
 TestAsynchronousPlan = Asynchronous.TestCase
 

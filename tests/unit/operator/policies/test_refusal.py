@@ -15,7 +15,8 @@ from rljob_api.status import Role
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Observed, Pod, parse_pod
-from rljob_operator.policies.plan import Plan, plan
+from rljob_operator.policies.phases.steps import Plan
+from rljob_operator.policies.plan import plan
 from rljob_operator.policies.refusal import PATIENCE_SECONDS, in_order, refused
 from tests.support.operator.harness import NOW, make_job
 

@@ -5,6 +5,9 @@ from hack.mutants import Mutant
 CONTRACT = "tests/unit/rollout/engines/test_contract.py"
 ENGINE_CACHE = "tests/unit/rollout/test_engine_cache.py"
 REPLICA = "tests/unit/rollout/test_replica.py"
+VLLM_KV = "tests/unit/rollout/engines/test_vllm_kv.py"
+TRANSFER = "tests/unit/rollout/engines/test_kv_transfer.py"
+ALL_TOKENS = f"{CONTRACT}::test_tokens_are_drawn_from_what_is_left_and_the_logprobs_know_all"
 VLLM = (
     f"{CONTRACT}::test_loaded_weights_are_the_trainers[VLLM]",
     f"{CONTRACT}::test_logprobs_are_the_trainers_at_the_same_temperature[VLLM-0.7]",
@@ -68,6 +71,27 @@ MUTANTS = (
         tests=VLLM,
     ),
     Mutant(
+        name="log-probabilities are those of the tokens that top k and top p leave",
+        target="rljob_runtime.rollout.engines.vllm:VllmEngine.__init__",
+        before='self._engine.collective_rpc("report_all_tokens")',
+        after="pass",
+        tests=(f"{ALL_TOKENS}[VLLM-{{'top_p': 0.4}}-None]",),
+    ),
+    Mutant(
+        name="min p is not passed to the engine",
+        target="rljob_runtime.rollout.engines.vllm:sampling_params",
+        before="min_p=request.min_p",
+        after="min_p=0.0",
+        tests=(f"{ALL_TOKENS}[VLLM-{{'min_p': 0.5}}-None]",),
+    ),
+    Mutant(
+        name="top p leaves less than its probability",
+        target="rljob_runtime.rollout.engines.reference.sampling:kept_tokens",
+        before="before < top_p * falling.sum()",
+        after="before + falling <= top_p * falling.sum()",
+        tests=("tests/unit/rollout/test_bookkeeping.py::test_top_k_top_p_and_min_p_leave_the_most_probable_tokens",),
+    ),
+    Mutant(
         name="a tied head keeps its old weights",
         target="rljob_runtime.rollout.engines.vllm_worker:RelayWeights.load_from_relay",
         before="repair_tied_head(self.model_runner.model)",
@@ -84,5 +108,40 @@ MUTANTS = (
             f"{REPLICA}::test_repeated_and_late_attempts_generate_nothing",
             f"{REPLICA}::test_a_load_that_the_relay_cannot_serve_keeps_the_old_version",
         ),
+    ),
+    Mutant(
+        name="the last token's KV is thought to be there",
+        target="rljob_runtime.rollout.engines.reference.engine:ReferenceEngine._full_blocks",
+        before="len(sequence.tokens) - 1",
+        after="len(sequence.tokens) + size - 1",
+        tests=(f"{TRANSFER}::test_sampled_responses_are_those_of_a_run_without_a_move",),
+    ),
+    Mutant(
+        name="KV that one rank cannot read is used by the others",
+        target="rljob_runtime.rollout.engines.multi_process:MultiProcessEngine.kv_open",
+        before="all(answers)",
+        after="any(answers)",
+        tests=(f"{TRANSFER}::test_kv_that_one_rank_cannot_read_is_used_by_none",),
+    ),
+    Mutant(
+        name="the null blocks behind a window are transferred",
+        target="rljob_runtime.rollout.engines.vllm_kv:FileConnector._copier",
+        before="not keeps_all_blocks(groups[0].kv_cache_spec)",
+        after="False",
+        tests=(f"{VLLM_KV}::test_only_models_that_keep_the_block_of_every_token_transfer",),
+    ),
+    Mutant(
+        name="KV of the first blocks goes into those after the prefix cache",
+        target="rljob_runtime.rollout.engines.vllm_kv:FileConnector.update_state_after_alloc",
+        before="source[:, :, begin * split : end * split]",
+        after="source[:, :, : (end - begin) * split]",
+        tests=(f"{VLLM_KV}::test_blocks_of_the_prefix_cache_are_not_copied",),
+    ),
+    Mutant(
+        name="a block of the scheduler is one of the kernel",
+        target="rljob_runtime.rollout.engines.vllm_kv:KvPort.expanded",
+        before="block * self.split + part",
+        after="block + part",
+        tests=(f"{VLLM_KV}::test_each_block_of_the_scheduler_is_several_of_the_kernel",),
     ),
 )

@@ -10,6 +10,7 @@ from transformers import LlamaForCausalLM
 
 from rljob_runtime.rollout.engines.base import Engine, EngineRequest, RequestRejected
 from rljob_runtime.rollout.engines.reference.engine import ReferenceEngine
+from rljob_runtime.rollout.engines.reference.sampling import kept_tokens
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
 from tests.support.rollout.engines import EOS, Generated, Publisher, assert_trainer_logprobs, collect, prompts, run
 
@@ -55,6 +56,30 @@ def test_samples_follow_the_distribution(engine: Engine, model: LlamaForCausalLM
     expected = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
     # The expected total variation of 3,000 draws over 128 values is below 0.09; a wrong temperature gives 0.2 and more.
     assert (counts - expected).abs().sum() / 2 < 0.12
+
+
+@pytest.mark.parametrize(
+    ("choice", "left"), [({"top_k": 3}, 3), ({"top_p": 0.4}, None), ({"min_p": 0.5}, None), ({"top_k": 1}, 1)], ids=str
+)
+def test_tokens_are_drawn_from_what_is_left_and_the_logprobs_know_all(
+    engine: Engine, model: LlamaForCausalLM, choice: dict[str, float], left: int | None
+) -> None:
+    """Seeded, unseeded, greedy and untruncated requests share a batch."""
+    prompt, draws, temperature = prompts(1)[0], 1000, 0.8
+    asked = [request(f"t{i}", prompt, 1, temperature=temperature, seed=i, **choice) for i in range(draws)]
+    others = [request("free", prompt, 8, temperature=temperature, seed=3), request("greedy", prompt, 8, **choice)]
+    got = run(engine, [*asked, *others, request("long", prompt, 8, temperature=temperature, **choice)])
+    for name in ("t0", "t1", "free", "greedy", "long"):
+        assert_trainer_logprobs(model, prompt, got[name], 0.0 if name == "greedy" else temperature)
+    probabilities = (model(torch.tensor([prompt])).logits[0, -1] / temperature).softmax(-1).double()
+    settings = {"top_k": 0, "top_p": 1.0, "min_p": 0.0} | choice
+    kept = kept_tokens(probabilities, **settings)  # type: ignore[arg-type]
+    counts = torch.bincount(torch.tensor([got[f"t{i}"].tokens[0] for i in range(draws)]), minlength=128) / draws
+    assert 0 < int(kept.sum()) < 60
+    assert left is None or int(kept.sum()) == left
+    assert float(counts[~kept].sum()) == 0
+    expected = torch.where(kept, probabilities, 0.0)
+    assert (counts - expected / expected.sum()).abs().sum() / 2 < 0.12
 
 
 def test_seeds_reproduce_and_differ(engine: Engine) -> None:

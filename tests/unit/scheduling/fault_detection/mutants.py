@@ -21,7 +21,7 @@ MUTANTS = (
         tests=(f"{STALL_DETECTION}::test_a_machine_that_says_no_twice_is_not_replaced_for_it",),
     ),
     Mutant(
-        name="whoever waits for a feeder in vain is to blame",
+        name="a machine that waits for its feeder in vain is to blame",
         target="rljob_runtime.scheduling.fault_detection.stall_detection:StalledLinks.record",
         before="one != (machine, incarnation)",
         after="one is None",
@@ -45,7 +45,7 @@ MUTANTS = (
         tests=(STALL_DETECTION,),
     ),
     Mutant(
-        name="a machine without power is given a third beat",
+        name="a machine without power is given a third heartbeat",
         target="rljob_runtime.scheduling.fault_detection.suspicion:MISSED_HEARTBEATS",
         before="2",
         after="3",
@@ -71,7 +71,7 @@ MUTANTS = (
         tests=(f"{SUSPICION}::test_a_busy_machine_is_given_the_time_that_it_is_seen_to_take",),
     ),
     Mutant(
-        name="whoever reaches a machine is not heard",
+        name="a witness that reaches a machine is not heard",
         target="rljob_runtime.scheduling.fault_detection.suspicion:Suspicion.witnesses",
         before="self.reachable_from & set(present)",
         after="False",

@@ -15,6 +15,7 @@ from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
+from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, PeerTimeout, Refused, ReplicaReport
 from rljob_runtime.protocols.trajectory import FinishReason, Lease, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.scheduling.fault_detection.stall_detection import ProgressMonitor, RestartHistory, StalledLinks
@@ -76,6 +77,7 @@ class Lost:
 
     def __init__(self) -> None:
         self.lost: list[tuple[Any, Exception]] = []
+        self.timeline = Timeline()
 
     def mark_replica_lost(self, replica: Any, reason: str, error: Exception) -> None:
         self.lost.append((replica, error))

@@ -17,7 +17,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="sums that nobody has brought yet cost nothing",
+        name="sums that are not brought yet cost nothing",
         target="rljob_runtime.scheduling.lending.gain:LoanMeasurements.contribution",
         before="None if version is None else version * SUM_WIDTH",
         after="0.0",
@@ -38,7 +38,7 @@ MUTANTS = (
         tests=(f"{GAIN}::test_a_broadcast_stands_for_a_handover_until_one_was_measured",),
     ),
     Mutant(
-        name="beside lent machines the trainer is believed as fast as alone",
+        name="beside loaned machines the trainer is believed as fast as alone",
         target="rljob_runtime.scheduling.lending.gain:predicted_gain",
         before="max(beside, 1e-12)",
         after="max(trainer, 1e-12)",
@@ -54,7 +54,7 @@ MUTANTS = (
     Mutant(
         name="what lost its race is expected to run on",
         target="rljob_runtime.scheduling.lending.gain:simulate_tail",
-        before="engines[other].abort(place, now)",
+        before="engines[other].stop(place, now)",
         after="pass",
         tests=(f"{GAIN}::test_a_response_that_lost_its_race_slows_no_other_down",),
     ),
@@ -96,7 +96,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="machines are lent for a hair's breadth",
+        name="machines are loaned for a hair's breadth",
         target="rljob_runtime.scheduling.lending.gain:predicted_gain",
         before="0.0 if 0 < gain < CLEAR_GAIN * alone else gain",
         after="gain",
@@ -105,8 +105,8 @@ MUTANTS = (
     Mutant(
         name="what outlasts all that was seen to end is as long as it may be",
         target="rljob_runtime.scheduling.lending.policy:ExpectedLengths.at",
-        before="self._curve.predicted_beyond",
-        after="self._curve.seen_beyond",
+        before="self.curve.predicted_beyond",
+        after="self.curve.observed_beyond",
         tests=(
             "tests/unit/scheduling/lending/test_policy.py::test_what_was_stopped_or_still_runs_is_longer_than_it_is",
         ),

@@ -79,7 +79,7 @@ def test_a_larger_batch_is_never_slower_nor_its_step_shorter(one, other, a, b, l
 
 def watch_of(*batches: int, step: float = 0.1, tensor_parallel: int = 1) -> EngineObserver:
     """A watch that saw ten steps of each of these batches."""
-    watch, made, now = EngineObserver(tensor_parallel), 0, 0.0
+    watch, made, now = EngineObserver(lambda replica: tensor_parallel), 0, 0.0
     for batch in batches:
         for _ in range(2):
             stats = EngineStats(batch, 0, 0.0, 0, made, 0, 0, 0, kv_tokens=900)
@@ -91,19 +91,17 @@ def watch_of(*batches: int, step: float = 0.1, tensor_parallel: int = 1) -> Engi
 
 
 def test_the_speed_of_engines_is_that_of_the_last_rounds_in_this_layout():
-    assert EngineObserver().engine_speed() is None
+    assert EngineObserver().engine_speed(1) is None
     first = watch_of(4, 8)
     assert first.kv_tokens("m0/replica-0") == 900
     assert first.kv_tokens("m1/replica-0") == 0
-    seen = first.engine_speed()
+    seen = first.engine_speed(1)
     assert (seen.least, seen.most) == (4, 8)
     assert seen.decode(8, 0, 1) == pytest.approx(0.1, rel=0.01)
     second = EngineObserver()
     second.continue_from(first)
-    assert second.engine_speed() == seen
-    wider = EngineObserver(2)
-    wider.continue_from(first)
-    assert wider.engine_speed() is None
+    assert second.engine_speed(1) == seen
+    assert second.engine_speed(2) is None
 
 
 def test_an_engines_responses_end_one_after_the_other():

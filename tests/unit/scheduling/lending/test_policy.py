@@ -31,7 +31,15 @@ def machines(*loads: int, kv: int = ROOM) -> list[LoanableMachine]:
 def look(
     lending: LoanPolicy, done: int, fleet: list[LoanableMachine], gain: float = 1.0, lengths=(40,), waiting=()
 ) -> LoanDecision:
-    return lending.decide(done, 100, fleet, waiting, ExpectedLengths(Survival(lengths), 100), lambda names: gain)
+    return begun(lending, done, 100, fleet, waiting, ExpectedLengths(Survival(lengths), 100), lambda names: gain)
+
+
+def begun(lending: LoanPolicy, *seen) -> LoanDecision:
+    """Return the decision of a look; a loan starts."""
+    decision = lending.decide(*seen)
+    if decision.outcome is LoanOutcome.LOANED:
+        lending.begin()
+    return decision
 
 
 @pytest.mark.parametrize(
@@ -94,7 +102,7 @@ def test_it_checks_every_twentieth_and_loans_once():
         asked.append(names)
         return 1.0 if len(asked) == 3 else -1.0
 
-    verdicts = {done: lending.decide(done, 100, machines(1, 1), (), FORTY, gain).outcome for done in range(18, 60)}
+    verdicts = {done: begun(lending, done, 100, machines(1, 1), (), FORTY, gain).outcome for done in range(18, 60)}
     assert [done for done, verdict in verdicts.items() if verdict is LoanOutcome.NO_GAIN] == [20, 25]
     assert [done for done, verdict in verdicts.items() if verdict is LoanOutcome.LOANED] == [30]
     assert {verdicts[done] for done in range(31, 60)} == {LoanOutcome.OUTSIDE_WINDOW}
@@ -113,9 +121,9 @@ def test_a_fixed_trigger_loans_what_fits_without_a_prediction():
         raise AssertionError("nothing should ask")
 
     lending = LoanPolicy(LoanRules(0.4, 1.0, requires_gain=False))
-    tight = [lending.decide(done, 100, machines(1, 1, kv=99), (), FORTY, gain).outcome for done in (39, 40)]
+    tight = [begun(lending, done, 100, machines(1, 1, kv=99), (), FORTY, gain).outcome for done in (39, 40)]
     assert tight == [LoanOutcome.OUTSIDE_WINDOW, LoanOutcome.KV_CACHE_FULL]
-    looks = [lending.decide(done, 100, machines(1, 1), (), FORTY, gain) for done in (44, 45, 50)]
+    looks = [begun(lending, done, 100, machines(1, 1), (), FORTY, gain) for done in (44, 45, 50)]
     assert [look.outcome for look in looks] == [
         LoanOutcome.OUTSIDE_WINDOW,
         LoanOutcome.LOANED,
@@ -215,7 +223,7 @@ def test_a_round_loans_once_and_at_most_half(looks, total, lengths, kv):
     for done, fleet, gain in looks:
         done = min(done, total)
         fleet = [LoanableMachine(f"m{i}", kv, tuple(responses)) for i, responses in enumerate(fleet)]
-        decision = lending.decide(done, total, fleet, (), expected, lambda names, gain=gain: gain)
+        decision = begun(lending, done, total, fleet, (), expected, lambda names, gain=gain: gain)
         if decision.outcome is LoanOutcome.OUTSIDE_WINDOW:
             continue
         assert 0.2 * total <= done <= 0.5 * total

@@ -33,6 +33,7 @@ from rljob_runtime.scheduling.round_planner.round_simulator import (
 )
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
 from rljob_runtime.scheduling.tail_batching import Factors, next_round
+from tests.support.examples import examples
 
 # A token a second, however many run: times are lengths.
 SECOND = LatencyModel(((1, 1.0),), 0.0, 0.0, 0.0, 0.0)
@@ -98,7 +99,7 @@ def test_a_round_keeps_no_more_than_it_launches(runners, groups, group_size):
         simulate_round(STAGE, asked((1, 2), (3, 4)), runners, groups, group_size)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.lists(st.integers(1, 40), min_size=4, max_size=4), min_size=3, max_size=8),
     st.integers(1, 3),
@@ -337,7 +338,7 @@ def test_the_same_question_has_the_same_answer():
     assert first == second
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(st.integers(0, 1000), st.floats(0, 0.05), st.sampled_from([STAGE, BUSY]))
 def test_the_reference_is_left_for_a_clear_gain_and_returned_to_late(seed, tail, stage):
     asked_ = what_if(tailed(Random(seed), 24, 4, tail), stage, outlook=PlanningHorizon(8, 4, 100), seed=str(seed))

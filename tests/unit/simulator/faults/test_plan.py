@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_operator.policies.lifecycle.eviction import grace_seconds
+from rljob_runtime.simulator.drawn_scenario import draw_scenario
 from rljob_runtime.simulator.faults.plan import (
     APPLICABLE,
     GRACE_SECONDS,
@@ -18,7 +19,6 @@ from rljob_runtime.simulator.faults.plan import (
     role_of,
     shrink,
 )
-from rljob_runtime.simulator.scenario import draw_scenario
 
 seeds = st.integers(0, 2**32)
 

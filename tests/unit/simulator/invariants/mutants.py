@@ -4,6 +4,20 @@ from hack.mutants import Mutant
 
 MUTANTS = (
     Mutant(
+        name="a round without its samples is right",
+        target="rljob_runtime.simulator.invariants.samples:sample_faults",
+        before="groups != {prompt for prompt, _ in trained}",
+        after="False",
+        tests=("tests/simulation/test_samples.py::test_a_response_that_is_missing_or_twice_is_noticed",),
+    ),
+    Mutant(
+        name="an evaluation without its samples is right",
+        target="rljob_runtime.simulator.invariants.samples:evaluation_sample_faults",
+        before="results.keys() - set(files.rounds())",
+        after="set()",
+        tests=("tests/simulation/test_samples.py::test_an_evaluation_without_a_file_is_noticed",),
+    ),
+    Mutant(
         name="the simulator does not look at tokens",
         target="rljob_runtime.simulator.invariants.common:Invariants._not_invented",
         before="(tuple(response.token_ids), tuple(response.logprobs)) == made",

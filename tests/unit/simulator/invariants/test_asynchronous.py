@@ -29,7 +29,7 @@ def chunk(size, start=0, draw=0):
 
 
 def boundary(step):
-    return Row("boundaries", (step,), (0, 0, "[]"))
+    return Row("boundaries", (step,), (0, 0, "[]", "[]"))
 
 
 def gone(row):

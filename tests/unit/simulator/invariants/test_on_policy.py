@@ -64,7 +64,7 @@ def chunk(size, start=0, number=0):
 
 
 def boundary(step, drawn, queue=()):
-    return Row("boundaries", (step,), (0, drawn, json.dumps(queue)))
+    return Row("boundaries", (step,), (0, drawn, json.dumps(queue), "[]"))
 
 
 def gone(row):

@@ -47,7 +47,7 @@ def test_its_metrics_are_in_the_report(model_folder: Path) -> None:
 
 
 WRONG = {
-    "raising": r"raised ZeroDivisionError: no token is long enough \(own_functions.py, line \d+\)",
+    "raising": r"raised ZeroDivisionError: no token is long enough \(own_functions.py:\d+, in raising\)",
     "a_tensor": r"returned Tensor; LossOutput\(sum, metrics\) is right",
     "a_float": "returned a sum of type float; a scalar tensor is right",
     "a_value_per_token": r"returned a sum of shape \[\d+\]; a scalar tensor is right",
@@ -71,6 +71,19 @@ def test_a_wrong_loss_is_refused_and_no_weight_changes(model_folder, tmp_path, n
     assert rank._started.position.step == 0
     assert all(torch.equal(before[key], tensor) for key, tensor in rank._started.optimizer.master.items())
     assert not rank._started.optimizer.adamw.state
+
+
+def test_the_users_own_traceback_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    own = OwnAdvantage(f"{OWN}:missing_attribute")
+    place = r"\(own_functions.py:\d+, in missing_attribute\)"
+    for _ in range(2):
+        with pytest.raises(FunctionFailed, match=rf"raised AttributeError: .* {place}"):
+            own(ScoredGroup(rewards=(0.0, 1.0), lengths=(1, 1), truncated=(False, False)))
+    told = capsys.readouterr().err
+    assert told.count("Traceback (most recent call last):") == 1
+    assert told.startswith(f"algorithm.advantage {OWN}:missing_attribute:\n")
+    assert "own_functions.py" in told
+    assert "algorithm/own.py" not in told
 
 
 MISSING = {
@@ -129,7 +142,7 @@ WRONG_ADVANTAGES = {
     "too_few": r"returned \[1.0\]; one finite number for each of 2 responses is right",
     "no_number": r"returned \['high', 'high'\]; one finite number",
     "infinite": r"returned \[inf, inf\]; one finite number",
-    "missing_attribute": r"raised AttributeError: .*values.* \(own_functions.py, line \d+\)",
+    "missing_attribute": r"raised AttributeError: .*values.* \(own_functions.py:\d+, in missing_attribute\)",
 }
 
 

@@ -9,6 +9,8 @@ CHECKPOINTS = (
     f"{STORE}::test_a_damaged_one_is_passed_over_and_can_be_written_again",
 )
 
+KEPT = "tests/unit/training/checkpoint/test_kept_models.py"
+
 MUTANTS = (
     Mutant(
         name="a checkpoint counts without its marker",
@@ -24,5 +26,19 @@ MUTANTS = (
         before="file_sha256(path) != written.sha256",
         after="False",
         tests=CHECKPOINTS,
+    ),
+    Mutant(
+        name="all models are deleted where they are only listed",
+        target="rljob_runtime.training.checkpoint.kept_models:KeptModels.retain",
+        before="keep is None or step in keep",
+        after="step in (keep or ())",
+        tests=(f"{KEPT}::test_models_are_deleted_except_those_to_keep",),
+    ),
+    Mutant(
+        name="the best model is lost while another takes its place",
+        target="rljob_runtime.training.checkpoint.kept_models:KeptModels.export",
+        before="(partial, old)",
+        after="(partial, old, target)",
+        tests=(f"{KEPT}::test_an_export_that_fails_leaves_the_earlier_one",),
     ),
 )

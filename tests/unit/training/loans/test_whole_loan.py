@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rljob_api.status import Member, Role
 from rljob_runtime.coordinator.fleet.machine import RolloutMachine
+from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.coordinator.stream_training.stream import Streaming
 from rljob_runtime.protocols import ComputeReport, MachinePeers, Refused
 from rljob_runtime.protocols.trajectory import Group
@@ -27,6 +28,7 @@ from rljob_runtime.rollout.engines.rank_processes import ForkServer
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.training.algorithm.sums import LossSums
 from rljob_runtime.training.loans.worker import BlockingGradientWorker
+from tests.support.rows import slow
 from tests.support.training.loan_site import VERSION, Site, gone, kill, pids_of
 from tests.support.training.naive_gradient import TOLERANCE, largest_error, naive_gradient
 from tests.support.training.rank_groups import settings_of, stored
@@ -69,6 +71,7 @@ class Trainer:
     def __init__(self, rank: LoneRank) -> None:
         self.rank = rank
         self.may = asyncio.Event()
+        self.timeline = Timeline()
 
     async def call(self, method: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
         await self.may.wait()
@@ -165,7 +168,7 @@ def apart(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
 
 
 @pytest.mark.usefixtures("norms_in_full_precision")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", *slow("bfloat16")])
 async def test_a_whole_loan(make_site: Callable[[str], Site], tmp_path: Path, dtype: str) -> None:
     site = make_site(dtype)
     groups, loan = make_groups(seed=5, count=10), Loan(site)

@@ -74,7 +74,7 @@ def site(memory: Path, model_folder: Path, tmp_path: Path, unit_fork_server: For
 @pytest.mark.parametrize("aggregation", [LossAggregation.TOKEN_MEAN, *slow(LossAggregation.SEQUENCE_MEAN)], ids=str)
 @pytest.mark.parametrize(
     "shares",
-    [(1, (5,)), (3, (1, 2)), (0, (2, 1)), (0, (6,))],
+    [*slow((1, (5,))), (3, (1, 2)), *slow((0, (2, 1))), (0, (6,))],
     ids=["one worker has most", "two workers", "the update has a part", "the trainer has nothing"],
 )
 def test_the_update_is_that_of_the_trainer_alone(
@@ -465,6 +465,7 @@ def test_nothing_of_a_unit_is_left_when_the_loan_is_over(site: Site) -> None:
     assert not list(site.memory.glob("rollout-0*"))
 
 
+@pytest.mark.slow
 def test_a_unit_restarts_when_its_fork_server_has_ended(site: Site) -> None:
     fork_server = ForkServer(precise_rank.PEER)
     site.fork_server = fork_server

@@ -33,4 +33,13 @@ MUTANTS = (
         after="step is None",
         tests=("tests/unit/training/ranks/test_rank.py::test_weights_are_published_for_the_step_that_they_are_of",),
     ),
+    Mutant(
+        name="a full volume is any other refusal",
+        target="rljob_runtime.training.ranks.rank:TrainerRank._lead",
+        before="VolumeFull if full else Refused",
+        after="Refused",
+        tests=(
+            "tests/unit/training/checkpoint/test_kept_models.py::test_a_volume_without_room_is_told_from_other_refusals",
+        ),
+    ),
 )

@@ -21,6 +21,8 @@ from tests.support.training.naive_gradient import TOLERANCE, largest_error, naiv
 from tests.support.training.rank_groups import settings_of, stored, trainer
 from tests.support.training.toys import FakePublisher, LoneRank, changed, figures, make_groups, make_learner, watched
 
+FIRST, *OTHERS = LossAggregation
+
 
 def weights(learner: Learner) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in learner.optimizer.master.items()}
@@ -39,7 +41,7 @@ def in_calls(groups: list[Group], share: float, seed: int) -> list[list[Group]]:
 
 
 @pytest.mark.usefixtures("norms_in_full_precision")
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", *slow("float32")])
 @pytest.mark.parametrize("aggregation", list(LossAggregation), ids=str)
 @pytest.mark.parametrize("share", [0.2, 0.7, 1.0])
 def test_the_update_is_that_of_a_step_trained_at_once(model_folder: Path, dtype, aggregation, share) -> None:
@@ -78,7 +80,7 @@ def test_what_came_early_is_not_computed_again(model_folder: Path, monkeypatch) 
 
 
 @pytest.mark.usefixtures("norms_in_full_precision")
-@pytest.mark.parametrize("aggregation", list(LossAggregation), ids=str)
+@pytest.mark.parametrize("aggregation", [FIRST, *slow(*OTHERS)], ids=str)
 @pytest.mark.parametrize("case", ["not named", "other contents", "came again with other contents", "of an older step"])
 def test_sums_that_do_not_fit_are_not_used(model_folder: Path, aggregation, case) -> None:
     config = TrainingConfig(dtype="float64", aggregation=aggregation)

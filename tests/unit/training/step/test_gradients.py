@@ -14,15 +14,16 @@ from rljob_api.spec_algorithm import LossAggregation
 from rljob_runtime.protocols.trajectory import FinishReason, ScoredResponse
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.step.contribution import combine, normalise
+from tests.support.rows import slow
 from tests.support.training.naive_gradient import CASES, TOLERANCE, contributions, largest_error, naive_gradient
 from tests.support.training.toys import make_groups, make_learner
 
 pytestmark = pytest.mark.usefixtures("norms_in_full_precision")
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("dtype", ["float64", *slow("float32")])
 @pytest.mark.parametrize("settings", CASES.values(), ids=CASES.keys())
-@pytest.mark.parametrize("parts", [1, 3, 5])
+@pytest.mark.parametrize("parts", [3, *slow(1, 5)])
 def test_any_split_gives_the_gradient_of_the_naive_implementation(model_folder, dtype, settings, parts) -> None:
     config = TrainingConfig(dtype=dtype, max_tokens_per_microbatch=40, **settings)
     groups = make_groups(seed=1, count=6)

@@ -102,7 +102,7 @@ MUTANTS = (
         tests=(NODES,),
     ),
     Mutant(
-        name="a grace begins anew with every look",
+        name="a grace begins again with every look",
         target="rljob_operator.policies.failure.nodes:not_ready",
         before="known.get(name) or NotReadyNode(name=name, since=now)",
         after="NotReadyNode(name=name, since=now)",

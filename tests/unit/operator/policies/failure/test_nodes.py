@@ -23,6 +23,7 @@ from rljob_operator.policies.base.observation import Node, Observed, Pod, parse_
 from rljob_operator.policies.failure import mass_failure_hold, nodes
 from rljob_operator.policies.pods.manifests import render_pod
 from rljob_operator.watch import WatchHandlers
+from tests.support.examples import examples
 from tests.support.operator.harness import NOW, make_job
 from tests.support.operator.plan_cluster import Cluster
 from tests.support.operator.plan_nodes import Nodes, working
@@ -409,7 +410,7 @@ def test_a_fresh_operator_waits_as_long() -> None:
     assert cluster.status.replacements == memory
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.integers(2, 6), st.data())
 def test_a_pause_never_outlasts_its_bound(machines: int, data: st.DataObject) -> None:
     """Whatever falls, and however nodes are shared: everything is replaced in bounded time, and never by two at once

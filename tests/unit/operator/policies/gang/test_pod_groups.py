@@ -15,7 +15,8 @@ from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Observed, Pod, parse_pod
 from rljob_operator.policies.gang import pod_groups
-from rljob_operator.policies.plan import Plan, plan
+from rljob_operator.policies.phases.steps import Plan
+from rljob_operator.policies.plan import plan
 from tests.support.operator.harness import NOW, make_job
 
 KINDS = [kind for kind in Gang if kind is not Gang.NONE]

@@ -13,7 +13,7 @@ MUTANTS = (
         tests=(f"{QUOTA}::test_kueue_takes_one_machine_which_hands_over_and_comes_back",),
     ),
     Mutant(
-        name="a base that waits keeps its place for nodes that nobody wants any more",
+        name="a base that waits keeps its place for nodes that are not wanted any more",
         target="rljob_operator.policies.kueue.settlement:_outdated",
         before="changed or elsewhere or one.queue != _queue(job, kueue)",
         after="changed or one.queue != _queue(job, kueue)",

@@ -32,8 +32,10 @@ from rljob_operator.policies.base.kueue_objects import (
 from rljob_operator.policies.base.observation import Devices, Observed, Pod
 from rljob_operator.policies.kueue import admission as kueue_admission
 from rljob_operator.policies.kueue import settlement, workloads
-from rljob_operator.policies.plan import Plan, plan
+from rljob_operator.policies.phases.steps import Plan
+from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.devices import LOOK_AGAIN_SECONDS
+from tests.support.examples import examples
 from tests.support.operator.harness import NOW, make_job
 from tests.support.operator.plan_cluster import Cluster, asynchronous
 from tests.support.operator.plan_machine import Asynchronous
@@ -635,5 +637,5 @@ class QueuedMachine(Asynchronous):
             assert [owner["uid"] for owner in item["metadata"]["ownerReferences"]] == [UID]
 
 
-QueuedMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30)
+QueuedMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30)
 TestQueuedPlan = QueuedMachine.TestCase

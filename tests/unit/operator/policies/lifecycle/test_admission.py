@@ -12,6 +12,7 @@ from rljob_api import InvalidSpec, load
 from rljob_api.immutability import NEVER, WHILE_SUSPENDED
 from rljob_api.last_accepted import accept
 from rljob_operator.policies.lifecycle.admission import Admitted, admit, is_managed
+from tests.support.examples import examples
 from tests.support.operator.harness import manifest, merged
 
 Json = dict[str, Any]
@@ -143,7 +144,7 @@ def _at(spec: Json, path: str) -> Any:
     return spec
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(edits, min_size=1, max_size=6))
 def test_the_spec_that_holds_changes_only_as_it_may(history: list[list[Json]]) -> None:
     job = running()

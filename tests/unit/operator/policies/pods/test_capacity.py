@@ -18,7 +18,8 @@ from rljob_operator.policies.base.kueue_objects import Assignment, Flavor, Kueue
 from rljob_operator.policies.base.observation import Node, Observed, Pod, parse_node, parse_pod
 from rljob_operator.policies.gang import gang_size
 from rljob_operator.policies.kueue import workloads
-from rljob_operator.policies.plan import Plan, plan
+from rljob_operator.policies.phases.steps import Plan
+from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.capacity import Kind, amounts, fits, kind_of
 from tests.support.operator.harness import NOW, make_job
 

@@ -18,7 +18,8 @@ from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.observation import Devices, Observed, Pod
-from rljob_operator.policies.plan import Plan, plan
+from rljob_operator.policies.phases.steps import Plan
+from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods import devices
 from rljob_operator.policies.pods.manifests import render_pod, shape
 from tests.support.operator.harness import NOW, make_job, manifest

@@ -21,6 +21,7 @@ from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.manifests import render_pod
+from tests.support.examples import examples
 from tests.support.operator.harness import NOW, Server, manifest
 
 Json = dict[str, Any]
@@ -103,7 +104,7 @@ def pods_of(job: RLJob, role: Role) -> list[Json]:
 CONTAINER: Json = {"name": "main"}
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(list(Role)), template(), st.integers(0, 1))
 @example(Role.ROLLOUT, {"spec": {"securityContext": "x"}}, 0)
 @example(Role.ROLLOUT, {"spec": {"affinity": 1}}, 0)
@@ -121,7 +122,9 @@ def test_a_template_is_refused_or_makes_pods(role: Role, made: Json, accelerator
 
 @pytest.mark.cluster
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(made=template(), role=st.sampled_from(list(Role)))
 @example(Role.TRAINER, {"spec": {"containers": [CONTAINER], "runtimeClassName": "/x"}})

@@ -8,7 +8,7 @@ SEALS = "tests/unit/operator/test_seals.py"
 
 MUTANTS = (
     Mutant(
-        name="the same refusal is told anew at every try",
+        name="the same refusal is told again at every try",
         target="rljob_operator.policies.status.conditions:stalled_now",
         before="before.conditions",
         after="status.conditions",
@@ -66,5 +66,12 @@ MUTANTS = (
             "== before.status"
         ),
         tests=("tests/unit/operator/policies/status/test_write_conflict.py",),
+    ),
+    Mutant(
+        name="failed switches are told at each reconcile",
+        target="rljob_operator.policies.status.events:_switches",
+        before="before.parallelism is None or before.parallelism.round == after.parallelism.round",
+        after="before.parallelism is None",
+        tests=("tests/unit/operator/policies/status/test_switch_events.py::test_a_round_is_told_once",),
     ),
 )

@@ -1,4 +1,4 @@
-"""The user sees the traceback of their own reward function, without our frames, once for each place."""
+"""The user sees the traceback of their own function, without our frames, once for each place."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from rljob_runtime.rewards.function_worker import InProcessEvaluator, code_folders, load, score
+from rljob_runtime.rewards.function_worker import InProcessEvaluator, load, score
 from rljob_runtime.rewards.rules import InvalidReward, Rule
-from rljob_runtime.rewards.user_traceback import Tracebacks, place_of, user_traceback
+from rljob_runtime.user_functions.tracebacks import Tracebacks, code_folders, place_of, user_traceback
 
 OWN = """import json
 
@@ -69,7 +69,7 @@ def test_a_traceback_is_printed_once_for_each_place(module, capsys):
 
 
 def test_the_number_of_printed_tracebacks_is_bounded(module, capsys):
-    tracebacks = Tracebacks(code_folders(), most=1)
+    tracebacks = Tracebacks(most=1)
     for response in ("x", "json"):
         tracebacks.print_once("own", error_of(module, response))
     assert capsys.readouterr().err.count("Traceback") == 1

@@ -1,0 +1,55 @@
+"""The best model of jobs under faults: the one that is exported is the best of those that were kept."""
+
+from dataclasses import replace
+
+import pytest
+
+from rljob_api.evaluation_metric import EvaluationMetric
+from rljob_api.spec_training import Mode
+from rljob_runtime.coordinator.trainer import best_model
+from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
+from rljob_runtime.simulator.faults.plan import FaultPlan
+from rljob_runtime.simulator.peers.trainer import TrainerDisk
+from rljob_runtime.simulator.run import simulate
+from rljob_runtime.simulator.scenario import BestModel, Evaluated, Scenario
+
+SEEDS = 6
+
+
+def scenario_of(seed: int, mode: Mode = Mode.ON_POLICY, room: int | None = None) -> Scenario:
+    drawn = replace(draw_scenario(seed, mode), evaluations=(Evaluated(2, 2, 1),), edit=None)
+    return replace(drawn, rounds=4, best_model=BestModel(EvaluationMetric.AVERAGE, room))
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("room", [None, 1])
+def test_the_best_kept_model_is_exported_under_faults(mode, room):
+    for seed in range(SEEDS):
+        scenario = scenario_of(seed, mode, room)
+        outcome = simulate(scenario, plan_of(scenario))
+        assert outcome.passed, f"seed {seed}: {outcome.violation}"
+
+
+def test_jobs_with_a_best_model_and_little_room_are_drawn():
+    drawn = [draw_scenario(seed, mode) for seed in range(200) for mode in Mode]
+    found = [one.best_model for one in drawn if one.best_model is not None]
+    assert {(one.metric, one.room) for one in found} >= {
+        (metric, room) for metric in EvaluationMetric for room in (None, 1, 2)
+    }
+    assert all(one.job.spec.checkpoint.keep_best is not None for one in drawn if one.best_model is not None)
+    assert any(one.evaluations and one.best_model is None for one in drawn)
+
+
+def violations() -> str:
+    return " ".join(str(simulate(scenario_of(seed), FaultPlan()).violation) for seed in range(3))
+
+
+def test_another_model_than_the_best_is_noticed(monkeypatch):
+    monkeypatch.setattr(best_model, "best_of", lambda results, metric: results[-1] if results else None)
+    assert "the best model is that of round" in violations()
+
+
+def test_other_weights_under_the_number_of_the_best_are_noticed(monkeypatch):
+    save = TrainerDisk.save_model
+    monkeypatch.setattr(TrainerDisk, "save_model", lambda self, step, content: save(self, step, (("other",),)))
+    assert "has other weights than the final ones began with" in violations()

@@ -1,0 +1,112 @@
+"""`rljob bench pat`: figures are of its rows, the limit limits, and the printed algorithm does not help."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from rljob_bench.simulated.pat import ABOVE_8K, ABOVE_16K, H100_8B, QUICK, Play, Stage, deep_scaler, pat, recorded
+from rljob_bench.simulated.pat_rules import Hindsight, one_rule, printed
+from rljob_runtime.scheduling.adaptive_tp.stage import generate
+
+SMALL = Stage("small", H100_8B, 8192, 48)
+
+
+@pytest.fixture(scope="module")
+def result():
+    return pat(quick=True, seed=0)
+
+
+def test_figures_are_those_of_the_rows(result):
+    figures = {one["name"]: one for one in result["figures"]}
+    row = result["rows"][0]
+    best = min(row["static_seconds"].values())
+    name = row["setting"]
+    assert figures[f"{name}: over the best static size"]["value"] == pytest.approx(best / row["seconds"], rel=1e-3)
+    assert figures[f"{name}: over the profile's size"]["value"] == pytest.approx(
+        row["profile_seconds"] / row["seconds"], rel=1e-3
+    )
+    assert figures["most switches of a stage"]["value"] <= 3
+    saved = figures["PAT Fig. 11c, Llama-3.1-8B from TP 2: time saved"]
+    assert 0.1 < saved["value"] < saved["goal"]
+
+
+def test_no_way_is_faster_than_the_limit(result):
+    row = result["rows"][0]
+    ways = ("seconds", "seconds_from_best", "profile_seconds", "planner_seconds")
+    assert all(row["limit_seconds"] <= row[way] for way in (*ways, "one_rule_seconds"))
+
+
+def test_the_policy_loses_nothing_and_the_printed_algorithm_flaps(result):
+    row = result["rows"][0]
+    best = min(row["static_seconds"].values())
+    assert row["seconds_from_best"] <= 1.01 * best
+    assert row["printed_switches"] > 3
+    assert row["printed_seconds"] > row["seconds"]
+
+
+def test_a_stage_starts_where_it_is_predicted_to_end_first():
+    play = Play(SMALL, 0)
+    start = play.start()
+    assert start in play.engines
+    assert play.switched(start).seconds <= 1.05 * min(play.switched(size).seconds for size in play.engines)
+
+
+def test_hindsight_is_no_slower_than_any_size_and_plays_its_switches():
+    play = Play(SMALL, 1)
+    best = Hindsight(play.asked[0], play.engines, 8, play.pairs, most=2).best()
+    assert best.seconds <= min(play.static(play.asked, size) for size in play.engines)
+    assert len(best.switches) <= 2
+
+
+def test_the_one_rule_goes_upward_only():
+    play = Play(SMALL, 0)
+    sizes = {}
+    for rule in (printed, one_rule):
+        choose = rule(play.engines, play.pairs, SMALL.cap)
+        made = generate(play.asked[0], 1, play.engines, 8, play.pairs, choose).switches
+        sizes[rule] = [(one.start, one.target) for one in made]
+    assert sizes[one_rule]
+    assert all(target > start for start, target in sizes[one_rule])
+    play = Play(QUICK[0], 0)
+    flapping = generate(play.asked[0], 8, play.engines, 8, play.pairs, printed(play.engines, play.pairs, 24_576))
+    assert any(one.target < one.start for one in flapping.switches)
+
+
+def test_lengths_are_those_of_the_paper():
+    drawn = [one.tokens for one in deep_scaler(Random(0), 20_000, 10**6)]
+    assert sum(one > 8192 for one in drawn) / len(drawn) == pytest.approx(ABOVE_8K, abs=0.01)
+    assert sum(one > 16_384 for one in drawn) / len(drawn) == pytest.approx(ABOVE_16K, abs=0.005)
+    assert max(one.tokens for one in deep_scaler(Random(0), 2000, 6144)) == 6144
+
+
+def test_machines_of_a_fleet_share_the_responses():
+    two = Stage("two", H100_8B, 8192, 48, machines=2)
+    play = Play(two, 0)
+    assert [len(asked) for asked in play.asked] == [24, 24]
+    assert play.static(play.asked, 8) < Play(SMALL, 0).static(Play(SMALL, 0).asked, 8)
+
+
+def test_recorded_lengths_replace_the_drawn_ones(tmp_path):
+    folder = tmp_path / "made-up-7b"
+    folder.mkdir()
+    rows = (
+        json.dumps(
+            {
+                "step": 0,
+                "dp_rank": 0,
+                "local_index": index,
+                "input": 50,
+                "output": [100 * (index + place + 1) for place in range(8)],
+                "n_sampling": 8,
+                "validate": False,
+            }
+        )
+        for index in range(8)
+    )
+    (folder / "packed_lengths_step_0.jsonl").write_text("\n".join(rows) + "\n")
+    stages = recorded(folder, quick=True)
+    assert [stage.count for stage in stages] == [128]
+    assert max(one.tokens for one in stages[0].lengths("0", 0)) == 1500

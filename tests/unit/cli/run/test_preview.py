@@ -1,0 +1,64 @@
+"""A preview tells whether machines switch their tensor parallel size inside a round."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_api import load
+from rljob_runtime.cli.run.preview import preview
+from tests.support.api import jobs
+
+LABEL = "tensor parallelism"
+
+
+def told(tmp_path: Path, heads: int = 4, **edits: Any) -> str | None:
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": heads,
+        "num_hidden_layers": 2,
+        "num_key_value_heads": heads,
+        "vocab_size": 256,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    spec = {f"spec.{path}": value for path, value in edits.items()}
+    job = load(jobs.job({"spec.model.source": str(tmp_path), "spec.rollout.slotsPerMachine": 4, **spec}))
+    return preview(job.spec, tmp_path, 0).get(LABEL)
+
+
+@pytest.mark.parametrize(
+    ("adaptive", "said"),
+    [
+        ({"enabled": False}, None),
+        (
+            {"enabled": True},
+            "a machine switches between 1, 2, 4 inside a round if that saves 0.03 of the time that is left "
+            "(maxSwitches: 3); keys and values are computed again",
+        ),
+        (
+            {"enabled": "Auto", "sizes": [4, 2], "state": "Recompute", "maxSwitches": 1, "minGain": 0.1},
+            "a machine switches between 2, 4 inside a round if that saves 0.1 of the time that is left "
+            "(maxSwitches: 1); keys and values are computed again",
+        ),
+    ],
+)
+def test_it_names_sizes_and_limits(tmp_path: Path, adaptive: dict[str, Any], said: str | None) -> None:
+    sizes = {"rollout.allowedTensorParallelSizes": [1, 2, 4]}
+    assert told(tmp_path, **sizes, adaptiveTensorParallel=adaptive) == said
+
+
+def test_auto_with_one_size_never_switches(tmp_path: Path) -> None:
+    said = told(tmp_path, adaptiveTensorParallel={"enabled": "Auto"})
+    assert said == "never switched inside a round: rollout.allowedTensorParallelSizes has no two sizes"
+
+
+def test_a_size_that_does_not_split_the_heads_is_named(tmp_path: Path) -> None:
+    sizes = {"rollout.allowedTensorParallelSizes": [1, 2]}
+    said = told(tmp_path, heads=9, **sizes, adaptiveTensorParallel={"enabled": True})
+    assert said is not None
+    assert said.startswith("the job would end at its start: tensor parallel size 2 does not split the 9 heads")

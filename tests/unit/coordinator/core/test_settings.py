@@ -1,0 +1,79 @@
+"""What the spec says about sampling is in every request, in both modes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_api.spec import AdaptiveTensorParallel, Mode, Sampling, SwitchState
+from rljob_runtime.coordinator.core.settings import Settings, sampling_of
+from rljob_runtime.protocols import trajectory
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
+from tests.support.simulated_job import Stage, job
+
+CHOSEN = {"temperature": 0.7, "topP": 0.9, "topK": 20, "minP": 0.05}
+
+
+def test_without_a_choice_tokens_are_drawn_from_all() -> None:
+    assert sampling_of(job().spec) == trajectory.Sampling(max_tokens=40, temperature=1.0)
+
+
+def test_the_choice_of_an_evaluation_is_over_that_of_training() -> None:
+    training = Sampling.model_validate(CHOSEN)
+    assert Sampling().over(training) == training
+    assert Sampling(temperature=0, top_k=0).over(training).to_dict() == {**CHOSEN, "temperature": 0, "topK": 0}
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_every_request_has_the_choice_of_the_spec(tmp_path: Path, mode: Mode) -> None:
+    spec: Any = {"mode": mode, "algorithm": CHOSEN, "data": {"stopStrings": ["</answer>", "\n\n"]}}
+    stage, held = Stage(tmp_path / "state.db", job=job(**spec)), []
+
+    async def watch(stage: Stage) -> None:
+        while True:
+            process = stage.world.process("rollout-0/replica-0")
+            held.extend(process.peer.held.values() if process is not None else ())
+            await asyncio.sleep(0.05)
+
+    stage.play(watch)
+    assert held
+    expected = Settings.of(stage.job).sampling
+    assert (expected.top_p, expected.top_k, expected.min_p) == (0.9, 20, 0.05)
+    for one in held:
+        asked = one.request.sampling
+        assert (asked.max_tokens, asked.temperature) == (40, 0.7)
+        assert (asked.top_p, asked.top_k, asked.min_p) == (0.9, 20, 0.05)
+        assert asked.stop_strings == ("</answer>", "\n\n")
+        assert asked.seed is not None
+
+
+@pytest.mark.parametrize(
+    ("adaptive", "sizes", "rules"),
+    [
+        ({}, [1, 2], None),
+        ({"enabled": "Auto"}, None, None),
+        ({"enabled": "Auto"}, [2], None),
+        ({"enabled": True}, [1, 2], SwitchRules(frozenset({1, 2}), 0.03, 3, State.AUTO)),
+        (
+            {"enabled": "Auto", "sizes": [4, 2], "state": "Migrate", "minGain": 0.1, "maxSwitches": 1},
+            [1, 2, 4],
+            SwitchRules(frozenset({2, 4}), 0.1, 1, State.MIGRATE),
+        ),
+    ],
+)
+def test_machines_switch_inside_a_round_between_sizes_of_the_spec(
+    adaptive: Any, sizes: list[int] | None, rules: SwitchRules | None
+) -> None:
+    start = sizes[0] if sizes is not None else 1
+    rollout = {"acceleratorsPerMachine": 4, "tensorParallelSize": start, "allowedTensorParallelSizes": sizes}
+    assert Settings.of(job(adaptiveTensorParallel=adaptive, rollout=rollout)).switch_rules == rules
+
+
+def test_the_spec_and_the_policy_have_the_same_defaults() -> None:
+    spec, rules = AdaptiveTensorParallel(), SwitchRules(frozenset())
+    assert (spec.min_gain, spec.max_switches, spec.state.value) == (rules.min_gain, rules.max_switches, rules.state)
+    assert {one.value for one in SwitchState} == {one.value for one in State}

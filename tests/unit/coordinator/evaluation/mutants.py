@@ -1,0 +1,39 @@
+"""Mutants of rljob_runtime.coordinator.evaluation."""
+
+from hack.mutants import Mutant
+
+EVALUATIONS = "tests/unit/coordinator/evaluation/test_evaluations.py"
+SAMPLES = "tests/unit/coordinator/evaluation/test_samples.py"
+EVALUATOR = "rljob_runtime.coordinator.evaluation.evaluator:Evaluator"
+
+MUTANTS = (
+    Mutant(
+        name="an evaluation counts what it does not ask any more among its samples",
+        target="rljob_runtime.coordinator.evaluation.work:EvaluationInProgress.uncounted",
+        before="(one.prompt, one.sample) not in counted",
+        after="False",
+        tests=(f"{SAMPLES}::test_what_an_evaluation_does_not_ask_any_more_is_not_counted",),
+    ),
+    Mutant(
+        name="responses of a lost replica are not started again for an evaluation",
+        target=f"{EVALUATOR}.retain",
+        before="not self._still_in(pool, one.lease.replica)",
+        after="False",
+        tests=(f"{EVALUATIONS}::test_result_survives_the_loss_of_a_machine",),
+    ),
+    Mutant(
+        name="a restarted coordinator forgets the samples of an evaluation",
+        target="rljob_runtime.coordinator.evaluation.work:EvaluationInProgress.missing",
+        before="(key.prompt.index, key.sample) not in known",
+        after="True",
+        tests=(f"{EVALUATIONS}::test_result_survives_a_coordinator_that_is_killed_at_any_moment",),
+    ),
+    Mutant(
+        name="a failed reward of an evaluation counts as 0",
+        target="rljob_runtime.coordinator.evaluation.work:sample_of",
+        before="None if reward is None else float(reward)",
+        after="float(reward or 0.0)",
+        tests=(f"{EVALUATIONS}::test_failed_rewards_are_missing_and_not_zero",),
+        canary=True,
+    ),
+)

@@ -1,0 +1,98 @@
+"""What a round says about its switches: each one, or one reason and a sentence for none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rljob_api.status import LayoutSwitchesReport, SwitchesState
+from rljob_runtime.coordinator.on_policy.switch_report import MOST_LISTED, switches_report
+from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
+from rljob_runtime.scheduling.layout_switch import LayoutSwitch
+
+DECIDED = SwitchDecision(SwitchOutcome.SWITCHED, 2, State.RECOMPUTE, seconds=0.51234, gain=3.21987, without=10.0)
+
+
+def switch(reached: int | None = 2, responses: int = 3, **changes: Any) -> LayoutSwitch:
+    keys = tuple(TrajectoryKey(PromptKey(0, index), 0) for index in range(responses))
+    values = {"decision": DECIDED, "at": 12.34567, "seconds": {"stop": 0.1, "load": 0.3125}}
+    return LayoutSwitch("rollout-0", 1, 2, **{**values, **changes}, responses=keys, reached=reached)
+
+
+def test_a_switch_is_listed_with_prediction_and_measurement() -> None:
+    report = switches_report([switch()], DECIDED)
+    assert report.to_dict() == {
+        "state": "Switched",
+        "made": 1,
+        "failed": 0,
+        "responses": 3,
+        "seconds": 0.412,
+        "switches": [
+            {
+                "machine": "rollout-0",
+                "atSeconds": 12.346,
+                "fromSize": 1,
+                "toSize": 2,
+                "reachedSize": 2,
+                "responses": 3,
+                "state": "Recompute",
+                "predictedSeconds": 0.512,
+                "seconds": 0.412,
+                "predictedGainSeconds": 3.22,
+            }
+        ],
+    }
+
+
+@pytest.mark.parametrize("reached", [1, 0], ids=["refused", "lost"])
+def test_a_round_whose_switches_failed_says_so_and_lists_them(reached: int) -> None:
+    report = switches_report([switch(reached)], DECIDED)
+    assert (report.state, report.reason, report.made, report.failed) == (SwitchesState.NOT_SWITCHED, "Failed", 0, 1)
+    assert [one.reached_size for one in report.switches] == [reached]
+
+
+def test_one_that_reached_its_size_is_enough() -> None:
+    report = switches_report([switch(0), switch(2), switch(1)], DECIDED)
+    assert (report.state, report.reason, report.made, report.failed) == (SwitchesState.SWITCHED, None, 1, 2)
+
+
+def test_a_switch_that_has_not_ended_is_not_told() -> None:
+    report = switches_report([switch(None)], DECIDED)
+    assert (report.reason, report.made, report.failed, report.switches) == ("NotChecked", 0, 0, ())
+
+
+def test_a_switch_without_a_prediction_is_told_without_one() -> None:
+    (one,) = switches_report([switch(decision=None)], None).switches
+    assert one.state is one.predicted_seconds is one.predicted_gain_seconds is None
+
+
+def test_the_list_is_bounded_and_the_sums_are_not() -> None:
+    report = switches_report([switch() for _ in range(3 * MOST_LISTED)], DECIDED)
+    assert len(report.switches) == MOST_LISTED
+    assert (report.made, report.responses) == (3 * MOST_LISTED, 9 * MOST_LISTED)
+    assert LayoutSwitchesReport.model_validate(report.to_dict()) == report
+
+
+@pytest.mark.parametrize("outcome", [one for one in SwitchOutcome if one is not SwitchOutcome.SWITCHED])
+def test_each_outcome_is_a_reason_with_a_sentence(outcome: SwitchOutcome) -> None:
+    report = switches_report([], SwitchDecision(outcome, gain=0.25, without=9.0))
+    assert (report.state, report.reason) == (SwitchesState.NOT_SWITCHED, outcome.value)
+    assert report.message
+    assert "{" not in report.message
+
+
+def test_no_gain_is_told_in_seconds() -> None:
+    report = switches_report([], SwitchDecision(SwitchOutcome.NO_GAIN, gain=0.25, without=9.0))
+    assert report.message is not None
+    assert report.message.startswith("the best switch was predicted to save 0.25 s of 9.00 s: ")
+    unknown = switches_report([], SwitchDecision(SwitchOutcome.NO_GAIN))
+    assert unknown.message is not None
+    assert "save nothing of" in unknown.message
+
+
+def test_a_round_without_a_look_says_so() -> None:
+    report = switches_report([], None)
+    assert (report.reason, report.message) == ("NotChecked", "the round ended before machines were looked at")

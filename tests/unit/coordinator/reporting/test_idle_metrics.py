@@ -1,0 +1,93 @@
+"""Whole jobs under virtual time: the idle shares of a report are those of replicas that are watched from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_api.spec_training import Mode
+from rljob_api.status import RoundReport
+from rljob_runtime.coordinator.reporting.idle_metrics import RoundActivity, with_idle_shares
+from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.coordinator.reporting.timeline import MOST_INTERVALS, Timeline
+from rljob_runtime.observers.round_metrics import round_metrics
+from rljob_runtime.protocols import TrainReport
+from rljob_runtime.simulator.core import virtual_time
+from tests.support.simulated_job import Stage, job
+
+LOOK_SECONDS = 0.005
+SHARES = ("idle_tail", "idle_rewards", "idle_training", "idle_weights")
+TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
+
+
+def shares(report: RoundReport) -> list[float]:
+    return [getattr(report, name) for name in SHARES]
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_the_shares_and_the_work_of_the_replicas_add_up_to_one(tmp_path: Path, mode: Mode) -> None:
+    spec: dict[str, Any] = {"mode": mode}
+    stage = Stage(tmp_path / "state.db", job=job(rounds=4, prompts=4, responses=4, **spec))
+    looks: dict[float, list[bool]] = {}
+    closed: list[float] = []
+    stage.observers.append(lambda report, trained: closed.append(asyncio.get_running_loop().time()))
+
+    async def look(stage: Stage) -> None:
+        while True:
+            peers = [stage.world.process(f"rollout-{number}/replica-0") for number in (0, 1)]
+            looks[asyncio.get_running_loop().time()] = [bool(one and one.peer.held) for one in peers]
+            await asyncio.sleep(LOOK_SECONDS)
+
+    stage.play(look)
+    assert len(stage.closed) == 4
+    by_round: dict[int, list[bool]] = defaultdict(list)
+    for report, end in zip(stage.closed, closed, strict=True):
+        assert report.seconds is not None
+        for now, busy in looks.items():
+            if end - report.seconds <= now < end:
+                by_round[report.round] += busy
+        assert all(0 <= share <= 1 for share in shares(report))
+        worked = sum(by_round[report.round]) / len(by_round[report.round])
+        assert sum(shares(report)) == pytest.approx(1 - worked, abs=0.05)
+    assert sum(map(sum, map(shares, stage.closed))) > 0.1, "there was idle time"
+
+
+def test_a_synchronous_round_waits_for_training_and_weights(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "state.db", job=job(rounds=2, prompts=4, responses=4))
+    stage.play()
+    for report in stage.closed:
+        assert report.seconds is not None
+        assert report.training_seconds is not None
+        assert report.broadcast_seconds is not None
+        assert report.idle_training == pytest.approx(report.training_seconds / report.seconds, abs=0.01)
+        assert report.idle_weights == pytest.approx(report.broadcast_seconds / report.seconds, abs=0.01)
+
+
+def test_the_shares_are_in_prometheus_and_tensorboard(tmp_path: Path) -> None:
+    report = RoundReport(round=1, idle_tail=0.1, idle_rewards=0.2, idle_training=0.3, idle_weights=0.4)
+    metrics = CoordinatorMetrics()
+    metrics.round(report, TRAINED)
+    for name in SHARES:
+        assert metrics.registry.get_sample_value(f"rljob_coordinator_{name}") == getattr(report, name)
+        assert round_metrics(report, TRAINED)[f"round/{name}"] == getattr(report, name)
+
+
+def test_a_round_whose_intervals_were_lost_has_no_shares() -> None:
+    async def lost() -> Timeline:
+        timeline = Timeline()
+        timeline.busy("a/replica-0", "generate", held=True)
+        await asyncio.sleep(1)
+        assert timeline.recorded() is not None
+        assert [one.until for one in timeline.recorded() or ()] == [1.0]
+        for _ in range(MOST_INTERVALS + 1):
+            timeline.span("a", "x", 1.0)
+        return timeline
+
+    timeline = virtual_time.run(lost())
+    assert timeline.recorded() is None
+    report = RoundReport(round=1)
+    assert with_idle_shares(report, RoundActivity(None, (0, 1), ("a/replica-0",), None)) == report

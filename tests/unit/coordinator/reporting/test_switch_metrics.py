@@ -1,0 +1,47 @@
+"""Switches inside rounds are counted in Prometheus, and are numbers for observers."""
+
+from __future__ import annotations
+
+from rljob_api.status import LayoutSwitchesReport, RoundReport, SwitchesState
+from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.observers.round_metrics import round_metrics
+from rljob_runtime.protocols import TrainReport
+
+TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
+SWITCHED = RoundReport(
+    round=1,
+    layout_switches=LayoutSwitchesReport(
+        state=SwitchesState.SWITCHED, made=20, failed=2, responses=64, seconds=7.5, switches=()
+    ),
+)
+NOT_SWITCHED = RoundReport(
+    round=2,
+    layout_switches=LayoutSwitchesReport(
+        state=SwitchesState.NOT_SWITCHED, reason="NoGain", made=0, failed=1, responses=3, seconds=0.5
+    ),
+)
+
+
+def test_switches_are_counted_over_rounds() -> None:
+    metrics = CoordinatorMetrics()
+    for report in (SWITCHED, NOT_SWITCHED, NOT_SWITCHED, RoundReport(round=3)):
+        metrics.round(report, TRAINED)
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"rljob_coordinator_{name}_total", labels)
+
+    assert (value("layout_switches", outcome="reached"), value("layout_switches", outcome="failed")) == (20, 4)
+    assert (value("layout_switch_responses"), value("layout_switch_seconds")) == (70, 8.5)
+    assert value("rounds_without_layout_switch", reason="NoGain") == 2
+    assert value("rounds_without_layout_switch", reason="") is None
+
+
+def test_observers_receive_their_sums() -> None:
+    found = {name: value for name, value in round_metrics(SWITCHED, TRAINED).items() if "switches" in name}
+    assert found == {
+        "round/layout_switches_made": 20,
+        "round/layout_switches_failed": 2,
+        "round/layout_switches_responses": 64,
+        "round/layout_switches_seconds": 7.5,
+    }
+    assert not any("switches" in name for name in round_metrics(RoundReport(round=3), TRAINED))

@@ -1,0 +1,542 @@
+"""Responses go on in another layout with their KV: the same tokens, blocks that moved, and a prefill for all that is
+wrong with a file. Over both engines where they matter; the reference engine decides nothing that vLLM does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from rljob_runtime.protocols import GenerateRequest, KvExport, KvStats
+from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.rollout import kv_exchange
+from rljob_runtime.rollout.engines.base import EngineSettings, SleepableEngine
+from rljob_runtime.rollout.engines.factory import make_engine
+from rljob_runtime.rollout.engines.multi_process import PEERS, MultiProcessEngine
+from rljob_runtime.rollout.engines.rank_processes import ForkServer, RankDied
+from rljob_runtime.rollout.kv import kv_file
+from rljob_runtime.rollout.kv.copier import KvCopier
+from rljob_runtime.rollout.kv.kv_file import KvFileWriter, KvRegions, Mismatch, read_index
+from rljob_runtime.rollout.kv_exchange import KvExchange
+from rljob_runtime.rollout.replica import RolloutReplica
+from tests.support.rollout.engines import Generated, Publisher, prompts, tiny_config, tiny_model
+
+PATIENCE = 300.0
+RESPONSES = 8
+LENGTH, SOME = 140, 40
+"""Tokens of a response, and those that it has when it moves."""
+APART = 5e-6
+"""Of a logprob in fp32."""
+Make = Callable[[int, Sequence[str]], SleepableEngine]
+
+
+@pytest.fixture(scope="module")
+def config() -> LlamaConfig:
+    """Two key-value heads, so that two ranks hold one each."""
+    return tiny_config(hidden_size=128, num_attention_heads=4, num_key_value_heads=2)
+
+
+@pytest.fixture(scope="module")
+def model(config: LlamaConfig) -> LlamaForCausalLM:
+    return tiny_model(3, config)
+
+
+@pytest.fixture(scope="module")
+def publisher(tmp_path_factory: pytest.TempPathFactory, model: LlamaForCausalLM) -> Iterator[Publisher]:
+    publisher = Publisher(tmp_path_factory.mktemp("shm") / "segment")
+    publisher.publish(model)
+    yield publisher
+    publisher.close()
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory, config: LlamaConfig, publisher: Publisher) -> EngineSettings:
+    folder = tmp_path_factory.mktemp("model")
+    config.save_pretrained(folder)
+    return EngineSettings(
+        folder=folder,
+        weights=publisher.folder,
+        dtype="float32",
+        max_model_len=256,
+        kv_cache_bytes=16 << 20,
+        transfers_kv=True,
+    )
+
+
+@pytest.fixture
+def exchange(tmp_path: Path, publisher: Publisher) -> Callable[[], KvExchange]:
+    return lambda: KvExchange(tmp_path / "kv", "ns/job", "rollout-0-1", publisher.folder)
+
+
+@pytest.fixture
+def make(kind: str, settings: EngineSettings) -> Iterator[Make]:
+    """Engines of one machine: vLLM's in rank processes, as in a job of several sizes."""
+    if kind == "Reference":
+        yield lambda size, devices: make_engine(kind, replace(settings, tensor_parallel=size))
+        return
+    fork_server = ForkServer(PEERS[kind])
+    yield lambda size, devices: MultiProcessEngine(fork_server, replace(settings, tensor_parallel=size))
+    fork_server.close()
+
+
+@pytest.fixture
+async def small(
+    settings: EngineSettings, exchange: Callable[[], KvExchange], publisher: Publisher
+) -> AsyncIterator[Callable[..., RolloutReplica]]:
+    """Replicas over the reference engine, with the newest weights: `await small(**changes of the engine)`."""
+    made: list[RolloutReplica] = []
+
+    async def start(kv: KvExchange | None = None, **changes: object) -> RolloutReplica:
+        own = replace(settings, **changes)  # type: ignore[arg-type]
+        made.append(
+            RolloutReplica(
+                f"r{len(made)}", lambda size, devices: make_engine("Reference", own), frozenset(), kv=kv or exchange()
+            )
+        )
+        await made[-1].switch_layout(1, 1)
+        await made[-1].load(1, publisher.version)
+        return made[-1]
+
+    yield start
+    for replica in made:
+        await replica.close()
+
+
+@dataclass
+class Conversation:
+    """A coordinator's view of responses: what is known, wherever it was generated."""
+
+    version: int
+    temperature: float = 0.0
+    attempt: int = 0
+
+    def __post_init__(self) -> None:
+        self.known = {index: Generated([], []) for index in range(RESPONSES)}
+
+    def request(self, index: int, kv: str | None) -> GenerateRequest:
+        return GenerateRequest(
+            key=key(index),
+            attempt=self.attempt,
+            prompt_token_ids=prompts(RESPONSES, length=28)[index],
+            sampling=Sampling(max_tokens=LENGTH, temperature=self.temperature, seed=index, ignore_eos=True),
+            weight_version=self.version,
+            prefix_token_ids=tuple(self.known[index].tokens),
+            kv_file=kv,
+        )
+
+    async def go_on(self, replica: RolloutReplica, until: int = LENGTH, kv: str | None = None) -> None:
+        """Generate on a replica until every response has `until` tokens or has ended."""
+        self.attempt += 1
+        self._cursor = (await replica.poll(1, 0, 0)).cursor
+        await replica.submit(1, [self.request(index, kv) for index in self.known])
+        async with asyncio.timeout(PATIENCE):
+            while min(len(one.tokens) for one in self.known.values()) < until:
+                await self.poll(replica, 5.0)
+
+    async def poll(self, replica: RolloutReplica, wait: float = 0.0) -> None:
+        report = await replica.poll(1, self._cursor, wait)
+        self._cursor = report.cursor
+        for delta in report.deltas:
+            if delta.attempt == self.attempt:
+                one = self.known[delta.key.prompt.index]
+                assert delta.offset == len(one.tokens)
+                one.tokens += delta.token_ids
+                one.logprobs += delta.logprobs
+
+    async def export(self, replica: RolloutReplica) -> KvExport:
+        """Export the KV of all responses and read what was generated before."""
+        receipt = await replica.export_kv(1, {key(index): self.attempt for index in self.known})
+        await self.poll(replica)
+        return receipt
+
+    def assert_like(self, whole: Conversation) -> None:
+        for index, one in self.known.items():
+            assert one.tokens == whole.known[index].tokens
+            apart = max(abs(a - b) for a, b in zip(one.logprobs, whole.known[index].logprobs, strict=True))
+            assert apart < APART
+
+
+def key(index: int) -> TrajectoryKey:
+    return TrajectoryKey(PromptKey(0, index), 0)
+
+
+async def stats(replica: RolloutReplica) -> KvStats:
+    return (await replica.poll(1, 0, 0)).stats.kv
+
+
+def grown(now: KvStats, before: KvStats) -> KvStats:
+    return now + KvStats(*(-value for value in vars(before).values()))
+
+
+async def whole(replica: RolloutReplica, version: int, temperature: float = 0.0) -> Conversation:
+    """Generate without a move. The attempts of others are higher."""
+    one = Conversation(version, temperature)
+    await one.go_on(replica)
+    return one
+
+
+async def moving(replica: RolloutReplica, after: Conversation) -> Conversation:
+    """Return responses that are half way."""
+    one = Conversation(after.version, after.temperature, after.attempt)
+    await one.go_on(replica, SOME)
+    return one
+
+
+@pytest.mark.timeout(1200)
+async def test_responses_go_on_in_another_layout_with_their_kv(
+    make: Make, exchange: Callable[[], KvExchange], publisher: Publisher, tmp_path: Path
+) -> None:
+    """1 → 2, 2 → 1 and 1 → 1 through the replica's protocol, as a switch does it; 1 → 2 → 1 bit for bit."""
+    replica, version = RolloutReplica("r0", make, frozenset(), kv=exchange()), publisher.version
+    await replica.switch_layout(1, 1)
+    await replica.load(1, version)
+    unmoved = await whole(replica, version)
+    attempt = unmoved.attempt
+    for path in ([2], [1], [2, 1]):
+        before = await stats(replica)
+        half = Conversation(version, attempt=attempt)
+        await half.go_on(replica, SOME)
+        receipt = await half.export(replica)
+        assert receipt.refusal == ""
+        assert receipt.tokens == {
+            key(index): (len(half.request(index, None).prompt_token_ids) + len(one.tokens) - 1) // 32 * 32
+            for index, one in half.known.items()
+        }
+        assert receipt.nbytes == sum(receipt.tokens.values()) * 2 * 2 * 2 * 32 * 4
+        assert receipt.seconds > 0
+        await switch(replica, version, *path)
+        context = sum(
+            len(half.request(index, None).prompt_token_ids) + len(one.tokens) for index, one in half.known.items()
+        )
+        await half.go_on(replica, kv=receipt.file)
+        half.assert_like(unmoved)
+        attempt = half.attempt
+        moved = grown(await stats(replica), before)
+        tokens = sum(receipt.tokens.values())
+        assert moved.exported_tokens == moved.imported_tokens == tokens
+        assert moved.exported_bytes == receipt.nbytes
+        assert moved.imported_bytes in (receipt.nbytes, receipt.nbytes // 2), "of all heads, or of the first rank's"
+        assert moved.recomputed_tokens == context - tokens
+        assert moved.import_seconds > 0
+        assert sum(getattr(moved, cause.value) for cause in Mismatch) == 0
+    half, files = Conversation(version, attempt=attempt), []
+    await half.go_on(replica, SOME)
+    for size in (2, 1, None):
+        receipt = await half.export(replica)
+        path = tmp_path / "kv" / str(receipt.file)
+        files.append(KvRegions(path, read_index(path)))
+        if size is not None:
+            await switch(replica, version, size)
+            await half.go_on(replica, SOME + 5 * len(files), kv=receipt.file)
+    assert_same_bits(files)
+    await replica.close()
+
+
+async def switch(replica: RolloutReplica, version: int, *sizes: int) -> None:
+    """Switch to each layout in turn. A layout starts without KV: weights are loaded again."""
+    for size in sizes:
+        await replica.release_accelerators(1, size)
+        await replica.switch_layout(1, size)
+        await replica.load(1, version)
+
+
+def assert_same_bits(files: Sequence[KvRegions]) -> None:
+    """What the first layout exported is in what the second one, and the first one later, exported."""
+    for index in range(RESPONSES):
+        first, *later = (each.region(str(key(index)), range(2)) for each in files)
+        assert first.shape[2] >= 2
+        assert first.any()
+        for each in later:
+            assert torch.equal(first, each[:, :, : first.shape[2]])
+
+
+async def test_sampled_responses_are_those_of_a_run_without_a_move(small, publisher: Publisher) -> None:
+    """The reference engine draws by seed and position. So does a replay of a recorded switch."""
+    one, other = await small(), await small()
+    unmoved = await whole(one, publisher.version, 1.0)
+    half = await moving(one, unmoved)
+    receipt = await half.export(one)
+    await half.go_on(other, kv=receipt.file)
+    half.assert_like(unmoved)
+    assert (await stats(other)).imported_tokens == sum(receipt.tokens.values()) > 0
+
+
+async def test_kv_that_was_preempted_is_computed_again(small, publisher: Publisher) -> None:
+    one, tight = await small(), await small(kv_blocks=10)
+    unmoved = await whole(one, publisher.version)
+    half = await moving(one, unmoved)
+    receipt = await half.export(one)
+    await half.go_on(tight, kv=receipt.file)
+    assert (await tight.poll(1, 0, 0)).stats.preemptions_total > 0
+    half.assert_like(unmoved)
+
+
+def flip(path: Path) -> None:
+    """Damage the first response's second head."""
+    region = KvRegions(path, read_index(path), writable=True).region(str(key(0)), range(1, 2))
+    region[0, 0, 0, 0] ^= 1
+
+
+@pytest.mark.parametrize(
+    ("spoil", "changes", "cause", "count"),
+    [
+        (Path.unlink, {}, Mismatch.MISSING, RESPONSES),
+        (flip, {}, Mismatch.DAMAGED, 1),
+        (lambda path: path.write_bytes(b""), {}, Mismatch.DAMAGED, RESPONSES),
+        (lambda path: None, {"block_size": 16}, Mismatch.SHAPE, RESPONSES),
+        (lambda path: None, {"transfers_kv": False}, Mismatch.SHAPE, RESPONSES),
+    ],
+    ids=["unlinked", "a wrong bit", "truncated", "other blocks", "an engine without"],
+)
+async def test_kv_that_cannot_be_used_costs_a_prefill_and_no_token(
+    small, publisher: Publisher, tmp_path: Path, spoil, changes: dict[str, object], cause: Mismatch, count: int
+) -> None:
+    one, other = await small(), await small(**changes)
+    unmoved = await whole(one, publisher.version)
+    half = await moving(one, unmoved)
+    receipt = await half.export(one)
+    spoil(tmp_path / "kv" / receipt.file)
+    context = sum(28 + index % 5 + len(each.tokens) for index, each in half.known.items())
+    await half.go_on(other, kv=receipt.file)
+    half.assert_like(unmoved)
+    found = await stats(other)
+    assert {each: getattr(found, each.value) for each in Mismatch} == dict.fromkeys(Mismatch, 0) | {cause: count}
+    used = 0 if count == RESPONSES else sum(receipt.tokens.values()) - receipt.tokens[key(0)]
+    assert found.imported_tokens == used
+    assert found.recomputed_tokens == context - used
+
+
+async def test_kv_of_another_machine_is_not_used(small, publisher: Publisher, tmp_path: Path) -> None:
+    """For example that of the pod before, in the same shared memory."""
+    one = await small()
+    other = await small(kv=KvExchange(tmp_path / "kv", "ns/job", "rollout-0-2", publisher.folder))
+    unmoved = await whole(one, publisher.version)
+    half = await moving(one, unmoved)
+    await half.go_on(other, kv=(await half.export(one)).file)
+    half.assert_like(unmoved)
+    assert ((await stats(other)).foreign, (await stats(other)).imported_tokens) == (RESPONSES, 0)
+
+
+async def test_kv_of_other_weights_is_not_used(
+    small, publisher: Publisher, model: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    """Even if the file outlives the load that removes it."""
+    one = await small()
+    unmoved = await whole(one, publisher.version)
+    half = await moving(one, unmoved)
+    receipt = await half.export(one)
+    content = (tmp_path / "kv" / receipt.file).read_bytes()
+    other = await small() if publisher.publish(model) else one
+    (tmp_path / "kv" / receipt.file).write_bytes(content)
+    half.version = publisher.version
+    await half.go_on(other, kv=receipt.file)
+    half.assert_like(unmoved)
+    assert ((await stats(other)).version, (await stats(other)).imported_tokens) == (RESPONSES, 0)
+
+
+async def test_kv_of_other_tokens_is_not_used(small, publisher: Publisher) -> None:
+    """A coordinator that lost the last tokens asks for fewer than the file holds, or has others."""
+    one, other = await small(), await small()
+    unmoved = await whole(one, publisher.version)
+    half = await moving(one, unmoved)
+    receipt = await half.export(one)
+    for index, each in half.known.items():
+        kept = 10 if index % 2 else len(each.tokens)
+        del each.tokens[kept:], each.logprobs[kept:]
+        if index % 2 == 0:
+            each.tokens[0] = (each.tokens[0] + 1) % 128
+    await half.go_on(other, kv=receipt.file)
+    assert ((await stats(other)).tokens, (await stats(other)).imported_tokens) == (RESPONSES, 0)
+    for index in range(1, RESPONSES, 2):
+        assert half.known[index].tokens == unmoved.known[index].tokens
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "", ".", "none.kv"])
+async def test_a_name_of_no_file_costs_a_prefill(small, publisher: Publisher, name: str) -> None:
+    other = await small()
+    one = Conversation(publisher.version)
+    await one.go_on(other, 1, kv=name)
+    found = await stats(other)
+    assert found.missing + found.damaged == RESPONSES
+    await other.abort(1, {key(index): 1 for index in range(RESPONSES)})
+
+
+async def test_a_name_with_a_path_is_not_opened(small, publisher: Publisher, tmp_path: Path) -> None:
+    """Even if it leads to a good file."""
+    one, other = await small(), await small()
+    half = await moving(one, Conversation(publisher.version))
+    receipt = await half.export(one)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "kv" / receipt.file).rename(tmp_path / "elsewhere" / receipt.file)
+    await half.go_on(other, SOME + 5, kv=f"../elsewhere/{receipt.file}")
+    assert ((await stats(other)).missing, (await stats(other)).imported_tokens) == (RESPONSES, 0)
+
+
+async def test_without_room_nothing_is_written_and_the_responses_stop(
+    small, publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await small()
+    unmoved = await whole(one, publisher.version)
+    half = await moving(one, unmoved)
+    monkeypatch.setattr(kv_file, "_free", lambda folder: 1000)
+    receipt = await half.export(one)
+    assert receipt.file is None
+    assert receipt.tokens == {}
+    assert "of 8 responses needs" in receipt.refusal
+    assert "1,000 are free" in receipt.refusal
+    assert not list((tmp_path / "kv").glob("*"))
+    assert (await one.poll(1, 0, 0)).stats.running == 0
+    await half.go_on(one, kv=receipt.file)
+    half.assert_like(unmoved)
+
+
+@pytest.mark.parametrize("stage", ["the folder", "the weights", "the file", "the copy", "the end"])
+async def test_an_export_that_fails_stops_the_responses_and_leaves_no_file(
+    small, publisher: Publisher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    one = await small()
+    unmoved = await whole(one, publisher.version)
+    half = await moving(one, unmoved)
+    with monkeypatch.context() as patched:
+        place: tuple[object, str] = {
+            "the folder": (kv_file.os, "statvfs"),
+            "the weights": (kv_exchange, "needed_for_weights"),
+            "the file": (kv_file.os, "open"),
+            "the copy": (KvCopier, "write"),
+            "the end": (KvFileWriter, "seal"),
+        }[stage]
+        patched.setattr(*place, fails)
+        receipt = await half.export(one)
+    assert (receipt.file, receipt.tokens) == (None, {})
+    assert receipt.refusal == "[Errno 24] Too many open files"
+    assert not list((tmp_path / "kv").glob("*"))
+    assert (await one.poll(1, 0, 0)).stats.running == 0
+    await half.go_on(one, kv=receipt.file)
+    half.assert_like(unmoved)
+
+
+async def test_the_end_of_a_rank_is_no_reason_to_compute_again(
+    small, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ends(*_: object) -> None:
+        raise RankDied("rank 1 of 2 has ended")
+
+    one = await small()
+    half = await moving(one, Conversation(publisher.version))
+    monkeypatch.setattr(KvCopier, "write", ends)
+    with pytest.raises(RankDied):
+        await half.export(one)
+
+
+async def test_files_of_replicas_that_load_no_more_end_with_their_version(
+    small, publisher: Publisher, model: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    """Of several replicas that export, only the one with the new layout's engine goes on to load."""
+    leader, sleeper = await small(), await small()
+    half = await moving(sleeper, Conversation(publisher.version))
+    await half.export(sleeper)
+    await sleeper.release_accelerators(1, 2)
+    await leader.load(1, publisher.version)
+    assert len(list((tmp_path / "kv").iterdir())) == 1
+    await leader.load(1, publisher.publish(model))
+    assert not list((tmp_path / "kv").iterdir())
+
+
+async def test_a_new_coordinator_finds_no_file_of_the_one_before(small, publisher: Publisher, tmp_path: Path) -> None:
+    one = await small()
+    half = await moving(one, Conversation(publisher.version))
+    await half.export(one)
+    await one.ready()
+    assert len(list((tmp_path / "kv").iterdir())) == 1
+    await one.poll(2, 0, 0)
+    await one.ready()
+    assert not list((tmp_path / "kv").iterdir())
+
+
+async def test_a_repeated_export_has_the_same_receipt_and_a_new_one_replaces_the_file(
+    small, publisher: Publisher, tmp_path: Path
+) -> None:
+    one = await small()
+    half = await moving(one, Conversation(publisher.version))
+    receipt = await half.export(one)
+    assert await half.export(one) == receipt
+    assert [path.name for path in (tmp_path / "kv").iterdir()] == [receipt.file]
+    await half.go_on(one, SOME + 5, kv=receipt.file)
+    second = await half.export(one)
+    assert [path.name for path in (tmp_path / "kv").iterdir()] == [second.file]
+    assert second.file != receipt.file
+
+
+async def test_a_file_lasts_until_it_is_dropped_or_other_weights_are_loaded(
+    small, publisher: Publisher, model: LlamaForCausalLM, tmp_path: Path
+) -> None:
+    one = await small()
+    half = await moving(one, Conversation(publisher.version))
+    await half.export(one)
+    await one.release_accelerators(1, 2)
+    await one.switch_layout(1, 2)
+    await one.load(1, publisher.version)
+    assert len(list((tmp_path / "kv").iterdir())) == 1
+    await one.load(1, publisher.publish(model))
+    assert not list((tmp_path / "kv").iterdir())
+    half = await moving(one, Conversation(publisher.version))
+    await half.export(one)
+    await one.drop_kv(1)
+    await one.drop_kv(1)
+    assert not list((tmp_path / "kv").iterdir())
+    half = await moving(one, half)
+    await half.export(one)
+    await one.close()
+    assert not list((tmp_path / "kv").iterdir())
+
+
+async def test_waiting_unknown_and_late_attempts_have_no_kv(small, publisher: Publisher) -> None:
+    one = await small()
+    empty = await one.export_kv(1, {key(0): 1, key(99): 4})
+    assert (empty.file, empty.tokens, empty.refusal) == (None, {}, "no response has a full block")
+    half = Conversation(publisher.version, attempt=4)
+    await half.go_on(one, SOME)
+    stale = await one.export_kv(1, {key(0): 4})
+    assert (stale.file, stale.tokens) == (None, {})
+    receipt = await one.export_kv(1, {key(0): 5, key(1): 6, key(2): 4})
+    assert set(receipt.tokens) == {key(0), key(1)}
+    assert (await one.poll(1, 0, 0)).stats.running == RESPONSES - 2
+
+
+async def test_a_replica_without_an_exchange_stops_the_responses(
+    settings: EngineSettings, publisher: Publisher
+) -> None:
+    replica = RolloutReplica("r0", lambda size, devices: make_engine("Reference", settings), frozenset())
+    assert (await replica.export_kv(1, {key(0): 1})).refusal == "this replica transfers no KV"
+    await replica.switch_layout(1, 1)
+    await replica.load(1, publisher.version)
+    unmoved = await whole(replica, publisher.version)
+    half = await moving(replica, unmoved)
+    receipt = await half.export(replica)
+    assert receipt.file is None
+    await half.go_on(replica, kv="some.kv")
+    half.assert_like(unmoved)
+    await replica.drop_kv(1)
+    await replica.close()
+
+
+def test_kv_that_one_rank_cannot_read_is_used_by_none() -> None:
+    """Each rank verifies its own heads; the engine's ranks must schedule alike."""
+
+    class Ranks:
+        def call(self, method: str, tickets: list[str]) -> list[list[bool]]:
+            assert method == "kv_open"
+            return [[True, True, False, False], [True, False, True, False]]
+
+    engine = MultiProcessEngine.__new__(MultiProcessEngine)
+    engine._ranks = Ranks()  # type: ignore[assignment]
+    assert engine.kv_open(["a", "b", "c", "d"]) == [True, False, False, False]  # type: ignore[list-item]

@@ -1,0 +1,242 @@
+"""Mutants of rljob_runtime.scheduling.adaptive_tp."""
+
+from hack.mutants import Mutant
+
+POLICY = "tests/unit/scheduling/adaptive_tp/test_policy.py"
+COURSE = "tests/unit/scheduling/adaptive_tp/test_course.py"
+COSTS = "tests/unit/scheduling/adaptive_tp/test_switch_costs.py"
+TAIL = "tests/unit/scheduling/adaptive_tp/test_tail.py"
+GUARD = "tests/unit/scheduling/adaptive_tp/test_guard.py"
+
+MUTANTS = (
+    Mutant(
+        name="a switch has a margin against waiting",
+        target="rljob_runtime.scheduling.adaptive_tp.policy:decide",
+        before="gain = plan.never - plan.now[target]",
+        after="gain = plan.wait - plan.now[target]",
+        tests=(
+            f"{POLICY}::test_a_tail_is_shortened_by_one_or_two_switches",
+            f"{POLICY}::test_the_decision",
+        ),
+    ),
+    Mutant(
+        name="a switch needs no margin against never switching",
+        target="rljob_runtime.scheduling.adaptive_tp.policy:_is_worth",
+        before="gain > max(rules.min_gain * without, LEAST_SECONDS, COST_SHARE * cost)",
+        after="True",
+        tests=(f"{POLICY}::test_the_decision",),
+    ),
+    Mutant(
+        name="a machine switches as soon as that pays, not when it pays most",
+        target="rljob_runtime.scheduling.adaptive_tp.policy:decide",
+        before="plan.now[target] > plan.wait",
+        after="False",
+        tests=(f"{POLICY}::test_the_decision",),
+    ),
+    Mutant(
+        name="a machine switches while responses wait",
+        target="rljob_runtime.scheduling.adaptive_tp.policy:_refused",
+        before="snapshot.waiting",
+        after="False",
+        tests=(f"{POLICY}::test_the_decision",),
+    ),
+    Mutant(
+        name="a machine switches any number of times",
+        target="rljob_runtime.scheduling.adaptive_tp.policy:_refused",
+        before="snapshot.switches >= rules.max_switches",
+        after="False",
+        tests=(f"{POLICY}::test_the_decision",),
+    ),
+    Mutant(
+        name="a size that the job does not allow is a candidate",
+        target="rljob_runtime.scheduling.adaptive_tp.policy:decide",
+        before="size in rules.sizes | {snapshot.tensor_parallel}",
+        after="True",
+        tests=(f"{POLICY}::test_the_decision",),
+    ),
+    Mutant(
+        name="a switch is planned beyond the cache of the new size",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_plan:_fits",
+        before="most <= FULL * engine.kv_tokens * replicas",
+        after="True",
+        tests=(f"{POLICY}::test_the_decision", f"{POLICY}::test_caches_of_the_new_size_are_not_exceeded"),
+    ),
+    Mutant(
+        name="a switch in a plan is for nothing",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_plan:plan_switches",
+        before="paid = costs[current, target].seconds(course[0].carried)",
+        after="paid = 0.0",
+        tests=(f"{POLICY}::test_plans_become_slower_as_switches_cost_more",),
+    ),
+    Mutant(
+        name="a closed pair is used again",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_plan:plan_switches",
+        before="(current, target) in closed",
+        after="False",
+        tests=(f"{POLICY}::test_the_decision",),
+    ),
+    Mutant(
+        name="the chance that a response runs on is that of a new one",
+        target="rljob_runtime.scheduling.adaptive_tp.course:_survival",
+        before="now = snapshot.lengths.predicted_longer_than(reached)",
+        after="now = 1.0",
+        tests=(f"{COURSE}::test_survival_is_of_responses_that_came_so_far",),
+    ),
+    Mutant(
+        name="expected values hide the last response",
+        target="rljob_runtime.scheduling.adaptive_tp.course:_point",
+        before="-math.expm1(none_log)",
+        after="min(1.0, running / 50)",
+        tests=(f"{COURSE}::test_the_last_response_decides_more_than_the_mean",),
+    ),
+    Mutant(
+        name="every response of a race runs to its end",
+        target="rljob_runtime.scheduling.adaptive_tp.course:course_of",
+        before="snapshot.is_race",
+        after="False",
+        tests=(f"{COURSE}::test_places_that_are_taken_end_a_response",),
+    ),
+    Mutant(
+        name="a play goes on with a response that lost its place",
+        target="rljob_runtime.scheduling.adaptive_tp.tail:_Race._end",
+        before="self._stop(other, position, now)",
+        after="pass",
+        tests=(f"{TAIL}::test_responses_of_other_machines_win_places",),
+    ),
+    Mutant(
+        name="a played switch takes no time",
+        target="rljob_runtime.scheduling.adaptive_tp.tail:play",
+        before="race.now + seconds",
+        after="race.now",
+        tests=(f"{TAIL}::test_a_switch_costs_its_seconds_and_halves_the_rest",),
+    ),
+    Mutant(
+        name="a played switch begins the responses again",
+        target="rljob_runtime.scheduling.adaptive_tp.tail:_Engine.rest",
+        before="max(0.0, left - self.made)",
+        after="left",
+        tests=(f"{TAIL}::test_a_switch_one_end_later_keeps_what_was_made",),
+    ),
+    Mutant(
+        name="a packing knows which response ends first",
+        target="rljob_runtime.scheduling.adaptive_tp.tail:_Engine.rest",
+        before="(place, left, response)\n",
+        after="(left, left, response)\n",
+        tests=(f"{TAIL}::test_what_is_carried_does_not_tell_which_response_ends_first",),
+    ),
+    Mutant(
+        name="siblings go on together after a layout switch",
+        target="rljob_runtime.scheduling.adaptive_tp.packing:pack",
+        before="response.group in siblings[place]",
+        after="False",
+        tests=("tests/unit/scheduling/test_layout_switch.py::test_where_responses_go_on",),
+    ),
+    Mutant(
+        name="the longest responses share a replica",
+        target="rljob_runtime.scheduling.adaptive_tp.packing:pack",
+        before="heapq.heappush(by_count, (fewest + (place == chosen), place))",
+        after="heapq.heappush(by_count, (fewest, place))",
+        tests=(f"{TAIL}::test_packing_keeps_all_and_counts_even",),
+    ),
+    Mutant(
+        name="state is always recomputed",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:PairCost.of",
+        before="move <= prefill",
+        after="False",
+        tests=(f"{COSTS}::test_state_goes_the_cheaper_way_unless_one_is_required",),
+    ),
+    Mutant(
+        name="a pair of sizes has the costs of all pairs",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:SwitchCosts.unit",
+        before="self._pairs.get((start, target))",
+        after="None",
+        tests=(f"{COSTS}::test_a_pair_has_its_own_measurements_others_have_those_of_all",),
+    ),
+    Mutant(
+        name="one slow switch is the cost of all later ones",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:ENOUGH",
+        before="3",
+        after="1",
+        tests=(f"{COSTS}::test_one_slow_switch_changes_no_cost",),
+    ),
+    Mutant(
+        name="a build of engines is part of every switch",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:FIXED",
+        before="Part.WAKE",
+        after="Part.WAKE, Part.BUILD",
+        tests=(f"{COSTS}::test_builds_do_not_make_later_switches_dear",),
+    ),
+    Mutant(
+        name="one response leaves all accelerators evenly",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:_fullest",
+        before="max(1 / replicas, 1 / carried.responses)",
+        after="1 / replicas",
+        tests=(f"{COSTS}::test_what_moves_is_the_share_of_the_busiest_accelerator",),
+    ),
+    Mutant(
+        name="export is spread over the accelerators that import",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:PairCost._move",
+        before="_fullest(self.sources, carried)",
+        after="_fullest(self.targets, carried)",
+        tests=(f"{COSTS}::test_what_moves_is_the_share_of_the_busiest_accelerator",),
+    ),
+    Mutant(
+        name="a second switch of a play begins before the first one ended",
+        target="rljob_runtime.scheduling.adaptive_tp.tail:_Race.move",
+        before="self.now = start",
+        after="pass",
+        tests=(f"{TAIL}::test_a_second_switch_begins_after_the_first",),
+    ),
+    Mutant(
+        name="only engines of allowed sizes have their own speed in a race",
+        target="rljob_runtime.scheduling.adaptive_tp.policy:decide",
+        before="_played(snapshot, engines, pairs, rules, (PlannedSwitch(target, snapshot.count), *plan.after))",
+        after="_played(snapshot, known, pairs, rules, (PlannedSwitch(target, snapshot.count), *plan.after))",
+        tests=(f"{POLICY}::test_other_machines_of_a_size_that_is_not_allowed_win_places",),
+    ),
+    Mutant(
+        name="an unknown size is as fast as the smallest",
+        target="rljob_runtime.scheduling.adaptive_tp.tail:_nearest",
+        before="max(known, size) / min(known, size)",
+        after="0",
+        tests=(f"{TAIL}::test_engines_of_an_unknown_size_win_places_too",),
+    ),
+    Mutant(
+        name="one look later is when as many ended as between two looks at the whole fleet",
+        target="rljob_runtime.scheduling.adaptive_tp.policy:_played",
+        before="ends_between_looks(snapshot.count)",
+        after="ends_between_looks(snapshot.count + 800)",
+        tests=(f"{POLICY}::test_one_look_later_is_that_of_the_machine_however_much_its_fleet_completed",),
+    ),
+    Mutant(
+        name="a start costs a switch for a hair's breadth",
+        target="rljob_runtime.scheduling.adaptive_tp.start:NEAR",
+        before="0.01",
+        after="0.0",
+        tests=(
+            "tests/unit/scheduling/adaptive_tp/test_start.py::"
+            "test_of_equal_stages_the_one_with_the_fewest_switches_starts",
+        ),
+    ),
+    Mutant(
+        name="a size is predicted without its switches",
+        target="rljob_runtime.scheduling.adaptive_tp.start:predict_starts",
+        before="generate(asked, size, machine.engines, machine.accelerators, pairs, choose)",
+        after="generate(asked, size, machine.engines, machine.accelerators, pairs)",
+        tests=("tests/unit/scheduling/adaptive_tp/test_start.py::test_switches_change_which_start_is_the_best",),
+    ),
+    Mutant(
+        name="one slow step is a surprise",
+        target="rljob_runtime.scheduling.adaptive_tp.guard:SurpriseGuard.slowdown",
+        before="sums.steps < STEPS",
+        after="sums.steps < 1",
+        tests=(f"{GUARD}::test_a_model_is_corrected_after_twenty_slow_steps",),
+    ),
+    Mutant(
+        name="a pair that was undone at once stays open",
+        target="rljob_runtime.scheduling.adaptive_tp.guard:_LastSwitch.is_undone_by",
+        before="at - (self.at + self.seconds) < self.seconds",
+        after="False",
+        tests=(f"{GUARD}::test_a_pair_undone_within_its_cost_is_closed",),
+    ),
+)

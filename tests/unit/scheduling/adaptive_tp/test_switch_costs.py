@@ -1,0 +1,137 @@
+"""Costs of switches: priors, measurements by pair, and the cheaper way for the state."""
+
+import pytest
+
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import (
+    ENOUGH,
+    FIXED,
+    KEPT,
+    PRIORS,
+    Carried,
+    Part,
+    State,
+    SwitchCosts,
+)
+from tests.unit.scheduling.adaptive_tp.machines import ENGINES
+
+NOTHING = Carried(0, 0, 0)
+
+
+def test_priors_hold_until_something_is_measured():
+    pair = SwitchCosts().table(ENGINES, 4)[1, 4]
+    assert pair.seconds(NOTHING) == pytest.approx(sum(PRIORS[part] for part in FIXED))
+
+
+def test_a_pair_has_its_own_measurements_others_have_those_of_all():
+    costs = SwitchCosts()
+    for seconds in (3.0, 0.5, 0.5):
+        costs.record(1, 4, Part.WAKE, 1, seconds)
+    assert costs.unit(1, 4, Part.WAKE) == 0.5
+    assert costs.unit(2, 4, Part.WAKE) == 0.5
+    for _ in range(ENOUGH):
+        costs.record(2, 4, Part.WAKE, 1, 7.0)
+    assert costs.unit(1, 4, Part.WAKE) == 0.5
+    assert costs.unit(2, 4, Part.WAKE) == 7.0
+    assert costs.unit(1, 4, Part.SLEEP) == PRIORS[Part.SLEEP]
+
+
+def test_one_slow_switch_changes_no_cost():
+    """A cost above every gain would end all switches, and with them all measurements."""
+    costs = SwitchCosts()
+    before = costs.table(ENGINES, 4)
+    for part in FIXED:
+        costs.record(1, 4, part, 1, 40.0)
+    assert costs.table(ENGINES, 4) == before
+    costs.record(1, 4, Part.WAKE, 1, 0.6)
+    costs.record(1, 4, Part.WAKE, 1, 0.5)
+    assert costs.unit(1, 4, Part.WAKE) == 0.6
+    assert costs.unit(4, 1, Part.WAKE) == 0.6
+
+
+def test_two_slow_switches_change_the_cost_of_their_pair_only():
+    costs = SwitchCosts()
+    for _ in range(2):
+        costs.record(1, 4, Part.LOAD, 1, 40.0)
+    assert costs.unit(1, 4, Part.LOAD) == 40.0
+    assert costs.unit(2, 4, Part.LOAD) == PRIORS[Part.LOAD]
+
+
+def test_builds_do_not_make_later_switches_dear():
+    """Each machine of a fleet builds its engines of a size once."""
+    costs = SwitchCosts()
+    before = costs.table(ENGINES, 4)
+    for _ in range(16):
+        costs.record(1, 4, Part.BUILD, 1, 40.0)
+    assert costs.table(ENGINES, 4) == before
+    assert costs.unit(1, 4, Part.BUILD) == 40.0
+
+
+def test_old_measurements_are_forgotten():
+    costs = SwitchCosts()
+    for _ in range(KEPT):
+        costs.record(1, 2, Part.LOAD, 1, 1.0)
+    for _ in range(KEPT):
+        costs.record(1, 2, Part.LOAD, 1, 2.0)
+    assert costs.unit(1, 2, Part.LOAD) == 2.0
+
+
+def test_measurements_are_per_unit():
+    costs = SwitchCosts()
+    for _ in range(ENOUGH):
+        costs.record(1, 2, Part.EXPORT, 1000, 2.0)
+    costs.record(1, 2, Part.EXPORT, 0, 2.0)
+    assert costs.unit(1, 2, Part.EXPORT) == 0.002
+    with pytest.raises(ValueError, match="0 or more"):
+        costs.record(1, 2, Part.EXPORT, 1, -1.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "byte", "expected"),
+    [
+        (State.AUTO, 1e-9, State.MIGRATE),
+        (State.AUTO, 1.0, State.RECOMPUTE),
+        (State.MIGRATE, 1.0, State.MIGRATE),
+        (State.RECOMPUTE, 1e-9, State.RECOMPUTE),
+    ],
+)
+def test_state_goes_the_cheaper_way_unless_one_is_required(state, byte, expected):
+    costs = SwitchCosts({Part.EXPORT: byte, Part.IMPORT: byte})
+    cost = costs.table(ENGINES, 4, state)[1, 4].of(Carried(4, 4000, 4_000_000))
+    assert cost.state is expected
+
+
+@pytest.mark.parametrize(
+    ("start", "target", "responses", "exported", "imported"),
+    [
+        pytest.param(1, 4, 4, 1.0, 1.0, id="1,000 tokens leave each accelerator, a quarter of 4,000 arrives"),
+        pytest.param(4, 1, 4, 1.0, 1.0, id="and back"),
+        pytest.param(1, 4, 1, 4.0, 1.0, id="all tokens are of one response, and leave one accelerator"),
+        pytest.param(4, 1, 1, 1.0, 4.0, id="and arrive at one"),
+        pytest.param(1, 2, 2, 2.0, 1.0, id="two of four accelerators export, all import"),
+        pytest.param(2, 4, 9, 1.0, 1.0, id="responses for all"),
+    ],
+)
+def test_what_moves_is_the_share_of_the_busiest_accelerator(start, target, responses, exported, imported):
+    """4,000 tokens of 1,000 bytes, of which an engine's accelerators have even shares."""
+    for export_, import_, seconds in ((1e-6, 0.0, exported), (0.0, 1e-6, imported)):
+        costs = SwitchCosts({**dict.fromkeys(FIXED, 0.0), Part.EXPORT: export_, Part.IMPORT: import_})
+        pair = costs.table(ENGINES, 4, State.MIGRATE)[start, target]
+        assert pair.seconds(Carried(responses, 4000, 0)) == pytest.approx(seconds)
+
+
+def test_nothing_moves_without_responses():
+    costs = SwitchCosts(dict.fromkeys(FIXED, 0.0))
+    assert costs.table(ENGINES, 4, State.MIGRATE)[1, 4].seconds(NOTHING) == 0
+
+
+def test_prefill_is_that_of_the_fullest_replica():
+    costs = SwitchCosts(dict.fromkeys(FIXED, 0.0))
+    pair = costs.table(ENGINES, 4, State.RECOMPUTE)[4, 1]
+    latency = ENGINES[1].latency
+    assert pair.seconds(Carried(8, 8000, 0)) == pytest.approx(latency.prefill(2000, 0))
+    assert pair.seconds(Carried(2, 8000, 0)) == pytest.approx(latency.prefill(4000, 0))
+    for _ in range(ENOUGH):
+        costs.record(4, 1, Part.PREFILL, 2.0, 3.0)
+    assert costs.table(ENGINES, 4, State.RECOMPUTE)[4, 1].seconds(Carried(8, 8000, 0)) == pytest.approx(
+        1.5 * latency.prefill(2000, 0)
+    )

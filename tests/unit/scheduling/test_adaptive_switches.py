@@ -1,0 +1,191 @@
+"""Adaptive switches: from what a coordinator observes in a look to the decision for each machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_runtime.coordinator.generation.observed_engines import UNBOUNDED, sized_engines
+from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
+from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.adaptive_switches import AdaptiveSwitches, snapshot_of
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome, SwitchRules
+from rljob_runtime.scheduling.adaptive_tp.snapshot import OtherEngine, Running
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, State, SwitchCosts
+from rljob_runtime.scheduling.layout_switch import (
+    LayoutSwitch,
+    SwitchableMachine,
+    SwitchLook,
+    most_telling,
+    record_parts,
+    record_prefill,
+    with_responses,
+)
+from rljob_runtime.scheduling.lending.gain import OpenGroup, RoundSnapshot
+from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished
+from rljob_runtime.scheduling.round_plan import Launch
+from rljob_runtime.scheduling.round_planner.survival import Survival
+from tests.unit.scheduling.adaptive_tp.machines import ENGINES, LENGTHS, LIMIT
+
+RULES = SwitchRules(frozenset(ENGINES))
+PART_NAMES = {"stop": 0.2, "release": 0.4, "start": 0.6, "load": 0.8}
+
+
+def seen(size: int, slow: float = 1.0, steps: float = 100.0) -> Speed:
+    """What polls show of an engine of this size in a round."""
+    latency = ENGINES[size].latency
+    samples = [SpeedSample(steps, batch, 0.0, slow * latency.decode(batch, 0, steps)) for batch in (1, 8, 64)]
+    return Speed(4 // size, 10**7, 64, (*samples, SpeedSample(1.0, 4, 0.0, latency.step(4, 0) + 0.01, 1000)))
+
+
+SPEEDS = {size: (seen(size),) for size in ENGINES}
+ONE = sized_engines({1: SPEEDS[1]})
+IDLE = sized_engines({**SPEEDS, 4: (Speed(1, 10, 64),)})
+
+
+def look(counts=(1, 1, 1, 1), elsewhere=(), **machine) -> SwitchLook:
+    """A machine `a` with so many responses on each of its engines, and one `b` of size 2."""
+    running = {f"a/{place}": (Unfinished(100, 900 + place),) * count for place, count in enumerate(counts)}
+    others = {f"b/{place}": (Unfinished(50, 500),) * count for place, count in enumerate(elsewhere)}
+    lengths = ExpectedLengths(Survival(LENGTHS, [900] * sum(counts)), LIMIT)
+    count = sum(counts) + sum(elsewhere)
+    round_ = RoundSnapshot([], [], lengths, [OpenGroup(count)], 1, 0, None, {**running, **others})
+    view = SwitchableMachine("a", 1, (2, 4), {name: {} for name in running})
+    sizes = dict.fromkeys(running, 1) | dict.fromkeys(others, 2)
+    return SwitchLook([replace(view, **machine)], round_, sizes, sized_engines(SPEEDS), SwitchCosts())
+
+
+@pytest.mark.parametrize(
+    ("seen", "outcome"),
+    [
+        pytest.param(look(), SwitchOutcome.SWITCHED, id="a tail"),
+        pytest.param(look(waiting=1), SwitchOutcome.WAITING, id="requests wait in an engine"),
+        pytest.param(look(sizes=()), SwitchOutcome.ONE_SIZE, id="it refused the other sizes"),
+        pytest.param(look(switches=3), SwitchOutcome.MAX_SWITCHES, id="it switched often"),
+        pytest.param(look(closed=frozenset({(1, 2), (1, 4)})), SwitchOutcome.NO_GAIN, id="pairs are closed"),
+        pytest.param(look((0, 0, 0, 0), (3,)), SwitchOutcome.IDLE, id="only another machine generates"),
+        pytest.param(
+            replace(look(), engines=ONE),
+            SwitchOutcome.NOT_PREDICTED,
+            id="one size was observed",
+        ),
+        pytest.param(
+            replace(look(), engines=IDLE, machines=look(sizes=(4,)).machines),
+            SwitchOutcome.NOT_PREDICTED,
+            id="the other size generated nothing yet",
+        ),
+    ],
+)
+def test_the_decision_of_a_look(seen, outcome):
+    (decision,) = AdaptiveSwitches(RULES).decide(seen).values()
+    assert decision.outcome is outcome
+    assert (decision.target is not None) == (outcome is SwitchOutcome.SWITCHED)
+    if decision.target is not None:
+        assert decision.state is State.RECOMPUTE
+        assert decision.prefill_seconds > 0
+
+
+def test_each_machine_of_a_look_has_its_decision():
+    both = look((1, 1, 1, 1), (2, 2))
+    other = SwitchableMachine("b", 2, (), {"b/0": {}, "b/1": {}})
+    found = AdaptiveSwitches(RULES).decide(replace(both, machines=[*both.machines, other]))
+    assert {name: one.outcome for name, one in found.items()} == {
+        "a": SwitchOutcome.SWITCHED,
+        "b": SwitchOutcome.ONE_SIZE,
+    }
+
+
+def test_a_snapshot_has_the_machine_and_what_runs_elsewhere():
+    found = snapshot_of(look((2, 0, 1, 0), (1, 2)).machines[0], look((2, 0, 1, 0), (1, 2)))
+    assert (found.tensor_parallel, found.accelerators, found.count) == (1, 4, 3)
+    assert found.replicas == ((Running(100, 900),) * 2, (), (Running(100, 902),), ())
+    assert found.elsewhere == (OtherEngine(2, (Running(50, 500),)), OtherEngine(2, (Running(50, 500),) * 2))
+    assert (found.max_tokens, found.wanted, list(found.groups)) == (LIMIT, 1, [OpenGroup(6)])
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4), st.lists(st.integers(0, 5), max_size=3))
+def test_every_running_response_is_in_the_snapshot_once(counts, elsewhere):
+    found = snapshot_of(look(counts, elsewhere).machines[0], look(counts, elsewhere))
+    assert found.count == sum(counts)
+    assert [len(one.running) for one in found.elsewhere] == elsewhere
+
+
+@pytest.mark.parametrize(
+    ("speeds", "factor"),
+    [
+        pytest.param((seen(1), seen(1)), 1.0, id="as before"),
+        pytest.param((seen(1), seen(1, slow=2.0)), 2.0, id="this round is slower"),
+        pytest.param((seen(1), seen(1, slow=2.0, steps=5.0)), None, id="a few slow steps"),
+        pytest.param((seen(1, slow=2.0),), 2.0, id="the first round"),
+    ],
+)
+def test_the_model_of_a_size_follows_surprises_of_the_round(speeds, factor):
+    expected, found = ENGINES[1].latency.step(8, 0), sized_engines({1: speeds})[1].latency.step(8, 0)
+    if factor is None:
+        assert found < 1.3 * expected
+    else:
+        assert found == pytest.approx(factor * expected, rel=0.05)
+
+
+def test_a_size_without_a_sample_has_no_engine_and_an_unknown_cache_is_unbounded():
+    speeds = {1: (seen(1), Speed()), 2: (Speed(2, 99, 8),), 4: (replace(seen(4), kv_tokens=0),)}
+    found = sized_engines(speeds)
+    assert {size: engine.kv_tokens for size, engine in found.items()} == {1: 10**7, 4: UNBOUNDED}
+
+
+def test_tokens_are_not_computed_again_for_nothing_before_that_was_measured():
+    never = Speed(1, 1 << 40, 64, (SpeedSample(100, 4, 0.0, 0.5), SpeedSample(100, 1, 0.0, 0.5)))
+    latency = sized_engines({1: (never,)})[1].latency
+    assert latency.prefill(1000, 0.0) == pytest.approx(1000 * latency.step(4, 0.0) / 4)
+
+
+def test_measured_parts_become_costs():
+    costs, made = SwitchCosts(), LayoutSwitch("a", 1, 4, seconds={**PART_NAMES, "prefill": 9.0})
+    for _ in range(3):
+        record_parts(costs, made)
+    parts = [costs.unit(1, 4, part) for part in (Part.DRAIN, Part.SLEEP, Part.WAKE, Part.LOAD)]
+    assert parts == [0.2, 0.4, 0.6, 0.8]
+    assert costs.unit(1, 4, Part.PREFILL) == PRIORS[Part.PREFILL]
+
+
+def test_a_build_is_no_wake():
+    costs = SwitchCosts()
+    for _ in range(3):
+        record_parts(costs, LayoutSwitch("a", 1, 4, seconds={"build": 40.0}))
+    assert (costs.unit(1, 4, Part.BUILD), costs.unit(1, 4, Part.WAKE)) == (40.0, PRIORS[Part.WAKE])
+
+
+@pytest.mark.parametrize(
+    ("decision", "factor"),
+    [
+        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.RECOMPUTE, prefill_seconds=2.0), 1.5),
+        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.RECOMPUTE), PRIORS[Part.PREFILL]),
+        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.MIGRATE, prefill_seconds=2.0), PRIORS[Part.PREFILL]),
+        (None, PRIORS[Part.PREFILL]),
+    ],
+)
+def test_prefill_is_measured_against_its_prediction(decision, factor):
+    costs = SwitchCosts()
+    for _ in range(3):
+        record_prefill(costs, LayoutSwitch("a", 1, 4, decision, seconds={"prefill": 3.0}))
+    assert costs.unit(1, 4, Part.PREFILL) == factor
+
+
+def test_responses_are_those_of_the_machines_replicas():
+    keys = [TrajectoryKey(PromptKey(0, index), 0) for index in range(3)]
+    held = [(Launch(key, Lease(f"a/{index % 2}", 1)), 7 + index) for index, key in enumerate(keys)]
+    held.append((Launch(TrajectoryKey(PromptKey(1, 0), 0), Lease("b/0", 1)), 5))
+    (found,) = with_responses([SwitchableMachine("a", 1, (2,), {"a/0": {}, "a/1": {}}, waiting=2)], held, 3)
+    assert found.engines == {"a/0": {keys[0]: 7, keys[2]: 9}, "a/1": {keys[1]: 8}}
+    assert found.waiting == 5
+
+
+def test_what_happened_says_most_about_a_round():
+    outcomes = [SwitchDecision(one) for one in SwitchOutcome]
+    assert most_telling(reversed(outcomes)) == outcomes[0] == SwitchDecision(SwitchOutcome.SWITCHED)
+    assert most_telling([]) is None
+    gains = [SwitchDecision(SwitchOutcome.NO_GAIN, gain=gain) for gain in (None, 1.0, 2.0)]
+    assert most_telling(gains) == gains[2]

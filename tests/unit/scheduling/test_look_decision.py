@@ -1,0 +1,91 @@
+"""One look, one winner: a table of loans and layout switches that a look decided, and properties."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
+from rljob_runtime.scheduling.look_decision import LookDecision, switches_gain
+
+LOANED, NO_LOAN = LoanOutcome.LOANED, LoanOutcome.NO_GAIN
+SWITCHED, LATER, NO_GAIN = SwitchOutcome.SWITCHED, SwitchOutcome.LATER, SwitchOutcome.NO_GAIN
+UNKNOWN = SwitchDecision(SwitchOutcome.NOT_PREDICTED)
+
+
+def loan(gain: float | None, outcome: LoanOutcome = LOANED) -> LoanDecision:
+    return LoanDecision(outcome, ("a", "b") if outcome is LOANED else (), gain)
+
+
+def switch(gain: float, without: float = 10.0, outcome: SwitchOutcome = SWITCHED) -> SwitchDecision:
+    return SwitchDecision(outcome, 4 if outcome is SWITCHED else None, gain=gain, without=without)
+
+
+@pytest.mark.parametrize(
+    ("loan", "switches", "loaned", "switched"),
+    [
+        pytest.param(None, {}, False, "", id="nothing was due"),
+        pytest.param(None, {"a": switch(2.0)}, False, "a", id="no loan was considered"),
+        pytest.param(loan(1.0, NO_LOAN), {"a": switch(2.0)}, False, "a", id="the loan has no gain"),
+        pytest.param(loan(1.0), {}, True, "", id="no machine can switch"),
+        pytest.param(loan(1.0), {"a": switch(2.0, outcome=LATER)}, True, "", id="no machine switches now"),
+        pytest.param(loan(3.0), {"a": switch(2.0)}, True, "", id="the loan saves more"),
+        pytest.param(loan(2.0), {"a": switch(2.0)}, True, "", id="both save the same"),
+        pytest.param(loan(1.0), {"a": switch(2.0)}, False, "a", id="the switch saves more"),
+        pytest.param(loan(1.0), {"c": switch(2.0)}, False, "c", id="also of a machine that would not be loaned"),
+        pytest.param(loan(None), {"a": switch(99.0, 100.0)}, True, "", id="a loan that always starts"),
+        pytest.param(
+            loan(1.5),
+            {"a": switch(5.0, 10.0), "b": switch(0.0, 9.0, NO_GAIN)},
+            True,
+            "",
+            id="another machine ends later",
+        ),
+        pytest.param(
+            loan(0.5),
+            {"a": switch(5.0, 10.0), "b": switch(0.0, 9.0, NO_GAIN)},
+            False,
+            "a",
+            id="and the loan saves less",
+        ),
+        pytest.param(loan(3.0), {"a": switch(5.0, 10.0), "b": switch(5.0, 9.0)}, False, "ab", id="all machines switch"),
+        pytest.param(loan(3.0), {"a": switch(5.0), "b": UNKNOWN}, False, "a", id="unknown ends do not count"),
+    ],
+)
+def test_one_look_has_one_winner(loan, switches, loaned, switched):
+    decided = LookDecision.of(loan, switches)
+    assert (decided.loan is not None and decided.loan.outcome is LOANED) == loaned
+    made = [name for name, one in decided.switches.items() if one.outcome is SWITCHED]
+    assert "".join(made) == switched
+    assert decided.switches.keys() == switches.keys()
+
+
+DECISIONS = st.builds(
+    switch, st.floats(0, 50), st.floats(0, 100), st.sampled_from([SWITCHED, LATER, NO_GAIN])
+) | st.just(UNKNOWN)
+LOANS = st.none() | st.builds(loan, st.floats(0, 100), st.sampled_from([LOANED, NO_LOAN])) | st.just(loan(None))
+
+
+@given(LOANS, st.dictionaries(st.sampled_from("abcd"), DECISIONS))
+def test_never_both_and_the_loser_has_no_gain(loan, switches):
+    decided = LookDecision.of(loan, switches)
+    loaned = decided.loan is not None and decided.loan.outcome is LOANED
+    switched = {name for name, one in decided.switches.items() if one.outcome is SWITCHED}
+    wanted = {name for name, one in switches.items() if one.outcome is SWITCHED}
+    assert not (loaned and switched)
+    assert switched in (set(), wanted)
+    if loan is not None and loan.outcome is LOANED:
+        assert loaned or switched, "one of both happens"
+        assert loaned or decided.loan == LoanDecision(NO_LOAN, gain=loan.gain)
+    else:
+        assert decided == LookDecision(loan, switches)
+    assert all(decided.switches[name].outcome is NO_GAIN for name in wanted - switched)
+    assert all(decided.switches[name].target is None for name in wanted - switched)
+
+
+@given(st.lists(DECISIONS, max_size=5))
+def test_switches_save_no_more_than_the_last_machine_gains(decisions):
+    gains = [one.gain for one in decisions if one.outcome is SWITCHED]
+    assert 0 <= switches_gain(decisions) <= max(gains, default=0.0) + 1e-9

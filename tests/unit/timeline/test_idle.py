@@ -1,0 +1,123 @@
+"""Idle shares: each moment of a replica has one cause, and all of them are those of a computation moment by moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import astuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_runtime.timeline.idle import IdleShares, blocked_row, idle_shares, length, subtract, union
+from rljob_runtime.timeline.record import Interval
+
+PHASES, REWARDS = "coordinator/rounds", "coordinator/rewards"
+A, B = "a/replica-0", "b/replica-0"
+
+
+def one(row: str, name: str, since: float, until: float | None) -> Interval:
+    return Interval(row, name, since, until)
+
+
+ROUND = [
+    one(PHASES, "generation", 0, 60),
+    one(A, "generate", 0, 50),
+    one(B, "generate", 0, 20),
+    one(REWARDS, "rewards", 10, 60),
+    one(PHASES, "training", 60, 80),
+    one("b/worker", "loan", 30, 70),
+    one(PHASES, "weight sync", 80, 100),
+    one(A, "load", 90, 95),
+]
+CASES: dict[str, tuple[list[Interval], str | None, tuple[float, float, float, float]]] = {
+    # tail, weights, training, rewards
+    "a synchronous round": (ROUND, PHASES, (0.05, 0.2, 0.15, 0.05)),
+    "its update without the phases": (ROUND, None, (0.375, 0.025, 0, 0.05)),
+    "nothing recorded": ([], PHASES, (1, 0, 0, 0)),
+    "work to the end": ([one(A, "generate", -5, 200), one(B, "generate", 0, 100)], PHASES, (0, 0, 0, 0)),
+    "a full buffer": ([one(blocked_row(A), "buffer full", 0, 40), one(B, "generate", 0, 100)], None, (0.3, 0, 0.2, 0)),
+    "a load in a full buffer": (
+        [one(blocked_row(A), "buffer full", 0, 40), one(A, "load", 0, 10), one(B, "generate", 0, 100)],
+        None,
+        (0.3, 0.05, 0.15, 0),
+    ),
+    "moments count for nothing": ([one(A, "generate", 5, None), one(B, "generate", 0, 100)], None, (0.5, 0, 0, 0)),
+}
+
+
+@pytest.mark.parametrize(("intervals", "row", "shares"), CASES.values(), ids=CASES)
+def test_idle_time_has_a_cause(
+    intervals: list[Interval], row: str | None, shares: tuple[float, float, float, float]
+) -> None:
+    found = idle_shares(intervals, 0, 100, [A, B], row)
+    assert found is not None
+    assert astuple(found) == pytest.approx(shares, abs=1e-9)
+
+
+def test_without_replicas_or_time_there_is_no_share() -> None:
+    assert idle_shares(ROUND, 0, 100, [], PHASES) is None
+    assert idle_shares(ROUND, 5, 5, [A], PHASES) is None
+
+
+NAMES = {
+    A: ("generate", "load"),
+    B: ("generate", "load"),
+    blocked_row(A): ("buffer full",),
+    "a/worker": ("loan",),
+    REWARDS: ("rewards",),
+    PHASES: ("training", "weight sync", "generation"),
+    "trainer": ("train",),
+}
+PAIRS = [(row, name) for row, names in NAMES.items() for name in names]
+INTERVALS = st.lists(
+    st.builds(
+        lambda pair, since, seconds: one(*pair, since, since + seconds),
+        st.sampled_from(PAIRS),
+        st.integers(-5, 25),
+        st.integers(0, 12),
+    ),
+    max_size=25,
+)
+
+
+def by_moments(intervals: list[Interval], until: int, row: str | None) -> IdleShares:
+    """The same, a second at a time."""
+    seconds: Counter[str] = Counter()
+    for second in range(until):
+        now = {(i.row, i.name) for i in intervals if i.since <= second < (i.until or 0)}
+        for replica, worker in ((A, "a/worker"), (B, "b/worker")):
+            if (replica, "generate") in now or (worker, "loan") in now:
+                continue
+            if (replica, "load") in now or (row, "weight sync") in now:
+                seconds["weights"] += 1
+            elif (blocked_row(replica), "buffer full") in now or (row, "training") in now:
+                seconds["training"] += 1
+            elif (REWARDS, "rewards") in now and not any(name == "generate" for _, name in now):
+                seconds["rewards"] += 1
+            else:
+                seconds["tail"] += 1
+    return IdleShares(*(seconds[name] / (2 * until) for name in ("tail", "weights", "training", "rewards")))
+
+
+@given(INTERVALS, st.integers(1, 25), st.sampled_from([PHASES, None]))
+def test_it_is_what_a_second_computation_finds(intervals: list[Interval], until: int, row: str | None) -> None:
+    found = idle_shares(intervals, 0, until, [A, B], row)
+    assert found is not None
+    assert astuple(found) == pytest.approx(astuple(by_moments(intervals, until, row)), abs=1e-9)
+    assert sum(astuple(found)) <= 1 + 1e-9
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)).map(lambda pair: (pair[0], pair[0] + pair[1])))
+
+
+@given(SPANS, SPANS)
+def test_spans_are_sets_of_moments(one: list[tuple[float, float]], other: list[tuple[float, float]]) -> None:
+    def moments(spans: list[tuple[float, float]]) -> set[int]:
+        return {second for second in range(30) if any(begin <= second < end for begin, end in spans)}
+
+    both, left = union([one, other]), subtract(union([one]), union([other]))
+    assert moments(both) == moments(one) | moments(other)
+    assert moments(left) == moments(one) - moments(other)
+    assert length(both) == len(moments(both))
+    assert length(left) == len(moments(left))
