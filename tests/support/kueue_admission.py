@@ -8,6 +8,7 @@ from typing import Any
 
 from hack.local_cluster import kube, kueue
 
+RLJOBS = "apis/rljob.dev/v1alpha1"
 WORKLOADS = f"apis/{kueue.GROUP}/v1beta2"
 ENDED = ("Succeeded", "Failed")
 DEFINITION = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/workloads.{kueue.GROUP}"
@@ -67,8 +68,8 @@ class Watch:
             before = self._holding()
             # One that has ended takes nothing, though its object may last a moment longer than its quota.
             there = [pod for pod in self.list("api/v1", "pods") if pod["status"].get("phase") not in ENDED]
-            pods = [pod["metadata"]["labels"] for pod in there if "labels" in pod["metadata"]]
             held = before | self._holding()
+            jobs = {job["metadata"]["name"] for job in self.list(RLJOBS, "rljobs")}
             queue = self._api.find(f"/{WORKLOADS}/clusterqueues/{self._queue}") or {}
         except kube.ApiError as error:
             # Kueue is not installed, or no one converts what is there.
@@ -79,8 +80,8 @@ class Watch:
         if definition is None or "deletionTimestamp" in definition["metadata"]:
             return  # Kueue is being removed: its Workloads go with their definition, before anybody could act on it
         self.looks += 1
-        for labels in pods:
-            if "rljob.dev/job" in labels and (workload := _workload(labels)) not in held:
+        for labels in _labels_of_pods(there, jobs):
+            if (workload := _workload(labels)) not in held:
                 self.wrong.add(f"{labels['rljob.dev/machine']} of {labels['rljob.dev/job']} without {workload}")
         for flavor in (queue.get("status") or {}).get("flavorsUsage") or ():
             used = {one["name"]: one.get("total", "0") for one in flavor["resources"]}.get("cpu", "0")
@@ -91,6 +92,15 @@ class Watch:
         """Workloads that hold quota."""
         items = self.list(WORKLOADS, "workloads")
         return {item["metadata"]["name"] for item in items if (item.get("status") or {}).get("admission")}
+
+
+def _labels_of_pods(pods: list[dict[str, Any]], jobs: set[str]) -> list[dict[str, str]]:
+    """Labels of the pods whose jobs are there.
+
+    The objects of a deleted job are collected in any order. Its quota is free at once, as that of Kueue's own kinds of jobs.
+    """
+    labels = [pod["metadata"].get("labels", {}) for pod in pods]
+    return [one for one in labels if one.get("rljob.dev/job") in jobs]
 
 
 def _workload(labels: dict[str, str]) -> str:
