@@ -48,5 +48,6 @@ def check_formats(file: Path) -> None:
             stored = reader.get_slice(name).get_dtype()
             if stored not in FORMATS and (name.endswith("weight") or stored.startswith(("F4", "F6", "F8"))):
                 raise ModelError(
-                    f"{name} in {file.name} is stored as {stored}; weights in {', '.join(FORMATS)} would be right"
+                    f"{name} in {file.name} is stored as {stored}, and quantised weights cannot be trained; "
+                    f"weights in {', '.join(FORMATS)} would be right"
                 )

@@ -106,8 +106,8 @@ def _store_as(folder: Path, dtype: torch.dtype) -> None:
         (lambda f: _edit_config(f, vocab_size=None), "vocab_size"),
         (lambda f: _edit_config(f, hidden_size=None), "hidden_size"),
         (lambda f: _edit_config(f, model_type="gemma3"), "'gemma3', which takes more than text"),
-        (lambda f: _store_as(f, torch.float8_e4m3fn), "up_proj.weight in model.safetensors is stored as F8_E4M3"),
-        (lambda f: _store_as(f, torch.int8), "up_proj.weight in model.safetensors is stored as I8"),
+        (lambda f: _store_as(f, torch.float8_e4m3fn), "model.safetensors is stored as F8_E4M3, and quantised weights"),
+        (lambda f: _store_as(f, torch.int8), "model.safetensors is stored as I8, and quantised weights"),
     ],
 )
 def test_a_bad_folder_is_refused_with_the_reason(folder: Path, spoil: Callable[[Path], object], message: str) -> None:
