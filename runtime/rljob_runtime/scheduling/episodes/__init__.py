@@ -1,0 +1,1 @@
+"""Episodes: a trajectory of many turns, as a tree of given and sampled token spans."""

@@ -1,0 +1,49 @@
+"""Ends: how an attempt of an episode ended, with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rljob_runtime.scheduling.episodes.limits import Limit
+
+
+class EndState(StrEnum):
+    """The end of an attempt."""
+
+    COMPLETED = "completed"
+    """The environment ended it."""
+    TRUNCATED = "truncated"
+    """It reached a limit. Its turns are trained on, with the reward that the job gives to truncated episodes."""
+    ABORTED = "aborted"
+    """A failure of ours ended it. It has no reward: a zero would teach the policy that its answers were wrong."""
+
+
+class AbortCause(StrEnum):
+    """The part that failed."""
+
+    ENVIRONMENT = "environment"
+    TOOL_SERVER = "tool server"
+    GATEWAY = "gateway"
+    ENGINE = "engine"
+    WEIGHTS = "weights"
+    """No engine holds the version that `versions: Single` needs."""
+    NO_TURN = "no turn"
+    """The agent ended without a call of the model, so there is nothing to train on."""
+
+
+@dataclass(frozen=True)
+class EpisodeEnd:
+    """The end of an attempt. `limit` of a truncated one, `cause` and `detail` of an aborted one."""
+
+    state: EndState
+    limit: Limit | None = None
+    cause: AbortCause | None = None
+    detail: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Return the reason in one line; empty for a completed attempt."""
+        if self.limit is not None:
+            return f"the limit of {self.limit} was reached"
+        return ": ".join(part for part in (self.cause or "", self.detail) if part)

@@ -1,0 +1,329 @@
+"""Episode: the state machine of one attempt of a trajectory of many turns.
+
+    open(request) → Generate → commit(tokens) … → complete, or abort
+
+The harness owns the loop: it decides what it asks and when it ends. The episode owns tokens, versions and limits. A
+request attaches to the tree by its tokens (`tree`). Its new tokens become a given node, and the answer a sampled node
+below it. Concurrent requests are siblings. A retry opens no turn. A limit refuses new turns, and open ones may still
+be committed. The end drops open turns, and late results after it change nothing.
+
+Nothing here reads a clock: every method that depends on time receives it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from rljob_runtime.protocols.trajectory import FinishReason
+from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
+from rljob_runtime.scheduling.episodes.limits import Limit, Limits
+from rljob_runtime.scheduling.episodes.node import ROOT, Node, NodeKind
+from rljob_runtime.scheduling.episodes.tree import Attachment, TokenTree, extended
+from rljob_runtime.scheduling.episodes.turns import (
+    Decision,
+    Generate,
+    InProgress,
+    Recorded,
+    Refused,
+    Turn,
+    TurnRequest,
+)
+
+
+class Versions(StrEnum):
+    """The weight versions that may generate the turns of one episode. One version always generates a turn."""
+
+    MIXED = "Mixed"
+    """Each turn has its own."""
+    SINGLE = "Single"
+    """All turns have that of the first one."""
+
+
+@dataclass(frozen=True)
+class EpisodeRules:
+    """What bounds the episodes of a job."""
+
+    limits: Limits = field(default_factory=Limits)
+    versions: Versions = Versions.MIXED
+
+
+@dataclass
+class EpisodeStats:
+    """Counts of one attempt."""
+
+    turns: int = 0
+    """Turns that are open or committed."""
+    forks: int = 0
+    """Turns that opened a branch beside an existing one."""
+    retries: int = 0
+    """Retries that were answered from a former turn."""
+    late: int = 0
+    """Results that came after their turn was committed, dropped or ended. They change nothing."""
+    given_tokens: int = 0
+    sampled_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all nodes."""
+        return self.given_tokens + self.sampled_tokens
+
+
+@dataclass(frozen=True)
+class _OpenTurn:
+    turn: Turn
+    path: hashlib.blake2b = field(repr=False)
+    is_branch: bool
+    """Whether the turn alone makes a branch, so that the branch ends with it."""
+
+
+class Episode:
+    """One attempt of an episode, from `started` on. `stored`: its committed nodes, of a former process."""
+
+    def __init__(self, rules: EpisodeRules, started: float, stored: Iterable[Node] = ()) -> None:
+        self.rules = rules
+        self.started = started
+        self.stats = EpisodeStats()
+        self.end: EpisodeEnd | None = None
+        self.truncated_by: Limit | None = None
+        """The limit that refuses new turns."""
+        self._open: dict[int, _OpenTurn] = {}
+        self._open_below: dict[int, int] = {}
+        """Open turns by their parent."""
+        self._turns: dict[str, list[int]] = {}
+        """The turns of each request digest, in the order in which they were opened."""
+        self._unstored: set[int] = set()
+        """Given nodes that no commit has returned."""
+        self._version: int | None = None
+        """The version of all turns; None for several versions, and before the first turn."""
+        self._tree = TokenTree.of(stored)
+        self._last_id = max(self._tree.nodes, default=ROOT)
+        self._restore()
+
+    # --- questions ---
+
+    @property
+    def nodes(self) -> Mapping[int, Node]:
+        """Committed sampled nodes, and given nodes also of open turns, by id."""
+        return self._tree.nodes
+
+    @property
+    def tree(self) -> TokenTree:
+        """The tree of these nodes."""
+        return self._tree
+
+    @property
+    def open_turns(self) -> list[Turn]:
+        """Turns that are neither committed nor dropped, in the order in which they were opened."""
+        return [one.turn for one in self._open.values()]
+
+    @property
+    def sampled(self) -> list[Node]:
+        """The committed turns, in the order in which they were opened."""
+        return [self.nodes[one] for one in sorted(self.nodes) if self.nodes[one].is_sampled]
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The oldest version that generated a turn, from which staleness counts; None without a turn."""
+        return min((node.version for node in self.nodes.values() if node.version is not None), default=None)
+
+    @property
+    def deadline(self) -> float | None:
+        """The time from which no turn opens; None without a limit."""
+        return None if self.rules.limits.seconds is None else self.started + self.rules.limits.seconds
+
+    # --- turns ---
+
+    def open(self, request: TurnRequest, now: float, version: int | None = None) -> Decision:
+        """Decide about a request.
+
+        `version`: the weights that would generate it, which `Versions.SINGLE` needs to know. A retry gets the former
+        turn, whatever limit was reached since. Raises `ValueError` for a request without tokens.
+        """
+        if request.retry and (former := self._former(request.digest)) is not None:
+            self.stats.retries += 1
+            return former
+        if self.end is not None:
+            return Refused(f"the episode has ended: {self.end.state}")
+        if not len(request.token_ids):
+            raise ValueError("a request has no tokens")
+        if self.truncated_by is None:
+            self.truncated_by = self.rules.limits.reached(turns=self.stats.turns, seconds=now - self.started)
+        return self._refusal() or self._open_turn(request, now, version)
+
+    def commit(
+        self,
+        turn: int,
+        token_ids: Sequence[int],
+        logprobs: Sequence[float],
+        version: int,
+        finish: FinishReason,
+    ) -> tuple[Node, ...]:
+        """Commit an engine's answer; return the nodes to store, parents first.
+
+        A late result returns none. Raises `ValueError`, with nothing changed, for an answer that cannot be trained on.
+        """
+        found = self._open.get(turn)
+        if found is None:
+            self.stats.late += 1
+            return ()
+        self._check(found.turn, token_ids, logprobs, version)
+        node = Node(
+            turn, found.turn.parent, NodeKind.SAMPLED, token_ids, logprobs, version, found.turn.digest, finish
+        )  # fmt: skip
+        self._tree.add(node, extended(found.path, token_ids))
+        self._close(turn)
+        self.stats.sampled_tokens += len(token_ids)
+        limit = self.rules.limits.tokens
+        if finish is FinishReason.LENGTH and limit is not None and self.stats.tokens >= limit:
+            self.truncated_by = self.truncated_by or Limit.TOKENS
+        return (*self._take_unstored(node.parent), node)
+
+    def drop(self, turn: int) -> None:
+        """Give up an open turn without an answer. A retry of its request opens another."""
+        if (found := self._open.get(turn)) is None:
+            return
+        self._close(turn)
+        self.stats.turns -= 1
+        self.stats.forks -= found.is_branch
+        self._turns[found.turn.digest].remove(turn)
+
+    # --- ends ---
+
+    def expire(self, now: float) -> bool:
+        """Refuse further turns if the time is over; return whether it is."""
+        if self.rules.limits.reached(turns=0, seconds=now - self.started) is Limit.SECONDS:
+            self.truncated_by = self.truncated_by or Limit.SECONDS
+        return self.truncated_by is Limit.SECONDS
+
+    def complete(self) -> EpisodeEnd:
+        """End the attempt as its environment says; return its end.
+
+        It is truncated if a limit was reached, and aborted if the model was never called.
+        """
+        if not self.sampled:
+            refused = f", after the limit of {self.truncated_by} was reached" if self.truncated_by else ""
+            return self.abort(AbortCause.NO_TURN, f"the agent ended without an answer of the model{refused}")
+        if self.truncated_by is not None:
+            return self._end(EpisodeEnd(EndState.TRUNCATED, limit=self.truncated_by))
+        return self._end(EpisodeEnd(EndState.COMPLETED))
+
+    def abort(self, cause: AbortCause, detail: str = "") -> EpisodeEnd:
+        """End the attempt because of a failure of ours; return its end. The first end counts."""
+        return self._end(EpisodeEnd(EndState.ABORTED, cause=cause, detail=detail))
+
+    # --- inside ---
+
+    def _restore(self) -> None:
+        """Derive the state from the stored nodes."""
+        for node in (self.nodes[one] for one in sorted(self.nodes)):
+            if node.is_sampled:
+                self.stats.turns += 1
+                self.stats.sampled_tokens += len(node.token_ids)
+                self._turns.setdefault(node.digest, []).append(node.id)
+                if self.rules.versions is Versions.SINGLE:
+                    self._version = node.version
+            else:
+                self.stats.given_tokens += len(node.token_ids)
+        parents = (ROOT, *self.nodes)
+        self.stats.forks = sum(max(0, self._tree.children(one) - 1) for one in parents)
+
+    def _former(self, digest: str) -> Decision | None:
+        """Return the decision about a retry: the newest turn of its request, None if there is none."""
+        turn = next(reversed(self._turns.get(digest, ())), None)
+        if turn is None:
+            return None
+        if turn in self._open:
+            return InProgress(self._open[turn].turn)
+        node = self.nodes.get(turn)
+        return None if node is None else Recorded(node)
+
+    def _refusal(self) -> Refused | None:
+        if self.truncated_by is None:
+            return None
+        return Refused(f"the episode's limit of {self.truncated_by} was reached", self.truncated_by)
+
+    def _open_turn(self, request: TurnRequest, now: float, version: int | None) -> Decision:
+        place = self._tree.attach(request.token_ids)
+        is_fork = bool(self._tree.children(place.node) or self._open_below.get(place.node))
+        forks = self.stats.forks + is_fork
+        tokens, limit = self.stats.tokens + len(place.tail), self.rules.limits.tokens
+        self.truncated_by = self.rules.limits.exceeded(tokens=tokens + 1, forks=forks)
+        if (refused := self._refusal()) is not None:
+            return refused
+        version = self._version_of_turn(version)
+        turn = Turn(
+            parent=self._add_given(place),
+            id=self._next_id(),
+            digest=request.digest,
+            prompt_tokens=place.tokens,
+            opened=now,
+            most_tokens=None if limit is None else limit - tokens,
+            version=version,
+        )
+        self.stats.turns, self.stats.forks = self.stats.turns + 1, forks
+        self._open[turn.id] = _OpenTurn(turn, place.path, is_branch=is_fork and not len(place.tail))
+        self._open_below[turn.parent] = self._open_below.get(turn.parent, 0) + 1
+        self._turns.setdefault(request.digest, []).append(turn.id)
+        return Generate(turn)
+
+    def _add_given(self, place: Attachment) -> int:
+        """Add the tokens that are new in a request, if any; return the node whose path is the request."""
+        if not len(place.tail):
+            return place.node
+        given = Node(self._next_id(), place.node, NodeKind.GIVEN, place.tail)
+        self._tree.add(given, place.path)
+        self._unstored.add(given.id)
+        self.stats.given_tokens += len(place.tail)
+        return given.id
+
+    def _version_of_turn(self, offered: int | None) -> int | None:
+        """Return the version that a turn must have."""
+        if self.rules.versions is Versions.MIXED:
+            return offered
+        if self._version is None:
+            if offered is None:
+                raise ValueError("versions: Single needs the version that would generate the first turn")
+            self._version = offered
+        return self._version
+
+    def _check(self, turn: Turn, token_ids: Sequence[int], logprobs: Sequence[float], version: int) -> None:
+        """Raise `ValueError` for an answer that cannot be trained on."""
+        if not len(token_ids) or len(token_ids) != len(logprobs):
+            raise ValueError(
+                f"turn {turn.id} has {len(token_ids)} tokens and {len(logprobs)} logprobs; it must have one logprob a "
+                "token, and at least one token"
+            )
+        if not all(map(math.isfinite, logprobs)):
+            raise ValueError(f"turn {turn.id} has logprobs that are not finite")
+        if turn.version not in (None, version):
+            raise ValueError(f"turn {turn.id} was generated by version {version}; {turn.version} would be right")
+        if turn.most_tokens is not None and len(token_ids) > turn.most_tokens:
+            raise ValueError(f"turn {turn.id} has {len(token_ids)} tokens; {turn.most_tokens} are allowed")
+
+    def _close(self, turn: int) -> None:
+        parent = self._open.pop(turn).turn.parent
+        self._open_below[parent] -= 1
+
+    def _take_unstored(self, node: int) -> tuple[Node, ...]:
+        """Return the given nodes up to this one that no commit has returned, parents first."""
+        found: list[Node] = []
+        while node in self._unstored:
+            self._unstored.discard(node)
+            found.append(self.nodes[node])
+            node = found[-1].parent
+        return tuple(found[::-1])
+
+    def _end(self, end: EpisodeEnd) -> EpisodeEnd:
+        if self.end is None:
+            self.end = end
+            self._open.clear()
+            self._open_below.clear()
+        return self.end
+
+    def _next_id(self) -> int:
+        self._last_id += 1
+        return self._last_id

@@ -1,0 +1,47 @@
+"""Limits: how far an episode may go, and which limit it reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Limit(StrEnum):
+    """A limit of an episode, as it stands in the reason of a truncated one."""
+
+    TURNS = "turns"
+    TOKENS = "tokens"
+    SECONDS = "seconds"
+    FORKS = "forks"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of an episode. None: no limit.
+
+    `turns`: turns that may be opened; a retry opens none. `tokens`: tokens of all nodes, given and sampled, each
+    counted once. Turns that run concurrently may each use what is left when they open, so it bounds the tokens of each
+    sequence exactly, and those of all sequences up to the concurrent turns. `seconds`: from the start of the attempt.
+    `forks`: branches beyond the first; siblings of concurrent requests count.
+    """
+
+    turns: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    forks: int | None = None
+
+    def reached(self, *, turns: int, seconds: float) -> Limit | None:
+        """Return the limit that an episode of these turns and seconds has reached, whatever it asks for next."""
+        if self.seconds is not None and seconds >= self.seconds:
+            return Limit.SECONDS
+        if self.turns is not None and turns >= self.turns:
+            return Limit.TURNS
+        return None
+
+    def exceeded(self, *, tokens: int, forks: int) -> Limit | None:
+        """Return the limit that a turn would exceed: `tokens` with its given ones and the first sampled one."""
+        if self.forks is not None and forks > self.forks:
+            return Limit.FORKS
+        if self.tokens is not None and tokens > self.tokens:
+            return Limit.TOKENS
+        return None

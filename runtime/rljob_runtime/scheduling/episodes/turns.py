@@ -1,0 +1,79 @@
+"""Turns: requests of a client for one answer of the model, and what an episode decides about them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.episodes.limits import Limit
+from rljob_runtime.scheduling.episodes.node import Node
+
+
+@dataclass(frozen=True)
+class TurnRequest:
+    """A request for one turn.
+
+    `digest` identifies its body. With `retry` the client says that it sends a former request again. Without it, equal
+    bodies are different requests: agents that run concurrently may ask the same.
+    """
+
+    token_ids: Sequence[int]
+    digest: str
+    retry: bool = False
+
+
+@dataclass(frozen=True)
+class Turn:
+    """An open turn: an engine is to answer the request's tokens.
+
+    `id`: of the node that it becomes. `parent`: the node whose path is the request. `most_tokens`: what the episode's
+    limit leaves; None without one. `version`: the weights that must generate it; None for any.
+    """
+
+    id: int
+    parent: int
+    digest: str
+    prompt_tokens: int
+    opened: float
+    most_tokens: int | None = None
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class Generate:
+    """Send the turn to an engine, then `Episode.commit` or `Episode.drop` it."""
+
+    turn: Turn
+
+
+@dataclass(frozen=True)
+class InProgress:
+    """A retry of a turn that is still open: wait for its commit."""
+
+    turn: Turn
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A retry of a committed turn: answer with this node."""
+
+    node: Node
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The episode opens no turn. `limit`: the one that was reached; None if the episode has ended."""
+
+    reason: str
+    limit: Limit | None = None
+
+
+Decision = Generate | InProgress | Recorded | Refused
+
+
+def turn_seed(run_seed: int, key: TrajectoryKey, attempt: int, turn: int) -> int:
+    """Return the sampling seed of a turn. A new attempt draws other numbers, so that it does not repeat a failure."""
+    text = f"{run_seed}/{key}/{attempt}/turn {turn}".encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big") & 0x7FFFFFFF
