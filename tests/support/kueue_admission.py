@@ -97,7 +97,8 @@ class Watch:
 def _labels_of_pods(pods: list[dict[str, Any]], jobs: set[str]) -> list[dict[str, str]]:
     """Labels of the pods whose jobs are there.
 
-    The objects of a deleted job are collected in any order. Its quota is free at once, as that of Kueue's own kinds of jobs.
+    The objects of a deleted job are collected in any order. Its quota is free immediately, as that of
+    Kueue's own kinds of jobs.
     """
     labels = [pod["metadata"].get("labels", {}) for pod in pods]
     return [one for one in labels if one.get("rljob.dev/job") in jobs]
