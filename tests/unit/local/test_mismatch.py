@@ -10,8 +10,7 @@ import yaml
 
 from rljob_api import RLJob
 from rljob_api.constants import ENGINE_MISMATCH
-from rljob_api.status import RuntimeStatus, StatusWarning
-from rljob_api.status_runtime import CheckpointStatus
+from rljob_api.status import CheckpointStatus, RuntimeStatus, StatusWarning
 from rljob_runtime.cli.run.ending import INTERRUPTED, ending
 from rljob_runtime.local import run as local_run
 from rljob_runtime.local.blocking import Interrupt
