@@ -21,8 +21,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.round import SampleState
 from rljob_runtime.scheduling.round_plan import EQUAL_REWARDS, REWARD_FAILED, Launch, RestoredSample
+from rljob_runtime.scheduling.round_samples import SampleState
 
 VERSION_GONE = "VersionGone"
 """Reason of a prompt that is requeued because no replica can provide the weights of its group."""

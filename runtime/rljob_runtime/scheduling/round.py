@@ -23,8 +23,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import replace
 from types import MappingProxyType
 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
@@ -39,76 +38,7 @@ from rljob_runtime.scheduling.round_plan import (
     RoundOutcome,
     RoundPlan,
 )
-
-
-class SampleState(StrEnum):
-    """State of a response."""
-
-    WAITING = "waiting"
-    """No replica generates it."""
-    RUNNING = "running"
-    """A replica holds its lease."""
-    GENERATED = "generated"
-    """Complete, with a place in its group; its reward is expected."""
-    SCORED = "scored"
-    """Complete, with its reward."""
-    LOST = "lost"
-    """All places of its group, or of the round, are taken by others."""
-    DROPPED = "dropped"
-    """Its group was filtered."""
-
-
-@dataclass
-class _Sample:
-    state: SampleState = SampleState.WAITING
-    lease: Lease | None = None
-    attempt: int = 0
-    failures: int = 0
-    generated: bool = False
-    """Complete, also if it lost afterwards."""
-    reward: float | None = None
-
-    @property
-    def racing_state(self) -> SampleState:
-        """The state that it has while its prompt races."""
-        if not self.generated:
-            return SampleState.WAITING
-        return SampleState.GENERATED if self.reward is None else SampleState.SCORED
-
-    def awaits(self, attempt: int) -> bool:
-        """Check whether this attempt's reward is expected, or would be if the response raced again."""
-        alive = self.state in (SampleState.GENERATED, SampleState.LOST)
-        return alive and self.generated and self.reward is None and self.attempt == attempt
-
-
-@dataclass
-class _Race:
-    """The prompts of one source: `groups` places for `prompts` launched ones. `most`: prompts that may be drawn."""
-
-    prompts: int
-    groups: int
-    most: int
-    drawn: list[PromptKey] = field(default_factory=list)
-    full: set[PromptKey] = field(default_factory=set)
-    """Prompts with a place in the round: all responses of their groups are generated."""
-    lost: set[PromptKey] = field(default_factory=set)
-    """Prompts that lost to the full ones."""
-    filtered: int = 0
-    equal: int = 0
-    """Filtered prompts whose rewards were equal."""
-
-    @property
-    def is_won(self) -> bool:
-        """Whether all places are taken."""
-        return len(self.full) >= self.groups
-
-    def missing(self, from_scratch: bool) -> int:
-        """Return the number of prompts to draw now; `from_scratch`: the round has no group and expects none."""
-        if self.is_won:
-            return 0
-        missing = self.prompts if from_scratch else self.prompts - (len(self.drawn) - self.equal)
-        return max(0, min(missing, self.most - len(self.drawn)))
-
+from rljob_runtime.scheduling.round_samples import Race, Sample, SampleState
 
 _UNSETTLED = (SampleState.WAITING, SampleState.RUNNING, SampleState.GENERATED)
 
@@ -118,14 +48,14 @@ class Round:
 
     def __init__(self, plan: RoundPlan, saved: Mapping[TrajectoryKey, RestoredSample] | None = None) -> None:
         self.plan = replace(plan, prompts=())
-        self._samples: dict[TrajectoryKey, _Sample] = {}
+        self._samples: dict[TrajectoryKey, Sample] = {}
         self._keys: dict[PromptKey, tuple[TrajectoryKey, ...]] = {}
         self._counts: Counter[SampleState] = Counter()
         self._waiting: dict[TrajectoryKey, None] = {}
         self._filtered: dict[PromptKey, str] = {}
         most, groups = plan.rules.max_prompts, plan.shape.groups
         self._races = {
-            one.name: _Race(one.prompts, one.groups, most=-(-most * one.groups // groups)) for one in plan.shape.races
+            one.name: Race(one.prompts, one.groups, most=-(-most * one.groups // groups)) for one in plan.shape.races
         }
         self._complete_prompts: set[PromptKey] = set()
         self._newly_complete: list[PromptKey] = []
@@ -140,7 +70,7 @@ class Round:
             self._keys[prompt] = self.plan.responses_of(prompt)
             for key in self._keys[prompt]:
                 kept = (saved or {}).get(key, RestoredSample(0))
-                sample = _Sample(
+                sample = Sample(
                     attempt=kept.attempt, failures=kept.failures, generated=kept.generated, reward=kept.reward
                 )
                 self._samples[key] = sample

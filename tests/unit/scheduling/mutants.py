@@ -209,7 +209,7 @@ MUTANTS = (
     ),
     Mutant(
         name="all sources race for the same places",
-        target="rljob_runtime.scheduling.round:_Race.is_won",
+        target="rljob_runtime.scheduling.round_samples:Race.is_won",
         before="self.groups",
         after="self.prompts",
         tests=(f"{ROUND}::test_sources_race_for_their_own_places",),

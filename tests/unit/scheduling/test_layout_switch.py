@@ -10,8 +10,9 @@ from rljob_api.status import RoundKind
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.fleet_layout import RoundLayout
 from rljob_runtime.scheduling.layout_switch import LayoutSwitch, NeverSwitch, SwitchableMachine, replicas_of
-from rljob_runtime.scheduling.round import Round, SampleState
+from rljob_runtime.scheduling.round import Round
 from rljob_runtime.scheduling.round_plan import RoundPlan, RoundShape
+from rljob_runtime.scheduling.round_samples import SampleState
 
 MACHINES = st.dictionaries(st.sampled_from("abc"), st.sampled_from([1, 2, 4, 8]), max_size=3)
 

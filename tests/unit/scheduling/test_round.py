@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rljob_api.status import RoundKind
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.round import Round, SampleState
+from rljob_runtime.scheduling.round import Round
 from rljob_runtime.scheduling.round_plan import (
     EQUAL_REWARDS,
     RACE_LOST,
@@ -21,6 +21,7 @@ from rljob_runtime.scheduling.round_plan import (
     RoundShape,
     SourceShape,
 )
+from rljob_runtime.scheduling.round_samples import SampleState
 from tests.support.examples import examples
 
 A, B, C = PromptKey(0, 1), PromptKey(0, 2), PromptKey(0, 3)

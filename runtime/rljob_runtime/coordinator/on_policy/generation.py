@@ -45,9 +45,10 @@ from rljob_runtime.scheduling.layout_switch import SwitchLook
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements, RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
-from rljob_runtime.scheduling.round import Round, SampleState
+from rljob_runtime.scheduling.round import Round
 from rljob_runtime.scheduling.round_plan import Launch
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
+from rljob_runtime.scheduling.round_samples import SampleState
 
 log = logging.getLogger(__name__)
 

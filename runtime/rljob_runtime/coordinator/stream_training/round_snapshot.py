@@ -12,8 +12,9 @@ from rljob_runtime.protocols.trajectory import PromptKey, Response, TrajectoryKe
 from rljob_runtime.scheduling.lending.gain import OpenGroup, RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, LoanableMachine, Unfinished
 from rljob_runtime.scheduling.partial_responses import Partials
-from rljob_runtime.scheduling.round import Round, SampleState
+from rljob_runtime.scheduling.round import Round
 from rljob_runtime.scheduling.round_plan import Launch
+from rljob_runtime.scheduling.round_samples import SampleState
 
 
 def snapshot_round(
