@@ -28,7 +28,7 @@ from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts, SimulatedRewards
 from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
 from rljob_runtime.simulator.peers.replica import steady
-from rljob_runtime.simulator.run import inline
+from rljob_runtime.simulator.sample_writing import inline
 
 
 def job(

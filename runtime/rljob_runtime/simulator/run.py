@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from rljob_api.spec_resources import KeepBest, Samples
 from rljob_api.status import Finished, FinishedOutcome
 from rljob_runtime.coordinator.control_plane.confirmed_term import ConfirmedBackend
 from rljob_runtime.coordinator.control_plane.lease import LeaseLost, TermLease
@@ -22,6 +20,7 @@ from rljob_runtime.coordinator.store.connection import StoreHeld
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import PromptSource, StaleTerm
 from rljob_runtime.scheduling.layout_switch import NeverSwitch
+from rljob_runtime.simulator.coordinator_lives import KILLED, CoordinatorLives, end_of
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.event_digest import EventDigest
 from rljob_runtime.simulator.core.events import CoordinatorEnded, CoordinatorStarted, Event, Observe, StoreLost
@@ -34,17 +33,15 @@ from rljob_runtime.simulator.forced_switches import RandomSwitches
 from rljob_runtime.simulator.invariants.asynchronous import invariants_of
 from rljob_runtime.simulator.invariants.best_model import best_model_faults
 from rljob_runtime.simulator.invariants.common import Violation
-from rljob_runtime.simulator.invariants.samples import evaluation_sample_faults, sample_faults
 from rljob_runtime.simulator.peers.cluster import SimulatedCluster
 from rljob_runtime.simulator.peers.code_rewards import ProgramRewards
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts, SimulatedRewards, WorkloadLengths
 from rljob_runtime.simulator.peers.job_lease import LOOK_SECONDS, SimulatedLeases, Watch
-from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore, is_full_disk
+from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
+from rljob_runtime.simulator.sample_writing import inline, open_writer, written_sample_faults
 from rljob_runtime.simulator.scenario import Scenario
 from rljob_runtime.workloads import Workload, open_workload
-
-T = TypeVar("T")
 
 JOIN_PATIENCE = 5.0
 RESTART_SECONDS = 1.0
@@ -55,16 +52,6 @@ NEXT_POD_SECONDS = 5.0
 """The same after a graceful deletion: the next pod is created when this one has gone."""
 CLOSE_SECONDS = 5.0
 """Time that the clean-up of a coordinator's tasks may take."""
-KEPT_SAMPLES = Samples(per_round="All", keep_rounds=1000)
-
-
-def _no_advantages(rewards: Sequence[float]) -> list[None]:
-    return [None for _ in rewards]
-
-
-async def inline(work: Callable[[], T], name: str) -> T:
-    """Run work that may block: virtual time has no threads."""
-    return work()
 
 
 @dataclass(frozen=True)
@@ -119,11 +106,7 @@ class _Run:
             poll_wait=scenario.poll_seconds,
             first_responses=scenario.first_responses,
         )
-        self._lengths = WorkloadLengths(
-            workload,
-            scenario.launched_responses,
-            scenario.max_prompt_tokens,
-        )
+        self._lengths = WorkloadLengths(workload, scenario.launched_responses, scenario.max_prompt_tokens)
         self._prompts = SimulatedPrompts(
             scenario.prompts_an_epoch,
             self._lengths.prompt,
@@ -177,13 +160,12 @@ class _Run:
             self._world.disk.room = scenario.best_model.room
         self._rewards = self._make_rewards()
         self._host = CoordinatorHost()
-        self._host.changed = self._reach_all
+        self._lives = CoordinatorLives(self._host)
+        self._host.changed = self._lives.apply_faults
         self._leases = SimulatedLeases(self._control)
         self._pods = 0
         self._former: list[asyncio.Task[Finished | None]] = []
         """Replaced pods that may still be alive."""
-        self._lives: dict[CoordinatorIncarnation, ObservedStore | None] = {}
-        """Coordinators that are alive, with their open stores."""
         Injector(self._world, self._control, self._rewards, self._host, self._observe).schedule(self._plan)
         if scenario.edit is not None:
             SpecEditSchedule(self._control, self._world, self._host).schedule(scenario.edit)
@@ -220,10 +202,23 @@ class _Run:
         if finished.outcome is not FinishedOutcome.COMPLETE:
             self.fail("the job ends", f"{finished.outcome}, {finished.reason}: {finished.message}")
         self._invariants.end(self._control.rounds)
+        if not self._scenario.samples and self._settings.keep_best is None:
+            return
+        store = Store(self._path, self._job.metadata.uid or "")
+        try:
+            for invariant, fault in self._final_faults(store):
+                self.fail(invariant, fault)
+        finally:
+            store.close()
+
+    def _final_faults(self, store: Store) -> Iterator[tuple[str, str]]:
+        """Yield the invariant and the fault of each output that differs from the store's history."""
         if self._scenario.samples:
-            self._check_samples()
-        if self._settings.keep_best is not None:
-            self._check_best_model(self._settings.keep_best)
+            yield from written_sample_faults(self._path.parent, store, self._store_lost)
+        rule, disk, history = self._settings.keep_best, self._world.disk, self._invariants.history
+        if rule is not None:
+            for fault in best_model_faults(rule, disk, store, history, self._control.reports[-1]):
+                yield "the best model is exported", fault
 
     async def _coordinators_in_turn(self) -> Finished:
         """Start coordinators as the operator does.
@@ -310,29 +305,32 @@ class _Run:
             store, term = taking.result()
             self._coordinators += 1
             self._observe(CoordinatorStarted(term))
-            self._lives[life] = store
-            self._reach_all()
+            self._lives.opened(life, store)
             access = InlineStore(store, life=life, seconds=self._scenario.store_seconds, seed=self._scenario.seed)
-            writer = await self._sample_writer(access)
-            if writer is not None:
+            writer = None
+            if self._scenario.samples:
+                writer = await open_writer(self._path.parent, access, self._scenario.seed, self._prompts)
                 tasks.append(asyncio.create_task(writer.run()))
             coordinator = self._coordinator(lease, access, term, writer)
             work = asyncio.create_task(alongside(coordinator.run(), lease.keep()))
             tasks += [work, asyncio.create_task(self._asked_to_go(coordinator))]
             await asyncio.wait({work, killed}, return_when=asyncio.FIRST_COMPLETED)
-            finished, why = self._last_words(work) if work.done() else (None, "killed")
-            self._observe(CoordinatorEnded(term, why, since))
-            if writer is not None and finished is not None:
+            end = end_of(work) if work.done() else KILLED
+            if end.fault is not None:
+                self.fail("the coordinator lives", end.fault)
+                self._broken.set()
+            self._observe(CoordinatorEnded(term, end.why, since))
+            if writer is not None and end.finished is not None:
                 await writer.close()
             if work.done() and isinstance(work.exception(), LeaseLost | StaleTerm):
                 work.result()
-            return finished
+            return end.finished
         finally:
             life.alive = False
             try:
                 await self._end_tasks(tasks)
             finally:
-                self._lives.pop(life, None)
+                self._lives.ended(life)
                 if store is not None:
                     store.close()
 
@@ -353,7 +351,7 @@ class _Run:
             self._host.crashes.clear()
             self._host.asked.clear()
             self._rewards.forget()
-        self._lives[life] = None
+        self._lives.begun(life)
         LIFE.set(life)
         return life
 
@@ -376,67 +374,9 @@ class _Run:
             else:
                 return store, store.adopt_term(term)
 
-    def _reach_all(self) -> None:
-        """Apply a pod's faults to the coordinators in it."""
-        for life, store in self._lives.items():
-            self._reach(life, store)
-
     async def _asked_to_go(self, coordinator: Coordinator) -> None:
         await self._host.asked.wait()
         coordinator.stop()
-
-    def _reach(self, life: CoordinatorIncarnation, store: ObservedStore | None) -> None:
-        if store is not None:
-            store.fill_disk(self._host.full_disk > 0)
-        if FaultKind.FROZEN not in life.condition:
-            life.mail.go_on()
-
-    def _last_words(self, work: asyncio.Task[Finished | None]) -> tuple[Finished | None, str]:
-        error = work.exception()
-        if error is None:
-            finished = work.result()
-            return finished, "left" if finished is None else "finished"
-        if isinstance(error, LeaseLost):
-            return None, "lost its Lease"
-        if isinstance(error, StaleTerm):
-            return None, "met a later term"
-        if not is_full_disk(error):
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            self.fail("the coordinator lives", f"it died of {error!r} in {where.name}, {Path(where.filename).name}")
-            self._broken.set()
-        return None, repr(error)
-
-    async def _sample_writer(self, store: InlineStore) -> SampleWriter | None:
-        """Return a writer that keeps all samples, if the scenario has one."""
-        if not self._scenario.samples:
-            return None
-
-        async def spec() -> Samples:
-            return KEPT_SAMPLES
-
-        writer = SampleWriter(self._path.parent, store, self._scenario.seed, _no_advantages, spec, inline)
-        await writer.use(KEPT_SAMPLES)
-        writer.use_prompts(self._prompts)
-        return writer
-
-    def _check_samples(self) -> None:
-        store = Store(self._path, self._job.metadata.uid or "")
-        try:
-            for fault in sample_faults(self._path.parent, store, self._store_lost, KEPT_SAMPLES.keep_rounds):
-                self.fail("each round has its samples", fault)
-            for fault in evaluation_sample_faults(self._path.parent, store, self._store_lost):
-                self.fail("each evaluation has its samples", fault)
-        finally:
-            store.close()
-
-    def _check_best_model(self, rule: KeepBest) -> None:
-        store = Store(self._path, self._job.metadata.uid or "")
-        disk, history, status = self._world.disk, self._invariants.history, self._control.reports[-1]
-        try:
-            for fault in best_model_faults(rule, disk, store, history, status):
-                self.fail("the best model is exported", fault)
-        finally:
-            store.close()
 
     def _coordinator(self, lease: TermLease, store: InlineStore, term: int, writer: SampleWriter | None) -> Coordinator:
         inputs = CoordinatorInputs(
