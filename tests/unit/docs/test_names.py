@@ -109,6 +109,22 @@ def test_modules_and_files_that_are_named_exist(path: Path) -> None:
     ] == []
 
 
+OF_USERS = {"my_rewards.py"}
+"""Files that a page asks its reader to write."""
+
+
+@cache
+def _files() -> frozenset[str]:
+    names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    return frozenset(Path(name).name for name in names.stdout.splitlines() if (ROOT / name).is_file())
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_files_that_are_named_without_a_folder_exist(path: Path) -> None:
+    found = {name for text in quoted(text_of(path)) for name in re.findall(r"(?<![\w./*<-])[a-z_0-9]+\.py(?!\w)", text)}
+    assert sorted(found - _files() - OF_USERS) == []
+
+
 def test_modules_of_the_index_exist() -> None:
     """Where a cell names several modules of one folder, the first has it."""
     for _, note, cell in rows(INDEX, "## Design notes"):

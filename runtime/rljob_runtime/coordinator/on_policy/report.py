@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypedDict
 
 from rljob_api.status import (
     Finished,
@@ -19,6 +20,7 @@ from rljob_runtime.coordinator.on_policy.generation import Generation
 from rljob_runtime.coordinator.on_policy.switch_report import switches_report
 from rljob_runtime.coordinator.stream_training.stream import Streamed
 from rljob_runtime.protocols import TrainReport
+from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
 from rljob_runtime.scheduling.round_plan import REWARD_FAILED, PromptOutcome, RoundOutcome
@@ -60,7 +62,7 @@ def round_report(
     made up for, and only metrics show the effect. `layout`: TP size at the start of the
     round, and the seconds of switching to it. `may_switch`: whether machines may switch it inside the round."""
     plan, stats, scoring = generation.round.plan, generation.stats, generation.reward_figures()
-    programs, switcher = scoring.programs.total(), generation.switcher
+    switcher = generation.switcher
     ended = {key: len(response.token_ids) for key, response in generation.responses.items()}
     cut = generation.cut_lengths()
     kept = [ended[key] for key in outcome.kept]
@@ -91,34 +93,74 @@ def round_report(
         launched_mean_tokens=round(mean_length(ended.values(), cut), 2),
         scored_reward=rounded(_mean(scored)),
         deferred_prompts=deferred_prompts,
-        plan=str(selected.plan),
-        plan_reason=selected.reason,
-        predicted_seconds=selected.seconds,
-        predicted_speedup=selected.speedup,
         reward_delay_seconds=round(stats.reward_seconds / max(1, stats.rewards), 3),
         early_groups=trained.early_groups,
-        layout_forecasts=tuple(
-            LayoutForecast(tensor_parallel_size=size, seconds=seconds) for size, seconds in selected.layouts
-        )
-        or None,
-        machine_forecasts=tuple(
-            MachineForecast(machines=count, seconds=seconds) for count, seconds in selected.machines
-        )
-        or None,
         tensor_parallel_size=layout[0],
         layout_seconds=round(layout[1], 3),
         layout_switches=switches_report(switcher.switches, switcher.decision) if may_switch else None,
-        reward_seconds=round(scoring.seconds, 3),
-        program_runs=programs or None,
-        program_timeouts=scoring.timeouts if programs else None,
-        shadow_timeouts=scoring.shadow_timeouts if programs else None,
-        late_programs=scoring.late if programs else None,
-        overlap_seconds=round(clock.stream.overlap_seconds, 3),
-        loan=_loan(clock.loan),
-        loaned_machines=clock.stream.loaned_machines,
-        loaned_groups=clock.stream.loaned_groups,
-        predicted_gain_seconds=_finite(clock.loan.gain if clock.loan is not None else None),
+        **_plan_fields(selected),
+        **_scoring_fields(scoring),
+        **_stream_fields(clock),
     )
+
+
+class _PlanFields(TypedDict):
+    plan: str
+    plan_reason: str
+    predicted_seconds: float | None
+    predicted_speedup: float | None
+    layout_forecasts: tuple[LayoutForecast, ...] | None
+    machine_forecasts: tuple[MachineForecast, ...] | None
+
+
+def _plan_fields(selected: SelectedPlan) -> _PlanFields:
+    layouts = [LayoutForecast(tensor_parallel_size=size, seconds=seconds) for size, seconds in selected.layouts]
+    machines = [MachineForecast(machines=count, seconds=seconds) for count, seconds in selected.machines]
+    return {
+        "plan": str(selected.plan),
+        "plan_reason": selected.reason,
+        "predicted_seconds": selected.seconds,
+        "predicted_speedup": selected.speedup,
+        "layout_forecasts": tuple(layouts) or None,
+        "machine_forecasts": tuple(machines) or None,
+    }
+
+
+class _ScoringFields(TypedDict):
+    reward_seconds: float
+    program_runs: int | None
+    program_timeouts: int | None
+    shadow_timeouts: int | None
+    late_programs: int | None
+
+
+def _scoring_fields(scoring: RewardStats) -> _ScoringFields:
+    programs = scoring.programs.total()
+    return {
+        "reward_seconds": round(scoring.seconds, 3),
+        "program_runs": programs or None,
+        "program_timeouts": scoring.timeouts if programs else None,
+        "shadow_timeouts": scoring.shadow_timeouts if programs else None,
+        "late_programs": scoring.late if programs else None,
+    }
+
+
+class _StreamFields(TypedDict):
+    overlap_seconds: float
+    loan: LoanReport | None
+    loaned_machines: int
+    loaned_groups: int
+    predicted_gain_seconds: float | None
+
+
+def _stream_fields(clock: RoundTimer) -> _StreamFields:
+    return {
+        "overlap_seconds": round(clock.stream.overlap_seconds, 3),
+        "loan": _loan(clock.loan),
+        "loaned_machines": clock.stream.loaned_machines,
+        "loaned_groups": clock.stream.loaned_groups,
+        "predicted_gain_seconds": _finite(clock.loan.gain if clock.loan is not None else None),
+    }
 
 
 def _loan(decision: LoanDecision | None) -> LoanReport | None:
