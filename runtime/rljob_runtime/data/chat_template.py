@@ -48,6 +48,16 @@ class ChatTemplate:
         tokens: Any = self._apply(messages, tokenize=True)
         return array("i", tokens)
 
+    def text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        generation_prompt: bool = True,
+    ) -> str:
+        """Return the text of a chat. Raises whatever the template raises."""
+        given: dict[str, Any] = {"tools": [dict(tool) for tool in tools]} if tools else {}
+        return str(self._apply(messages, tokenize=False, add_generation_prompt=generation_prompt, **given))
+
     def _chosen(self) -> str:
         """Return the template that the tokenizer takes. Raises `DataError` if it has several and no default."""
         try:
@@ -58,14 +68,13 @@ class ChatTemplate:
             message = f"the model's tokenizer has several chat templates ({names}), and none named default; {advice}"
             raise DataError(message) from error
 
-    def _apply(self, messages: Sequence[Mapping[str, str]], tokenize: bool) -> Any:
+    def _apply(self, messages: Sequence[Mapping[str, Any]], tokenize: bool, **given: Any) -> Any:
         return self._tokenizer.apply_chat_template(
             [dict(message) for message in messages],
             chat_template=self._source,
-            add_generation_prompt=True,
             tokenize=tokenize,
             return_dict=False,
-            **self._arguments,
+            **{"add_generation_prompt": True, **self._arguments, **given},
         )
 
     def _check_arguments(self) -> None:

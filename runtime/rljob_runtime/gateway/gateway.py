@@ -1,0 +1,325 @@
+"""Gateway: the way of a request from its body to its answer, without HTTP.
+
+A request becomes tokens, the tokens a turn of the coordinator, and the stored turn an answer. What costs as much as the
+client sends (parsing, rendering, encoding, writing) runs in threads, so that one agent delays no other. A turn that is
+asked for is finished and stored, whether its client still waits or not: a retry receives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from rljob_runtime.gateway.answers import (
+    Answer,
+    AnsweredTurn,
+    chat_answer,
+    cut_at_stop,
+    generate_answer,
+    models_answer,
+    named_calls,
+)
+from rljob_runtime.gateway.capability import Capability, Refusal
+from rljob_runtime.gateway.errors import GatewayError, bad
+from rljob_runtime.gateway.paths import AttemptPaths, Paths
+from rljob_runtime.gateway.text.turn_text import ReplyText, TurnText, TurnTokens
+from rljob_runtime.gateway.wire.chat_request import ChatRequest, parse_chat_request
+from rljob_runtime.gateway.wire.fields import digest, parse_body
+from rljob_runtime.gateway.wire.generate_request import GenerateTokens, parse_generate_request
+from rljob_runtime.gateway.wire.messages import assistant_message, chain
+from rljob_runtime.protocols.trajectory import FinishReason
+from rljob_runtime.protocols.turns import (
+    COORDINATOR_AWAY,
+    AttemptEnded,
+    EpisodeAttempt,
+    RecordedTurn,
+    StoredTurn,
+    TurnBounds,
+    TurnCall,
+    TurnRefused,
+    Turns,
+)
+from rljob_runtime.scheduling.backoff import Backoff
+
+CHAT, GENERATE = "/v1/chat/completions", "/inference/v1/generate"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    """What the gateway knows of a job, and its bounds."""
+
+    model: str
+    context: int
+    """Tokens of the longest sequence."""
+    vocabulary: int
+    max_tokens: int
+    """The job's bound of one turn."""
+    requests_per_attempt: int = 64
+    requests: int = 4096
+    attempts_kept: int = 4096
+    """Attempts whose paths are kept here."""
+    backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 2.0, 5.0))
+    """Delays between calls of a coordinator that is away."""
+
+
+@dataclass
+class GatewayStats:
+    """Totals of a gateway."""
+
+    turns: int = 0
+    """Turns that were answered."""
+    forks: int = 0
+    """Those of them that opened a branch beside an existing one."""
+    retries_served: int = 0
+    """Requests that received a turn that was stored before."""
+    rewritten: int = 0
+    """Conversations whose last answer is not one of this gateway: the client changed what it said."""
+    rerendered: int = 0
+    """Conversations that a template could not go on with."""
+    reencoded_tokens: int = 0
+    """Sampled tokens that a continued prompt had in another form. They are 0, or a template is not what it seemed."""
+    malformed_calls: int = 0
+    """Attempts of the model at tool calls that are none."""
+    calls_again: int = 0
+    """Calls of the coordinator that were sent again."""
+    refused: int = 0
+    """Requests that were answered with an error."""
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """A chat request as tokens, with what `GatewayStats` counts of it."""
+
+    request: ChatRequest
+    digest: str
+    tokens: Sequence[int]
+    rewritten: bool = False
+    rerendered: bool = False
+    reencoded_tokens: int = 0
+
+
+class Gateway:
+    """The turns of all open attempts. `now`: seconds of the epoch; `sleep`: of the same clock."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        text: TurnText,
+        settings: GatewaySettings,
+        executor: Executor,
+        now: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.stats = GatewayStats()
+        self._turns = turns
+        self._text = text
+        self._settings = settings
+        self._executor = executor
+        self._now = now
+        self._sleep = sleep
+        self._paths = AttemptPaths(settings.attempts_kept)
+        self._open: Counter[EpisodeAttempt] = Counter()
+        self._work: set[asyncio.Task[Answer]] = set()
+
+    async def chat(self, capability: Capability, body: bytes, retry: bool | None = None) -> Answer:
+        """Answer a chat request. `retry`: what the client says about it; None if it says nothing.
+
+        Raises `GatewayError`.
+        """
+        return await self._to_the_end(capability, lambda: self._chat(capability, body, retry))
+
+    async def generate(self, capability: Capability, body: bytes, retry: bool | None = None) -> Answer:
+        """Answer a request for tokens; see `chat`."""
+        return await self._to_the_end(capability, lambda: self._generate(capability, body, retry))
+
+    def models(self) -> Answer:
+        """Return the served model."""
+        return models_answer(self._settings.model, self._settings.context)
+
+    async def close(self) -> None:
+        """End the work on all requests. Their turns are the coordinator's."""
+        for task in self._work:
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+
+    async def _to_the_end(self, capability: Capability, work: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Wait for the work. It goes on if the client leaves."""
+
+        async def bounded() -> Answer:
+            async with self._place(capability.episode):
+                return await work()
+
+        task = asyncio.create_task(bounded())
+        self._work.add(task)
+        task.add_done_callback(self._ended)
+        return await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[Answer]) -> None:
+        self._work.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.stats.refused += 1
+
+    @contextlib.asynccontextmanager
+    async def _place(self, episode: EpisodeAttempt) -> AsyncIterator[None]:
+        """Hold one of the places of an attempt."""
+        settings = self._settings
+        if self._open[episode] >= settings.requests_per_attempt or self._open.total() >= settings.requests:
+            most = settings.requests_per_attempt
+            raise GatewayError(429, "too_many_requests", f"an attempt has at most {most} requests at a time")
+        self._open[episode] += 1
+        try:
+            yield
+        finally:
+            self._open[episode] -= 1
+            if not self._open[episode]:
+                del self._open[episode]
+
+    async def _chat(self, capability: Capability, body: bytes, retry: bool | None) -> Answer:
+        paths = self._paths.get(capability.episode) or await self._read_paths(capability)
+        prompt = await self._in_thread(lambda: self._prompt(paths, body))
+        request = prompt.request
+        self.stats.rewritten += prompt.rewritten
+        self.stats.rerendered += prompt.rerendered
+        self.stats.reencoded_tokens += prompt.reencoded_tokens
+        bounds = self._bounds(len(prompt.tokens), request.max_tokens, request.stop)
+        call = TurnCall(
+            capability.episode, prompt.digest, retry is not False, prompt.tokens, bounds, body, capability.expires
+        )
+        turn = await self._turn(call)
+        answered = AnsweredTurn(capability.episode, self._settings.model, prompt.tokens, turn)
+
+        def answer() -> tuple[Answer, int]:
+            reply = self._keep(paths, request, prompt.tokens, turn)
+            return chat_answer(request, answered, reply), reply.malformed
+
+        written, malformed = await self._in_thread(answer)
+        self.stats.malformed_calls += malformed
+        return written
+
+    async def _generate(self, capability: Capability, body: bytes, retry: bool | None) -> Answer:
+        def parse() -> tuple[GenerateTokens, str]:
+            given = parse_body(body)
+            return parse_generate_request(given, self._settings.vocabulary), digest(GENERATE, given)
+
+        request, identity = await self._in_thread(parse)
+        self._check_model(request.model)
+        bounds = self._bounds(len(request.token_ids), request.max_tokens, request.stop, request.stop_token_ids)
+        call = TurnCall(
+            capability.episode, identity, retry is not False, request.token_ids, bounds, body, capability.expires
+        )
+        turn = await self._turn(call)
+        answered = AnsweredTurn(capability.episode, self._settings.model, request.token_ids, turn)
+        return await self._in_thread(lambda: generate_answer(request, answered))
+
+    def _prompt(self, paths: Paths, body: bytes) -> _Prompt:
+        """Return a chat request as tokens: those of its deepest known turn, and of the messages after it."""
+        given = parse_body(body)
+        request = parse_chat_request(given)
+        self._check_model(request.model)
+        known = paths.deepest(chain(request.tools, request.messages))
+        covered = known.messages if known else 0
+        new = request.messages[covered:]
+        following = self._text.following(known.turn, new, request.tools) if known else None
+        changed = _changed(known.turn, following) if known and following is not None else 0
+        goes_on = following is not None and not changed
+        return _Prompt(
+            request,
+            digest(CHAT, given),
+            following if following is not None and goes_on else self._text.first(request.messages, request.tools),
+            rewritten=any(message["role"] == "assistant" for message in new),
+            rerendered=known is not None and not goes_on,
+            reencoded_tokens=changed,
+        )
+
+    def _keep(self, paths: Paths, request: ChatRequest, prompt: Sequence[int], turn: RecordedTurn) -> ReplyText:
+        """Keep an answered turn for the requests that go on from it; return what it says."""
+        tokens = TurnTokens(prompt, turn.token_ids)
+        # A turn that was cut at its bound has no call: what it would have become is not known.
+        calls = request.calls_allowed and turn.finish_reason is FinishReason.STOP
+        reply = cut_at_stop(self._text.reply(tokens, request.tools, calls), turn, request.stop)
+        message = assistant_message(reply.content, named_calls(turn, reply.calls), reply.reasoning)
+        paths.add(chain(request.tools, [*request.messages, message])[-1], tokens)
+        return reply
+
+    async def _read_paths(self, capability: Capability) -> Paths:
+        """Read the turns of an attempt that this process does not know: it started after them."""
+        stored = await self._asked(capability, lambda: self._turns.history(capability.episode))
+        return self._paths.put(capability.episode, await self._in_thread(lambda: self._rebuilt(stored)))
+
+    def _rebuilt(self, stored: Sequence[StoredTurn]) -> Paths:
+        paths = Paths()
+        for one in stored:
+            given = parse_body(one.body)
+            if "messages" in given:  # a request for tokens has no conversation
+                self._keep(paths, parse_chat_request(given), one.token_ids, one.turn)
+        return paths
+
+    def _check_model(self, model: str | None) -> None:
+        if model is not None and model != self._settings.model:
+            text = f"the model {model[:100]!r} is not served here; {self._settings.model!r} is"
+            raise GatewayError(404, "model_not_found", text, "model")
+
+    def _bounds(
+        self, prompt: int, max_tokens: int | None, stop: tuple[str, ...], stop_token_ids: tuple[int, ...] = ()
+    ) -> TurnBounds:
+        """Return the bounds of a turn: the least of the job's, the client's and what the context leaves."""
+        room = self._settings.context - prompt
+        if room < 1:
+            text = (
+                f"This model's maximum context length is {self._settings.context} tokens, "
+                f"and the request has {prompt}. Shorten the messages."
+            )
+            raise bad(text, "messages", "context_length_exceeded")
+        return TurnBounds(min(room, self._settings.max_tokens, max_tokens or room), stop, stop_token_ids)
+
+    async def _turn(self, call: TurnCall) -> RecordedTurn:
+        """Return the stored turn. Raises `GatewayError`."""
+        calls = 0
+
+        def ask() -> Awaitable[RecordedTurn]:
+            nonlocal calls
+            calls += 1
+            # The turn may have been stored although its answer was lost.
+            return self._turns.turn(call if calls == 1 else replace(call, retry=True))
+
+        turn = await self._asked(Capability(call.episode, int(call.deadline)), ask)
+        self.stats.turns += not turn.replayed
+        self.stats.forks += turn.forked and not turn.replayed
+        self.stats.retries_served += turn.replayed
+        return turn
+
+    async def _asked(self, capability: Capability, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask the coordinator until it answers or the attempt's time is over. It may load weights, or be replaced."""
+        failures = 0
+        while (left := capability.expires - self._now()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    return await ask()
+            except COORDINATOR_AWAY:
+                failures += 1
+                self.stats.calls_again += 1
+                await self._sleep(min(left, self._settings.backoff.delay(failures) or left))
+            except TimeoutError:
+                break
+            except AttemptEnded as error:
+                self._paths.forget(capability.episode)
+                raise GatewayError(403, "attempt_ended", str(error)) from error
+            except TurnRefused as error:
+                raise bad(str(error), code="episode_limit_reached") from error
+        raise GatewayError(401, "invalid_api_key", str(Refusal.EXPIRED))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def _changed(turn: TurnTokens, tokens: Sequence[int]) -> int:
+    """Return how many of a turn's tokens a prompt that continues it has in another form, or not at all."""
+    own = [*turn.prompt, *turn.sampled]
+    return sum(a != b for a, b in zip(tokens, own, strict=False)) + max(0, len(own) - len(tokens))

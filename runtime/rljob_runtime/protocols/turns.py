@@ -1,0 +1,107 @@
+"""Turns: what the gateway asks of the coordinator, and the answer that is stored before the client receives it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rljob_runtime.protocols.errors import PeerGone, PeerTimeout, Refused
+from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
+
+
+@dataclass(frozen=True, order=True)
+class EpisodeAttempt:
+    """One attempt of one episode. A further attempt begins a new tree."""
+
+    key: TrajectoryKey
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.key} attempt {self.attempt}"
+
+
+@dataclass(frozen=True)
+class TurnBounds:
+    """What a client asks for to end its turn earlier than the job's sampling parameters would.
+
+    The coordinator takes the smaller number of tokens, and adds the stop tokens and strings to the job's own.
+    """
+
+    max_tokens: int
+    stop_strings: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class TurnCall:
+    """A request for one turn.
+
+    `token_ids`: the whole prompt. It attaches to the deepest node whose tokens are its prefix. `digest` identifies the
+    client's request. With `retry` the recorded answer to this digest is wanted, if there is one. `body` is the request
+    as the client sent it, to be stored with the turn: its sampling parameters are in there. `deadline`: seconds of the
+    epoch; the caller no longer waits after it.
+    """
+
+    episode: EpisodeAttempt
+    digest: str
+    retry: bool
+    token_ids: Sequence[int]
+    bounds: TurnBounds
+    body: bytes
+    deadline: float
+
+
+@dataclass(frozen=True)
+class RecordedTurn:
+    """A stored turn: the tokens as the engine emitted them. `node` is its place in the episode's tree.
+
+    `stored_at`: seconds of the epoch. `forked`: the turn opened a branch beside an existing one. `replayed`: the turn
+    was stored before this call.
+    """
+
+    node: int
+    token_ids: Sequence[int]
+    logprobs: Sequence[float]
+    weight_version: int
+    finish_reason: FinishReason
+    stored_at: float
+    forked: bool = False
+    replayed: bool = False
+
+
+@dataclass(frozen=True)
+class StoredTurn:
+    """A turn of an episode's history: its prompt, the client's request, and the answer."""
+
+    token_ids: Sequence[int]
+    body: bytes
+    turn: RecordedTurn
+
+
+class AttemptEnded(Refused):
+    """The attempt has ended, or is not known. The message says why."""
+
+
+class TurnRefused(Refused):
+    """The episode opens no further turn: it reached a limit. The message names it."""
+
+
+class Turns(Protocol):
+    """The coordinator, as the gateway needs it.
+
+    A call raises nothing but `AttemptEnded`, `TurnRefused`, `PeerGone` and `PeerTimeout`. After the last two the turn
+    may have been stored, and the same call with `retry` returns it.
+    """
+
+    async def turn(self, call: TurnCall) -> RecordedTurn:
+        """Return the turn when it is stored. While no engine has weights the call waits."""
+        ...
+
+    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
+        """Return the stored turns of an open attempt, in the order of their nodes."""
+        ...
+
+
+COORDINATOR_AWAY = (PeerGone, PeerTimeout)
+"""Errors after which a call is sent again."""
