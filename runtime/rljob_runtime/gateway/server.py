@@ -1,0 +1,145 @@
+"""Gateway server: the routes, as a thin shell around `gateway`.
+
+    POST /v1/chat/completions      POST /inference/v1/generate      GET /v1/models      GET /healthz
+
+All but the last need a capability. The same routes are below `/episodes/EPISODE`, where the address names the episode
+and a capability of another one is refused. Sizes and times are bounded, and every error has OpenAI's form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from rljob_runtime.gateway.answers import Answer
+from rljob_runtime.gateway.capability import Capability, CapabilityRefused, Refusal, verify
+from rljob_runtime.gateway.errors import GatewayError
+from rljob_runtime.gateway.gateway import CHAT, GENERATE, Gateway
+
+log = logging.getLogger(__name__)
+
+RETRY_HEADER = "x-stainless-retry-count"
+"""OpenAI's clients say in it how often they sent the request before."""
+MOST_RETRY_CHARACTERS = 9
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Bounds of a request as bytes."""
+
+    most_bytes: int = 16 << 20
+    read_seconds: float = 60.0
+    """Longest time in which a body arrives."""
+    shutdown_seconds: float = 5.0
+
+
+@contextlib.asynccontextmanager
+async def serve(
+    gateway: Gateway,
+    key: bytes,
+    now: Callable[[], float],
+    host: str,
+    port: int,
+    settings: ServerSettings | None = None,
+) -> AsyncIterator[int]:
+    """Serve while the context is open; yield the port. `key`: that of capabilities. `port` 0: any free one.
+
+    Raises `OSError` if the address is taken.
+    """
+    settings = settings or ServerSettings()
+    app = gateway_app(gateway, key, now, settings)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=settings.shutdown_seconds)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        yield runner.addresses[0][1]
+    finally:
+        await gateway.close()
+        await runner.cleanup()
+
+
+def gateway_app(gateway: Gateway, key: bytes, now: Callable[[], float], settings: ServerSettings) -> web.Application:
+    """Return the application."""
+
+    async def healthz(request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def models(request: web.Request) -> web.Response:
+        _capability(request, key, now())
+        return _response(gateway.models())
+
+    async def chat(request: web.Request) -> web.Response:
+        capability = _capability(request, key, now())
+        return _response(await gateway.chat(capability, await _body(request, settings), _retry(request)))
+
+    async def generate(request: web.Request) -> web.Response:
+        capability = _capability(request, key, now())
+        return _response(await gateway.generate(capability, await _body(request, settings), _retry(request)))
+
+    app = web.Application(middlewares=[_errors], client_max_size=settings.most_bytes)
+    app.router.add_get("/healthz", healthz)
+    for root in ("", "/episodes/{episode:[^{}]{1,512}}"):
+        app.router.add_get(f"{root}/v1/models", models)
+        app.router.add_post(f"{root}{CHAT}", chat)
+        app.router.add_post(f"{root}{GENERATE}", generate)
+    return app
+
+
+def _capability(request: web.Request, key: bytes, now: float) -> Capability:
+    scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+    try:
+        bearer = text.strip() if scheme.lower() == "bearer" else ""
+        return verify(key, bearer, now, request.match_info.get("episode"))
+    except CapabilityRefused as error:
+        status, code = (403, "other_episode") if error.refusal is Refusal.OTHER_EPISODE else (401, "invalid_api_key")
+        raise GatewayError(status, code, str(error)) from error
+
+
+async def _body(request: web.Request, settings: ServerSettings) -> bytes:
+    try:
+        async with asyncio.timeout(settings.read_seconds):
+            body: bytes = await request.read()
+            return body
+    except TimeoutError as error:
+        text = f"the body did not arrive within {settings.read_seconds:g} s"
+        raise GatewayError(408, "request_timeout", text) from error
+
+
+def _retry(request: web.Request) -> bool | None:
+    """Return whether a client says that it sends a request again; None if it says nothing."""
+    count = request.headers.get(RETRY_HEADER, "")
+    return int(count) > 0 if count.isascii() and count.isdigit() and len(count) <= MOST_RETRY_CHARACTERS else None
+
+
+def _response(answer: Answer) -> web.Response:
+    charset = "utf-8" if answer.content_type == "text/event-stream" else None
+    return web.Response(body=answer.body, content_type=answer.content_type, charset=charset)
+
+
+@web.middleware
+async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give every error OpenAI's form."""
+    try:
+        return await handler(request)
+    except GatewayError as error:
+        return _refused(error)
+    except web.HTTPRequestEntityTooLarge:
+        return _refused(GatewayError(413, "request_too_large", "the body is too large"))
+    except web.HTTPException as error:
+        return _refused(GatewayError(error.status, "unknown_route", f"{request.method} {request.path[:200]}: {error}"))
+    except Exception:
+        log.exception("a request failed unexpectedly")
+        return _refused(GatewayError(500, "internal_error", "the gateway failed; its log says why"))
+
+
+def _refused(error: GatewayError) -> web.Response:
+    headers = {"Retry-After": "1"} if error.status == 429 else None
+    return web.Response(body=error.body(), status=error.status, content_type="application/json", headers=headers)
