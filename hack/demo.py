@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # a script only has its own folder on the path
@@ -56,7 +58,7 @@ def main(example: str) -> int:
         # A soft taint: operator, coordinator and trainer leave this node to rollout machines.
         kubectl("taint", "node", f"node-{local.nodes}", demo_faults.TAINT, "--overwrite", namespace=None)
     install_operator()
-    apply(manifest)
+    apply(manifest, demo_faults.TAINT if local is not None else None)
     fault = demo_faults.PowerOff(local, NAMESPACE, job.name) if local is not None else None
     outcome = follow(job.name, job.spec.rounds, started)
     if fault is not None:
@@ -152,13 +154,17 @@ def image_values() -> list[str]:
     return ["--set", f"image={operator}", "--set", f"runtimeImage={runtime}", *edited]
 
 
-def apply(manifest: Path) -> None:
-    """Create the namespace again, with the example in it."""
+def apply(manifest: Path, tolerated: str | None) -> None:
+    """Create the namespace again, with the example in it, whose rollout machines tolerate that taint."""
     kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait", namespace=None)
     kubectl("create", "namespace", NAMESPACE, namespace=None)
     server = json.loads(kubectl("version", "-o", "json", namespace=None))["serverVersion"]["gitVersion"]
-    say(f"Kubernetes {server}: kubectl apply -f {manifest.relative_to(ROOT)}")
-    kubectl("apply", "-f", str(manifest))
+    told = f"Kubernetes {server}: kubectl apply -f {manifest.relative_to(ROOT)}"
+    say(told if tolerated is None else f"{told}, and its rollout machines tolerate {tolerated}")
+    text = manifest.read_text(encoding="utf-8")
+    if tolerated is not None:
+        text = yaml.safe_dump_all(demo_plan.tolerating(yaml.safe_load_all(text), tolerated))
+    kubectl("apply", "-f", "-", given=text)
 
 
 def follow(name: str, rounds: int, started: float) -> str:
@@ -199,15 +205,14 @@ def summary(name: str) -> str:
     )
 
 
-def kubectl(*args: str, namespace: str | None = NAMESPACE, check: bool = True) -> str:
-    return run("kubectl", *(["-n", namespace] if namespace else []), *args, check=check)
+def kubectl(*args: str, namespace: str | None = NAMESPACE, check: bool = True, given: str | None = None) -> str:
+    return run("kubectl", *(["-n", namespace] if namespace else []), *args, check=check, given=given)
 
 
-def run(*command: str, check: bool = True, quiet: bool = True) -> str:
-    """Run a command and return its output; a failure ends the demo with the command's error."""
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE if quiet else None, stderr=subprocess.PIPE, text=True, check=False
-    )
+def run(*command: str, check: bool = True, quiet: bool = True, given: str | None = None) -> str:
+    """Run a command, with `given` as its input, and return its output; a failure ends the demo with its error."""
+    stdout = subprocess.PIPE if quiet else None
+    done = subprocess.run(command, input=given, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False)
     if check and done.returncode != 0:
         sys.exit(f"demo: {' '.join(command[:3])} … failed:\n{done.stdout or ''}{done.stderr}")
     return done.stdout or ""

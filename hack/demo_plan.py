@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rljob_api import RLJob
 from rljob_api.spec_training import Mode
@@ -70,6 +72,21 @@ def no_power_off(job: RLJob, local: bool) -> str | None:
     if not local:
         return "only the local cluster's nodes are switched off"
     return None
+
+
+def tolerating(documents: Iterable[dict[str, Any]], taint: str) -> list[dict[str, Any]]:
+    """Return the manifests; rollout machines of jobs tolerate `taint`, which has the form that kubectl takes.
+
+    A soft taint outweighs the scheduler's wish to spread pods. Rollout machines would leave their own node empty.
+    """
+    what, _, effect = taint.partition(":")
+    key, _, value = what.partition("=")
+    result = [copy.deepcopy(document) for document in documents]
+    for spec in (document["spec"] for document in result if document["kind"] == "RLJob"):
+        pod = spec.setdefault("rollout", {}).setdefault("template", {}).setdefault("spec", {})
+        toleration = {"key": key, "operator": "Equal", "value": value, "effect": effect}
+        pod["tolerations"] = [*pod.get("tolerations", []), toleration]
+    return result
 
 
 def is_asynchronous(job: RLJob) -> bool:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from hack import demo
-from hack.demo_plan import choose, describe, is_asynchronous, needs, no_power_off
+import pytest
+import yaml
+
+from hack import demo, demo_faults
+from hack.demo_plan import choose, describe, is_asynchronous, needs, no_power_off, tolerating
+from rljob_api import load
 
 NEEDING = {"qwen-7b-gpu", "qwen-7b-dra"}
 PLAYED = {path.stem for path in demo.EXAMPLES.glob("*.yaml")} - NEEDING
@@ -92,6 +96,23 @@ def test_a_node_is_switched_off_only_where_its_loss_can_be_checked(example: str,
     assert is_asynchronous(job)
     told = no_power_off(job, local)
     assert told is None if why is None else why in (told or "")
+
+
+@pytest.mark.parametrize("example", ["async-smollm2", "addition-kueue", "minimal"])
+def test_rollout_machines_may_use_the_node_that_is_kept_for_them(example: str) -> None:
+    documents = list(yaml.safe_load_all((demo.EXAMPLES / f"{example}.yaml").read_text()))
+    changed = tolerating(documents, demo_faults.TAINT)
+    tolerated = {"key": "rljob.dev/demo", "operator": "Equal", "value": "rollout", "effect": "PreferNoSchedule"}
+    (job,) = (one for one in changed if one["kind"] == "RLJob")
+    assert job["spec"]["rollout"]["template"]["spec"].pop("tolerations") == [tolerated]
+    load(yaml.safe_dump_all(changed))
+    before, after = (list(map(_without_empty, those)) for those in (documents, changed))
+    assert after == before, "nothing else is changed, and not the documents themselves"
+
+
+def _without_empty(document: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: _without_empty(value) if isinstance(value, dict) else value for key, value in document.items()}
+    return {key: value for key, value in kept.items() if value != {}}
 
 
 def test_an_on_policy_job_loses_no_node() -> None:
