@@ -4,6 +4,7 @@ from hack.mutants import Mutant
 
 CAPABILITY = "tests/unit/gateway/test_capability.py"
 GATEWAY = "tests/unit/gateway/test_gateway.py"
+KNOWN = "tests/unit/gateway/test_known_templates.py"
 OPENAI = "tests/unit/gateway/test_openai_client.py"
 REQUESTS = "tests/unit/gateway/test_requests.py"
 TEXT = "tests/unit/gateway/test_text.py"
@@ -138,5 +139,12 @@ MUTANTS = (
         before="_capability(request, key, now())",
         after="",
         tests=(f"{OPENAI}::test_no_route_of_the_model_opens_without_a_capability",),
+    ),
+    Mutant(
+        name="a renderer drops the reasoning of earlier turns",
+        target="rljob_runtime.gateway.text.known_text:KnownText.__init__",
+        before="type(config)(thinking_retention=KEPT_REASONING)",
+        after="config",
+        tests=(f"{KNOWN}::test_a_turn_goes_on_with_its_reasoning_as_it_was_sampled",),
     ),
 )

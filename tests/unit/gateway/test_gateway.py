@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -15,68 +13,26 @@ from hypothesis import strategies as st
 
 from rljob_runtime.gateway.capability import Capability
 from rljob_runtime.gateway.errors import GatewayError
-from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
-from rljob_runtime.gateway.text.suffix_text import SuffixText
+from rljob_runtime.gateway.gateway import GatewaySettings
 from rljob_runtime.gateway.text.turn_text import TurnTokens
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
-from rljob_runtime.scheduling.episodes.episode import EpisodeRules
 from rljob_runtime.scheduling.episodes.limits import Limits
-from tests.support.gateway.light_tokenizer import CHATML, CONTENTS, WITH_TOOLS, light_tokenizer, render_of
-from tests.support.gateway.stand_in_coordinator import RecordingEngine, StandInCoordinator, attempt_of
+from tests.support.gateway.light_tokenizer import CHATML, CONTENTS, WITH_TOOLS
+from tests.support.gateway.site import (
+    CAPABILITY,
+    EPISODE,
+    SETTINGS,
+    TOKENIZER,
+    Site,
+    assert_trained_tokens_are_the_engines,
+    make_site,
+    message,
+    user,
+)
+from tests.support.gateway.stand_in_coordinator import attempt_of
 
-TOKENIZER = light_tokenizer()
-EPISODE = attempt_of()
-CAPABILITY = Capability(EPISODE, 1_000)
-SETTINGS = GatewaySettings(model="policy", context=4096, vocabulary=TOKENIZER.size, max_tokens=512)
 CALL = '<tool_call>{"name": "sum", "arguments": {"a": 1}}</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "sum", "parameters": {"type": "object"}}}]
-
-
-@dataclass
-class Site:
-    """A gateway with its coordinator, under a clock of its own."""
-
-    gateway: Gateway
-    coordinator: StandInCoordinator
-    text: SuffixText
-    clock: list[float]
-    executor: ThreadPoolExecutor
-
-    async def chat(self, messages: list[Any], retry: bool | None = False, **more: Any) -> dict[str, Any]:
-        body = json.dumps({"model": "policy", "messages": messages, **more}).encode()
-        found: dict[str, Any] = json.loads((await self.gateway.chat(CAPABILITY, body, retry)).body)
-        return found
-
-    def restarted(self, bounds: GatewaySettings = SETTINGS) -> Site:
-        return _site(self.coordinator, self.text, self.clock, self.executor, bounds)
-
-
-def _site(
-    coordinator: StandInCoordinator,
-    text: SuffixText,
-    clock: list[float],
-    executor: ThreadPoolExecutor,
-    bounds: GatewaySettings,
-) -> Site:
-    async def sleep(seconds: float) -> None:
-        clock[0] += seconds
-        await asyncio.sleep(0)
-
-    gateway = Gateway(coordinator, text, bounds, executor, now=lambda: clock[0], sleep=sleep)
-    return Site(gateway, coordinator, text, clock, executor)
-
-
-def make_site(
-    script: Callable[[str, int], str] = lambda prompt, turn: f"answer {turn}",
-    template: str = CHATML,
-    limits: Limits = Limits(),  # noqa: B008, a frozen value
-    bounds: GatewaySettings = SETTINGS,
-) -> Site:
-    engine = RecordingEngine(TOKENIZER, script)
-    coordinator = StandInCoordinator(engine, EpisodeRules(limits))
-    coordinator.start(EPISODE)
-    text = SuffixText(TOKENIZER, render_of(template), [TOKENIZER.end])  # type: ignore[arg-type]
-    return _site(coordinator, text, [0.0], ThreadPoolExecutor(2), bounds)
 
 
 @pytest.fixture
@@ -87,25 +43,10 @@ async def site() -> AsyncIterator[Site]:
     made.executor.shutdown()
 
 
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
-
-
-def message(answer: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = answer["choices"][0]["message"]
-    return found
-
-
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110, the coordinator's calls have no event
             await asyncio.sleep(0.001)
-
-
-def assert_trained_tokens_are_the_engines(site: Site) -> None:
-    trained = site.coordinator.loss_tokens(EPISODE)
-    assert sorted(trained) == sorted(site.coordinator.engine.emitted)
-    assert site.gateway.stats.reencoded_tokens == 0
 
 
 async def test_turns_go_on_from_the_tokens_that_were_sampled(site: Site) -> None:

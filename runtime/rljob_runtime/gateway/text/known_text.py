@@ -1,0 +1,115 @@
+"""Known text: turns of models whose templates the package `renderers` knows.
+
+Such a template need not append: the package knows how a turn goes on, and what its tool calls look like. It promises
+that the tokens of a turn stay as they are, and the gateway checks it (`GatewayStats.reencoded_tokens`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rljob_runtime.gateway.errors import bad
+from rljob_runtime.gateway.text.plain_text import PlainText
+from rljob_runtime.gateway.text.tool_calls import ToolCall
+from rljob_runtime.gateway.text.turn_text import ReplyText, TurnTokens
+from rljob_runtime.gateway.wire.fields import Json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+KEPT_REASONING = "all"
+"""Turns go on with the reasoning of those before: the engine sampled it, and its tokens stay."""
+
+
+def known_renderer(model: str) -> str | None:
+    """Return the name of the renderer of a model's own template; None if the package has none."""
+    from renderers.base import MODEL_RENDERER_MAP
+
+    found: str | None = MODEL_RENDERER_MAP.get(model)
+    return found
+
+
+class KnownText:
+    """The turns of one model. `arguments`: those of its chat template."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, renderer: str, arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        """Open a renderer by its name. Raises `ValueError` for arguments that it does not take."""
+        from renderers import create_renderer
+        from renderers.base import ToolCallParseStatus, merge_chat_template_kwargs
+        from renderers.configs import config_from_name
+
+        config: Any = config_from_name(renderer)
+        config = type(config)(thinking_retention=KEPT_REASONING)
+        self._plain = PlainText(tokenizer)
+        self._renderer: Any = create_renderer(
+            _Encoder(tokenizer, self._plain), merge_chat_template_kwargs(config, arguments)
+        )
+        self._right = ToolCallParseStatus.OK
+
+    def first(self, messages: Sequence[Json], tools: Sequence[Json]) -> list[int]:
+        """See `TurnText`."""
+        try:
+            tokens = self._renderer.render_ids(
+                self._plain.guarded(list(messages)), tools=self._tools(tools), add_generation_prompt=True
+            )
+        except Exception as error:  # a renderer may raise any error, and says with it what it does not take
+            raise bad(f"the model's template refuses the messages: {str(error)[:300]}", "messages") from error
+        return list(tokens)
+
+    def following(self, turn: TurnTokens, messages: Sequence[Json], tools: Sequence[Json]) -> list[int] | None:
+        """See `TurnText`."""
+        try:
+            bridged = self._renderer.bridge_to_next_turn(
+                list(turn.prompt), list(turn.sampled), self._plain.guarded(list(messages)), tools=self._tools(tools)
+            )
+        except Exception as error:  # see `first`
+            raise bad(f"the model's template refuses the messages: {str(error)[:300]}", "messages") from error
+        return None if bridged is None else list(bridged.token_ids)
+
+    def reply(self, turn: TurnTokens, tools: Sequence[Json], calls: bool) -> ReplyText:
+        """See `TurnText`. A block that is no call ends the text, without the tokens around it."""
+        parsed = self._renderer.parse_response(
+            list(turn.sampled), tools=self._tools(tools), prompt_ids=list(turn.prompt)
+        )
+        if not calls:
+            return ReplyText(
+                "".join((parsed.content, *(call.raw for call in parsed.tool_calls))), (), _reasoning(parsed)
+            )
+        right = [call for call in parsed.tool_calls if call.status == self._right and call.name]
+        wrong = [call.raw for call in parsed.tool_calls if call not in right]
+        named = tuple(ToolCall(call.name, _arguments(call.arguments)) for call in right)
+        return ReplyText("".join((parsed.content, *wrong)), named, _reasoning(parsed), len(wrong))
+
+    def _tools(self, tools: Sequence[Json]) -> Any:
+        """Return tools as renderers take them: None without any."""
+        return self._plain.guarded(list(tools)) or None
+
+
+class _Encoder:
+    """A tokenizer that encodes marked text piece by piece (`plain_text`)."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, plain: PlainText) -> None:
+        self._tokenizer = tokenizer
+        self._plain = plain
+
+    def encode(self, text: str, *args: Any, **settings: Any) -> list[int]:
+        """Return the tokens of a rendered text, without those that a tokenizer would set around it."""
+        return self._plain.encode(text)
+
+    def __getattr__(self, name: str) -> Any:
+        # Calling it would encode marks. Renderers that find no call encode.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._tokenizer, name)
+
+
+def _arguments(given: Any) -> str:
+    return given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
+
+
+def _reasoning(parsed: Any) -> str | None:
+    return parsed.reasoning_content or None
