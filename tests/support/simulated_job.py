@@ -15,7 +15,7 @@ from rljob_api.status import Finished, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.async_utils import Apart
 from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.coordinator.loop.context import RoundObserver
+from rljob_runtime.coordinator.loop.context import EndObserver, RoundObserver
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols import PromptSource, Rewards
@@ -97,6 +97,7 @@ class Stage:
     """In place of the settings' one."""
     apart: Apart = inline
     """Computes decisions."""
+    end_observers: Sequence[EndObserver] = ()
     on_opening: Callable[[], None] = lambda: None
     """Called when prompts and rewards are opened; may raise what opening them may raise."""
 
@@ -147,6 +148,7 @@ class Stage:
                 self.term,
                 evaluation_observers=[self.evaluated.append],
                 observers=[*self.observers, lambda report, trained: self.closed.append(report)],
+                on_end=self.end_observers,
                 before=self.control.reports[-1] if self.control.reports else None,
                 switch_policy=self.switch_policy,
                 apart=self.apart,

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ async def run_job(
             term,
             observers=[*journals, samples.round_closed, *observers],
             evaluation_observers=[*(journal.evaluated for journal in journals), samples.evaluated],
+            on_end=[*(partial(asyncio.to_thread, journal.flush) for journal in journals), samples.finish],
             on_report=on_report,
             before=early.draft if job.status.runtime is not None else None,
             timeline=timeline,

@@ -34,6 +34,7 @@ from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.layouts import check_layouts
 from rljob_runtime.coordinator.loop.context import (
     CoordinatorContext,
+    EndObserver,
     EvaluationObserver,
     RoundObserver,
     TrainingLoop,
@@ -96,6 +97,7 @@ class CoordinatorInputs:
     term: int
     observers: Sequence[RoundObserver] = ()
     evaluation_observers: Sequence[EvaluationObserver] = ()
+    on_end: Sequence[EndObserver] = ()
     on_report: Callable[[RuntimeStatus], None] = lambda status: None
     before: RuntimeStatus | None = None
     timeline: Timeline = field(default_factory=Timeline)
@@ -132,7 +134,7 @@ class Coordinator:
         self._follower = TargetFollower(inputs.control, self._fleet, self._trainer, self._reporter)
         self._blocked = BlockedConditions(self._reporter, self._follower, settings.rewards_back_off)
         self._commands = BoundaryCommands(self._follower, self._checkpoints, self._trainer)
-        context = CoordinatorContext(
+        self._context = context = CoordinatorContext(
             store,
             settings,
             term,
@@ -146,6 +148,7 @@ class Coordinator:
             (self._board.add, *inputs.evaluation_observers),
             inputs.switch_policy or _switch_policy(settings),
             inputs.apart,
+            inputs.on_end,
         )
         self._evaluator = Evaluator(context)
         self.loop: TrainingLoop = (
@@ -209,7 +212,7 @@ class Coordinator:
             except TrainerLost as error:
                 self._trainer_losses += 1
                 if keeps_failing(self._trainer_losses):
-                    return self._finish(FinishedOutcome.FAILED, "TrainerKeepsFailing", str(error))
+                    return await self._finish(FinishedOutcome.FAILED, "TrainerKeepsFailing", str(error))
                 log.warning(
                     "the trainer is restarted (%d losses without a finished round): %s", self._trainer_losses, error
                 )
@@ -222,9 +225,9 @@ class Coordinator:
             except EngineMismatch as error:
                 await self._blocked.block(error)
             except (FunctionNotUsable, ModelNotUsable, LayoutNotUsable, PromptsNotUsable, RewardsNotUsable) as error:
-                return self._finish(FinishedOutcome.FAILED, type(error).__name__, str(error))
+                return await self._finish(FinishedOutcome.FAILED, type(error).__name__, str(error))
             except JobEnded as ended:
-                return self._finish(ended.finished.outcome, ended.finished.reason, ended.finished.message)
+                return await self._finish(ended.finished.outcome, ended.finished.reason, ended.finished.message)
         await self._leave()
         return None
 
@@ -236,7 +239,9 @@ class Coordinator:
             log.warning("the last update has no checkpoint, because the trainer was lost: %s", error)
         self._reporter.event(stage="Draining")
 
-    def _finish(self, outcome: FinishedOutcome, reason: str, message: str) -> Finished:
+    async def _finish(self, outcome: FinishedOutcome, reason: str, message: str) -> Finished:
+        # Nothing reports a warning after the end.
+        await self._context.notify_ended()
         finished = Finished(outcome=outcome, reason=reason, message=message[:2048])
         self._reporter.event(stage="Finished", finished=finished, progress=None)
         return finished

@@ -1,7 +1,7 @@
 """Samples: what the model answered, round by round, with rewards and outcomes, for people to read."""
 
 from rljob_runtime.samples.choice import Candidate, choose
-from rljob_runtime.samples.files import EvaluationSampleFolder, SampleFolder, TornFile
+from rljob_runtime.samples.files import EvaluationSampleFolder, SampleFolder, TornFile, delete_abandoned
 from rljob_runtime.samples.lengths import LengthFolder, PromptLengths
 from rljob_runtime.samples.record import Sample, SampleOutcome
 
@@ -15,4 +15,5 @@ __all__ = [
     "SampleOutcome",
     "TornFile",
     "choose",
+    "delete_abandoned",
 ]

@@ -4,7 +4,7 @@ Those of evaluations are in `evaluation-samples/NAME/`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rljob_runtime.samples.record import Sample
@@ -55,3 +55,18 @@ class EvaluationSampleFolder(SampleFolder):
     def oldest(self, rounds: Sequence[int], keep: int) -> int:
         """Keep the newest `keep` files: most rounds have none."""
         return rounds[-keep:][0]
+
+
+def delete_abandoned(job: Path, results: Mapping[str, Collection[int]]) -> int:
+    """Delete the files of evaluations without a result, and return their number. Raises `OSError`.
+
+    `results`: the rounds whose weights have a result, by evaluation.
+    """
+    folder, deleted = job / EVALUATION_FOLDER, 0
+    for name in [one.name for one in folder.iterdir()] if folder.exists() else []:
+        files = EvaluationSampleFolder(job, name)
+        for number in files.rounds():
+            if number not in results.get(name, ()):
+                files.file(number).unlink(missing_ok=True)
+                deleted += 1
+    return deleted

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -36,6 +37,10 @@ EvaluationObserver = Callable[[EvaluationResult], None]
 """Called for every evaluation that has ended. It must not block. After a restart it may be called with the last ones
 again."""
 
+EndObserver = Callable[[], Awaitable[StatusWarning | None]]
+"""Called when the job has ended, before that is reported. It completes what it has received, in a bounded time, and
+returns a warning about what it could not."""
+
 OBSERVER_REASONS = (ROUNDS_NOT_LOGGED, SAMPLES_NOT_WRITTEN, OBSERVER_FAILS)
 """Reasons of these warnings. Each disappears with the next round that no observer warns about."""
 
@@ -59,19 +64,37 @@ class CoordinatorContext:
     """Decides in on-policy rounds whether machines change their tensor parallel size."""
     apart: Apart = in_daemon_thread
     """Computes decisions, whose duration depends on the number of responses."""
+    end_observers: Sequence[EndObserver] = ()
 
     def notify_closed(self, report: RoundReport, trained: TrainReport) -> None:
         """Call the observers for a closed round or update. Their errors are only logged."""
         self.reporter.timeline.close(report.round)
-        problems: dict[str, StatusWarning | None] = dict.fromkeys(OBSERVER_REASONS)
+        found: list[StatusWarning | None] = []
         for observe in self.observers:
             try:
-                if (problem := observe(report, trained)) is not None:
-                    problems[problem.reason] = problem
+                found.append(observe(report, trained))
             except Exception:  # an observer must not end the job
                 log.exception("an observer failed over round %d", report.round)
-        for reason, found in problems.items():
-            self.reporter.problem(reason, found)
+        self._show(found)
+
+    async def notify_ended(self) -> None:
+        """Let the observers complete what they have received. Their errors are only logged."""
+        if not self.end_observers:
+            return
+        results = await asyncio.gather(*(end() for end in self.end_observers), return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                log.error("an observer failed at the end of the job", exc_info=result)
+        found = [result for result in results if isinstance(result, StatusWarning)]
+        for warning in found:
+            log.warning("%s", warning.message)
+        self._show(found)
+
+    def _show(self, found: Iterable[StatusWarning | None]) -> None:
+        problems: dict[str, StatusWarning | None] = dict.fromkeys(OBSERVER_REASONS)
+        problems |= {problem.reason: problem for problem in found if problem is not None}
+        for reason, problem in problems.items():
+            self.reporter.problem(reason, problem)
 
     def notify_evaluated(self, result: EvaluationResult) -> None:
         """Call the observers of an evaluation that has ended. Their errors are only logged."""

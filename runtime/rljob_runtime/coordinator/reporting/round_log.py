@@ -185,6 +185,8 @@ class RoundJournal:
         self._dropped: Counter[str] = Counter()
         self._behind: set[str] = set()
         """The kinds whose last record was dropped because too many wait."""
+        self._late = 0
+        """Records that were not written in time at the end."""
         self._thread = threading.Thread(target=self._run, name="round-log", daemon=True)
         self._thread.start()
 
@@ -221,6 +223,8 @@ class RoundJournal:
         ]
         if self._behind:
             missing.append(f"{_counts(self._dropped)} are not in {', '.join(self._targets)}: it does not answer")
+        if self._late:
+            missing.append(f"{self._late} records at the end are not in {', '.join(self._targets)}: it does not answer")
         if not missing:
             return None
         return StatusWarning(reason=self._reason, message=f"{'; '.join(missing)}. {self._cure}"[:2048])
@@ -229,6 +233,14 @@ class RoundJournal:
     def waiting(self) -> int:
         """Rounds and evaluations that are not written yet."""
         return self._queue.unfinished_tasks
+
+    def flush(self, seconds: float = CLOSE_SECONDS) -> StatusWarning | None:
+        """Wait until all is written, for at most `seconds`. Return a warning about what is missing."""
+        written = self._queue.all_tasks_done
+        with written:
+            written.wait_for(lambda: not self._queue.unfinished_tasks, seconds)
+        self._late = self.waiting
+        return self.problem()
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Write what is queued, for at most `seconds`."""

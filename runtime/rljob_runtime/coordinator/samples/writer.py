@@ -24,7 +24,7 @@ from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols import PeerError, TrainReport
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.samples import EvaluationSampleFolder, Sample, SampleFolder
+from rljob_runtime.samples import EvaluationSampleFolder, Sample, SampleFolder, delete_abandoned
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +107,18 @@ class SampleWriter:
         self._writing = asyncio.Lock()
         self._waiting = 0
         """Rounds that closed since all files were written."""
+        self._evaluations = 0
+        """Evaluations that ended since then."""
+        self._unwritten, self._taken = 0, 0
+        """Files that the present pass over them has not written, and the rounds and evaluations that it began with."""
+        self._abandoned_may_exist = True
+        """Whether there may be files of evaluations that a rewind has abandoned."""
+        self._newest: int | None = None
+        """The last round that closed."""
+        self._patience = CLOSE_SECONDS
+        self._late = 0
+        """Files that were not written in time at the end."""
+        self._finished = False
         self._lost, self._why = 0, ""
 
     async def use(self, spec: Samples) -> None:
@@ -123,12 +135,16 @@ class SampleWriter:
     def round_closed(self, report: RoundReport, trained: TrainReport) -> StatusWarning | None:
         """Write the round soon. Return a warning while samples are missing."""
         self._waiting += 1
+        if self._newest is None or report.round <= self._newest:
+            self._abandoned_may_exist = True
+        self._newest = report.round
         self._lengths.closed(report.round)
         self._due.set()
         return self.problem()
 
     def evaluated(self, result: EvaluationResult) -> None:
         """Write the samples of an evaluation soon."""
+        self._evaluations += 1
         self._due.set()
 
     def problem(self) -> StatusWarning | None:
@@ -139,6 +155,11 @@ class SampleWriter:
             missing.append(f"{self._lost} files of samples could not be written ({self._why})")
         if dropped:
             missing.append(f"the samples of {dropped} rounds were not kept: the volume does not answer")
+        if self._late:
+            missing.append(
+                f"{self._late} files of samples and lengths were not written within {self._patience:g} s of the job's "
+                "end: the volume does not answer. They stay in the store until a coordinator continues the job"
+            )
         if not missing:
             return None
         cure = f"Training continues. Check that {SampleFolder(self._folder).path} can be written to and has space."
@@ -154,24 +175,45 @@ class SampleWriter:
             except PeerError as error:
                 log.warning("spec.samples cannot be read, the last one is used: %s", error)
 
+    async def finish(self, seconds: float = CLOSE_SECONDS) -> StatusWarning | None:
+        """Write the files that wait, for at most `seconds`. Return a warning about the rest.
+
+        Call it at the end of the job: no coordinator may come that writes them.
+        """
+        self._finished, self._patience = True, seconds
+        try:
+            await self._complete(seconds)
+        except TimeoutError:
+            self._late = max(1, self._unwritten + self._waiting + self._evaluations - self._taken)
+        return self.problem()
+
     async def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Write the rounds that wait, for at most `seconds`. The rest waits for the next coordinator."""
+        """Write the files that wait, for at most `seconds`. The rest waits for the next coordinator."""
+        if not self._finished:
+            with contextlib.suppress(TimeoutError):
+                await self._complete(seconds)
+
+    async def _complete(self, seconds: float) -> None:
         if self._prompts is None:
             # Without them no file can be written. The next coordinator counts what was filtered.
             return
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._lengths.end()
-                await self._write_due()
+        async with asyncio.timeout(seconds):
+            await self._lengths.end()
+            await self._write_due()
 
     async def _write_due(self) -> None:
         if self._prompts is None:
             return
         async with self._writing:
-            closed = self._waiting
-            for due in await self._store.do(DueFile.all_of):
-                await self._write(due, self._prompts)
-            self._waiting -= closed
+            closed, ended = self._waiting, self._evaluations
+            due = await self._store.do(DueFile.all_of)
+            self._unwritten, self._taken = len(due), closed + ended
+            await self._delete_abandoned()
+            for one in due:
+                await self._write(one, self._prompts)
+                self._unwritten -= 1
+            self._waiting, self._evaluations = self._waiting - closed, self._evaluations - ended
+            self._taken = 0
             await self._lengths.write_due(self._prompts.prompt_tokens, self._keep)
 
     async def _write(self, due: DueFile, prompts: PromptTexts) -> None:
@@ -187,6 +229,23 @@ class SampleWriter:
             of = "" if due.evaluation is None else f" of evaluation {due.evaluation}"
             log.warning("the samples%s of round %d are not written: %s", of, due.step, self._why)
         await self._store.do(due.written)
+
+    async def _delete_abandoned(self) -> None:
+        """Delete files of evaluations that have no result any more.
+
+        Such an evaluation may end again much later, or never if the spec does not name it any more.
+        """
+        if not self._abandoned_may_exist:
+            return
+        results = await self._store.do(lambda store: store.evaluations.steps())
+        try:
+            deleted = await self._apart(partial(delete_abandoned, self._folder, results), "samples")
+        except OSError as error:
+            log.warning("sample files of abandoned evaluations are not deleted: %s", error)
+        else:
+            self._abandoned_may_exist = False
+            if deleted:
+                log.info("%d sample files of abandoned evaluations are deleted", deleted)
 
     async def _texts(self, due: DueFile, prompts: PromptTexts) -> list[Sample]:
         found: list[Sample] = []

@@ -127,6 +127,13 @@ class Evaluations:
         rows = self._db.execute("SELECT result FROM evaluations WHERE result IS NOT NULL ORDER BY step, name")
         return [EvaluationResult.from_json(text) for (text,) in rows.fetchall()]
 
+    def steps(self) -> dict[str, set[int]]:
+        """Return the steps with a result, by evaluation."""
+        found: dict[str, set[int]] = {}
+        for step, name in self._db.execute("SELECT step, name FROM evaluations WHERE result IS NOT NULL"):
+            found.setdefault(name, set()).add(step)
+        return found
+
     def forget_after(self, step: int) -> None:
         """Delete the evaluations of later steps, within the caller's transaction: a rewind abandons their weights."""
         self._db.execute("DELETE FROM evaluations WHERE step > ?", (step,))

@@ -12,6 +12,7 @@ import pytest
 
 from rljob_api.spec_resources import Samples
 from rljob_api.spec_training import Mode
+from rljob_api.status import RoundReport
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.evaluation.work import EvaluationInProgress
 from rljob_runtime.coordinator.samples.writer import SampleWriter
@@ -20,6 +21,7 @@ from rljob_runtime.coordinator.store.kept_samples import ROUNDS_DUE, SampleRules
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.evaluation import EvaluationResult
+from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, PromptKey, Response, TrajectoryKey
 from rljob_runtime.samples import EvaluationSampleFolder, Sample, SampleFolder, SampleOutcome
 from rljob_runtime.scheduling.evaluation import evaluation_key
@@ -27,6 +29,7 @@ from rljob_runtime.scheduling.round_plan import REWARD_FAILED
 from tests.support.crashes import play_through
 from tests.support.simulated_job import Stage, job
 
+TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
 MODES = pytest.mark.parametrize("mode", list(Mode))
 CHECK = {"name": "check", "everyRounds": 2, "responsesPerPrompt": 2, "maxPrompts": 3}
 
@@ -154,6 +157,47 @@ def test_samples_wait_for_their_file_after_a_restart_and_go_with_abandoned_weigh
     assert store.evaluations.samples.due() == [(0, "check")]
     write(tmp_path, store)
     assert EvaluationSampleFolder(tmp_path, "check").rounds() == [0]
+    store.close()
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_files_of_an_abandoned_history_go_when_training_continues(tmp_path: Path, again: bool) -> None:
+    """Also if the evaluation is not due for a long time, or the spec does not name it any more."""
+    store = opened(tmp_path)
+    for step in (0, 2, 4):
+        evaluate(store, step, [1.0])
+        evaluate(store, step, [1.0], name="removed")
+    write(tmp_path, store)
+    store.evaluations.forget_after(2)
+    if again:
+        evaluate(store, 3, [0.5])
+    write(tmp_path, store)
+    assert EvaluationSampleFolder(tmp_path, "check").rounds() == ([0, 2, 3] if again else [0, 2])
+    assert EvaluationSampleFolder(tmp_path, "removed").rounds() == [0, 2]
+    store.close()
+
+
+async def test_files_of_an_abandoned_history_go_after_a_rewind(tmp_path: Path) -> None:
+    """The coordinator has not restarted."""
+
+    async def present() -> Samples:
+        return Samples()
+
+    store = opened(tmp_path)
+    writer = SampleWriter(tmp_path, Access(store), 7, lambda rewards: list(rewards), present)
+    await writer.use(Samples())
+    writer.use_prompts(Texts())
+
+    async def after(step: int) -> list[int]:
+        writer.round_closed(RoundReport(round=step), TRAINED)
+        await writer.close()
+        return EvaluationSampleFolder(tmp_path, "check").rounds()
+
+    for step in (1, 2, 3):
+        evaluate(store, step, [1.0])
+        assert await after(step) == list(range(1, step + 1))
+    store.evaluations.forget_after(1)
+    assert await after(2) == [1]
     store.close()
 
 

@@ -6,6 +6,22 @@ EVALUATIONS = "tests/unit/coordinator/reporting/test_evaluations.py"
 
 MUTANTS = (
     Mutant(
+        name="warnings of the end are not shown",
+        target="rljob_runtime.coordinator.loop.context:CoordinatorContext.notify_ended",
+        before="self._show(found)",
+        after="pass",
+        tests=("tests/unit/coordinator/reporting/test_round_log.py::test_warnings_of_the_end_are_in_the_last_status",),
+    ),
+    Mutant(
+        name="records that wait at the end are no warning",
+        target="rljob_runtime.coordinator.reporting.round_log:RoundJournal.flush",
+        before="self.waiting",
+        after="0",
+        tests=(
+            "tests/unit/coordinator/reporting/test_round_log.py::test_what_is_not_written_at_the_jobs_end_is_counted",
+        ),
+    ),
+    Mutant(
         name="groups of two different rewards count as equal",
         target="rljob_runtime.coordinator.reporting.group_metrics:with_group_metrics",
         before="len({scored.reward for scored in group.responses}) == 1",

@@ -1,5 +1,6 @@
 """The log of rounds: what a report holds is written, what is a figure is a curve, and no volume holds a round up."""
 
+import asyncio
 import json
 import os
 import resource
@@ -11,10 +12,11 @@ from dataclasses import replace
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rljob_api.status import FinishedOutcome, RoundReport
+from rljob_api.status import FinishedOutcome, RoundReport, StatusWarning
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.reporting.round_log import RoundJournal, RoundLog, TensorBoard
-from rljob_runtime.protocols import TrainReport
+from rljob_runtime.coordinator.samples.writer import SAMPLES_NOT_WRITTEN
+from rljob_runtime.protocols import PromptsNotUsable, TrainReport
 from tests.support.paths import ROOT
 from tests.support.simulated_job import Stage, job
 
@@ -157,6 +159,51 @@ def test_a_volume_that_does_not_answer_delays_no_round(tmp_path):
     journal.close(10)
     os.close(reader)
     assert not journal._thread.is_alive()
+
+
+def test_what_is_not_written_at_the_jobs_end_is_counted(tmp_path):
+    os.mkfifo(tmp_path / "rounds.jsonl")  # opening it waits for a reader
+    journal = journal_of(tmp_path)
+    assert journal.flush(0) is None, "nothing waits"
+    for number in (1, 2):
+        assert journal(RoundReport(round=number), TRAINED) is None
+    began = time.monotonic()
+    warning = journal.flush(0.2)
+    assert time.monotonic() - began < 3
+    assert warning.reason == "RoundsNotLogged"
+    assert warning.message == (
+        "2 records at the end are not in rounds.jsonl, tensorboard/: it does not answer. Training continues. Check "
+        "that the job's volume has space and responds."
+    )
+    reader = os.open(tmp_path / "rounds.jsonl", os.O_RDONLY | os.O_NONBLOCK)
+    assert "at the end" not in journal.flush(10).message, "the thread goes on"
+    os.close(reader)
+    journal.close(10)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_warnings_of_the_end_are_in_the_last_status(tmp_path, fails, caplog):
+    """A job of one round gets no later chance to warn."""
+
+    async def broken():
+        raise KeyError("a bug of the observer's")
+
+    async def slow():
+        await asyncio.sleep(7.0)
+        return StatusWarning(reason=SAMPLES_NOT_WRITTEN, message="1 file is missing")
+
+    async def fine():
+        return None
+
+    stage = Stage(tmp_path / "state.db", job=job(rounds=1), end_observers=[fine, broken, slow])
+    if fails:
+        stage.on_opening = lambda: (_ for _ in ()).throw(PromptsNotUsable("there are none"))
+    outcome = FinishedOutcome.FAILED if fails else FinishedOutcome.COMPLETE
+    assert stage.play().outcome is outcome
+    last = stage.control.reports[-1]
+    assert last.finished.outcome is outcome
+    assert [(one.reason, one.message) for one in last.warnings] == [(SAMPLES_NOT_WRITTEN, "1 file is missing")]
+    assert "a bug of the observer's" in caplog.text
 
 
 def test_an_observer_that_fails_ends_no_round(tmp_path, caplog):

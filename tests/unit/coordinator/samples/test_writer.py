@@ -13,6 +13,7 @@ from rljob_runtime.coordinator.samples import writer as writer_module
 from rljob_runtime.coordinator.samples.writer import SAMPLES_NOT_WRITTEN, SampleWriter
 from rljob_runtime.coordinator.store.records import Boundary, Tokens
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
@@ -189,6 +190,54 @@ async def test_a_volume_that_does_not_answer_delays_nothing(tmp_path, monkeypatc
     await writer.close(seconds=0.1)
     assert asyncio.get_running_loop().time() - began < 5
     answers.set()
+    store.close()
+
+
+async def test_what_a_volume_does_not_take_at_the_jobs_end_is_counted(tmp_path, monkeypatch):
+    """No coordinator may come after it."""
+    store, answers = opened(tmp_path), threading.Event()
+    writer = writer_of(tmp_path, store, Samples())
+    await writer.use(Samples())
+    writer.use_prompts(Texts())
+    write = SampleFolder.write
+    monkeypatch.setattr(
+        SampleFolder, "write", lambda self, step, *given: write(self, step, *given) if step == 1 else answers.wait(30)
+    )
+    task = asyncio.create_task(writer.run())
+    for step in (1, 2, 3):
+        play_round(store, step)
+    for step in (1, 2, 3):
+        close(writer, step)
+    await written(tmp_path, 1)
+    play_round(store, 4)
+    close(writer, 4)
+    writer.evaluated(EvaluationResult("check", 4, 5, 1, 1))
+    began = asyncio.get_running_loop().time()
+    warning = await writer.finish(seconds=1)
+    assert warning is not None
+    assert (warning.reason, warning.message) == (
+        SAMPLES_NOT_WRITTEN,
+        "4 files of samples and lengths were not written within 1 s of the job's end: the volume does not answer. "
+        "They stay in the store until a coordinator continues the job. Training continues. Check that "
+        f"{tmp_path / 'samples'} can be written to and has space.",
+    )
+    task.cancel()
+    await writer.close()
+    assert asyncio.get_running_loop().time() - began < 5, "and it does not wait a second time"
+    assert store.samples.due() == (2, 3, 4)
+    answers.set()
+    store.close()
+
+
+async def test_a_job_whose_files_are_written_ends_without_a_warning(tmp_path):
+    store = opened(tmp_path)
+    writer = writer_of(tmp_path, store, Samples())
+    await writer.use(Samples())
+    writer.use_prompts(Texts())
+    play_round(store, 1)
+    close(writer, 1)
+    assert await writer.finish() is None
+    assert SampleFolder(tmp_path).rounds() == [1]
     store.close()
 
 
