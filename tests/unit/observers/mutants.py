@@ -18,4 +18,11 @@ MUTANTS = (
         after="tables",
         tests=("tests/unit/observers/test_observers.py::test_tables_of_wandb_stay_for_as_many_rounds_as_samples",),
     ),
+    Mutant(
+        name="a key that the server of W&B refuses is not named",
+        target="rljob_runtime.observers.wandb_run:_key_named",
+        before="_ABOUT_THE_KEY.search(str(error)) is None",
+        after="True",
+        tests=("tests/unit/observers/test_observers.py::test_errors_of_wandb_about_the_key_name_its_variable",),
+    ),
 )

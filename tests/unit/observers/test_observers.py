@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wandb.errors import AuthenticationError, CommError, UsageError
 
 from rljob_api import InvalidSpec
 from rljob_api.status import RoundReport, StatusWarning
@@ -288,6 +290,45 @@ def test_wandb_offline_logs_a_run_under_the_jobs_uid(tmp_path):
     assert json.loads(table.read_text())["data"][0][:3] == ["user: 2 + 2", "four", 0.5]
     with pytest.raises(ValueError, match="cannot set id"):
         WandbRun(JOB, {"id": "other"})
+
+
+def test_a_wrong_key_of_wandb_is_a_warning_that_names_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "abc")
+    (journal,) = observer_journals(make_job(observers=[{"name": "wandb"}]), tmp_path)
+    assert journal(report(1), TRAINED) is None
+    warning = journal.flush(60)
+    assert warning is not None
+    assert warning.reason == OBSERVER_FAILS
+    assert re.fullmatch(
+        r"1 rounds are not in observer wandb \(W&B refuses the key in WANDB_API_KEY: WANDB_API_KEY invalid: API key "
+        r"must have .*; set WANDB_API_KEY to a valid one\)\. Training continues\. Check .*",
+        warning.message,
+    ), warning.message
+    journal.close()
+
+
+ANSWERED = "Failed to get resume status for run u: returned error {}"
+
+
+@pytest.mark.parametrize(
+    ("error", "about_the_key"),
+    [
+        (AuthenticationError("invalid"), True),
+        (UsageError("No API key configured. Use `wandb login` to log in."), True),
+        (CommError(ANSWERED.format('401: {"errors": [{"message": "user is not logged in"}]}')), True),
+        (CommError(ANSWERED.format("403: permission denied")), True),
+        (CommError(ANSWERED.format("503: try later")), False),
+        (UsageError("Invalid project name 'a/b'"), False),
+    ],
+)
+def test_errors_of_wandb_about_the_key_name_its_variable(error: Exception, about_the_key: bool):
+    """Its server's answers have one type, and so have its user's mistakes."""
+    from rljob_runtime.observers.wandb_run import KeyRefused, _key_named
+
+    with pytest.raises(KeyRefused if about_the_key else type(error)) as raised, _key_named():
+        raise error
+    wanted = f"W&B refuses the key in WANDB_API_KEY: {error}; set WANDB_API_KEY to a valid one"
+    assert str(raised.value) == (wanted if about_the_key else str(error))
 
 
 def test_tables_of_wandb_stay_for_as_many_rounds_as_samples(tmp_path):
