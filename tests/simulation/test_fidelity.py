@@ -14,7 +14,7 @@ from rljob_bench.async_systems.groups import Prompts
 from rljob_bench.async_systems.outcome import Outcome
 from rljob_bench.async_systems.rig import Rig
 from rljob_runtime.perf_model.latency_model import LatencyModel
-from rljob_runtime.scheduling.repack import RepackRules
+from rljob_runtime.scheduling.asynchronous.repack import RepackRules
 from rljob_runtime.simulator.core.events import Event, Reported
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.cluster import ClusterSpec

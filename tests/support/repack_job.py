@@ -36,7 +36,7 @@ from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.relay import read_key
 from rljob_runtime.relay.segment import SHARED_MEMORY
 from rljob_runtime.relay.settings import RelaySettings
-from rljob_runtime.scheduling.repack_gain import merges_that_fit
+from rljob_runtime.scheduling.asynchronous.repack_gain import merges_that_fit
 from rljob_runtime.training.spec_advantages import advantages_of
 
 LONG, SHORT = 700, 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rljob_bench.async_systems.rollouts import Rollouts
-from rljob_runtime.scheduling.experience_buffer import BufferLimits, capacity_after
+from rljob_runtime.scheduling.asynchronous.experience_buffer import BufferLimits, capacity_after
 
 
 class Admission:

@@ -24,12 +24,17 @@ from rljob_bench.async_systems.rollouts import Rollouts
 from rljob_bench.async_systems.watch import Watch
 from rljob_runtime.perf_model.engine_simulator import Finish, Request
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.experience_buffer import Experience, inflight_limit, over_staleness_bound, sample
+from rljob_runtime.scheduling.asynchronous.experience_buffer import (
+    Experience,
+    inflight_limit,
+    over_staleness_bound,
+    sample,
+)
+from rljob_runtime.scheduling.asynchronous.repack import RepackRules, ReplicaLoad
+from rljob_runtime.scheduling.asynchronous.repack_gain import RepackPlan, Tails, merges_that_pay
+from rljob_runtime.scheduling.asynchronous.replica_assignment import ReplicaLimits, split_quota
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 from rljob_runtime.scheduling.lending.policy import Unfinished
-from rljob_runtime.scheduling.repack import RepackRules, ReplicaLoad
-from rljob_runtime.scheduling.repack_gain import RepackPlan, Tails, merges_that_pay
-from rljob_runtime.scheduling.replica_assignment import ReplicaLimits, split_quota
 
 RULES = RepackRules(kv_cache_threshold=0.99, max_batch=64)
 """The API's defaults."""

@@ -13,7 +13,7 @@ from rljob_bench.async_systems.outcome import Outcome
 from rljob_bench.async_systems.partial import PartialJob
 from rljob_bench.async_systems.rig import ACCELERATORS_PER_MACHINE, Layout, Rig
 from rljob_bench.async_systems.staged import Batches, one_step, stream, synchronous
-from rljob_runtime.scheduling.repack import RepackRules
+from rljob_runtime.scheduling.asynchronous.repack import RepackRules
 from rljob_runtime.simulator.peers.assumptions import LAMINAR_JOB, STANDARD, LaminarJob, LaminarModel
 
 

@@ -26,8 +26,8 @@ from rljob_bench.async_systems.systems import System, Window, policy_of, printed
 from rljob_bench.simulated.laminar import assumed, told
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.perf_model.latency_model import LatencyModel
-from rljob_runtime.scheduling.repack import RepackRules
-from rljob_runtime.scheduling.repack_gain import merges_that_fit
+from rljob_runtime.scheduling.asynchronous.repack import RepackRules
+from rljob_runtime.scheduling.asynchronous.repack_gain import merges_that_fit
 from rljob_runtime.simulator.peers.assumptions import DAPO_LENGTHS, LAMINAR_MODELS, MATH_LENGTHS, TABLE_1_LENGTHS
 
 GOAL = 1.36

@@ -18,8 +18,8 @@ from rljob_runtime.coordinator.reporting.timeline import MOVES
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import GenerateRequest, PromptSource
 from rljob_runtime.protocols.trajectory import Lease, TrajectoryKey, sample_seed
-from rljob_runtime.scheduling.async_groups import GroupTracker
-from rljob_runtime.scheduling.repack import Merge
+from rljob_runtime.scheduling.asynchronous.async_groups import GroupTracker
+from rljob_runtime.scheduling.asynchronous.repack import Merge
 from rljob_runtime.scheduling.round_plan import Launch
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Experience buffer: ready groups and their staleness, the input of `scheduling.experience_buffer`."""
+"""Experience buffer: ready groups and their staleness, the input of `scheduling.asynchronous.experience_buffer`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import pstdev
 
 from rljob_api.spec_training import Sampler
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.experience_buffer import (
+from rljob_runtime.scheduling.asynchronous.experience_buffer import (
     BufferLimits,
     Experience,
     capacity_after,
@@ -121,7 +121,7 @@ class ExperienceBuffer:
         return stale
 
     def adapt(self, waited: float, fullness: float) -> None:
-        """Adapt the capacity after an update: see `scheduling.experience_buffer.capacity_after`."""
+        """Adapt the capacity after an update: see `scheduling.asynchronous.experience_buffer.capacity_after`."""
         self.capacity = capacity_after(self.capacity, self._limits, self._count, waited, self._left, fullness)
 
     def evicted(self) -> tuple[PromptKey, ...]:

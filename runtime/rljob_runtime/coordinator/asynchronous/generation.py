@@ -31,10 +31,10 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables.groups import KeptGroup
 from rljob_runtime.protocols import PromptSource, Replica, ReplicaReport
 from rljob_runtime.protocols.trajectory import Cursor, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.async_groups import JOB_ENDED, VERSION_GONE, GroupDone, GroupTracker
+from rljob_runtime.scheduling.asynchronous.async_groups import JOB_ENDED, VERSION_GONE, GroupDone, GroupTracker
+from rljob_runtime.scheduling.asynchronous.repack import has_work, is_due
+from rljob_runtime.scheduling.asynchronous.replica_assignment import PromptQuota, ReplicaLimits, ReplicaState, assign
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
-from rljob_runtime.scheduling.repack import has_work, is_due
-from rljob_runtime.scheduling.replica_assignment import PromptQuota, ReplicaLimits, ReplicaState, assign
 from rljob_runtime.scheduling.round_plan import REWARD_FAILED, Launch, PromptOutcome, RestoredSample
 from rljob_runtime.scheduling.shares import allot, by_source
 from rljob_runtime.timeline.idle import BLOCKED, blocked_row

@@ -1,4 +1,4 @@
-"""Repack monitor: collects the input of `scheduling.repack` from replicas (Laminar §5)."""
+"""Repack monitor: collects the input of `scheduling.asynchronous.repack` from replicas (Laminar §5)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.protocols import EngineStats, PromptSource
 from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.asynchronous.repack import REMEMBERED_LENGTHS, Merge, ReplicaLoad
+from rljob_runtime.scheduling.asynchronous.repack_gain import Tails, merges_that_pay
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished, peak_kv_tokens
 from rljob_runtime.scheduling.partial_responses import Partials
-from rljob_runtime.scheduling.repack import REMEMBERED_LENGTHS, Merge, ReplicaLoad
-from rljob_runtime.scheduling.repack_gain import Tails, merges_that_pay
 from rljob_runtime.scheduling.round_plan import Launch
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
 

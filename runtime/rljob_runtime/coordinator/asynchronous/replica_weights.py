@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.protocols import PeerError, Refused, Replica, StaleTerm, WrongVersion
-from rljob_runtime.scheduling.replica_assignment import exceeds_refusals, load_delay, next_version
+from rljob_runtime.scheduling.asynchronous.replica_assignment import exceeds_refusals, load_delay, next_version
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.store.tables.groups import KeptGroup
 from rljob_runtime.protocols.trajectory import TrajectoryKey
-from rljob_runtime.scheduling.async_groups import GroupTracker
+from rljob_runtime.scheduling.asynchronous.async_groups import GroupTracker
 from rljob_runtime.scheduling.partial_responses import Partial
 from rljob_runtime.scheduling.round_plan import RestoredSample
 

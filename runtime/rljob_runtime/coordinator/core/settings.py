@@ -15,10 +15,10 @@ from rljob_api.spec_training import AUTO, Mode, Sampler
 from rljob_runtime.protocols.trajectory import Sampling
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
+from rljob_runtime.scheduling.asynchronous.experience_buffer import BufferLimits
+from rljob_runtime.scheduling.asynchronous.repack import RepackRules
 from rljob_runtime.scheduling.backoff import Backoff
-from rljob_runtime.scheduling.experience_buffer import BufferLimits
 from rljob_runtime.scheduling.lending.policy import LoanOutcome, LoanRules
-from rljob_runtime.scheduling.repack import RepackRules
 from rljob_runtime.scheduling.round_plan import RoundRules, RoundShape
 from rljob_runtime.scheduling.round_planner.planner import FIRST_RESPONSES
 from rljob_runtime.scheduling.round_planner.plans import PLAIN, CandidatePlans, candidate_plans

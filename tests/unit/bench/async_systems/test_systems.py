@@ -19,8 +19,8 @@ from rljob_bench.async_systems.staged import Batches, generate, one_step, stream
 from rljob_bench.async_systems.systems import System, Window, layouts, play, printed_layout
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import QWEN2_5_32B
-from rljob_runtime.scheduling.repack import RepackRules
-from rljob_runtime.scheduling.repack_gain import merges_that_fit, merges_that_pay
+from rljob_runtime.scheduling.asynchronous.repack import RepackRules
+from rljob_runtime.scheduling.asynchronous.repack_gain import merges_that_fit, merges_that_pay
 from rljob_runtime.simulator.peers.assumptions import LAMINAR_MODELS
 from rljob_runtime.workloads import Prompt, Response, Turn
 from tests.support.examples import examples

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.perf_model.latency_model import LatencyModel
+from rljob_runtime.scheduling.asynchronous.repack import RepackRules, ReplicaLoad
+from rljob_runtime.scheduling.asynchronous.repack_gain import Tails, merges_that_fit, merges_that_pay, within
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished
-from rljob_runtime.scheduling.repack import RepackRules, ReplicaLoad
-from rljob_runtime.scheduling.repack_gain import Tails, merges_that_fit, merges_that_pay, within
 from rljob_runtime.scheduling.round_planner.survival import Survival
 
 RULES = RepackRules(0.99, 64)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.async_groups import GroupDone, GroupTracker
+from rljob_runtime.scheduling.asynchronous.async_groups import GroupDone, GroupTracker
 from rljob_runtime.scheduling.round_plan import EQUAL_REWARDS, REWARD_FAILED, Launch, RestoredSample
 
 ONE, TWO = PromptKey(0, 1), PromptKey(0, 2)

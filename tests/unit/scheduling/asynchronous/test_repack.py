@@ -12,8 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.async_groups import GroupTracker
-from rljob_runtime.scheduling.repack import Merge, RepackRules, ReplicaLoad, has_work, is_due, is_idle, plan_repack
+from rljob_runtime.scheduling.asynchronous.async_groups import GroupTracker
+from rljob_runtime.scheduling.asynchronous.repack import (
+    Merge,
+    RepackRules,
+    ReplicaLoad,
+    has_work,
+    is_due,
+    is_idle,
+    plan_repack,
+)
 from rljob_runtime.scheduling.round_plan import Launch
 from tests.support.examples import examples
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from math import inf
 
+from rljob_runtime.scheduling.asynchronous.repack import Merge, RepackRules, ReplicaLoad, plan_repack
 from rljob_runtime.scheduling.lending.gain import CLEAR_GAIN, EngineSpeed, EngineTimeline
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished
-from rljob_runtime.scheduling.repack import Merge, RepackRules, ReplicaLoad, plan_repack
 
 HARDLY = 1.25
 """Largest ratio of a packed batch's step time to that of a single response."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rljob_api.spec_training import Sampler
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.scheduling.experience_buffer import (
+from rljob_runtime.scheduling.asynchronous.experience_buffer import (
     BufferLimits,
     Experience,
     capacity_after,

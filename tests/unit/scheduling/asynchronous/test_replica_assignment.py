@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.experience_buffer import inflight_limit
-from rljob_runtime.scheduling.replica_assignment import (
+from rljob_runtime.scheduling.asynchronous.experience_buffer import inflight_limit
+from rljob_runtime.scheduling.asynchronous.replica_assignment import (
     PromptQuota,
     ReplicaLimits,
     ReplicaState,
