@@ -114,15 +114,20 @@ OF_USERS = {"my_rewards.py"}
 
 
 @cache
-def _files() -> frozenset[str]:
+def _files() -> tuple[str, ...]:
     names = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    return frozenset(Path(name).name for name in names.stdout.splitlines() if (ROOT / name).is_file())
+    return tuple(f"/{name}" for name in names.stdout.splitlines() if (ROOT / name).is_file())
 
 
 @pytest.mark.parametrize("path", PAGES, ids=IDS)
-def test_files_that_are_named_without_a_folder_exist(path: Path) -> None:
-    found = {name for text in quoted(text_of(path)) for name in re.findall(r"(?<![\w./*<-])[a-z_0-9]+\.py(?!\w)", text)}
-    assert sorted(found - _files() - OF_USERS) == []
+def test_files_that_are_named_by_the_end_of_their_path_exist(path: Path) -> None:
+    found = {
+        name
+        for text in quoted(text_of(path))
+        for name in re.findall(r"(?<![\w./*<{-])[a-z_0-9/]+\.py(?!\w)", text)
+        if name not in OF_USERS
+    }
+    assert sorted(name for name in found if not any(one.endswith(f"/{name}") for one in _files())) == []
 
 
 def test_modules_of_the_index_exist() -> None:

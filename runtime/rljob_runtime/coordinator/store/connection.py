@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rljob_runtime.coordinator.store import async_schema, evaluation_schema, schema
-from rljob_runtime.coordinator.store.migrations import migrate
-from rljob_runtime.coordinator.store.schema import FORMAT
+from rljob_runtime.coordinator.store.schema import asynchronous, core, evaluation
+from rljob_runtime.coordinator.store.schema.core import FORMAT
+from rljob_runtime.coordinator.store.schema.migrations import migrate
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,8 @@ would write and read them again within a flush."""
 JOURNAL_PAGES = 131_072
 """A commit that finds this many journal pages (512 MB) moves them into the file. `Store.tidy` does it earlier."""
 
-_TABLES = schema.TABLES + async_schema.TABLES + evaluation_schema.TABLES
-_TRIGGERS = schema.TRIGGERS + "\n" + async_schema.TRIGGERS
+_TABLES = core.TABLES + asynchronous.TABLES + evaluation.TABLES
+_TRIGGERS = core.TRIGGERS + "\n" + asynchronous.TRIGGERS
 
 
 ATTEMPTS_A_TERM = 1 << 20

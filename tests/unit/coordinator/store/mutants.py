@@ -47,7 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a prompt that was filtered is drawn again",
-        target="rljob_runtime.coordinator.store.async_schema:TRIGGERS",
+        target="rljob_runtime.coordinator.store.schema.asynchronous:TRIGGERS",
         before="f\"EXISTS (SELECT 1 FROM groups WHERE {_PROMPT} AND fate IS NOT 'requeued')\"",
         after="f\"EXISTS (SELECT 1 FROM groups WHERE {_PROMPT} AND ifnull(fate, 'trained') = 'trained')\"",
         tests=(f"{ASYNC_STORE}::test_the_store_refuses",),
@@ -131,7 +131,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a migrated store has no triggers",
-        target="rljob_runtime.coordinator.store.migrations:migrate",
+        target="rljob_runtime.coordinator.store.schema.migrations:migrate",
         before="""
             for trigger in triggers:
                 db.execute(trigger)
@@ -144,7 +144,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the round under way is lost in a migration",
-        target="rljob_runtime.coordinator.store.migrations:_from_3",
+        target="rljob_runtime.coordinator.store.schema.migrations:_from_3",
         before="db.execute(opened).fetchall()",
         after="()",
         tests=(f"{MIGRATIONS}::test_the_round_under_way_goes_on_where_it_was",),
@@ -220,7 +220,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the store lets anything be trained on",
-        target="rljob_runtime.coordinator.store.schema:TRIGGERS",
+        target="rljob_runtime.coordinator.store.schema.core:TRIGGERS",
         before=(
             "f\"NEW.outcome = 'trained' AND NOT EXISTS (SELECT 1 FROM assigned WHERE {_SAME} AND sample = NEW.sample)\""
         ),

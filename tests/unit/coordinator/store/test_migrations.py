@@ -8,7 +8,7 @@ import pytest
 from rljob_api.status import FinishedOutcome, LoanReport, RoundKind, RoundReport
 from rljob_runtime.coordinator.store.connection import StoreUnusable
 from rljob_runtime.coordinator.store.records import Boundary
-from rljob_runtime.coordinator.store.schema import FORMAT
+from rljob_runtime.coordinator.store.schema.core import FORMAT
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
 from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome

@@ -8,7 +8,7 @@
   of its round's boundary, and leaves the queue when it is drawn;
 - the anchor of a timeout only rises.
 
-Tables of `mode: Asynchronous` are in `async_schema`, those of evaluations in `evaluation_schema`.
+Tables of `mode: Asynchronous` are in `asynchronous`, those of evaluations in `evaluation`.
 """
 
 from rljob_runtime.audit import stored_keys

@@ -1,6 +1,6 @@
 """Asynchronous schema: the prompt pool, and groups from their draw to their outcome.
 
-As in `schema`, constraints hold the invariants of the run:
+As in `core`, constraints hold the invariants of the run:
 
 - a prompt has at most one open group, and is drawn again only after it was requeued;
 - a group has one weight version and one outcome: trained, filtered(reason) or requeued(reason). Only a rewind removes
@@ -12,7 +12,7 @@ As in `schema`, constraints hold the invariants of the run:
 - the pool's cursor never goes back.
 """
 
-from rljob_runtime.coordinator.store.schema import refuse
+from rljob_runtime.coordinator.store.schema.core import refuse
 
 _GROUP = "epoch INTEGER NOT NULL, idx INTEGER NOT NULL, draw INTEGER NOT NULL"
 _PROMPT = "epoch = NEW.epoch AND idx = NEW.idx"

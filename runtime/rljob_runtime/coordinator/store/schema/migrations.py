@@ -10,7 +10,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable
 
-from rljob_runtime.coordinator.store.schema import FORMAT
+from rljob_runtime.coordinator.store.schema.core import FORMAT
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
 _UNDER_WAY = "step > (SELECT COALESCE(MAX(step), 0) FROM boundaries)"
