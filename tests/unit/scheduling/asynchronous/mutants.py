@@ -1,10 +1,9 @@
-"""Mutants of rljob_runtime.scheduling: asynchronous training."""
+"""Mutants of rljob_runtime.scheduling.asynchronous: asynchronous training."""
 
 from hack.mutants import Mutant
 
 LOOP = "tests/unit/coordinator/asynchronous/test_loop.py"
 ASYNC_GROUPS = "tests/unit/scheduling/asynchronous/test_async_groups.py"
-DECISIONS = "tests/unit/scheduling/test_decisions.py"
 EXPERIENCE_BUFFER = "tests/unit/scheduling/asynchronous/test_experience_buffer.py"
 REPLICA_ASSIGNMENT = "tests/unit/scheduling/asynchronous/test_replica_assignment.py"
 
@@ -153,27 +152,6 @@ MUTANTS = (
         before="cls(given, given, given)",
         after="cls(given, count, 4 * given)",
         tests=(EXPERIENCE_BUFFER,),
-    ),
-    Mutant(
-        name="tokens are taken from any sender",
-        target="rljob_runtime.scheduling.partial_responses:Partials.accept",
-        before="held is None or held.lease != lease",
-        after="held is None",
-        tests=(DECISIONS,),
-    ),
-    Mutant(
-        name="repeated tokens are appended again",
-        target="rljob_runtime.scheduling.partial_responses:Partials.accept",
-        before="token_ids[known:]",
-        after="token_ids",
-        tests=(DECISIONS,),
-    ),
-    Mutant(
-        name="a move keeps what its source made after it",
-        target="rljob_runtime.scheduling.partial_responses:Partials.move",
-        before="del held.token_ids[offset:]",
-        after="pass",
-        tests=(f"{LOOP}::test_the_last_long_responses_move_together",),
     ),
     Mutant(
         name="a replica is given more than its share",

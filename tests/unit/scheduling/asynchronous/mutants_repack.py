@@ -1,4 +1,4 @@
-"""Mutants of rljob_runtime.scheduling: repack."""
+"""Mutants of rljob_runtime.scheduling.asynchronous: repack."""
 
 from hack.mutants import Mutant
 
