@@ -15,7 +15,7 @@ from rljob_api import renamed
 from rljob_api.constants import API_VERSION, KIND
 from rljob_api.errors import ABSENT, MOST_ERRORS, FieldError, InvalidSpec
 from rljob_api.parsing import yaml_text
-from rljob_api.rules import check, check_length
+from rljob_api.rules.job import check, check_length
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import RLJobStatus
 

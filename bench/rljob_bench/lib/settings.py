@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from rljob_api.rules import MAX_TOKENS_PER_SEQUENCE
+from rljob_api.rules.job import MAX_TOKENS_PER_SEQUENCE
 from rljob_bench.lib.trial import LONGEST_PROMPT, cluster_of
 from rljob_runtime.cli.bench_result import OptionError
 from rljob_runtime.perf_model.profile import Profile, ProfileError

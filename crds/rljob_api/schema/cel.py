@@ -14,9 +14,9 @@ from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.immutability import NEVER, WHILE_SUSPENDED
 from rljob_api.renamed import RENAMED, Renamed
 from rljob_api.rewards import BUILTIN, FORMER_BUILTIN, FUNCTION_KINDS
-from rljob_api.rules import MAX_ACCELERATORS, MAX_TOKENS_PER_SEQUENCE, MIN_HEARTBEAT_SECONDS
-from rljob_api.rules_algorithm import MAX_RESPONSES_PER_ROUND
-from rljob_api.rules_evaluation import MAX_RESPONSES_PER_EVALUATION
+from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND
+from rljob_api.rules.evaluation import MAX_RESPONSES_PER_EVALUATION
+from rljob_api.rules.job import MAX_ACCELERATORS, MAX_TOKENS_PER_SEQUENCE, MIN_HEARTBEAT_SECONDS
 
 
 @dataclass(frozen=True)

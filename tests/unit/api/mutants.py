@@ -43,14 +43,14 @@ MUTANTS = (
     ),
     Mutant(
         name="a job of one size may ask for switches",
-        target="rljob_api.rules_layouts:_switches",
+        target="rljob_api.rules.layouts:_switches",
         before="adaptive.enabled is True and len(set(allowed or ())) < 2",
         after="False",
         tests=("tests/unit/api/test_invalid_specs.py",),
     ),
     Mutant(
         name="machines switch to sizes of which they have no engines",
-        target="rljob_api.rules_layouts:_switches",
+        target="rljob_api.rules.layouts:_switches",
         before="size not in allowed",
         after="False",
         tests=("tests/unit/api/test_invalid_specs.py",),

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from rljob_api import RLJob
 from rljob_api.evaluation import Evaluation
-from rljob_api.rules_algorithm import MAX_RESPONSES_PER_ROUND
+from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec_resources import KeepBest
 from rljob_api.spec_training import AUTO, Mode, Sampler

@@ -1,4 +1,4 @@
-"""Rules across fields, in Python.
+"""Rules of a job: those across fields, in Python.
 
 A server checks as many of them as `schema.cel` can express; a test compares the results. Each rule is a generator of
 `FieldError`s. `check` runs all of them.
@@ -15,11 +15,11 @@ from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.errors import ABSENT, FieldError
 from rljob_api.observers import check_observers
 from rljob_api.rewards import DEFAULT_PARALLELISM, FUNCTION_KINDS, CodeReward, RewardKind, present_path
-from rljob_api.rules_algorithm import MAX_RESPONSES_PER_ROUND, check_algorithm
-from rljob_api.rules_chat_template import check_chat_template
-from rljob_api.rules_evaluation import check_evaluation
-from rljob_api.rules_layouts import check_layouts
-from rljob_api.rules_sources import check_sources
+from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND, check_algorithm
+from rljob_api.rules.chat_template import check_chat_template
+from rljob_api.rules.evaluation import check_evaluation
+from rljob_api.rules.layouts import check_layouts
+from rljob_api.rules.sources import check_sources
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec_training import AUTO, Mode
 from rljob_api.templates import check_template, memory_limit

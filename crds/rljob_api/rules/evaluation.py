@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rljob_api.errors import FieldError
 from rljob_api.evaluation import EvaluationPrompts
-from rljob_api.rules_sources import check_prompts, check_rules
+from rljob_api.rules.sources import check_prompts, check_rules
 from rljob_api.spec import RLJobSpec
 
 Errors = Iterator[FieldError]

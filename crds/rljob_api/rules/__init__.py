@@ -1,0 +1,1 @@
+"""Rules: validation across fields, in Python. `job` has the entry points."""
