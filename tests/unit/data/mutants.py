@@ -47,8 +47,8 @@ MUTANTS = (
     Mutant(
         name="arguments do not reach the chat template",
         target="rljob_runtime.data.chat_template:ChatTemplate._apply",
-        before="**self._arguments",
-        after="**{}",
+        before='{"add_generation_prompt": True, **self._arguments, **given}',
+        after='{"add_generation_prompt": True, **given}',
         tests=(f"{TEMPLATES}::test_arguments_reach_the_template",),
     ),
     Mutant(

@@ -17,7 +17,6 @@ MUTANTS = (
         before="not hmac.compare_digest(signature, _signature(key, claim))",
         after="len(signature) != 32",
         tests=(f"{CAPABILITY}::test_a_capability_of_another_job_opens_nothing",),
-        canary=True,
     ),
     Mutant(
         name="a capability opens every episode",
@@ -53,7 +52,6 @@ MUTANTS = (
         before="self._plain.guarded(self._shown(message))",
         after="self._shown(message)",
         tests=(f"{TEXT}::test_words_of_a_message_become_no_token_of_the_template",),
-        canary=True,
     ),
     Mutant(
         name="the end of a turn stands twice",
@@ -75,7 +73,6 @@ MUTANTS = (
         before="range(len(chain) - 1, 0, -1)",
         after="range(0)",
         tests=(f"{GATEWAY}::test_turns_go_on_from_the_tokens_that_were_sampled",),
-        canary=True,
     ),
     Mutant(
         name="a client raises the bound of a turn",
