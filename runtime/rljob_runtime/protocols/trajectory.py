@@ -152,10 +152,19 @@ def sample_seed(run_seed: int, step: int, key: TrajectoryKey, failures: int, off
 
 
 @dataclass(frozen=True)
+class Span:
+    """Tokens that the model was given, and the number of sampled tokens that follow them."""
+
+    given: Sequence[int]
+    sampled: int
+
+
+@dataclass(frozen=True)
 class Response:
     """A finished response: its tokens, the engine's logprobs (natural log, one for each token) and its weight version.
 
-    From the coordinator, both sequences are arrays of 4 bytes a token, because it holds many.
+    From the coordinator, both sequences are arrays of 4 bytes a token, because it holds many. Of an episode of several
+    turns, these are the sampled tokens that are trained on, and the version is the oldest.
     """
 
     key: TrajectoryKey
@@ -165,6 +174,9 @@ class Response:
     logprobs: Sequence[float]
     finish_reason: FinishReason
     replica: str
+    sequences: tuple[tuple[Span, ...], ...] = ()
+    """Where the tokens stand: sequences that begin with the group's prompt, each in its spans. Their sampled tokens are
+    `token_ids`, end to end. Empty: one sequence of one span, directly after the prompt."""
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from rljob_api.spec_algorithm import (
     ImportanceRatio,
     LossAggregation,
 )
-from rljob_runtime.protocols.trajectory import FinishReason, Group
+from rljob_runtime.protocols.trajectory import FinishReason, Group, Response, Span
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.presets import PRESETS
 from rljob_runtime.training.step.contribution import Contribution
 from tests.support.training.toys import LoneLearner
 
+Piece = tuple[tuple[int, ...], tuple[int, ...]]
+"""Tokens, and those that were sampled after them."""
 TOLERANCE = {"float64": 1e-12, "float32": 1e-5}
 
 
@@ -38,9 +41,12 @@ def naive_gradient(
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
     start = AutoModelForCausalLM.from_pretrained(began or folder, dtype=dtype, attn_implementation="sdpa")
 
-    def distributions(of, prompt: tuple[int, ...], tokens: tuple[int, ...]) -> Tensor:
-        logits = of(input_ids=torch.tensor([[*prompt, *tokens]])).logits[0] / config.temperature
-        return torch.log_softmax(logits, dim=-1)[len(prompt) - 1 : -1]
+    def distributions(of, pieces: list[Piece]) -> Tensor:
+        found = []
+        for before, tokens in pieces:
+            logits = of(input_ids=torch.tensor([[*before, *tokens]])).logits[0] / config.temperature
+            found.append(torch.log_softmax(logits, dim=-1)[len(before) - 1 : -1])
+        return torch.cat(found)
 
     per_sequence = []
     for group in groups:
@@ -48,12 +54,12 @@ def naive_gradient(
             response = scored.response
             if config.mask_overlong and response.finish_reason is FinishReason.LENGTH:
                 continue
-            tokens = response.token_ids
-            every = distributions(model, group.prompt_token_ids, tokens)
+            tokens, pieces = response.token_ids, pieces_of(group.prompt_token_ids, response)
+            every = distributions(model, pieces)
             places = range(len(tokens)), list(tokens)
             new = every[places]
             with torch.no_grad():
-                frozen = distributions(start, group.prompt_token_ids, tokens)[places]
+                frozen = distributions(start, pieces)[places]
             behaviour = torch.tensor(response.logprobs, dtype=dtype)
             losses = _losses(new, frozen, behaviour, advantage, config)
             entropy = -(every.exp() * every).sum(-1)
@@ -68,6 +74,20 @@ def naive_gradient(
     }[config.aggregation]()
     loss.backward()
     return {name: parameter.grad for name, parameter in model.named_parameters()}, loss.item()
+
+
+def pieces_of(prompt: Sequence[int], response: Response) -> list[Piece]:
+    """The sampled spans of a response, each with everything before it in its sequence."""
+    found, left = [], list(response.token_ids)
+    for sequence in response.sequences or ((Span((), len(left)),),):
+        before = list(prompt)
+        for span in sequence:
+            before += span.given
+            tokens, left = left[: span.sampled], left[span.sampled :]
+            found.append((tuple(before), tuple(tokens)))
+            before += tokens
+    assert not left
+    return found
 
 
 def advantages_by_hand(group: Group, config: TrainingConfig) -> list[float]:

@@ -81,9 +81,13 @@ class _OpenTurn:
 
 
 class Episode:
-    """One attempt of an episode, from `started` on. `stored`: its committed nodes, of a former process."""
+    """One attempt of an episode, from `started` on.
 
-    def __init__(self, rules: EpisodeRules, started: float, stored: Iterable[Node] = ()) -> None:
+    `stored`: its committed nodes, of a former process. That process may have used ids up to `last_id` for turns that it
+    did not store. They are not used again, so that a late result of such a turn is not taken for that of another.
+    """
+
+    def __init__(self, rules: EpisodeRules, started: float, stored: Iterable[Node] = (), last_id: int = ROOT) -> None:
         self.rules = rules
         self.started = started
         self.stats = EpisodeStats()
@@ -100,7 +104,7 @@ class Episode:
         self._version: int | None = None
         """The version of all turns; None for several versions, and before the first turn."""
         self._tree = TokenTree.of(stored)
-        self._last_id = max(self._tree.nodes, default=ROOT)
+        self._last_id = max(last_id, *self._tree.nodes, ROOT)
         self._restore()
 
     # --- questions ---

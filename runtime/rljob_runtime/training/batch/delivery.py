@@ -24,8 +24,8 @@ DIGEST_BYTES = 16
 class Outline:
     """A group without its tokens.
 
-    `tokens` and `sequences` count what there is to sum. `digest` covers tokens, log-probabilities and advantages. Equal
-    outlines describe the same group with the same contents.
+    `tokens` and `sequences` count what there is to sum. `digest` covers tokens, where they stand, log-probabilities and
+    advantages. Equal outlines describe the same group with the same contents.
     """
 
     prompt: PromptKey
@@ -146,12 +146,20 @@ def check_groups(
 def outline(prompt: PromptKey, block: Block) -> Outline:
     """Return the outline of a block."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    lengths = [len(block.prompt_token_ids), *(len(sample.token_ids) for sample in block.samples)]
+    parts = [block.prompt_token_ids]
+    lengths = [len(block.prompt_token_ids)]
+    for sample in block.samples:
+        lengths += (len(sample.token_ids), 0 if sample.layout is None else len(sample.layout.spans))
+        parts.append(sample.token_ids)
+        if (layout := sample.layout) is not None:
+            lengths += (*layout.spans, *layout.given, *layout.sampled)
+            parts.append(layout.given_token_ids)
     digest.update(np.array(lengths, dtype=np.int64).data)
     digest.update(np.array([sample.advantage for sample in block.samples], dtype=np.float64).data)
-    digest.update(np.ascontiguousarray(block.prompt_token_ids).data)
+    for tokens in parts:
+        digest.update(np.ascontiguousarray(tokens).data)
     for sample in block.samples:
-        digest.update(np.ascontiguousarray(sample.token_ids).data)
         digest.update(np.ascontiguousarray(sample.logprobs).data)
-    highest = max(int(part.max()) for part in (block.prompt_token_ids, *(s.token_ids for s in block.samples)))
-    return Outline(prompt, sum(lengths[1:]), len(block.samples), highest, digest.digest())
+    highest = max((int(tokens.max()) for tokens in parts if len(tokens)), default=0)
+    count = sum(len(sample.token_ids) for sample in block.samples)
+    return Outline(prompt, count, len(block.samples), highest, digest.digest())

@@ -1,7 +1,9 @@
 """Rows: plans which rank computes which responses of a step, and packs their tokens into arrays.
 
-A row holds blocks. A block is a prompt and some of its responses, which share one computation of the prompt. First fit,
-longest first, places blocks into rows of at most the token budget. A response longer than the budget gets its own row.
+A row holds blocks. A block is a prompt and some of its responses, which share one computation of the prompt. A response
+is one or more sequences of spans: given tokens, then sampled ones. Only sampled tokens are in the loss. Most responses
+are one span. First fit, longest first, places blocks into rows of at most the token budget. A response longer than the
+budget gets its own row.
 Everything is a pure function of its input, without torch: the coordinator plans the rows and sends each rank its own.
 """
 
@@ -15,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from rljob_runtime.protocols.trajectory import FinishReason, Group
+from rljob_runtime.protocols.trajectory import FinishReason, Group, Response
 from rljob_runtime.training.algorithm.advantage import ScoredGroup, group_advantages
 from rljob_runtime.training.algorithm.overlong import overlong_penalty
 from rljob_runtime.training.row_rules import AdvantageRules, RowRules
@@ -27,12 +29,37 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
+class Layout:
+    """Where the sampled tokens of a response of several spans stand: `Q` sequences of `K` spans after the prompt."""
+
+    spans: tuple[int, ...]
+    """[Q] spans of each sequence"""
+    given: tuple[int, ...]
+    """[K] given tokens of each span"""
+    sampled: tuple[int, ...]
+    """[K] sampled tokens that follow them"""
+    given_token_ids: Ints
+    """Given tokens of all spans, end to end."""
+
+
+@dataclass(frozen=True, eq=False)
 class Sample:
-    """One response to train on: its tokens, the sampler's logprobs of them, and its advantage."""
+    """One response to train on: its sampled tokens, the sampler's logprobs of them, and its advantage.
+
+    Without a layout it is one span, directly after the prompt.
+    """
 
     token_ids: Ints
     logprobs: Floats
     advantage: float
+    layout: Layout | None = None
+
+    @property
+    def inputs(self) -> int:
+        """Input tokens in a row, besides the prompt. The last token of a sequence predicts nothing and is left out."""
+        if self.layout is None:
+            return len(self.token_ids) - 1
+        return len(self.token_ids) + len(self.layout.given_token_ids) - len(self.layout.spans)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +71,8 @@ class Block:
 
     @property
     def tokens(self) -> int:
-        """Input tokens of the block in a row.
-
-        The last token of a response predicts nothing and is left out.
-        """
-        return len(self.prompt_token_ids) + sum(len(sample.token_ids) - 1 for sample in self.samples)
+        """Input tokens of the block in a row."""
+        return len(self.prompt_token_ids) + sum(sample.inputs for sample in self.samples)
 
 
 def block_of(group: Group, rules: AdvantageRules, given: Sequence[float] | None = None) -> Block:
@@ -58,8 +82,6 @@ def block_of(group: Group, rules: AdvantageRules, given: Sequence[float] | None 
     computed. Raises `ValueError` for a group that cannot be
     trained on.
     """
-    if not group.prompt_token_ids:
-        raise ValueError(f"prompt {group.prompt} has no tokens")
     samples = []
     advantages = given
     if advantages is None:
@@ -75,9 +97,34 @@ def block_of(group: Group, rules: AdvantageRules, given: Sequence[float] | None 
         logprobs: Floats = np.asarray(response.logprobs)
         if not np.isfinite(logprobs).all():
             raise ValueError(f"response {response.key} has logprobs that are not finite")
+        layout = layout_of(response, len(group.prompt_token_ids))
         if not (rules.mask_overlong and response.finish_reason is FinishReason.LENGTH):
-            samples.append(Sample(np.asarray(response.token_ids, dtype=np.int32), logprobs, advantage))
+            samples.append(Sample(np.asarray(response.token_ids, dtype=np.int32), logprobs, advantage, layout))
     return Block(np.asarray(group.prompt_token_ids, dtype=np.int32), tuple(samples))
+
+
+def layout_of(response: Response, prompt_tokens: int) -> Layout | None:
+    """Return where a response's tokens stand; None for one span after the prompt.
+
+    Raises `ValueError` if that is not where tokens can be sampled.
+    """
+    if not response.sequences:
+        if not prompt_tokens:
+            raise ValueError(f"prompt {response.key.prompt} has no tokens")
+        return None
+    spans = [span for sequence in response.sequences for span in sequence]
+    if not all(response.sequences) or any(span.sampled < 1 for span in spans):
+        raise ValueError(f"response {response.key} has a sequence or a span without sampled tokens")
+    if (placed := sum(span.sampled for span in spans)) != len(response.token_ids):
+        raise ValueError(f"response {response.key} has {len(response.token_ids)} tokens; its spans have {placed}")
+    if not prompt_tokens and not all(len(sequence[0].given) for sequence in response.sequences):
+        raise ValueError(f"prompt {response.key.prompt} has no tokens, and a sequence begins with a sampled token")
+    return Layout(
+        spans=tuple(len(sequence) for sequence in response.sequences),
+        given=tuple(len(span.given) for span in spans),
+        sampled=tuple(span.sampled for span in spans),
+        given_token_ids=_joined([np.asarray(span.given, dtype=np.int32) for span in spans], np.int32),
+    )
 
 
 def scored_group(group: Group, rules: AdvantageRules) -> ScoredGroup:
@@ -101,13 +148,12 @@ def split(block: Block, budget: int) -> list[Block]:
     pieces: list[Block] = []
     taken: list[Sample] = []
     free = room_for_responses = budget - len(block.prompt_token_ids)
-    for sample in sorted(block.samples, key=lambda s: -len(s.token_ids)):
-        inputs = len(sample.token_ids) - 1
-        if taken and inputs > free:
+    for sample in sorted(block.samples, key=lambda s: -s.inputs):
+        if taken and sample.inputs > free:
             pieces.append(Block(block.prompt_token_ids, tuple(taken)))
             taken, free = [], room_for_responses
         taken.append(sample)
-        free -= inputs
+        free -= sample.inputs
     if taken:
         pieces.append(Block(block.prompt_token_ids, tuple(taken)))
     return pieces
@@ -161,20 +207,30 @@ def minibatches(items: Sequence[Item], count: int) -> list[list[Item]]:
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """Blocks end to end: `B` blocks, and `S` responses in the order of their blocks."""
+    """Blocks end to end: `B` blocks, `S` responses in the order of their blocks, `Q` sequences, `K` spans."""
 
     prompts: Ints
     """[B] tokens of each prompt"""
     samples: Ints
     """[B] responses of each block"""
     responses: Ints
-    """[S] tokens of each response"""
+    """[S] sampled tokens of each response"""
     advantages: npt.NDArray[np.float64]
     """[S]"""
+    sequences: Ints
+    """[S] sequences of each response"""
+    spans: Ints
+    """[Q] spans of each sequence"""
+    given: Ints
+    """[K] given tokens of each span"""
+    sampled: Ints
+    """[K] sampled tokens that follow them"""
     prompt_token_ids: Ints
     """Tokens of all prompts, end to end."""
+    given_token_ids: Ints
+    """Given tokens of all spans, end to end."""
     token_ids: Ints
-    """Tokens of all responses, end to end."""
+    """Sampled tokens of all spans, end to end: those in the loss."""
     logprobs: Floats
     """One value for each of `token_ids`."""
 
@@ -196,36 +252,70 @@ class Share:
         """
         joined = self.joined
         block_ends = list(accumulate(self.blocks.tolist(), initial=0))
-        sample_ends = np.concatenate([[0], joined.samples.cumsum(dtype=np.int64)])
-        prompt_ends = np.concatenate([[0], joined.prompts.cumsum(dtype=np.int64)])
-        token_ends = np.concatenate([[0], joined.responses.cumsum(dtype=np.int64)])
+        prompt_ends, sample_ends = _bounds(joined.prompts), _bounds(joined.samples)
+        sequence_ends, span_ends = _bounds(joined.sequences), _bounds(joined.spans)
+        given_ends, token_ends = _bounds(joined.given), _bounds(joined.sampled)
         for first, last in pairwise(block_ends):
-            samples = slice(sample_ends[first], sample_ends[last])
             prompts = slice(prompt_ends[first], prompt_ends[last])
-            tokens = slice(token_ends[samples.start], token_ends[samples.stop])
+            samples = slice(sample_ends[first], sample_ends[last])
+            sequences = slice(sequence_ends[samples.start], sequence_ends[samples.stop])
+            spans = slice(span_ends[sequences.start], span_ends[sequences.stop])
+            tokens = slice(token_ends[spans.start], token_ends[spans.stop])
             yield Row(
                 prompts=joined.prompts[first:last],
                 samples=joined.samples[first:last],
                 responses=joined.responses[samples],
                 advantages=joined.advantages[samples],
+                sequences=joined.sequences[samples],
+                spans=joined.spans[sequences],
+                given=joined.given[spans],
+                sampled=joined.sampled[spans],
                 prompt_token_ids=joined.prompt_token_ids[prompts],
+                given_token_ids=joined.given_token_ids[given_ends[spans.start] : given_ends[spans.stop]],
                 token_ids=joined.token_ids[tokens],
                 logprobs=joined.logprobs[tokens],
             )
 
 
+def _bounds(lengths: Ints) -> npt.NDArray[np.int64]:
+    """Return 0, then the end of each span, laid end to end."""
+    return np.concatenate([[0], lengths.cumsum(dtype=np.int64)])
+
+
 def row_of(blocks: Sequence[Block]) -> Row:
     """Copy blocks end to end into new arrays."""
     samples = [sample for block in blocks for sample in block.samples]
+    sequences: list[int] = []
+    spans: list[int] = []
+    given: list[int] = []
+    sampled: list[int] = []
+    for sample in samples:
+        layout = sample.layout or Layout((1,), (0,), (len(sample.token_ids),), _NO_TOKENS)
+        sequences.append(len(layout.spans))
+        spans += layout.spans
+        given += layout.given
+        sampled += layout.sampled
     return Row(
-        prompts=np.array([len(block.prompt_token_ids) for block in blocks], dtype=np.int32),
-        samples=np.array([len(block.samples) for block in blocks], dtype=np.int32),
-        responses=np.array([len(sample.token_ids) for sample in samples], dtype=np.int32),
+        prompts=_counts(len(block.prompt_token_ids) for block in blocks),
+        samples=_counts(len(block.samples) for block in blocks),
+        responses=_counts(len(sample.token_ids) for sample in samples),
         advantages=np.array([sample.advantage for sample in samples], dtype=np.float64),
+        sequences=_counts(sequences),
+        spans=_counts(spans),
+        given=_counts(given),
+        sampled=_counts(sampled),
         prompt_token_ids=_joined([block.prompt_token_ids for block in blocks], np.int32),
+        given_token_ids=_joined([sample.layout.given_token_ids for sample in samples if sample.layout], np.int32),
         token_ids=_joined([sample.token_ids for sample in samples], np.int32),
         logprobs=_joined([sample.logprobs for sample in samples]),
     )
+
+
+_NO_TOKENS: Ints = np.empty(0, dtype=np.int32)
+
+
+def _counts(numbers: Iterable[int]) -> Ints:
+    return np.array([*numbers], dtype=np.int32)
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]], dtype: type[np.int32] | None = None) -> npt.NDArray[Any]:

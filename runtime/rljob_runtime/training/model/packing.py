@@ -1,12 +1,15 @@
-"""Packing: lays responses end to end in one row, without padding, and computes each group's prompt once.
+"""Packing: lays sequences end to end in one row, without padding, and computes each group's prompt once.
 
-A response attends to its prompt and to itself. So the prompt is computed once for all its responses, and their
+A sequence attends to its prompt and to itself. So the prompt is computed once for all its sequences, and their
 gradients into it add up. The result equals one sequence each, with `(n - 1) * len(prompt)` fewer tokens. The last token
-of a response predicts nothing in training and is left out of the input.
+of a sequence predicts nothing in training and is left out of the input.
 
-    row        p0 p1 p2 | a0 a1 | b0 b1 b2        responses are a0..a2 and b0..b3
-    position    0  1  2 |  3  4 |  3  4  5
-    predicts         a0,b0 a1 a2   b1 b2 b3
+    row        p0 p1 p2 | a0 a1 | b0 b1 b2 g0 g1 b3     sequences are a0..a2 and b0..b4
+    position    0  1  2 |  3  4 |  3  4  5  6  7  8
+    predicts         a0,b0 a1 a2   b1 b2       b3 b4    g0 and g1 are given: nothing predicts them
+
+A response of one span is one sequence of sampled tokens. One of several turns has given tokens between its sampled
+spans, and one whose history forked has several sequences. Its loss tokens together are the response.
 
 `batch.rows` decides which blocks make a row.
 """
@@ -14,7 +17,7 @@ of a response predicts nothing in training and is left out of the input.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +67,7 @@ class MicroBatch:
     advantages: Tensor
     """[N] float64"""
     weights: Tensor
-    """[N] float64: 1, 1 / (length of the response), or 1 / (a fixed length)"""
+    """[N] float64: 1, 1 / (loss tokens of the response), or 1 / (a fixed length)"""
     responses: Tensor
     """[N] int64: index of the token's response"""
     sequences: int
@@ -94,30 +97,16 @@ def pack_row(row: Row, aggregation: LossAggregation, fixed_length: int = 1) -> M
     if not len(row.prompts):
         return _empty_row()
     prompts, responses = row.prompts.astype(np.int64), row.responses.astype(np.int64)
-    prompt_starts, response_starts = _segment_starts(prompts, row.samples, responses - 1)
-    block = np.repeat(np.arange(len(prompts)), row.samples)  # of each response
-    # Arrays with one entry per token of a response, or of a prompt, end to end:
-    in_prompt, in_response = _ranges(prompts), _ranges(responses)
-    prompt_places = np.repeat(prompt_starts, prompts) + in_prompt
-    response_places = np.repeat(response_starts, responses) + in_response
-    last = (prompt_starts + prompts - 1)[block]
-    predicted_at = np.where(in_response == 0, np.repeat(last, responses), response_places - 1)
-    fed = in_response < np.repeat(responses - 1, responses)
-
-    input_ids = np.empty(len(in_prompt) + int(fed.sum()), dtype=np.int64)
-    input_ids[prompt_places], input_ids[response_places[fed]] = row.prompt_token_ids, row.token_ids[fed]
-    positions = np.empty_like(input_ids)
-    positions[prompt_places] = in_prompt
-    positions[response_places[fed]] = (np.repeat(prompts[block], responses) + in_response)[fed]
-    needed = np.zeros(len(input_ids), dtype=bool)
-    needed[predicted_at] = True
+    fed = _place_tokens(row, prompts)
+    needed = np.zeros(len(fed.input_ids), dtype=bool)
+    needed[fed.predicted_at] = True
     weights = _weights(aggregation, responses, fixed_length)
     return MicroBatch(
-        input_ids=torch.from_numpy(input_ids),
-        position_ids=torch.from_numpy(positions),
-        segments=_segments(row, prompt_starts.tolist(), response_starts.tolist()),
+        input_ids=torch.from_numpy(fed.input_ids),
+        position_ids=torch.from_numpy(fed.positions),
+        segments=fed.segments,
         logit_rows=torch.from_numpy(np.flatnonzero(needed)),
-        target_rows=torch.from_numpy((needed.cumsum() - 1)[predicted_at]),
+        target_rows=torch.from_numpy((needed.cumsum() - 1)[fed.predicted_at]),
         targets=torch.from_numpy(row.token_ids.astype(np.int64)),
         behaviour=torch.from_numpy(row.logprobs.astype(np.float64)),
         advantages=torch.from_numpy(np.repeat(row.advantages, responses)),
@@ -125,6 +114,48 @@ def pack_row(row: Row, aggregation: LossAggregation, fixed_length: int = 1) -> M
         responses=torch.from_numpy(np.repeat(np.arange(len(responses)), responses)),
         sequences=len(responses),
     )
+
+
+class _RowInput(NamedTuple):
+    """The input of a row, and the position that predicts each loss token."""
+
+    input_ids: Places
+    positions: Places
+    predicted_at: Places
+    segments: tuple[Segment, ...]
+
+
+def _place_tokens(row: Row, prompts: Places) -> _RowInput:
+    """Lay prompts and sequences end to end."""
+    tokens, is_sampled, lengths = _sequences(row)
+    block = np.repeat(np.repeat(np.arange(len(prompts)), row.samples), row.sequences)  # of each sequence
+    by_block = np.bincount(block, minlength=len(prompts))  # sequences of each block
+    prompt_starts, starts = _segment_starts(prompts, by_block, lengths - 1)
+    # Arrays with one entry per token of a sequence, or of a prompt, end to end:
+    in_prompt, in_sequence = _ranges(prompts), _ranges(lengths)
+    prompt_places = np.repeat(prompt_starts, prompts) + in_prompt
+    token_places = np.repeat(starts, lengths) + in_sequence
+    last = (prompt_starts + prompts - 1)[block]
+    predicted_at = np.where(in_sequence == 0, np.repeat(last, lengths), token_places - 1)
+    fed = in_sequence < np.repeat(lengths - 1, lengths)
+
+    input_ids = np.empty(len(in_prompt) + int(fed.sum()), dtype=np.int64)
+    input_ids[prompt_places], input_ids[token_places[fed]] = row.prompt_token_ids, tokens[fed]
+    positions = np.empty_like(input_ids)
+    positions[prompt_places] = in_prompt
+    positions[token_places[fed]] = (np.repeat(prompts[block], lengths) + in_sequence)[fed]
+    segments = _segments(prompts, by_block, lengths, prompt_starts.tolist(), starts.tolist())
+    return _RowInput(input_ids, positions, predicted_at[is_sampled], segments)
+
+
+def _sequences(row: Row) -> tuple[Ints, npt.NDArray[np.bool_], Places]:
+    """Return the tokens of all sequences end to end, whether each is sampled, and the length of each sequence."""
+    parts = np.stack([row.given, row.sampled], axis=1)
+    is_sampled = np.repeat(np.tile([False, True], len(parts)), parts.ravel())
+    tokens = np.empty(len(is_sampled), dtype=np.int32)
+    tokens[is_sampled], tokens[~is_sampled] = row.token_ids, row.given_token_ids
+    ends = parts.sum(axis=1, dtype=np.int64).cumsum()[_ends(row.spans) - 1]
+    return tokens, is_sampled, np.diff(ends, prepend=0)
 
 
 def _weights(aggregation: LossAggregation, lengths: Places, fixed_length: int) -> npt.NDArray[np.float64]:
@@ -140,32 +171,35 @@ def _empty_row() -> MicroBatch:
     return MicroBatch(zero, zero, (Segment(0, 1, 0, 0),), none, none, none, floats, floats, floats, none, 0)
 
 
-def _segments(row: Row, prompt_starts: list[int], response_starts: list[int]) -> tuple[Segment, ...]:
+def _segments(
+    prompts: Places, sequences: Places, lengths: Places, prompt_starts: list[int], starts: list[int]
+) -> tuple[Segment, ...]:
     """Return the segments in the order of the row.
 
-    A response of one token has no input.
+    A prompt without tokens and a sequence of one token have no input.
     """
     segments: list[Segment] = []
-    responses = zip(response_starts, row.responses.tolist(), strict=True)
-    for prompt, length, samples in zip(prompt_starts, row.prompts.tolist(), row.samples.tolist(), strict=True):
-        segments.append(Segment(prompt, length, prompt, 0))
-        own = (next(responses) for _ in range(samples))
-        segments += [Segment(start, tokens - 1, prompt, length) for start, tokens in own if tokens > 1]
+    of_sequences = zip(starts, lengths.tolist(), strict=True)
+    for start, prompt, count in zip(prompt_starts, prompts.tolist(), sequences.tolist(), strict=True):
+        if prompt:
+            segments.append(Segment(start, prompt, start, 0))
+        own = (next(of_sequences) for _ in range(count))
+        segments += [Segment(place, tokens - 1, start, prompt) for place, tokens in own if tokens > 1]
     return tuple(segments)
 
 
-def _segment_starts(prompts: Places, samples: Ints, inputs: Places) -> tuple[Places, Places]:
-    """Return the row positions where each prompt and each response's inputs begin.
+def _segment_starts(prompts: Places, sequences: Places, inputs: Places) -> tuple[Places, Places]:
+    """Return the row positions where each prompt and each sequence's inputs begin.
 
-    A block's prompt comes first, then its responses.
+    A block's prompt comes first, then its sequences.
     """
-    first = np.arange(len(prompts)) + _ends(samples) - samples  # its place among all prompts and responses
-    is_response = np.ones(len(prompts) + len(inputs), dtype=bool)
-    is_response[first] = False
-    lengths = np.empty(len(is_response), dtype=np.int64)
-    lengths[~is_response], lengths[is_response] = prompts, inputs
+    first = np.arange(len(prompts)) + _ends(sequences) - sequences  # its place among all prompts and sequences
+    is_sequence = np.ones(len(prompts) + len(inputs), dtype=bool)
+    is_sequence[first] = False
+    lengths = np.empty(len(is_sequence), dtype=np.int64)
+    lengths[~is_sequence], lengths[is_sequence] = prompts, inputs
     starts = _ends(lengths) - lengths
-    return starts[~is_response], starts[is_response]
+    return starts[~is_sequence], starts[is_sequence]
 
 
 def _ends(lengths: npt.NDArray[np.signedinteger[Any]]) -> Places:

@@ -217,13 +217,13 @@ def test_a_restored_episode_goes_on_where_its_journal_ends() -> None:
     stored = list(engine.answer(one, opened(one, (1,), digest="a"), (1,), (2,)))
     lost = opened(one, (1, 2, 7), digest="b")
     stored += engine.answer(one, opened(one, (1, 5), digest="c"), (1, 5), (3,))
-    again = Episode(one.rules, 100.0, stored)
+    again = Episode(one.rules, 100.0, stored, last_id=40)
     assert (again.stats.turns, again.stats.forks, again.stats.tokens) == (2, 1, 4)
     assert isinstance(again.open(ask((1,), "a", retry=True), 0.0), Recorded)
     decision = again.open(ask((1, 2, 7), "b", retry=True), 0.0)
     assert isinstance(decision, Generate), "what was not stored is sampled again"
-    assert decision.turn.id > max(node.id for node in stored)
-    assert engine.answer(one, lost, (1, 2, 7), (8,))
+    assert (decision.turn.parent, decision.turn.id) == (41, 42)
+    assert engine.answer(again, lost, (1, 2, 7), (8,)) == (), "an id is not used again"
 
 
 def test_turns_of_all_attempts_have_seeds_of_their_own() -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.spec_algorithm import LossAggregation
 from rljob_runtime.training.algorithm.advantage import group_advantages
-from rljob_runtime.training.batch.rows import Block, Sample, minibatches, plan_rows, row_of, share_rows
+from rljob_runtime.training.batch.rows import Block, Layout, Sample, minibatches, plan_rows, row_of, share_rows
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.model.packing import pack_row
+from rljob_runtime.training.model.packing import MicroBatch, pack_row
 
 tokens = st.integers(0, 99)
 
@@ -22,13 +23,24 @@ def blocks(draw: st.DrawFn) -> list[Block]:
     made = []
     for _ in range(draw(st.integers(1, 6))):
         prompt = tuple(draw(st.lists(tokens, min_size=1, max_size=8)))
-        lengths = draw(st.lists(st.integers(1, 12), min_size=1, max_size=5))
-        samples = [
-            Sample(tuple(range(n)), tuple(-float(i) for i in range(n)), float(len(made) * 10 + k))
-            for k, n in enumerate(lengths)
-        ]
+        layouts = draw(st.lists(st.integers(1, 12) | several_spans(), min_size=1, max_size=5))
+        samples = []
+        for k, layout in enumerate(layouts):
+            n, places = (layout, None) if isinstance(layout, int) else (sum(layout.sampled), layout)
+            samples.append(
+                Sample(tuple(range(n)), tuple(-float(i) for i in range(n)), float(len(made) * 10 + k), places)
+            )
         made.append(Block(prompt, tuple(samples)))
     return made
+
+
+@st.composite
+def several_spans(draw: st.DrawFn) -> Layout:
+    spans = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
+    count = sum(spans)
+    given = draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    sampled = draw(st.lists(st.integers(1, 4), min_size=count, max_size=count))
+    return Layout(spans, tuple(given), tuple(sampled), np.arange(100, 100 + sum(given), dtype=np.int32))
 
 
 @given(blocks(), st.integers(1, 60), st.integers(1, 4))
@@ -50,19 +62,52 @@ def test_a_row_predicts_each_token_from_the_one_before_it(made: list[Block]) -> 
     assert len(batch.input_ids) == sum(block.tokens for block in made)  # no padding, prompts once
     covered = [i for s in batch.segments for i in range(s.start, s.start + s.length)]
     assert covered == list(range(len(batch.input_ids)))
-    at = 0
+    at = number = 0
     for block in made:
         for sample in block.samples:
-            for i, token in enumerate(sample.token_ids):
+            for before, token in loss_tokens(block, sample):
                 row = int(batch.logit_rows[batch.target_rows[at]])
-                before = (*block.prompt_token_ids, *sample.token_ids)[len(block.prompt_token_ids) - 1 + i]
-                assert int(batch.input_ids[row]) == before
-                assert int(batch.position_ids[row]) == len(block.prompt_token_ids) - 1 + i
+                assert seen_by(batch, row) == before
+                assert int(batch.position_ids[row]) == len(before) - 1
                 assert int(batch.targets[at]) == token
                 assert float(batch.advantages[at]) == sample.advantage
+                assert int(batch.responses[at]) == number
                 at += 1
+            number += 1
     assert at == len(batch.targets)
     assert math.isclose(float(batch.weights.sum()), batch.sequences)
+
+
+def loss_tokens(block: Block, sample: Sample) -> list[tuple[list[int], int]]:
+    """Return each loss token with all tokens before it in its sequence."""
+    layout = sample.layout or Layout((1,), (0,), (len(sample.token_ids),), np.empty(0, np.int32))
+    given, tokens = iter(layout.given_token_ids), iter(sample.token_ids)
+    spans = iter(zip(layout.given, layout.sampled, strict=True))
+    found = []
+    for count in layout.spans:
+        before = list(block.prompt_token_ids)
+        for given_tokens, sampled in (next(spans) for _ in range(count)):
+            before += [next(given) for _ in range(given_tokens)]
+            for token in (next(tokens) for _ in range(sampled)):
+                found.append((list(before), token))
+                before.append(token)
+    return found
+
+
+def seen_by(batch: MicroBatch, row: int) -> list[int]:
+    """Return the input tokens that a position attends to, itself included."""
+    one = next(one for one in batch.segments if one.start <= row < one.start + one.length)
+    prefix = batch.input_ids[one.prefix_start : one.prefix_start + one.prefix_length]
+    return [*prefix.tolist(), *batch.input_ids[one.start : row + 1].tolist()]
+
+
+def test_a_block_without_a_prompt_has_its_sequences_only() -> None:
+    layout = Layout((1, 2), (2, 1, 0), (1, 1, 2), np.array((50, 51, 60), np.int32))
+    block = Block(np.empty(0, np.int32), (Sample((1, 2, 3, 4), (-1.0,) * 4, 1.0, layout),))
+    batch = pack_row(row_of((block,)), LossAggregation.TOKEN_MEAN)
+    assert batch.input_ids.tolist() == [50, 51, 60, 2, 3]
+    assert batch.logit_rows[batch.target_rows].tolist() == [1, 2, 3, 4]
+    assert [(one.start, one.length, one.prefix_length) for one in batch.segments] == [(0, 2, 0), (2, 3, 0)]
 
 
 @given(st.lists(st.integers(), max_size=20), st.integers(1, 8))

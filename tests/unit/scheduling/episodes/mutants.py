@@ -1,0 +1,160 @@
+"""Mutants of rljob_runtime.scheduling.episodes."""
+
+from hack.mutants import Mutant
+
+HISTORIES = "tests/unit/scheduling/episodes/test_histories.py"
+TREE = "tests/unit/scheduling/episodes/test_tree.py"
+EPISODE = "tests/unit/scheduling/episodes/test_episode.py"
+ATTEMPTS = "tests/unit/scheduling/episodes/test_attempts.py"
+RESPONSES = "tests/unit/scheduling/episodes/test_responses.py"
+SEQUENCES = "tests/unit/scheduling/episodes/test_sequences.py"
+
+MUTANTS = (
+    Mutant(
+        name="a rewritten history goes on after the recorded one",
+        target="rljob_runtime.scheduling.episodes.tree:TokenTree.attach",
+        before="deepest = self._found.get(path.digest(), deepest)",
+        after="deepest = self._found.get(path.digest(), next(n for n in self._lengths if self._lengths[n] == end))",
+        tests=(HISTORIES,),
+    ),
+    Mutant(
+        name="a request attaches to the first node that it begins with",
+        target="rljob_runtime.scheduling.episodes.tree:TokenTree.attach",
+        before="self._found.get(path.digest(), deepest)",
+        after="deepest or self._found.get(path.digest(), deepest)",
+        tests=(TREE,),
+    ),
+    Mutant(
+        name="a request is digested from its beginning for each node",
+        target="rljob_runtime.scheduling.episodes.tree:TokenTree.attach",
+        before="self.work.lookups += 1",
+        after="self.work.lookups += 1; self.work.tokens += end",
+        tests=(f"{TREE}::test_a_request_costs_its_own_tokens_whatever_the_turns_and_forks",),
+    ),
+    Mutant(
+        name="each node is looked up, also where paths have equal lengths",
+        target="rljob_runtime.scheduling.episodes.tree:TokenTree.add",
+        before="not place or self._ends[place - 1] != length",
+        after="True",
+        tests=(f"{TREE}::test_a_request_costs_its_own_tokens_whatever_the_turns_and_forks",),
+    ),
+    Mutant(
+        name="a turn that was cut is extended",
+        target="rljob_runtime.scheduling.episodes.node:Node.is_cut",
+        before="self.finish is FinishReason.LENGTH",
+        after="False",
+        tests=(f"{EPISODE}::test_a_turn_that_was_cut_is_never_extended",),
+    ),
+    Mutant(
+        name="a retry is sampled twice",
+        target="rljob_runtime.scheduling.episodes.episode:Episode.open",
+        before="request.retry and (former := self._former(request.digest)) is not None",
+        after="request.retry and (former := self._former(request.digest)) is not None and self.end is not None",
+        tests=(HISTORIES,),
+    ),
+    Mutant(
+        name="a concurrent request with equal tokens gets the answer of the other",
+        target="rljob_runtime.scheduling.episodes.episode:Episode.open",
+        before="request.retry and (former := self._former(request.digest)) is not None",
+        after="(former := self._former(request.digest)) is not None",
+        tests=(HISTORIES,),
+    ),
+    Mutant(
+        name="a retry of a dropped turn waits for it",
+        target="rljob_runtime.scheduling.episodes.episode:Episode.drop",
+        before="self._close(turn)",
+        after="",
+        tests=(EPISODE,),
+    ),
+    Mutant(
+        name="a late result extends the tree",
+        target="rljob_runtime.scheduling.episodes.episode:Episode._end",
+        before="self._open.clear()",
+        after="",
+        tests=(f"{EPISODE}::test_results_that_come_late_or_twice_change_nothing",),
+    ),
+    Mutant(
+        name="a restarted process uses the id of a lost turn again",
+        target="rljob_runtime.scheduling.episodes.episode:Episode.__init__",
+        before="max(last_id, *self._tree.nodes, ROOT)",
+        after="max(self._tree.nodes, default=ROOT)",
+        tests=(HISTORIES,),
+    ),
+    Mutant(
+        name="the given tokens of a concurrent request are not stored with its turn",
+        target="rljob_runtime.scheduling.episodes.episode:Episode._take_unstored",
+        before="node in self._unstored",
+        after="node in self._unstored and not found",
+        tests=(EPISODE,),
+    ),
+    Mutant(
+        name="several versions generate an episode of a single one",
+        target="rljob_runtime.scheduling.episodes.episode:Episode._version_of_turn",
+        before="return self._version",
+        after="return offered",
+        tests=(f"{EPISODE}::test_a_single_version_is_that_of_the_first_turn",),
+    ),
+    Mutant(
+        name="staleness counts from the newest version",
+        target="rljob_runtime.scheduling.episodes.episode:Episode.oldest_version",
+        before="min((node.version for node in self.nodes.values() if node.version is not None), default=None)",
+        after="max((node.version for node in self.nodes.values() if node.version is not None), default=None)",
+        tests=(f"{EPISODE}::test_several_versions_are_each_turns_own_and_the_oldest_counts",),
+    ),
+    Mutant(
+        name="a concurrent turn is no fork",
+        target="rljob_runtime.scheduling.episodes.episode:Episode._open_turn",
+        before="bool(self._tree.children(place.node) or self._open_below.get(place.node))",
+        after="bool(self._tree.children(place.node))",
+        tests=(f"{EPISODE}::test_concurrent_requests_are_siblings_and_their_given_node_is_stored_once",),
+    ),
+    Mutant(
+        name="an agent that never calls the model completes",
+        target="rljob_runtime.scheduling.episodes.episode:Episode.complete",
+        before="not self.sampled",
+        after="False",
+        tests=(f"{EPISODE}::test_an_agent_that_never_calls_the_model_is_aborted",),
+    ),
+    Mutant(
+        name="a failure of ours completes an episode",
+        target="rljob_runtime.scheduling.episodes.attempts:EpisodeAttempts.ended",
+        before="episode.end.state is EndState.ABORTED",
+        after="False",
+        tests=(f"{ATTEMPTS}::test_three_aborted_attempts_leave_none",),
+    ),
+    Mutant(
+        name="an older attempt goes on",
+        target="rljob_runtime.scheduling.episodes.attempts:EpisodeAttempts.of",
+        before="self._episode if attempt == self.attempt else None",
+        after="self._episode",
+        tests=(f"{ATTEMPTS}::test_an_older_attempt_has_no_episode",),
+    ),
+    Mutant(
+        name="all leaves train on the turns that they share",
+        target="rljob_runtime.scheduling.episodes.sequences:training_sequences",
+        before="node.is_sampled and node.id not in trained",
+        after="node.is_sampled",
+        tests=(HISTORIES,),
+    ),
+    Mutant(
+        name="given tokens are in the loss",
+        target="rljob_runtime.scheduling.episodes.sequences:TrainingSequence.loss_mask",
+        before="[False] * given",
+        after="[True] * given",
+        tests=(SEQUENCES,),
+    ),
+    Mutant(
+        name="a turn is trained on without what was given before it",
+        target="rljob_runtime.scheduling.episodes.sequences:training_sequences",
+        before="given += node.token_ids",
+        after="given = list(node.token_ids)",
+        tests=(HISTORIES,),
+    ),
+    Mutant(
+        name="a failure of ours is trained on",
+        target="rljob_runtime.scheduling.episodes.responses:group_of",
+        before="one.episode.end is None or one.episode.end.state is EndState.ABORTED",
+        after="False",
+        tests=(f"{RESPONSES}::test_a_failure_of_ours_is_not_trained_on",),
+    ),
+)
