@@ -63,7 +63,7 @@ class GatewaySettings:
     """The job's bound of one turn."""
     requests_per_attempt: int = 64
     requests: int = 4096
-    attempts_kept: int = 4096
+    attempts_kept: int = 1024
     """Attempts whose paths are kept here."""
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 2.0, 5.0))
     """Delays between calls of a coordinator that is away."""
@@ -245,7 +245,8 @@ class Gateway:
         calls = request.calls_allowed and turn.finish_reason is FinishReason.STOP
         reply = cut_at_stop(self._text.reply(tokens, request.tools, calls), turn, request.stop)
         message = assistant_message(reply.content, named_calls(turn, reply.calls), reply.reasoning)
-        paths.add(chain(request.tools, [*request.messages, message])[-1], tokens)
+        conversation = chain(request.tools, [*request.messages, message])
+        paths.add(conversation[-1], tokens, paths.deepest(conversation[:-1]))
         return reply
 
     async def _read_paths(self, capability: Capability) -> Paths:

@@ -3,16 +3,41 @@
 A client sends messages. The tokens of those that this gateway answered are known, and stay as they are: the deepest
 turn whose conversation begins the client's is looked up by a digest of its messages. An answer that the client changed
 is found by no digest, so its conversation is another branch.
+
+A turn holds its own tokens and the turn that it goes on from, so an attempt costs the tokens of its tree: with whole
+prompts, 80 turns would cost forty times as much.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rljob_runtime.gateway.text.turn_text import TurnTokens
 from rljob_runtime.protocols.turns import EpisodeAttempt
+
+
+@dataclass(frozen=True)
+class _Link:
+    """A turn: the tokens between the one before and its answer, and the answer's."""
+
+    before: _Link | None
+    given: array[int]
+    sampled: array[int]
+
+    def tokens(self) -> TurnTokens:
+        """Return the turn with its whole prompt."""
+        links, link = [], self.before
+        while link is not None:
+            links.append(link)
+            link = link.before
+        prompt: list[int] = []
+        for one in reversed(links):
+            prompt += one.given
+            prompt += one.sampled
+        return TurnTokens([*prompt, *self.given], list(self.sampled))
 
 
 @dataclass(frozen=True)
@@ -21,20 +46,31 @@ class Known:
 
     turn: TurnTokens
     messages: int
+    link: _Link
 
 
-@dataclass
 class Paths:
-    """The answered turns of one attempt. A lookup costs the messages of the conversation, whatever the turns."""
+    """The answered turns of one attempt. A lookup costs the messages and the tokens of its own conversation."""
 
-    _turns: dict[bytes, TurnTokens] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._links: dict[bytes, _Link] = {}
 
-    def add(self, conversation: bytes, turn: TurnTokens) -> None:
-        """Add a turn. `conversation`: the digest of its messages, the answer included.
+    @property
+    def tokens_held(self) -> int:
+        """Tokens of all turns."""
+        return sum(len(link.given) + len(link.sampled) for link in self._links.values())
 
-        Of equal ones the first stays: the engine may have written the same text in other tokens, and either is right.
+    def add(self, conversation: bytes, turn: TurnTokens, known: Known | None = None) -> None:
+        """Add a turn. `conversation`: the digest of its messages, the answer included. `known`: what it may go on from.
+
+        Of equal conversations the first turn stays: the engine may have written the same text in other tokens, and
+        either is right.
         """
-        self._turns.setdefault(conversation, turn)
+        own = [*known.turn.prompt, *known.turn.sampled] if known else []
+        prompt = list(turn.prompt)
+        before = known.link if known and prompt[: len(own)] == own else None
+        given = prompt[len(own) :] if before else prompt
+        self._links.setdefault(conversation, _Link(before, array("i", given), array("i", turn.sampled)))
 
     def deepest(self, chain: Sequence[bytes]) -> Known | None:
         """Return the deepest turn of a conversation. `chain`: the digests of its beginnings, the shortest first.
@@ -42,8 +78,8 @@ class Paths:
         The whole conversation is none: its answer is what the client asks for.
         """
         for count in range(len(chain) - 1, 0, -1):
-            if (turn := self._turns.get(chain[count - 1])) is not None:
-                return Known(turn, count)
+            if (link := self._links.get(chain[count - 1])) is not None:
+                return Known(link.tokens(), count, link)
         return None
 
 

@@ -144,4 +144,11 @@ MUTANTS = (
         after="config",
         tests=(f"{KNOWN}::test_a_turn_goes_on_with_its_reasoning_as_it_was_sampled",),
     ),
+    Mutant(
+        name="each turn holds its whole prompt",
+        target="rljob_runtime.gateway.gateway:Gateway._keep",
+        before="paths.deepest(conversation[:-1])",
+        after="None",
+        tests=(f"{GATEWAY}::test_an_attempt_costs_the_tokens_of_its_tree",),
+    ),
 )

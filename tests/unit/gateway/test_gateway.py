@@ -179,6 +179,18 @@ async def test_paths_of_few_attempts_are_kept_and_those_of_others_are_read_again
     assert small.gateway.stats.rewritten == 0
 
 
+async def test_an_attempt_costs_the_tokens_of_its_tree(site: Site) -> None:
+    messages: list[Any] = [user("first")]
+    for turn in range(12):
+        answer = await site.chat(messages)
+        messages += [message(answer), user(f"question {turn}")]
+    paths = site.gateway._paths.get(EPISODE)
+    assert paths is not None
+    last_prompt, last_tokens, _ = site.coordinator.engine.emitted[-1]
+    assert paths.tokens_held == len(last_prompt) + len(last_tokens)
+    assert_trained_tokens_are_the_engines(site)
+
+
 async def test_an_ended_attempt_is_refused_with_its_reason(site: Site) -> None:
     await site.chat([user("first")])
     site.coordinator.episodes[EPISODE].complete()
