@@ -49,7 +49,7 @@ class LayoutSwitchesReport(StatusModel):
     """Switched: at least one machine reached another size. Otherwise NotSwitched."""
     reason: Annotated[str | None, Field(max_length=64)] = None
     """Why not, at the last check: NoGain, Later, KVCacheFull, NotPredicted, MaxSwitches, Waiting, OneSize, Idle,
-    Changed, Failed or NotChecked. Absent with Switched."""
+    Changed, Failed, NotChecked or PolicyFailed (an error, see warnings). Absent with Switched."""
     message: Sentence | None = None
     """The reason as a sentence."""
     made: Count | None = None

@@ -17,6 +17,15 @@ ADAPTIVE = "tests/unit/scheduling/test_adaptive_switches.py"
 
 MUTANTS = (
     Mutant(
+        name="a policy that decided counts its earlier failures",
+        target="rljob_runtime.scheduling.failing_policies:FailingPolicies.decided",
+        before="del self._failures[policy]",
+        after="pass",
+        tests=(
+            "tests/unit/scheduling/test_failing_policies.py::test_a_policy_is_asked_until_it_failed_three_times_in_a_row",
+        ),
+    ),
+    Mutant(
         name="a machine is decided for as if it were alone",
         target="rljob_runtime.scheduling.adaptive_switches:snapshot_of",
         before="name not in machine.engines and look.sizes.get(name)",

@@ -27,6 +27,7 @@ from rljob_runtime.coordinator.generation.scoring import RewardReceived, RewardR
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
+from rljob_runtime.coordinator.reporting.policy_failures import OptionalPolicy, attempt
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables.groups import KeptGroup
 from rljob_runtime.protocols import PromptSource, Replica, ReplicaReport
@@ -323,15 +324,24 @@ class AsyncGeneration:
 
     async def _repack(self) -> None:
         """Merge replicas in their tails, if the released replicas would find work."""
-        holding = self._available()
+        holding, failures = self._available(), self._context.policy_failures
         newest = max(holding.values(), default=None)
-        if newest is None or not has_work(self._to_begin, self._admit(newest)):
+        if (
+            not failures.is_asked(OptionalPolicy.REPACK)
+            or newest is None
+            or not has_work(self._to_begin, self._admit(newest))
+        ):
             return
         replicas = {
             name: BusyReplica(version, self.groups.running_on(name), self.groups.has_move(name))
             for name, version in holding.items()
         }
-        for merge in self._repack_monitor.plan(replicas):
+        merges = attempt(lambda: self._repack_monitor.plan(replicas))
+        if isinstance(merges, Exception):
+            failures.failed(OptionalPolicy.REPACK, merges)
+            return
+        failures.decided(OptionalPolicy.REPACK)
+        for merge in merges:
             await self._dispatcher.migrate(merge)
 
     # --- events ---

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from rljob_api.status import RoundKind, RoundReport, StatusWarning
@@ -14,6 +15,7 @@ from rljob_runtime.coordinator.core.async_utils import Apart, in_daemon_thread
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.reporting.observer_feed import OBSERVER_FAILS
+from rljob_runtime.coordinator.reporting.policy_failures import PolicyFailures
 from rljob_runtime.coordinator.reporting.round_log import ROUNDS_NOT_LOGGED
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.samples.writer import SAMPLES_NOT_WRITTEN
@@ -65,6 +67,11 @@ class CoordinatorContext:
     apart: Apart = in_daemon_thread
     """Computes decisions, whose duration depends on the number of responses."""
     end_observers: Sequence[EndObserver] = ()
+
+    @cached_property
+    def policy_failures(self) -> PolicyFailures:
+        """The failures of optional policies."""
+        return PolicyFailures(self.reporter.problem)
 
     def notify_closed(self, report: RoundReport, trained: TrainReport) -> None:
         """Call the observers for a closed round or update. Their errors are only logged."""

@@ -114,8 +114,7 @@ class Generation:
             self.notify,
             context.switch_costs,
         )
-        self._apart = shared.apart
-        self._looks = Looks(context.loans, self.switcher, shared.apart, self.notify)
+        self._looks = Looks(context.loans, self.switcher, shared.apart, self.notify, shared.policy_failures)
         self._tasks = StageTasks(self._inbox.put_nowait)
         self._loans = context.loans
         self._evaluator = context.evaluator
@@ -311,8 +310,9 @@ class Generation:
                 waiting = sum(self.round.state(key) is SampleState.WAITING for key in held_back)
                 return look.switch_look(self._snapshot(look), self._held(), waiting)
 
-            seen = await self._apart(observe, "round snapshot")
-            self._tasks.start(self._looks.decide(look, seen), name="look")
+            seen = await self._looks.observe(look, observe)
+            if seen is not None:
+                self._tasks.start(self._looks.decide(look, seen), name="look")
 
     async def _apply_look(self) -> None:
         """Stop the responses of machines that the last look decided to loan or to switch.

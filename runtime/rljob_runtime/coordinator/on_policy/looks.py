@@ -3,23 +3,33 @@
 The duration of a look grows with the responses, so none of it runs in the event loop. The round is described in a
 thread while its stage waits: the stage owns it, so nothing changes meanwhile. The decision then needs no more of it,
 and the round goes on. There is one look at a time.
+
+A policy that fails by an error is not asked again in the round, which goes on without its decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rljob_runtime.coordinator.core.async_utils import Apart
 from rljob_runtime.coordinator.generation.observed_engines import ObservedEngines, sized_engines
 from rljob_runtime.coordinator.on_policy.switcher import Switcher
+from rljob_runtime.coordinator.reporting.policy_failures import OptionalPolicy, PolicyFailures, attempt
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.layout_switch import SwitchableMachine, SwitchLook, with_responses
 from rljob_runtime.scheduling.lending.gain import RoundSnapshot
+from rljob_runtime.scheduling.lending.policy import LoanDecision
 from rljob_runtime.scheduling.look_decision import LookDecision
 from rljob_runtime.scheduling.round_plan import Launch
+
+T = TypeVar("T")
+
+OPTIONAL = (OptionalPolicy.LOANS, OptionalPolicy.SWITCHES)
 
 
 @dataclass(frozen=True)
@@ -49,22 +59,41 @@ class Look:
 class Looks:
     """The looks of one round. `notify` is called when one was decided."""
 
-    def __init__(self, loans: LoanManager, switcher: Switcher, apart: Apart, notify: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loans: LoanManager,
+        switcher: Switcher,
+        apart: Apart,
+        notify: Callable[[], None],
+        failures: PolicyFailures,
+    ) -> None:
         self._loans = loans
         self._switcher = switcher
         self._apart = apart
         self._notify = notify
+        self._failures = failures
+        self._asked = {policy for policy in OPTIONAL if failures.is_asked(policy)}
+        """The policies that did not fail in this round."""
         self._looking = False
         self._decided = LookDecision()
+        for policy in set(OPTIONAL) - self._asked:
+            self._record_failure(policy)
+        begun = attempt(switcher.begin_round) if OptionalPolicy.SWITCHES in self._asked else None
+        if isinstance(begun, Exception):
+            self._failed(OptionalPolicy.SWITCHES, begun)
 
     def begin(self, done: int, total: int, observed: Callable[[], ObservedEngines]) -> Look | None:
         """Return the look that is due with `done` of `total` responses complete; None if there is none.
 
-        `decide` has to follow. A loan waits for the end of switches, and switches for that of a loan."""
+        `observe` and `decide` have to follow. A loan waits for the end of switches, and switches for that of a loan."""
         if self._looking:
             return None
-        loan = not self._switcher.machines and self._loans.is_due(done, total)
-        switch = not self._loans.loaned and self._switcher.is_due(done, total)
+        loan = not self._switcher.machines and self._is_due(
+            OptionalPolicy.LOANS, lambda: self._loans.is_due(done, total)
+        )
+        switch = not self._loans.loaned and self._is_due(
+            OptionalPolicy.SWITCHES, lambda: self._switcher.is_due(done, total)
+        )
         if not loan and not switch:
             return None
         engines = observed()
@@ -75,14 +104,32 @@ class Looks:
         costs, computed = deepcopy(self._switcher.costs), self._loans.computed_tokens
         return Look(done, total, loan, machines, engines, costs, computed)
 
-    async def decide(self, look: Look, switches: SwitchLook) -> None:
+    async def observe(self, look: Look, work: Callable[[], SwitchLook]) -> SwitchLook | None:
+        """Describe the round, while it waits; None if that fails, which ends the look."""
+        seen = await self._apart(lambda: attempt(work), "round snapshot")
+        if not isinstance(seen, Exception):
+            return seen
+        self._looking = False
+        if look.considers_loan:
+            self._failed(OptionalPolicy.LOANS, seen)
+        if look.machines:
+            self._failed(OptionalPolicy.SWITCHES, seen)
+        return None
+
+    async def decide(self, look: Look, seen: SwitchLook) -> None:
         """Decide, while the round goes on. `take` returns the result."""
 
-        def work() -> LookDecision:
-            loan = self._loans.decide(look.done, look.total, switches.round_) if look.considers_loan else None
-            return LookDecision.of(loan, self._switcher.decide(switches) if switches.machines else {})
+        def loan() -> LoanDecision | None:
+            return self._loans.decide(look.done, look.total, seen.round_) if look.considers_loan else None
 
-        self._decided = await self._apart(work, "look")
+        def switches() -> Mapping[str, SwitchDecision]:
+            return self._switcher.decide(seen) if seen.machines else {}
+
+        loaned, switched = await self._apart(lambda: (attempt(loan), attempt(switches)), "look")
+        self._decided = LookDecision.of(
+            self._result(OptionalPolicy.LOANS, loaned, None, look.considers_loan),
+            self._result(OptionalPolicy.SWITCHES, switched, {}, bool(look.machines)),
+        )
         self._looking = False
         self._notify()
 
@@ -90,3 +137,29 @@ class Looks:
         """Return the decisions that were not taken yet."""
         decided, self._decided = self._decided, LookDecision()
         return decided
+
+    def _is_due(self, policy: OptionalPolicy, work: Callable[[], bool]) -> bool:
+        due = policy in self._asked and attempt(work)
+        if isinstance(due, Exception):
+            self._failed(policy, due)
+            return False
+        return due
+
+    def _result(self, policy: OptionalPolicy, found: T | Exception, otherwise: T, was_asked: bool) -> T:
+        if isinstance(found, Exception):
+            self._failed(policy, found)
+            return otherwise
+        if was_asked:
+            self._failures.decided(policy)
+        return found
+
+    def _failed(self, policy: OptionalPolicy, error: Exception) -> None:
+        self._failures.failed(policy, error)
+        self._asked.discard(policy)
+        self._record_failure(policy)
+
+    def _record_failure(self, policy: OptionalPolicy) -> None:
+        if policy is OptionalPolicy.LOANS:
+            self._loans.policy_failed()
+        else:
+            self._switcher.policy_failed()

@@ -104,7 +104,8 @@ class OnPolicyLoop:
     async def advance(self, boundary: Boundary) -> Boundary:
         assert self._prompts is not None
         clock = RoundTimer(asyncio.get_running_loop().time)
-        draws = PromptSelector(boundary, self._prompts, self._context.store, self._context.settings)
+        context = self._context
+        draws = PromptSelector(boundary, self._prompts, context.store, context.settings, context.policy_failures)
         opened = await self._open_round(boundary, draws)
         plan = opened.plan
         await self._evaluation.begin(boundary.step, plan.version, self._prompts)

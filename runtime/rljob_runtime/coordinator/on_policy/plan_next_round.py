@@ -12,6 +12,7 @@ from statistics import fmean
 
 from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.reporting.policy_failures import OptionalPolicy, PolicyFailures, attempt
 from rljob_runtime.coordinator.store.round_history import Remembered, RememberedRound
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.perf_model.observed_speed import fit_latency, slowdown
@@ -38,22 +39,40 @@ UNBOUNDED = 1 << 40
 """Tokens of a KV cache of unknown size."""
 ANY_NUMBER = 1 << 20
 """Simultaneous requests of an engine without a known limit."""
+FAILED = "the planner failed by an error of its own; the coordinator's log has the traceback"
 
 
 async def choose_plan(
-    store: StoreAccess, settings: Settings, prompts: PromptSource, step: int, queued: int, rounds_left: int
+    store: StoreAccess,
+    settings: Settings,
+    prompts: PromptSource,
+    failures: PolicyFailures,
+    step: int,
+    horizon: PlanningHorizon,
 ) -> SelectedPlan:
     """Select the plan of round `step`, and predict it for other layouts and numbers of machines.
 
-    The computation runs in the store's thread, so that the event loop continues."""
+    The computation runs in the store's thread, so that the event loop continues. If it fails by an error, the round has
+    the reference plan."""
     candidates = settings.choices
     if not candidates.is_undecided and len(settings.tensor_parallel_sizes) == 1 and len(settings.machines) < 2:
         return SelectedPlan(candidates.reference)
+    if not failures.is_asked(OptionalPolicy.PLANS):
+        return _unforeseen(candidates, FAILED)
     remembered = await store.do(lambda its: its.remembered(settings.max_response_tokens))
-    past = [_past(one, prompts) for one in remembered.rounds]
-    horizon = PlanningHorizon(settings.prompts_per_round, settings.responses_per_prompt, rounds_left, queued)
-    updates = [_update(one, _past(one, prompts), horizon.responses) for one in remembered.updated or remembered.rounds]
-    return await store.do(lambda _: _choose(settings, remembered, past, updates, horizon, step))
+
+    def choose() -> SelectedPlan:
+        past = [_past(one, prompts) for one in remembered.rounds]
+        responses, updated = horizon.responses, remembered.updated or remembered.rounds
+        updates = [_update(one, _past(one, prompts), responses) for one in updated]
+        return _choose(settings, remembered, past, updates, horizon, step)
+
+    chosen = await store.do(lambda _: attempt(choose))
+    if isinstance(chosen, Exception):
+        failures.failed(OptionalPolicy.PLANS, chosen)
+        return _unforeseen(candidates, FAILED)
+    failures.decided(OptionalPolicy.PLANS)
+    return chosen
 
 
 def _choose(

@@ -11,11 +11,13 @@ from dataclasses import replace
 
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.on_policy.plan_next_round import choose_plan
+from rljob_runtime.coordinator.reporting.policy_failures import PolicyFailures
 from rljob_runtime.coordinator.store.records import Boundary, OpenRound
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.protocols import PromptSource
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.round_plan import RestoredSample, RoundPlan
+from rljob_runtime.scheduling.round_planner.planner import PlanningHorizon
 from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN
 from rljob_runtime.scheduling.shares import allot, by_source
 from rljob_runtime.scheduling.tail_batching import (
@@ -43,18 +45,29 @@ def opening_after(
 class PromptSelector:
     """Draws of the round after `boundary`. Call `open` or `resume` first."""
 
-    def __init__(self, boundary: Boundary, prompts: PromptSource, store: StoreAccess, settings: Settings) -> None:
+    def __init__(
+        self,
+        boundary: Boundary,
+        prompts: PromptSource,
+        store: StoreAccess,
+        settings: Settings,
+        failures: PolicyFailures,
+    ) -> None:
         self._boundary = boundary
         self._prompts = prompts
         self._store = store
         self._settings = settings
+        self._failures = failures
         self.cursor = self._counted = boundary.cursor
         self.chosen = DEFAULT_PLAN
 
     async def choose(self, rounds_left: int) -> Opening:
         """Select the round's plan. Returns what it launches."""
-        queued, step = len(self._boundary.queue), self._boundary.step + 1
-        self.chosen = await choose_plan(self._store, self._settings, self._prompts, step, queued, rounds_left)
+        settings, step = self._settings, self._boundary.step + 1
+        horizon = PlanningHorizon(
+            settings.prompts_per_round, settings.responses_per_prompt, rounds_left, len(self._boundary.queue)
+        )
+        self.chosen = await choose_plan(self._store, settings, self._prompts, self._failures, step, horizon)
         factors = self.chosen.plan.factors
         # In the store's thread: a large round has many places to share out.
         opening, self._counted = await self._store.do(

@@ -17,6 +17,7 @@ NOT_CHECKED = "NotChecked"
 """No look was due in the round."""
 
 _WHY = {
+    SwitchOutcome.POLICY_FAILED: "the policy failed by an error of its own; the coordinator's log has the traceback",
     SwitchOutcome.CHANGED: "a switch was decided, but its machine had changed before it began",
     SwitchOutcome.LATER: "a switch was predicted to save {gain} of {without}, and more a little later",
     SwitchOutcome.NO_GAIN: (

@@ -82,12 +82,15 @@ class Switcher:
         """All switches of the round, in order."""
         self.decision: SwitchDecision | None = None
         """The decision that began the first switch, or else the most telling one of the round."""
-        policy.begin_round()
 
     @property
     def machines(self) -> Collection[str]:
         """Machines that switch now: they generate nothing."""
         return self._running.keys()
+
+    def begin_round(self) -> None:
+        """Tell the policy that a round begins."""
+        self._policy.begin_round()
 
     def is_due(self, done: int, total: int) -> bool:
         """Return whether to look at the machines now, with `done` of `total` responses complete."""
@@ -118,8 +121,15 @@ class Switcher:
         )
 
     def decide(self, look: SwitchLook) -> Mapping[str, SwitchDecision]:
-        """Return the decision for each machine of a look. It may run in a thread."""
-        return self._policy.decide(look)
+        """Return the decision for each machine of a look. It may run in a thread.
+
+        Raises what the policy raises, and `ValueError` for a decision that no machine of the look can follow."""
+        decisions = self._policy.decide(look)
+        machines = {machine.name for machine in look.machines}
+        for name, decision in decisions.items():
+            if name not in machines or decision.target not in (None, *self._sizes):
+                raise ValueError(f"{name} shall switch to TP {decision.target}: it has TP {self._sizes}")
+        return decisions
 
     def begin(self, name: str, decision: SwitchDecision, busy: bool) -> LayoutSwitch | None:
         """Begin what a look decided for a machine, and close the machine to launches; None if it does not switch.
@@ -138,6 +148,10 @@ class Switcher:
         self._running[name] = switch
         self.switches.append(switch)
         return switch
+
+    def policy_failed(self) -> None:
+        """Record that the policy failed."""
+        self._record(SwitchDecision(SwitchOutcome.POLICY_FAILED))
 
     def _is_unchanged(self, seen: _Seen) -> bool:
         loaded = {machine.name: machine for machine in self._fleet.weights.loaded()}

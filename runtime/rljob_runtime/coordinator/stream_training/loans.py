@@ -84,6 +84,11 @@ class LoanManager:
         self._streaming.start_loans([machines[name] for name in decision.machines if name in machines], self._fleet)
         return decision.machines
 
+    def policy_failed(self) -> None:
+        """Record that the policy failed, unless there is none, or a loan has begun."""
+        if self._policy is not None and not self.loaned:
+            self.decision = LoanDecision(LoanOutcome.POLICY_FAILED)
+
     def end_all(self) -> None:
         """End all loans, because no other machine is left to generate."""
         if self.loaned:

@@ -60,6 +60,8 @@ class SwitchOutcome(StrEnum):
     """Why a machine switches its size, or does not. The first ones say most about a round."""
 
     SWITCHED = "Switched"
+    POLICY_FAILED = "PolicyFailed"
+    """The policy failed by an unforeseen error."""
     CHANGED = "Changed"
     """A switch was decided, but the machine has changed since."""
     LATER = "Later"

@@ -86,6 +86,8 @@ class LoanOutcome(StrEnum):
     KV_CACHE_FULL = "KVCacheFull"
     """The unfinished responses would not fit the remaining machines."""
     NO_GAIN = "NoGain"
+    POLICY_FAILED = "PolicyFailed"
+    """The policy failed by an unforeseen error."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ Invariants of store rows are in `on_policy` and `asynchronous`.
 - no progress lost: a restart loses no update before the newest checkpoint, and a continued response starts with every
   token in the store;
 - no update lost: if all faults are planned, a restart loses no update;
+- no policy fails: an optional policy meets no unforeseen error, which a coordinator would survive;
 - one history: a version number has one content; reports never go back to an earlier term or event;
 - evaluations: see `evaluations`;
 - anchors: at each boundary the store has exactly the anchors of the rewards, after any restart or rewind.
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from rljob_runtime.audit.stored_keys import cursor_of
+from rljob_runtime.coordinator.reporting.policy_failures import PROBLEM as POLICY_FAILED
 from rljob_runtime.protocols.trajectory import Group, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.shares import ONE_SOURCE
 from rljob_runtime.simulator.core.events import (
@@ -87,6 +89,8 @@ class Invariants(ABC):
         self.events = 0
         self.planned = False
         """Whether no update may be lost (`FaultPlan.planned`)."""
+        self.policies_fail = False
+        """Whether optional policies may fail by an error."""
         self.shares = ONE_SOURCE
         self._group_size = group_size
         self._prompts_an_epoch = prompts_an_epoch
@@ -156,6 +160,8 @@ class Invariants(ABC):
                     f"round {status.round} was reported, {tellable} are trained",
                 )
                 self._last_report, self._tellable = report, len(self._history)
+                failed = [one.message for one in status.warnings if one.reason == POLICY_FAILED]
+                self._expect(not failed or self.policies_fail, "no policy fails", "; ".join(failed))
             case _:
                 pass
 

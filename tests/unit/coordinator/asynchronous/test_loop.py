@@ -16,10 +16,13 @@ from rljob_api import RLJob
 from rljob_api.spec_training import Mode, Sampler
 from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceBuffer
+from rljob_runtime.coordinator.asynchronous.repack import RepackMonitor
+from rljob_runtime.coordinator.reporting.policy_failures import PROBLEM
 from rljob_runtime.coordinator.store import async_store
 from rljob_runtime.coordinator.store.async_store import AsyncStore
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.asynchronous.experience_buffer import STARVED, BufferLimits
+from rljob_runtime.scheduling.failing_policies import MOST_FAILURES
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Aborted, Generated, Loaded, Published, Submitted, Trained
 from rljob_runtime.simulator.core.network import FaultKind
@@ -435,6 +438,23 @@ def test_the_last_long_responses_move_together(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_repack_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only(tmp_path, monkeypatch):
+    asked = []
+
+    def fails(self, replicas):
+        asked.append(replicas)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(RepackMonitor, "plan", fails)
+    stage = tailed(tmp_path, repack={"intervalSeconds": 0.5})
+    stage.invariants.policies_fail = True
+    stage.play()
+    assert len(asked) == MOST_FAILURES
+    assert sum(report.repacks for report in stage.closed) == 0
+    assert [one.reason for one in stage.control.reports[-1].warnings] == [PROBLEM]
+    check_whole(stage, 12 * 8 * 2)
+
+
 def test_without_repack_nothing_moves(tmp_path):
     stage = tailed(tmp_path, repack={"enabled": False})
     submitted = seen(stage, Submitted)

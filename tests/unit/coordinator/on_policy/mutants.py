@@ -15,8 +15,34 @@ SWITCHES = f"{SWITCHER}::test_a_machine_switches_up_and_back_while_others_go_on_
 RESTART = f"{SWITCHER}::test_a_restarted_coordinator_goes_on_in_the_layout_of_the_round"
 SWITCH_REPORT = "tests/unit/coordinator/on_policy/test_switch_report.py"
 ADAPTIVE_JOB = "tests/unit/coordinator/on_policy/test_adaptive_job.py"
+POLICY_FAILURES = "tests/unit/coordinator/on_policy/test_policy_failures.py"
 
 MUTANTS = (
+    Mutant(
+        name="a policy that failed is asked again in the same round",
+        target="rljob_runtime.coordinator.on_policy.looks:Looks._failed",
+        before="self._asked.discard(policy)",
+        after="pass",
+        tests=(f"{POLICY_FAILURES}::test_a_switch_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only",),
+    ),
+    Mutant(
+        name="an error of a policy ends the coordinator",
+        target="rljob_runtime.coordinator.reporting.policy_failures:attempt",
+        before="return error",
+        after="raise",
+        tests=(
+            f"{POLICY_FAILURES}::test_a_switch_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only",
+            f"{POLICY_FAILURES}::test_a_round_that_cannot_be_described_has_no_look",
+            f"{POLICY_FAILURES}::test_a_planner_that_fails_leaves_the_reference_plan",
+        ),
+    ),
+    Mutant(
+        name="a size that no machine has is switched to",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.decide",
+        before="decision.target not in (None, *self._sizes)",
+        after="False",
+        tests=(f"{POLICY_FAILURES}::test_a_switch_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only",),
+    ),
     Mutant(
         name="a switch forgets what the last poll had",
         target="rljob_runtime.coordinator.on_policy.generation:Generation._stop",

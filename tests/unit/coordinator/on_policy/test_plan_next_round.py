@@ -16,12 +16,14 @@ from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.on_policy.plan_next_round import choose_plan
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.coordinator.reporting.policy_failures import PolicyFailures
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Request
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.observed_speed import Speed, fit_latency
 from rljob_runtime.protocols import EngineStats, GenerateRequest, ReplicaReport, TrainReport
 from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.scheduling.round_planner.planner import PlanningHorizon
 from rljob_runtime.scheduling.round_planner.plans import Plan, SelectedPlan
 from rljob_runtime.scheduling.tail_batching import Factors
 from rljob_runtime.simulator.core import virtual_time
@@ -38,6 +40,13 @@ from tests.support.simulated_job import Stage, job, until
 
 AUTO = {"enabled": "Auto", "promptFactor": "Auto", "responseFactor": "Auto"}
 LAW = LatencyModel(((1, 0.02), (64, 0.04)), 1e-6, 0.01, 1e-5, 0.0)
+
+
+async def planned(store: Store, settings: Settings, run: Stage, step: int, rounds_left: int) -> SelectedPlan:
+    """Choose the plan of a round as a coordinator with this store does."""
+    horizon = PlanningHorizon(settings.prompts_per_round, settings.responses_per_prompt, rounds_left)
+    failures = PolicyFailures(lambda reason, warning: pytest.fail(str(warning)))
+    return await choose_plan(InlineStore(store), settings, run.source, failures, step, horizon)
 
 
 def tailed(key: TrajectoryKey, version: int) -> int:
@@ -368,7 +377,7 @@ def test_engine_speed_during_training_is_remembered_without_limit(tmp_path, stre
     db.close()
     settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, stream="Auto")), first_responses=64)
     store = ObservedStore(tmp_path / "state.db", "uid-1", lambda event: None)
-    chosen = virtual_time.run(choose_plan(InlineStore(store), settings, run.source, 15, 0, 16))
+    chosen = virtual_time.run(planned(store, settings, run, 15, 16))
     store.close()
     assert str(chosen.plan) == plan
 
@@ -392,7 +401,7 @@ def test_rounds_with_loans_teach_no_update_cost(tmp_path, loaned):
     db.close()
     settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, stream="Auto")), first_responses=64)
     store = ObservedStore(tmp_path / "state.db", "uid-1", lambda event: None)
-    chosen = virtual_time.run(choose_plan(InlineStore(store), settings, run.source, 15, 0, 16))
+    chosen = virtual_time.run(planned(store, settings, run, 15, 16))
     store.close()
     assert str(chosen.plan) == "plain, stream"
 
@@ -413,7 +422,7 @@ def test_an_unexplained_round_restarts_the_length_history(tmp_path, predicted):
     db.close()
     settings = replace(Settings.of(job(rounds=30, prompts=8, responses=4, tail=AUTO)), first_responses=64)
     store = ObservedStore(tmp_path / "state.db", "uid-1", lambda event: None)
-    chosen = virtual_time.run(choose_plan(InlineStore(store), settings, run.source, 7, 0, 24))
+    chosen = virtual_time.run(planned(store, settings, run, 7, 24))
     store.close()
     if predicted:
         assert chosen.plan == Plan()

@@ -12,6 +12,7 @@ from rljob_api.status import FinishedOutcome, LoanReport, TargetPhase
 from rljob_runtime.coordinator.core.settings import Settings, lending_rules
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.protocols import RelayMember
 from rljob_runtime.scheduling.lending.policy import LoanOutcome, LoanRules
 from rljob_runtime.simulator.core import virtual_time
@@ -176,6 +177,20 @@ def test_the_verdict_is_told(tmp_path, costs, verdict):
     # Once measured, a slow worker is not believed in any more.
     assert stage.closed[2].loan == not_loaned("NoGain")
     assert stage.closed[2].predicted_gain_seconds < 0
+
+
+def test_a_policy_that_fails_ends_no_job(tmp_path, monkeypatch):
+    def fails(self, *args):
+        raise OverflowError
+
+    monkeypatch.setattr(LoanManager, "decide", fails)
+    stage, _ = loan_stage(tmp_path / "state.db", rounds=2)
+    stage.invariants.policies_fail = True
+    assert play(stage).outcome is FinishedOutcome.COMPLETE
+    complete(stage)
+    assert [one.loan for one in stage.closed] == [not_loaned("PolicyFailed")] * 2
+    (warning,) = stage.control.reports[-1].warnings
+    assert "loans of rollout machines failed: OverflowError" in warning.message
 
 
 def test_a_round_without_room_for_migrations_loans_nothing(tmp_path):
