@@ -59,7 +59,7 @@ class OnPolicyLoop:
         self._watch = EngineObserver()
         self._measured = LoanMeasurements(workers_per_trainer=context.settings.workers_per_trainer)
         self._switch_costs = SwitchCosts()
-        """Of this run's switches inside rounds."""
+        """Of the job's switches inside rounds."""
         self._agreed = False
         """Whether trainer and engine were found to compute the same log-probabilities."""
         self.generation: Generation | None = None
@@ -84,7 +84,9 @@ class OnPolicyLoop:
 
     async def begin(self, boundary: Boundary, prompts: PromptSource) -> None:
         if self._prompts is None:
-            self._watch = EngineObserver(past=await self._context.store.do(lambda store: store.speeds(ROUNDS_KEPT)))
+            store = self._context.store
+            self._watch = EngineObserver(past=await store.do(lambda its: its.speeds(ROUNDS_KEPT)))
+            self._switch_costs = await store.do(lambda its: its.rounds.switch_costs())
         self._prompts = prompts
 
     async def has_uncommitted_update(self) -> bool:
@@ -241,6 +243,7 @@ class OnPolicyLoop:
         )
         totals = totals_after(boundary.totals, measured, len(plan.trajectories()) - len(outcome.kept))
         risen, speeds = self._context.rewards.take_anchors(), generation.watch.speeds()
+        costs = self._switch_costs.to_json() if self._switch_costs.measured else None
         timeline, replicas = self._context.reporter.timeline, tuple(self._context.fleet.available())
         activity = round_activity(timeline, clock.span, replicas, synchronous=True)
 
@@ -248,7 +251,7 @@ class OnPolicyLoop:
             report = with_group_metrics(measured, groups, store.reward_terms(plan.step))
             report = with_idle_shares(report, activity)
             closed = Boundary(trained.step, draws.cursor, totals, report, queue)
-            store.rounds.close(outcome, closed, risen, speeds)
+            store.rounds.close(outcome, closed, risen, speeds, costs)
             return closed
 
         closed = await self._context.store.do(close)

@@ -9,6 +9,7 @@ ends all switches and is never measured again, so one slow switch must not make 
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -120,6 +121,30 @@ class SwitchCosts:
         own = pair.of(part) if pair is not None else ()
         return median([*own, *[prior] * (ENOUGH - len(own))])
 
+    @property
+    def measured(self) -> bool:
+        """Whether a switch was measured."""
+        return bool(self._pairs)
+
+    def to_json(self) -> str:
+        """Serialise the measurements for `from_json`; the priors are not among them."""
+        pairs = [[*pair, measured.parts] for pair, measured in self._pairs.items()]
+        return json.dumps({"pairs": pairs, "all": self._all.parts}, default=list)
+
+    @classmethod
+    def from_json(cls, text: str) -> SwitchCosts:
+        """Parse the output of `to_json`. Parts that this runtime does not know are ignored.
+
+        >>> costs = SwitchCosts()
+        >>> costs.record(1, 2, Part.LOAD, 1, 4.0)
+        >>> SwitchCosts.from_json(costs.to_json()).to_json() == costs.to_json()
+        True
+        """
+        told, costs = json.loads(text), cls()
+        costs._pairs = {(start, target): _Measured.parsed(parts) for start, target, parts in told["pairs"]}
+        costs._all = _Measured.parsed(told["all"])
+        return costs
+
     def table(
         self, engines: Mapping[int, SizedEngine], accelerators: int, state: State = State.AUTO
     ) -> Mapping[tuple[int, int], PairCost]:
@@ -210,3 +235,8 @@ class _Measured:
 
     def of(self, part: Part) -> Sequence[float]:
         return self.parts.get(part, ())
+
+    @classmethod
+    def parsed(cls, parts: Mapping[str, Sequence[float]]) -> _Measured:
+        known = {Part(name): deque(each, maxlen=KEPT) for name, each in parts.items() if name in set(Part)}
+        return cls(known)

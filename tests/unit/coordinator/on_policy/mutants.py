@@ -26,17 +26,6 @@ MUTANTS = (
         tests=(f"{POLICY_FAILURES}::test_a_switch_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only",),
     ),
     Mutant(
-        name="an error of a policy ends the coordinator",
-        target="rljob_runtime.coordinator.reporting.policy_failures:attempt",
-        before="return error",
-        after="raise",
-        tests=(
-            f"{POLICY_FAILURES}::test_a_switch_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only",
-            f"{POLICY_FAILURES}::test_a_round_that_cannot_be_described_has_no_look",
-            f"{POLICY_FAILURES}::test_a_planner_that_fails_leaves_the_reference_plan",
-        ),
-    ),
-    Mutant(
         name="a size that no machine has is switched to",
         target="rljob_runtime.coordinator.on_policy.switcher:Switcher.decide",
         before="decision.target not in (None, *self._sizes)",
@@ -123,7 +112,7 @@ MUTANTS = (
     Mutant(
         name="a restarted coordinator forgets the speed of other sizes",
         target="rljob_runtime.coordinator.on_policy.loop:OnPolicyLoop.begin",
-        before="past=await self._context.store.do(lambda store: store.speeds(ROUNDS_KEPT))",
+        before="past=await store.do(lambda its: its.speeds(ROUNDS_KEPT))",
         after="",
         tests=(f"{SWITCHER}::test_a_restarted_coordinator_knows_the_speed_of_every_size",),
     ),

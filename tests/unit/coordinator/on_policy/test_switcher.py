@@ -194,6 +194,23 @@ def test_a_restarted_coordinator_knows_the_speed_of_every_size(stage):
     assert speeds[4][0].stretches
 
 
+def test_a_restarted_coordinator_knows_what_switches_cost(stage):
+    stage.job = of(rounds=1)
+    stage.switch_policy = Script(None, 4, 4)
+    measured = []
+
+    async def lives():
+        await stage.coordinate()
+        measured.append(stage.coordinator.loop._switch_costs)
+        return await stage.coordinate()
+
+    assert virtual_time.run(lives()).outcome is FinishedOutcome.COMPLETE
+    restored = stage.coordinator.loop._switch_costs
+    assert restored is not measured[0]
+    assert restored.to_json() == measured[0].to_json()
+    assert restored.unit(1, 4, Part.BUILD) != PRIORS[Part.BUILD]
+
+
 def test_others_generate_during_a_switch(stage):
     stage.switch_policy = Script("rollout-0", 4)
     recorder = Recorder(stage)

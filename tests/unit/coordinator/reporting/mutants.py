@@ -4,6 +4,8 @@ from hack.mutants import Mutant
 
 EVALUATIONS = "tests/unit/coordinator/reporting/test_evaluations.py"
 
+POLICY_FAILURES = "tests/unit/coordinator/on_policy/test_policy_failures.py"
+
 MUTANTS = (
     Mutant(
         name="warnings of the end are not shown",
@@ -19,6 +21,17 @@ MUTANTS = (
         after="0",
         tests=(
             "tests/unit/coordinator/reporting/test_round_log.py::test_what_is_not_written_at_the_jobs_end_is_counted",
+        ),
+    ),
+    Mutant(
+        name="an error of a policy ends the coordinator",
+        target="rljob_runtime.coordinator.reporting.policy_failures:attempt",
+        before="return error",
+        after="raise",
+        tests=(
+            f"{POLICY_FAILURES}::test_a_switch_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only",
+            f"{POLICY_FAILURES}::test_a_round_that_cannot_be_described_has_no_look",
+            f"{POLICY_FAILURES}::test_a_planner_that_fails_leaves_the_reference_plan",
         ),
     ),
     Mutant(

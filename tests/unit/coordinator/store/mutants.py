@@ -13,6 +13,16 @@ EVALUATION_SAMPLES = "tests/unit/coordinator/evaluation/test_samples.py"
 
 MUTANTS = (
     Mutant(
+        name="a coordinator forgets what switches cost",
+        target="rljob_runtime.coordinator.store.tables.rounds:Rounds.close",
+        before="switch_costs is not None",
+        after="False",
+        tests=(
+            f"{ON_POLICY_STORE}::test_costs_of_switches_are_those_of_the_newest_boundary",
+            "tests/unit/coordinator/on_policy/test_switcher.py::test_a_restarted_coordinator_knows_what_switches_cost",
+        ),
+    ),
+    Mutant(
         name="a failed sample does not say why",
         target="rljob_runtime.coordinator.store.kept_samples:KeptSamples._keep_early",
         before="failed.in_a_line()",

@@ -15,6 +15,7 @@ from rljob_runtime.coordinator.store.records import Boundary, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreThread
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import ENOUGH, Part, SwitchCosts
 from rljob_runtime.scheduling.round_plan import (
     PromptOutcome,
     RestoredSample,
@@ -74,6 +75,27 @@ def train(store: Store, plan: RoundPlan) -> None:
     generate(store, plan)
     store.trajectories.assign(plan.step, plan.trajectories())
     store.rounds.close(settlement(), Boundary(plan.step, Cursor(0, 2 * plan.step)))
+
+
+def test_costs_of_switches_are_those_of_the_newest_boundary(store: Store) -> None:
+    measured = []
+    for step in (1, 2, 3):
+        costs = SwitchCosts()
+        for _ in range(ENOUGH):
+            costs.record(1, 2, Part.LOAD, 1, step)
+        measured.append(costs.to_json())
+    assert store.rounds.switch_costs().to_json() == SwitchCosts().to_json()
+    train(store, plan_of())
+    assert store.rounds.switch_costs().to_json() == SwitchCosts().to_json(), "of a job that does not switch"
+    for step in (2, 3):
+        prompts = tuple(PromptKey(step, prompt.index) for prompt in PROMPTS)
+        plan = generate(store, plan_of(step, prompts=prompts))
+        store.trajectories.assign(step, plan.trajectories())
+        outcome = RoundOutcome(prompts, dict.fromkeys(prompts, PromptOutcome.TRAINED), {}, plan.trajectories())
+        store.rounds.close(outcome, Boundary(step, Cursor(0, 2 * step)), switch_costs=measured[step - 1])
+        assert store.rounds.switch_costs().unit(1, 2, Part.LOAD) == step
+    store.rewind(2)
+    assert store.rounds.switch_costs().unit(1, 2, Part.LOAD) == 2, "a rewind forgets undone rounds"
 
 
 def not_assigned(store: Store) -> None:

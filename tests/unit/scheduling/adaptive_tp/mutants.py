@@ -10,6 +10,13 @@ GUARD = "tests/unit/scheduling/adaptive_tp/test_guard.py"
 
 MUTANTS = (
     Mutant(
+        name="stored costs of switches lose those of all pairs",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:SwitchCosts.from_json",
+        before='_Measured.parsed(told["all"])',
+        after="_Measured()",
+        tests=(f"{COSTS}::test_costs_that_were_stored_are_the_same_from_then_on",),
+    ),
+    Mutant(
         name="a switch has a margin against waiting",
         target="rljob_runtime.scheduling.adaptive_tp.policy:decide",
         before="gain = plan.never - plan.now[target]",

@@ -1,6 +1,10 @@
 """Costs of switches: priors, measurements by pair, and the cheaper way for the state."""
 
+import json
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import (
     ENOUGH,
@@ -117,6 +121,36 @@ def test_what_moves_is_the_share_of_the_busiest_accelerator(start, target, respo
         costs = SwitchCosts({**dict.fromkeys(FIXED, 0.0), Part.EXPORT: export_, Part.IMPORT: import_})
         pair = costs.table(ENGINES, 4, State.MIGRATE)[start, target]
         assert pair.seconds(Carried(responses, 4000, 0)) == pytest.approx(seconds)
+
+
+SIZES = st.sampled_from([1, 2, 4])
+RECORDS = st.lists(st.tuples(SIZES, SIZES, st.sampled_from(Part), st.floats(0.1, 9.0), st.floats(0.0, 9.0)))
+
+
+@given(RECORDS, RECORDS)
+def test_costs_that_were_stored_are_the_same_from_then_on(before, after):
+    costs = SwitchCosts()
+    for record in before:
+        costs.record(*record)
+    restored = SwitchCosts.from_json(costs.to_json())
+    for record in after:
+        costs.record(*record)
+        restored.record(*record)
+    assert restored.to_json() == costs.to_json()
+    for start in (1, 2, 4):
+        for target in (1, 2, 4):
+            assert [restored.unit(start, target, part) for part in Part] == [
+                costs.unit(start, target, part) for part in Part
+            ]
+
+
+def test_a_part_that_this_runtime_does_not_know_is_ignored():
+    costs = SwitchCosts()
+    for _ in range(ENOUGH):
+        costs.record(1, 4, Part.LOAD, 1, 2.0)
+    stored = json.loads(costs.to_json())
+    stored["all"]["compile"] = stored["pairs"][0][2]["compile"] = [1.0]
+    assert SwitchCosts.from_json(json.dumps(stored)).unit(1, 4, Part.LOAD) == 2.0
 
 
 def test_nothing_moves_without_responses():

@@ -17,6 +17,7 @@ from rljob_runtime.coordinator.store.tables.trajectories import Trajectories
 from rljob_runtime.perf_model.observed_speed import Speed
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import Cursor, Lease, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.fleet_layout import RoundLayout
 from rljob_runtime.scheduling.partial_responses import Partial
 from rljob_runtime.scheduling.round_plan import (
@@ -92,10 +93,12 @@ class Rounds:
         boundary: Boundary,
         risen: Anchors = MappingProxyType({}),
         speeds: Mapping[int, Speed] = MappingProxyType({}),
+        switch_costs: str | None = None,
     ) -> None:
         """Close the round in one transaction: outcomes, long-prompt queue, raised anchors and boundary.
 
-        Of tokens only their number is kept. `speeds`: observed speeds of the engines, by tensor parallel size."""
+        Of tokens only their number is kept. `speeds`: observed speeds of the engines, by tensor parallel size.
+        `switch_costs`: as `SwitchCosts.to_json` returns them."""
         step = boundary.step
         with transaction(self._db):
             self._trajectories.count_tokens(step)
@@ -105,7 +108,19 @@ class Rounds:
             self._settle(step, settlement)
             self._kept_samples.close_round(step)
             insert_boundary(self._db, boundary, risen)
+            if switch_costs is not None:
+                self._db.execute(
+                    "UPDATE boundaries SET planner = json_set(planner, '$.switchCosts', json(?)) WHERE step = ?",
+                    (switch_costs, step),
+                )
             self._trajectories.drop_tokens(step)
+
+    def switch_costs(self) -> SwitchCosts:
+        """Return the costs of switches, as measured until the newest boundary."""
+        row = self._db.execute(
+            "SELECT json_extract(planner, '$.switchCosts') FROM boundaries ORDER BY step DESC LIMIT 1"
+        ).fetchone()
+        return SwitchCosts() if row is None or row[0] is None else SwitchCosts.from_json(row[0])
 
     def is_open(self) -> bool:
         """Whether there is a round without a boundary."""
