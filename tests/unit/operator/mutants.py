@@ -3,8 +3,9 @@
 from hack.mutants import Mutant
 
 KUBELET_LEASES = "tests/unit/operator/test_kubelet_leases.py"
-PARTS = "tests/unit/operator/test_parts.py"
 SEALS = "tests/unit/operator/test_seals.py"
+COORDINATOR_LEASES = "tests/unit/operator/test_coordinator_leases.py"
+APPLIER = "tests/unit/operator/test_applier.py"
 
 MUTANTS = (
     Mutant(
@@ -19,7 +20,7 @@ MUTANTS = (
         target="rljob_operator.app:serve",
         before='_logger.warning("%s; standing by", error)',
         after="raise error",
-        tests=(f"{PARTS}::test_who_loses_the_lease_is_followed_by_one_that_knows_nothing",),
+        tests=("tests/unit/operator/test_app.py::test_who_loses_the_lease_is_followed_by_one_that_knows_nothing",),
         canary=True,
     ),
     Mutant(
@@ -27,7 +28,7 @@ MUTANTS = (
         target="rljob_operator.applier:Applier._create_pod",
         before="self._observe_pods([await self._kube.create(POD, creation.manifest)])",
         after="await self._kube.create(POD, creation.manifest)",
-        tests=(f"{PARTS}::test_no_look_at_pods_is_older_than_those_it_made_itself",),
+        tests=(f"{APPLIER}::test_no_look_at_pods_is_older_than_those_it_made_itself",),
     ),
     Mutant(
         name="each report keeps a status out",
@@ -41,7 +42,7 @@ MUTANTS = (
         target="rljob_operator.applier:Applier._remove_pod",
         before="uid=pod.uid",
         after="",
-        tests=(f"{PARTS}::test_only_the_leader_deletes_a_pod_and_only_the_judged_one",),
+        tests=(f"{APPLIER}::test_only_the_leader_deletes_a_pod_and_only_the_judged_one",),
         canary=True,
     ),
     Mutant(
@@ -77,56 +78,56 @@ MUTANTS = (
         target="rljob_operator.coordinator_leases:CoordinatorLeaseMonitor._check",
         before="{} if outage else known",
         after="known",
-        tests=(f"{PARTS}::test_after_an_outage_a_coordinator_has_three_durations_to_return[15]",),
+        tests=(f"{COORDINATOR_LEASES}::test_after_an_outage_a_coordinator_has_three_durations_to_return[15]",),
     ),
     Mutant(
         name="a coordinator that could not renew has one duration to return",
         target="rljob_operator.coordinator_leases:_ObservedLease.limit",
         before="1 if self.renewing else RETURN_DURATIONS",
         after="1",
-        tests=(f"{PARTS}::test_a_new_leader_does_not_know_whether_an_outage_came_before_it",),
+        tests=(f"{COORDINATOR_LEASES}::test_a_new_leader_does_not_know_whether_an_outage_came_before_it",),
     ),
     Mutant(
         name="a namespace that cannot be listed hides the silence in others",
         target="rljob_operator.coordinator_leases:CoordinatorLeaseMonitor.check",
         before="errors.append(error)",
         after="raise",
-        tests=(f"{PARTS}::test_a_namespace_that_cannot_be_listed_hides_no_silence_in_another",),
+        tests=(f"{COORDINATOR_LEASES}::test_a_namespace_that_cannot_be_listed_hides_no_silence_in_another",),
     ),
     Mutant(
         name="a stale list after an outage shows a renewal",
         target="rljob_operator.coordinator_leases:CoordinatorLeaseMonitor._list",
         before="last is not None and namespace not in self._failed",
         after="True",
-        tests=(f"{PARTS}::test_a_renewal_of_before_an_outage_that_shows_late_is_none_of_after_it",),
+        tests=(f"{COORDINATOR_LEASES}::test_a_renewal_of_before_an_outage_that_shows_late_is_none_of_after_it",),
     ),
     Mutant(
         name="an API server that stands still had no outage",
         target="rljob_operator.coordinator_leases:CoordinatorLeaseMonitor._list",
         before="namespace in self._failed or now - began > self._interval",
         after="namespace in self._failed",
-        tests=(f"{PARTS}::test_a_server_that_stood_still_makes_no_coordinator_silent",),
+        tests=(f"{COORDINATOR_LEASES}::test_a_server_that_stood_still_makes_no_coordinator_silent",),
     ),
     Mutant(
         name="a Lease that could not be read or renewed is old when it can be read",
         target="rljob_operator.coordinator_leases:CoordinatorLeaseMonitor._confirm",
         before="read if known.unread or self._clock() - began > self._interval else _merged(known, read, 0.0)",
         after="_merged(known, read, 0.0)",
-        tests=(f"{PARTS}::test_who_cannot_be_asked_for_is_not_silent",),
+        tests=(f"{COORDINATOR_LEASES}::test_who_cannot_be_asked_for_is_not_silent",),
     ),
     Mutant(
         name="a Lease that a cache shows unchanged is silence",
         target="rljob_operator.coordinator_leases:CoordinatorLeaseMonitor._check",
         before="await asyncio.gather(*map(self._confirm, doubtful))",
         after="self._observed |= {key: replace(self._observed[key], confirmed=True) for key in doubtful}",
-        tests=(f"{PARTS}::test_a_stale_cache_makes_no_kubelet_silent",),
+        tests=(f"{COORDINATOR_LEASES}::test_a_stale_cache_makes_no_kubelet_silent",),
     ),
     Mutant(
         name="what a cache shows is newer than what the store said",
         target="rljob_operator.coordinator_leases:_merged",
         before="read.version < known.version or (known.renewed, known.holder) == (read.renewed, read.holder)",
         after="(known.renewed, known.holder) == (read.renewed, read.holder)",
-        tests=(f"{PARTS}::test_a_stale_cache_makes_no_kubelet_silent",),
+        tests=(f"{COORDINATOR_LEASES}::test_a_stale_cache_makes_no_kubelet_silent",),
     ),
     Mutant(
         name="a plan is made in the event loop",

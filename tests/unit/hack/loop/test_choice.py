@@ -16,9 +16,9 @@ T_FLEET, T_CLI, T_DOCS = (
     "tests.unit.cli.test_cli",
     "tests.unit.docs.test_links",
 )
-T_NODES, T_PARTS = "tests.unit.operator.policies.failure.test_nodes", "tests.unit.operator.test_parts"
+T_NODES, T_APPLIER = "tests.unit.operator.policies.failure.test_nodes", "tests.unit.operator.test_applier"
 T_SEEDS, T_LIVE = "tests.simulation.test_seeds", "tests.integration.relay.test_live"
-UNITS = frozenset({T_WIRE, T_CHAIN, T_FLEET, T_CLI, T_DOCS, T_NODES, T_PARTS, T_SEEDS})
+UNITS = frozenset({T_WIRE, T_CHAIN, T_FLEET, T_CLI, T_DOCS, T_NODES, T_APPLIER, T_SEEDS})
 TREE = Tree(
     importers={
         WIRE: frozenset({RELAY, T_WIRE, KIT}),
@@ -46,7 +46,7 @@ TREE = Tree(
         ({"tests/integration/relay/test_live.py"}, ()),
         ({"operator/rljob_operator/policies/failure/nodes.py"}, (T_NODES,)),
         # A module of a root has the tests that stand directly in the root's folder.
-        ({"operator/rljob_operator/applier.py"}, (T_PARTS,)),
+        ({"operator/rljob_operator/applier.py"}, (T_APPLIER,)),
         ({"runtime/rljob_runtime/simulator/run.py"}, (T_SEEDS,)),
         ({"docs/concepts/weight-relay.md"}, (T_DOCS,)),
         (

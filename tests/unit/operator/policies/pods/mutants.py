@@ -68,7 +68,7 @@ MUTANTS = (
         target="rljob_operator.policies.pods.owned_objects:service",
         before='"publishNotReadyAddresses": True',
         after='"clusterIP": "None", "publishNotReadyAddresses": True',
-        tests=("tests/unit/operator/test_parts.py::test_the_coordinators_address_outlives_its_pods",),
+        tests=("tests/unit/operator/policies/pods/test_manifests.py::test_the_coordinators_address_outlives_its_pods",),
     ),
     Mutant(
         name="an address moves with new coordinators alone",
