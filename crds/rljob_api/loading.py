@@ -196,10 +196,17 @@ def _explain(details: ErrorDetails, above: tuple[str, ...] = ()) -> FieldError:
     if kind == "missing":
         return FieldError(path, ABSENT, f"is required: {_describe(location)}")
     template = _MESSAGES.get(kind)
-    message = template.format(**details.get("ctx", {})) if template else details["msg"]
+    message = template.format(**_whole(details.get("ctx", {}))) if template else details["msg"]
     if details["input"] is None:
         message += ", or be left out"
     return FieldError(path, details["input"], message)
+
+
+def _whole(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Write bounds as the reference does: 0, not 0.0."""
+    return {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in values.items()
+    }
 
 
 def _path(location: Iterable[int | str]) -> str:

@@ -36,7 +36,7 @@ class Cluster:
         try:
             connection = kubeconfig.load(kubeconfig.files())
         except NoCredentials as error:
-            raise Unusable(f"no cluster: {error}") from None
+            raise Unusable(f"no cluster: {error}; set KUBECONFIG to the file of a cluster") from None
         self.namespace = connection.namespace
         self._server = connection.server
         # One client for all requests: a plug-in signs the user in once.

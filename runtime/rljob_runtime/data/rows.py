@@ -41,9 +41,10 @@ class Fields:
 
     def expect_in(self, name: str, columns: Sequence[str]) -> None:
         """Raise one `DataError` for all rows of a table that lacks a field. `name` is the table's."""
-        for wanted in self.names:
+        for wanted, spec_field in zip(self.names, ("promptField", "answerField"), strict=True):
             if wanted not in columns and wanted.partition(".")[0] not in columns:
-                raise DataError(f"{name} has no column {wanted!r}; it has {', '.join(columns) or 'none'}")
+                there = f"it has {', '.join(columns)}; set {spec_field} to one of them" if columns else "it has none"
+                raise DataError(f"{name} has no column {wanted!r}; {there}")
 
     def with_spelled_answer(self, row: Mapping[str, Any], spelled: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the row with its answer as the file spells it: 1e-05 must not become another number."""

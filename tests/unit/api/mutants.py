@@ -55,4 +55,11 @@ MUTANTS = (
         after="False",
         tests=("tests/unit/api/test_invalid_specs.py",),
     ),
+    Mutant(
+        name="a bound is written as a number of the machine",
+        target="rljob_api.loading:_whole",
+        before="value.is_integer()",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py::test_a_mixture_whose_weights_are_0_is_refused_at_each_source",),
+    ),
 )

@@ -12,7 +12,7 @@ import yaml
 from rljob_api import FieldError, InvalidSpec, load
 from rljob_api.errors import show
 from tests.support.api.invalid_specs import CASES, Case
-from tests.support.api.jobs import MINIMAL, job
+from tests.support.api.jobs import MINIMAL, REMOVE, job
 
 CONFIG = "spec.data.prompts.reasoningGym.config"
 
@@ -31,6 +31,16 @@ def test_a_mistake_is_told_with_path_value_and_advice(case: Case) -> None:
     told = next(error for error in errors if error.path == case.path and case.advice in error.message)
     assert told.value == case.shown or told.value is case.shown
     assert str(told).startswith(f"{case.path}: {show(told.value)} ")
+
+
+def test_a_mixture_whose_weights_are_0_is_refused_at_each_source() -> None:
+    words = {"file": {"path": "/words.jsonl"}}
+    sources = [{"name": name, "weight": 0, "prompts": words} for name in ("a", "b")]
+    edits = {"spec.data.prompts": REMOVE, "spec.data.sources": sources}
+    assert [str(error) for error in errors_of(job(edits)) if "weight" in error.path] == [
+        "spec.data.sources[0].weight: 0 must be more than 0",
+        "spec.data.sources[1].weight: 0 must be more than 0",
+    ]
 
 
 def test_one_mistake_makes_one_message() -> None:

@@ -114,4 +114,11 @@ MUTANTS = (
         after="pass",
         tests=(f"{HELD_OUT}::test_prompts_that_training_has_too_are_counted",),
     ),
+    Mutant(
+        name="a missing column names the other field of the spec",
+        target="rljob_runtime.data.rows:Fields.expect_in",
+        before="('promptField', 'answerField')",
+        after="('answerField', 'promptField')",
+        tests=("tests/unit/data/test_tables.py::test_a_missing_column_is_told",),
+    ),
 )

@@ -115,8 +115,11 @@ def test_a_missing_column_is_told(tmp_path, write):
             records_of(path, prompt_field="question")[0]
         )
     else:
-        with pytest.raises(DataError, match=r"has no column 'question'; it has prompt, answer, level"):
-            records_of(path, prompt_field="question")
+        for name, field in {"promptField": "prompt_field", "answerField": "answer_field"}.items():
+            with pytest.raises(
+                DataError, match=rf"has no column 'question'; it has prompt, answer, level; set {name} to one of them$"
+            ):
+                records_of(path, **{field: "question"})
 
 
 @pytest.mark.parametrize("spelling", ["1e-05", "72.0", "1.10", "100000000000000000000000"])

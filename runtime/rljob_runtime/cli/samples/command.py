@@ -123,7 +123,12 @@ def _source(job: str, namespace: str | None, evaluation: str | None) -> SampleSo
         raise Unusable(f"{job}: no such folder; the folder of a run (--workdir), or an RLJob's name would be right")
     from rljob_runtime.cli.samples.pods import PodSource
 
-    return PodSource.of(job, namespace, evaluation)
+    try:
+        return PodSource.of(job, namespace, evaluation)
+    except (Unusable, NoAnswer) as error:
+        if namespace is None:
+            raise type(error)(f"{job}: no folder here, and no RLJob: {error}") from None
+        raise
 
 
 def _check_evaluation(source: SampleSource, name: str) -> None:

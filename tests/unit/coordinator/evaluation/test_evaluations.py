@@ -158,5 +158,7 @@ def test_overlap_with_training_is_a_warning(tmp_path: Path) -> None:
     stage.source.overlaps = {"check": 2}
     stage.play()
     (warning,) = {one for report in stage.control.reports for one in report.warnings}
-    assert warning.reason == "EvaluationOverlap"
-    assert "2 of evaluation check" in warning.message
+    assert (warning.reason, warning.message) == (
+        "EvaluationOverlap",
+        "training has prompts of evaluations: 2 of evaluation check; remove them from one of the two",
+    )
