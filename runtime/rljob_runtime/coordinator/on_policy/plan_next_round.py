@@ -6,17 +6,23 @@ rounds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from random import Random
 from statistics import fmean
 
 from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.generation.observed_engines import sized_engines
 from rljob_runtime.coordinator.reporting.policy_failures import OptionalPolicy, PolicyFailures, attempt
 from rljob_runtime.coordinator.store.round_history import Remembered, RememberedRound
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.perf_model.observed_speed import fit_latency, slowdown
 from rljob_runtime.protocols import PromptSource
+from rljob_runtime.scheduling.adaptive_tp.forecast import stages_to_draw, switch_gains
+from rljob_runtime.scheduling.adaptive_tp.stage import Asked
+from rljob_runtime.scheduling.adaptive_tp.start import Machine
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.round_planner.length_model import LengthModel, PromptLengths
 from rljob_runtime.scheduling.round_planner.planner import (
     FIRST_ROUNDS,
@@ -60,12 +66,13 @@ async def choose_plan(
     if not failures.is_asked(OptionalPolicy.PLANS):
         return _unforeseen(candidates, FAILED)
     remembered = await store.do(lambda its: its.remembered(settings.max_response_tokens))
+    switch_costs = await store.do(lambda its: its.rounds.switch_costs())
 
     def choose() -> SelectedPlan:
         past = [_past(one, prompts) for one in remembered.rounds]
         responses, updated = horizon.responses, remembered.updated or remembered.rounds
         updates = [_update(one, _past(one, prompts), responses) for one in updated]
-        return _choose(settings, remembered, past, updates, horizon, step)
+        return _choose(settings, remembered, past, updates, switch_costs, horizon, step)
 
     chosen = await store.do(lambda _: attempt(choose))
     if isinstance(chosen, Exception):
@@ -80,6 +87,7 @@ def _choose(
     remembered: Remembered,
     past: Sequence[PastRound],
     updates: Sequence[tuple[float, float]],
+    switch_costs: SwitchCosts,
     horizon: PlanningHorizon,
     step: int,
 ) -> SelectedPlan:
@@ -99,9 +107,12 @@ def _choose(
         return _unforeseen(candidates, "the engines have not been seen at work for long enough to predict")
     most = settings.rules(next_round(horizon.prompts, horizon.responses, None, 0, 1).shape).max_prompts
     costs, seed = _costs(remembered, updates, fleet), f"{settings.seed}/what-if/{step}"
+    layout = rounds[-1].report.tensor_parallel_size or 0
+    saved = _saved_by_switches(settings, remembered, fleet, switch_costs, lengths, horizon, seed)
 
-    def planner(candidates: CandidatePlans, fleet: EngineFleet) -> RoundPlanner:
-        return RoundPlanner(candidates, fleet, lengths, costs, horizon, most, seed)
+    def planner(candidates: CandidatePlans, fleet: EngineFleet, size: int = layout) -> RoundPlanner:
+        its = replace(costs, saved=saved.get(size, 0.0))
+        return RoundPlanner(candidates, fleet, lengths, its, horizon, most, seed)
 
     chosen = SelectedPlan(candidates.reference)
     if candidates.is_undecided:
@@ -109,24 +120,62 @@ def _choose(
         if decision is None:
             why = f"a round costs more to predict than {PILOT_EVENTS:,} events of the engine model"
             return _unforeseen(candidates, why)
-        chosen = _decided(decision, lengths, horizon, len(rounds))
+        chosen = _decided(decision, lengths, horizon, len(rounds), saved.get(layout))
     plan, following = CandidatePlans((chosen.plan,)), _next(chosen.plan, horizon)
 
-    def predicted(fleets: Mapping[int, EngineFleet]) -> tuple[tuple[int, float], ...]:
-        seconds = {number: planner(plan, its).predict(*following) for number, its in sorted(fleets.items())}
-        return tuple((number, round(its, 3)) for number, its in seconds.items() if its is not None)
+    def predicted(fleet: EngineFleet, size: int = layout) -> float | None:
+        return planner(plan, fleet, size).predict(*following)
 
-    layouts = predicted(_layouts(remembered, fleet, most_tokens, settings.tensor_parallel_sizes))
-    return replace(chosen, layouts=layouts, machines=predicted(_machines(remembered, fleet, settings)))
+    layouts = _layouts(remembered, fleet, most_tokens, settings.tensor_parallel_sizes)
+    machines = _machines(remembered, fleet, settings)
+    return replace(
+        chosen,
+        layouts=_rounded((size, predicted(its, size)) for size, its in sorted(layouts.items())),
+        machines=_rounded((count, predicted(its)) for count, its in sorted(machines.items())),
+    )
+
+
+def _rounded(predicted: Iterable[tuple[int, float | None]]) -> tuple[tuple[int, float], ...]:
+    return tuple((number, round(seconds, 3)) for number, seconds in predicted if seconds is not None)
+
+
+def _saved_by_switches(
+    settings: Settings,
+    remembered: Remembered,
+    fleet: EngineFleet,
+    switch_costs: SwitchCosts,
+    lengths: LengthModel,
+    horizon: PlanningHorizon,
+    seed: str,
+) -> dict[int, float]:
+    """Return the seconds that layout switches save in a round without a race, by the size in which it begins.
+
+    Empty if machines do not switch, or fewer than two of their sizes were measured."""
+    rules, layout = settings.switch_rules, remembered.rounds[-1].report.tensor_parallel_size
+    if rules is None or layout is None:
+        return {}
+    machines = max(1, fleet.replicas * layout // settings.slots)
+    engines = sized_engines({**remembered.elsewhere, layout: remembered.alone or remembered.beside})
+    stages = []
+    for draw in range(stages_to_draw(horizon.prompts * horizon.responses // machines)):
+        prompts = lengths.draw(Random(f"{seed}/switches/{draw}"), horizon.prompts, horizon.responses)
+        asked = [Asked(prompt.prompt_tokens, tokens) for prompt in prompts for tokens in prompt.lengths]
+        stages.append(asked[::machines])
+    machine = Machine(engines, settings.slots, switch_costs, rules)
+    return switch_gains(machine, stages, lengths.observed, settings.max_response_tokens)
 
 
 def _unforeseen(candidates: CandidatePlans, why: str) -> SelectedPlan:
     return SelectedPlan(candidates.reference, why if candidates.is_undecided else "")
 
 
-def _decided(decision: PlanDecision, lengths: LengthModel, horizon: PlanningHorizon, rounds: int) -> SelectedPlan:
+def _decided(
+    decision: PlanDecision, lengths: LengthModel, horizon: PlanningHorizon, rounds: int, saved: float | None
+) -> SelectedPlan:
     seen = f"{len(lengths)} responses ({lengths.stopped} of them stopped)"
     basis = f"; by {seen} and the speed of the engines in {rounds} rounds"
+    if saved is not None:
+        basis += f"; layout switches save {saved:.3g} s where no race ends the round"
     predicted, following = decision.prediction, _next(decision.plan, horizon)
     seconds, explained = round(predicted.of(*following), 3), round(predicted.explained(*following), 3)
     return SelectedPlan(decision.plan, decision.reason + basis, seconds, round(decision.speedup, 3), explained)

@@ -114,7 +114,7 @@ def decide(
         return SwitchDecision(outcome, without=plan.never)
     cost = pairs[snapshot.tensor_parallel, target].of(course[0].carried)
     gain = plan.never - plan.now[target]
-    if not _is_worth(gain, plan.never, cost.seconds, rules):
+    if not is_worth(gain, plan.never, cost.seconds, rules):
         return SwitchDecision(_why_not(plan, cost.seconds, rules), gain=gain, without=plan.never)
     if plan.now[target] > plan.wait:
         return SwitchDecision(SwitchOutcome.LATER, gain=gain, without=plan.never)
@@ -136,13 +136,13 @@ def _refused(snapshot: MachineSnapshot, engines: Mapping[int, SizedEngine], rule
     return None
 
 
-def _is_worth(gain: float, without: float, cost: float, rules: SwitchRules) -> bool:
+def is_worth(gain: float, without: float, cost: float, rules: SwitchRules) -> bool:
     """Check the margin against never switching."""
     return gain > max(rules.min_gain * without, LEAST_SECONDS, COST_SHARE * cost)
 
 
 def _why_not(plan: SwitchPlan, cost: float, rules: SwitchRules) -> SwitchOutcome:
-    later = _is_worth(plan.never - plan.wait, plan.never, cost, rules)
+    later = is_worth(plan.never - plan.wait, plan.never, cost, rules)
     if later:
         return SwitchOutcome.LATER
     return SwitchOutcome.KV_CACHE_FULL if plan.full else SwitchOutcome.NO_GAIN
@@ -168,7 +168,7 @@ def _played(
     gain, without = fmean(gains), fmean(never)
     pair, carried = pairs[snapshot.tensor_parallel, first.target], carried_by(snapshot.running)
     cost = pair.of(carried)
-    if not _is_worth(gain, without, cost.seconds, rules) or gain < STANDARD_ERRORS * _standard_error(gains):
+    if not is_worth(gain, without, cost.seconds, rules) or gain < STANDARD_ERRORS * _standard_error(gains):
         return SwitchDecision(SwitchOutcome.NO_GAIN, gain=gain, without=without)
     saved = [after - before for after, before in zip(now, later, strict=True)]
     if fmean(saved) > STANDARD_ERRORS * _standard_error(saved):

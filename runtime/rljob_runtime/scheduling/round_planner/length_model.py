@@ -49,6 +49,11 @@ class LengthModel:
         return len(self._all)
 
     @property
+    def observed(self) -> Sequence[LengthObservation]:
+        """All responses."""
+        return self._all
+
+    @property
     def stopped(self) -> int:
         """Number of stopped responses."""
         return sum(not one.ended for one in self._all)

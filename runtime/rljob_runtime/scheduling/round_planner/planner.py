@@ -85,15 +85,18 @@ class Costs:
     """Until every replica has the new weights."""
     stream_slowdown: float = 1.0
     """Factor by which engines slow down while the trainer computes concurrently."""
+    saved: float = 0.0
+    """Seconds by which layout switches are predicted to end generation earlier, where the last response decides."""
 
-    def round(self, simulated: SimulatedRound, stream: bool) -> float:
+    def round(self, simulated: SimulatedRound, stream: bool, race: bool = False) -> float:
         """Return the seconds of the complete round.
 
-        With streaming the trainer processes groups one by one as they arrive; at best it never waits for the next one.
-        """
+        Layout switches shorten the tail, which a race does not have. With streaming the trainer processes groups one by
+        one as they arrive; at best it never waits for the next one, and an earlier end of generation saves less."""
         if not stream:
             tokens = sum(group.tokens for group in simulated.groups)
-            return simulated.seconds + self.token * tokens + self.update + self.broadcast
+            generation = max(0.0, simulated.seconds - (0.0 if race else self.saved))
+            return generation + self.token * tokens + self.update + self.broadcast
         free = 0.0
         for group in simulated.groups:
             free = max(free, group.time * self.stream_slowdown) + self.token * group.tokens
@@ -231,7 +234,8 @@ class RoundPlanner:
 
         def seconds(factors: Factors | None, kind: int) -> list[float]:
             rounds = [self._rounds_of(factors, draw)[kind] for draw in range(draws)]
-            return [self._costs.round(one, plan.stream) for one in rounds if one is not None]
+            race = factors is not None and kind == 0
+            return [self._costs.round(one, plan.stream, race) for one in rounds if one is not None]
 
         plains, shorts, longs = seconds(None, 0), [0.0], [0.0]
         if plan.factors is not None:
@@ -255,9 +259,9 @@ class RoundPlanner:
 
         The result compares fleets. None if it costs more than LAYOUT_EVENTS."""
         self._most_events = LAYOUT_EVENTS
-        plan, draws = self.candidates.plans[0], range(ceil(self.draws / 3))
+        plan, draws, race = self.candidates.plans[0], range(ceil(self.draws / 3)), kind is RoundKind.SHORT
         try:
-            return fmean(self._costs.round(self._next(plan, kind, queued, draw), plan.stream) for draw in draws)
+            return fmean(self._costs.round(self._next(plan, kind, queued, draw), plan.stream, race) for draw in draws)
         except TooManyEvents:
             return None
 

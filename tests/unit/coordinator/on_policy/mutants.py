@@ -19,6 +19,16 @@ POLICY_FAILURES = "tests/unit/coordinator/on_policy/test_policy_failures.py"
 
 MUTANTS = (
     Mutant(
+        name="each size is predicted with the switches of the present one",
+        target="rljob_runtime.coordinator.on_policy.plan_next_round:_choose",
+        before="saved.get(size, 0.0)",
+        after="saved.get(layout, 0.0)",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_switch_forecast.py::"
+            "test_each_size_is_predicted_with_the_switches_that_follow_it",
+        ),
+    ),
+    Mutant(
         name="a policy that failed is asked again in the same round",
         target="rljob_runtime.coordinator.on_policy.looks:Looks._failed",
         before="self._asked.discard(policy)",

@@ -56,7 +56,7 @@ class Run:
 
     def __init__(self, folder: Path, **spec: Any) -> None:
         rounds = spec.pop("rounds", MOST_FAILURES + 2)
-        spec = {"rollout": SIZES, "adaptiveTensorParallel": {"enabled": True}} | spec
+        spec = {"rollout": SIZES, "adaptiveTensorParallel": {"enabled": True}, **spec}
         self.stage = Stage(folder / "state.db", job(rounds=rounds, prompts=6, responses=4, **spec), replicas=4)
         self.stage.sizes = (1, 2, 4)
         self.stage.__post_init__()
@@ -66,7 +66,9 @@ class Run:
 
     def play(self, **changes: Any) -> list[StatusWarning]:
         """Play the job to its end; return the last warnings."""
-        assert self.stage.play(**changes).outcome is FinishedOutcome.COMPLETE
+        result = self.stage.play(**changes)
+        assert result is not None
+        assert result.outcome is FinishedOutcome.COMPLETE
         ids = self.stage.trained_ids()
         assert len(ids) == len(set(ids)) == len(self.stage.closed) * 6 * 4
         assert self.stage.control is not None

@@ -6,9 +6,24 @@ POLICY = "tests/unit/scheduling/adaptive_tp/test_policy.py"
 COURSE = "tests/unit/scheduling/adaptive_tp/test_course.py"
 COSTS = "tests/unit/scheduling/adaptive_tp/test_switch_costs.py"
 TAIL = "tests/unit/scheduling/adaptive_tp/test_tail.py"
+FORECAST = "tests/unit/scheduling/adaptive_tp/test_forecast.py"
 GUARD = "tests/unit/scheduling/adaptive_tp/test_guard.py"
 
 MUTANTS = (
+    Mutant(
+        name="switches to sizes that are not allowed are predicted",
+        target="rljob_runtime.scheduling.adaptive_tp.forecast:_gain",
+        before="its in rules.sizes",
+        after="True",
+        tests=(f"{FORECAST}::test_a_size_that_may_not_be_used_is_neither_a_start_nor_a_target",),
+    ),
+    Mutant(
+        name="a gain that is not clear is predicted",
+        target="rljob_runtime.scheduling.adaptive_tp.forecast:_gain",
+        before="is_worth(gain, plan.never, 0.0, rules)",
+        after="True",
+        tests=(f"{FORECAST}::test_a_gain_is_clear_or_none_and_the_same_each_time",),
+    ),
     Mutant(
         name="stored costs of switches lose those of all pairs",
         target="rljob_runtime.scheduling.adaptive_tp.switch_costs:SwitchCosts.from_json",
@@ -28,7 +43,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a switch needs no margin against never switching",
-        target="rljob_runtime.scheduling.adaptive_tp.policy:_is_worth",
+        target="rljob_runtime.scheduling.adaptive_tp.policy:is_worth",
         before="gain > max(rules.min_gain * without, LEAST_SECONDS, COST_SHARE * cost)",
         after="True",
         tests=(f"{POLICY}::test_the_decision",),

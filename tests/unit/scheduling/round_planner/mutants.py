@@ -6,6 +6,16 @@ PLANNER = "tests/unit/scheduling/round_planner/test_planner.py"
 
 MUTANTS = (
     Mutant(
+        name="layout switches shorten the tail that a race does not have",
+        target="rljob_runtime.scheduling.round_planner.planner:Costs.round",
+        before="(0.0 if race else self.saved)",
+        after="self.saved",
+        tests=(
+            "tests/unit/scheduling/round_planner/test_planner.py::"
+            "test_switches_shorten_rounds_in_which_the_last_response_decides",
+        ),
+    ),
+    Mutant(
         name="the size to start at is that of the longest round",
         target="rljob_runtime.scheduling.round_planner.initial_tp:best_tp_size",
         before="min(whole)[1]",

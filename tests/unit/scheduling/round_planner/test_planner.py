@@ -314,6 +314,27 @@ def test_streaming_hides_what_can_be_computed_before_the_last_group():
     assert replace(costs, stream_slowdown=2.0).round(went, stream=True) == 180 + 182 + 5
 
 
+@pytest.mark.parametrize(("stream", "race", "saved"), [(False, False, 30), (False, True, 0), (True, False, 0)])
+def test_switches_shorten_rounds_in_which_the_last_response_decides(stream, race, saved):
+    went = simulate_round(STAGE, asked((90,), (10,)), 2, 2, 1)
+    costs = Costs(update=4.0, token=1.0, broadcast=1.0)
+    switched = replace(costs, saved=30.0)
+    assert switched.round(went, stream, race) == costs.round(went, stream, race) - saved
+
+
+def test_plain_rounds_with_switches_are_one_more_plan():
+    """Where they save as much as a race does, its short responses need no over-sampling."""
+    random = Random(5)
+    tails = [PromptLengths(10, tuple(LengthObservation(200 if random.random() < 0.03 else 20) for _ in range(8)))]
+    lengths = LengthModel(tails * 16 + [PromptLengths(10, (LengthObservation(200), *[LengthObservation(20)] * 7))], 400)
+    without = decide(RoundPlanner(AUTO, STAGE, lengths, Costs(), OUTLOOK), in_force=Plan())
+    assert without.plan.factors is not None
+    saved = without.reference.plain - 20
+    switched = decide(RoundPlanner(AUTO, STAGE, lengths, Costs(saved=saved), OUTLOOK), in_force=Plan())
+    assert switched.plan == Plan()
+    assert switched.prediction.plain == pytest.approx(20)
+
+
 # --- decisions ---
 
 

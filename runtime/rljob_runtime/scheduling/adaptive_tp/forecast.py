@@ -1,0 +1,81 @@
+"""Forecast of switches: the seconds that they save in a stage, by the tensor parallel size in which it begins.
+
+The round simulator predicts rounds without switches. This is the difference: a machine's stage is played until nothing
+waits, and the switch plan then compares its best sequence with none. So start and switches are predicted together, at
+the cost of one play and one plan for each size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from rljob_runtime.scheduling.adaptive_tp.course import course_of
+from rljob_runtime.scheduling.adaptive_tp.policy import is_worth
+from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot
+from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Stage, generate
+from rljob_runtime.scheduling.adaptive_tp.start import Machine
+from rljob_runtime.scheduling.adaptive_tp.switch_plan import plan_switches
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation
+
+MOST_DRAWS = 3
+"""Stages over which a gain is a mean."""
+DRAWN_RESPONSES = 4096
+"""Responses that are played for each size: fewer draws of large stages."""
+
+
+def stages_to_draw(responses: int) -> int:
+    """Return how many stages to draw, of so many responses on a machine.
+
+    >>> stages_to_draw(256), stages_to_draw(2048), stages_to_draw(10_000)
+    (3, 2, 1)
+    """
+    return max(1, min(MOST_DRAWS, DRAWN_RESPONSES // max(1, responses)))
+
+
+def switch_gains(
+    machine: Machine, stages: Sequence[Sequence[Asked]], observed: Sequence[LengthObservation], max_tokens: int
+) -> dict[int, float]:
+    """Return the mean seconds by which switches end a machine's stage earlier, by the size in which it begins.
+
+    0 where no plan is clearly better than none. A size that does not hold the longest response is left out. `stages`:
+    drawn ones, of one machine. `observed`: lengths that are known before the stage."""
+    longest = max((one.prompt_tokens + one.tokens for stage in stages for one in stage), default=0)
+    sizes = [size for size, engine in sorted(machine.engines.items()) if longest <= engine.kv_tokens]
+    permitted = [size for size in sizes if size in machine.rules.sizes]
+    if not stages or len(permitted) < 2:
+        return {}
+    return {size: fmean(_gain(machine, one, size, observed, max_tokens) for one in stages) for size in permitted}
+
+
+def _gain(
+    machine: Machine, asked: Sequence[Asked], size: int, observed: Sequence[LengthObservation], max_tokens: int
+) -> float:
+    rules, accelerators = machine.rules, machine.accelerators
+    snapshot, left = _after_waiting(machine, asked, size, observed, max_tokens)
+    if snapshot is None:
+        return 0.0
+    known = {its: engine for its, engine in machine.engines.items() if its in rules.sizes}
+    pairs = machine.costs.table(known, accelerators, rules.state)
+    plan = plan_switches(course_of(snapshot), size, known, accelerators, pairs, rules.max_switches)
+    gain = plan.never - min([plan.wait, *plan.now.values()])
+    # The plan expects lengths, of which the stage has one outcome: a longer tail has more to save.
+    return gain / plan.never * left if is_worth(gain, plan.never, 0.0, rules) else 0.0
+
+
+def _after_waiting(
+    machine: Machine, asked: Sequence[Asked], size: int, observed: Sequence[LengthObservation], max_tokens: int
+) -> tuple[MachineSnapshot | None, float]:
+    """Return the machine at the first look at which nothing waits, and its seconds from there to the end.
+
+    No machine if responses wait until the end."""
+    past = [one.tokens for one in observed if one.ended]
+    cut = [one.tokens for one in observed if not one.ended]
+    seen: list[tuple[MachineSnapshot, float]] = []
+
+    def look(stage: Stage) -> None:
+        if not seen and not stage.waiting:
+            seen.append((stage.snapshot(past, cut, max_tokens), stage.now))
+
+    end = generate(asked, size, machine.engines, machine.accelerators, {}, look).seconds
+    return (seen[0][0], end - seen[0][1]) if seen else (None, 0.0)

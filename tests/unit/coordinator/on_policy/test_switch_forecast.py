@@ -1,0 +1,75 @@
+"""The size in which a round begins is predicted together with the switches that follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from rljob_api.status import RoundKind, RoundReport
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.on_policy.plan_next_round import _choose
+from rljob_runtime.coordinator.store.round_history import Remembered, RememberedRound
+from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
+from rljob_runtime.protocols.trajectory import PromptKey
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import ENOUGH, Part, SwitchCosts
+from rljob_runtime.scheduling.round_planner.length_model import PromptLengths
+from rljob_runtime.scheduling.round_planner.planner import PlanningHorizon
+from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN, SelectedPlan
+from rljob_runtime.scheduling.round_planner.round_history import PastRound
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation
+from tests.support.simulated_job import job
+
+HORIZON = PlanningHorizon(prompts=32, responses=8, rounds_left=20)
+RULES = SwitchRules(frozenset({1, 4}))
+AUTO = {"enabled": "Auto", "promptFactor": "Auto", "responseFactor": "Auto"}
+
+
+def speed(size: int) -> Speed:
+    """Steps of a wide engine are shorter for few sequences; narrow ones generate more tokens in all."""
+    fixed, slope = 0.001 + 0.020 / size, 0.0008 + 0.0001 * size
+    samples = [SpeedSample(100, batch, 0.0, 100 * (fixed + slope * batch)) for batch in (1.0, 48.0)]
+    prefill = SpeedSample(10, 48.0, 0.0, 10 * (fixed + slope * 48) + 0.1, prompt_tokens=10_000)
+    return Speed(4 // size, 1 << 30, 1024, (*samples, prefill))
+
+
+def choose(
+    rules: SwitchRules | None, costs: SwitchCosts | None = None, tail: dict[str, Any] | None = None
+) -> SelectedPlan:
+    """Choose the plan after two rounds, each in one size of one machine with four accelerators."""
+    random = Random(3)
+
+    def prompt() -> PromptLengths:
+        lengths = (LengthObservation(int(min(2000, 50 + random.expovariate(1 / 300)))) for _ in range(8))
+        return PromptLengths(20, tuple(lengths))
+
+    past = [PastRound(step, {PromptKey(0, 32 * step + n): prompt() for n in range(32)}, frozenset()) for step in (1, 2)]
+    report = RoundReport(round=2, kind=RoundKind.PLAIN, responses=256, tensor_parallel_size=1)
+    rounds = tuple(RememberedRound(report, DEFAULT_PLAN, speed(1), {}) for _ in past)
+    remembered = Remembered(rounds, alone=(speed(1),), elsewhere={4: (speed(4),)})
+    of = job(prompts=32, responses=8, data={"maxResponseTokens": 2000}, tail=tail or {"enabled": False})
+    settings = replace(Settings.of(of), first_responses=64, tensor_parallel_sizes=(1, 4), slots=4, switch_rules=rules)
+    return _choose(settings, remembered, past, [(1000.0, 1.0)], costs or SwitchCosts(), HORIZON, 3)
+
+
+def test_each_size_is_predicted_with_the_switches_that_follow_it() -> None:
+    without, switched = dict(choose(None).layouts), dict(choose(RULES).layouts)
+    assert without.keys() == switched.keys() == {1, 4}
+    assert all(switched[size] < without[size] - 0.3 for size in (1, 4))
+    assert abs(switched[1] - switched[4]) < abs(without[1] - without[4]), "a switch leaves a start that is not the best"
+
+
+def test_switches_that_cost_too_much_are_not_predicted() -> None:
+    dear = SwitchCosts()
+    for pair in ((1, 4), (4, 1)):
+        for _ in range(ENOUGH):
+            dear.record(*pair, Part.LOAD, 1, 1e5)
+    assert choose(RULES, dear).layouts == choose(None).layouts
+
+
+@pytest.mark.parametrize(("rules", "told"), [(RULES, True), (None, False)], ids=["switches", "none"])
+def test_the_reason_of_a_plan_names_what_switches_save(rules: SwitchRules | None, told: bool) -> None:
+    assert ("layout switches save" in choose(rules, tail=AUTO).reason) is told

@@ -1,0 +1,90 @@
+"""The seconds that switches save are predicted together with the size in which a stage begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljob_runtime.scheduling.adaptive_tp.forecast import DRAWN_RESPONSES, MOST_DRAWS, stages_to_draw, switch_gains
+from rljob_runtime.scheduling.adaptive_tp.policy import LEAST_SECONDS, SwitchRules
+from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
+from rljob_runtime.scheduling.adaptive_tp.stage import Asked, generate
+from rljob_runtime.scheduling.adaptive_tp.start import Machine, predict_starts
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation
+from tests.unit.scheduling.adaptive_tp.machines import ACCELERATORS, ENGINES, LIMIT, costs, engine
+
+
+def lengths(seed: int = 0, count: int = 200) -> list[int]:
+    random = Random(seed)
+    return [int(min(LIMIT, 50 + random.expovariate(1 / 900))) for _ in range(count)]
+
+
+def machine(
+    fixed: float = 0.5, most: int = 3, engines: dict[int, SizedEngine] = ENGINES, sizes: tuple[int, ...] = (1, 2, 4)
+) -> Machine:
+    return Machine(engines, ACCELERATORS, costs(fixed), SwitchRules(frozenset(sizes), max_switches=most))
+
+
+def gains(its: Machine, past: list[int] | None = None) -> dict[int, float]:
+    past = past or lengths()
+    asked = [Asked(100, one) for one in past]
+    return switch_gains(its, [asked], [LengthObservation(one) for one in past], LIMIT)
+
+
+def static(size: int) -> float:
+    return generate([Asked(100, one) for one in lengths()], size, ENGINES, ACCELERATORS, {}).seconds
+
+
+def test_stages_with_switches_are_predicted_about_as_they_are_played() -> None:
+    """A wide start looks hopeless without switches, and with them it is nearly as good as the others."""
+    found, past = gains(machine()), lengths()
+    played = predict_starts(machine(), [Asked(100, one) for one in past], past, LIMIT)
+    without = {size: static(size) for size in ENGINES}
+    assert max(without.values()) > 1.6 * min(without.values())
+    for size, result in played.items():
+        assert without[size] - found[size] == pytest.approx(result.seconds, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    ("its", "expected"),
+    [
+        (machine(fixed=1e4), {1: 0.0, 2: 0.0, 4: 0.0}),
+        (machine(most=0), {1: 0.0, 2: 0.0, 4: 0.0}),
+        (machine(sizes=(2,)), {}),
+        (machine(engines={2: ENGINES[2]}), {}),
+        (machine(engines={**ENGINES, 1: engine(1, kv_tokens=300), 2: engine(2, kv_tokens=300)}), {}),
+    ],
+    ids=["switches cost too much", "no switch is allowed", "one size", "one size is known", "others are too small"],
+)
+def test_where_nothing_is_gained(its: Machine, expected: dict[int, float]) -> None:
+    assert gains(its) == expected
+
+
+def test_a_size_that_may_not_be_used_is_neither_a_start_nor_a_target() -> None:
+    found = gains(machine(sizes=(1, 2)))
+    assert found.keys() == {1, 2}
+    assert 0 < found[1] < gains(machine())[1]
+
+
+def test_responses_that_wait_to_the_end_leave_nothing_to_gain() -> None:
+    alike = [500] * 64
+    small = {size: replace(ENGINES[size], kv_tokens=700) for size in ENGINES}
+    assert gains(machine(engines=small), alike) == {1: 0.0, 2: 0.0, 4: 0.0}
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 99), st.integers(1, 60), st.floats(0.0, 5.0))
+def test_a_gain_is_clear_or_none_and_the_same_each_time(seed: int, count: int, fixed: float) -> None:
+    found = gains(machine(fixed), lengths(seed, count))
+    assert all(gain == 0 or gain > LEAST_SECONDS for gain in found.values())
+    assert found == gains(machine(fixed), lengths(seed, count))
+
+
+@given(st.integers(0, 10**6))
+def test_large_stages_are_drawn_less_often(responses: int) -> None:
+    assert 1 <= stages_to_draw(responses) <= MOST_DRAWS
+    assert stages_to_draw(responses) == 1 or stages_to_draw(responses) * responses <= DRAWN_RESPONSES
