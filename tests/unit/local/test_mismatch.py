@@ -66,3 +66,17 @@ def test_an_interrupted_run_tells_its_checkpoint_and_how_to_continue(tmp_path) -
     assert end.more == ("continue with: rljob run job.yaml --set spec.rounds=9",)
     assert end.code == INTERRUPTED
     assert "it has no checkpoint yet" in ending(job, tmp_path, RuntimeStatus(), "rljob run job.yaml").line
+
+
+def test_a_run_that_is_interrupted_before_it_continued_keeps_its_rounds(tmp_path) -> None:
+    """No status has told of them yet: "after round 0, without a checkpoint" would be wrong."""
+    job = RLJob.model_validate(yaml.safe_load(EXAMPLE.read_text()))
+    first = ending(job, tmp_path, RuntimeStatus(), "rljob run job.yaml")
+    assert first.line.startswith(f"minimal: interrupted after round 0 of {job.spec.rounds}; it has no checkpoint yet")
+    (tmp_path / "rounds.jsonl").write_text("{}\n")
+    end = ending(job, tmp_path, RuntimeStatus(), "rljob run job.yaml")
+    assert (end.line, end.more, end.code) == (
+        f"minimal: interrupted before it continued; rounds and checkpoints are as before; logs in {tmp_path}",
+        ("continue with: rljob run job.yaml",),
+        130,
+    )

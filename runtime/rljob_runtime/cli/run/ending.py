@@ -36,6 +36,11 @@ def ending(job: RLJob, folder: Path, result: RuntimeStatus, again: str) -> Endin
     finished = result.finished
     halt = next((warning for warning in result.warnings if warning.reason == ENGINE_MISMATCH), None)
     if finished is None and halt is None:
+        if not result.round and (folder / "rounds.jsonl").exists():
+            line = (
+                f"{job.name}: interrupted before it continued; rounds and checkpoints are as before; logs in {folder}"
+            )
+            return Ending(line, (f"continue with: {again}",), "yellow", INTERRUPTED)
         saved = result.checkpoint.round if result.checkpoint is not None else 0
         kept = f"its last checkpoint is of round {saved}" if saved else "it has no checkpoint yet"
         line = f"{job.name}: interrupted after round {result.round} of {job.spec.rounds}; {kept}; logs in {folder}"

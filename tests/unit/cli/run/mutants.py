@@ -17,4 +17,13 @@ MUTANTS = (
         after="rollout.machines * rollout.accelerators_per_machine <= present",
         tests=("tests/unit/cli/run/test_accelerators.py",),
     ),
+    Mutant(
+        name="a run that has not continued tells of no rounds",
+        target="rljob_runtime.cli.run.ending:ending",
+        before="not result.round and (folder / 'rounds.jsonl').exists()",
+        after="False",
+        tests=(
+            "tests/unit/local/test_mismatch.py::test_a_run_that_is_interrupted_before_it_continued_keeps_its_rounds",
+        ),
+    ),
 )
