@@ -9,7 +9,7 @@ PLANNED_LEAVES = "tests/unit/coordinator/test_planned_leaves.py"
 MUTANTS = (
     Mutant(
         name="a warning about an observer stays for ever",
-        target="rljob_runtime.coordinator.loop.context:CoordinatorContext.notify_closed",
+        target="rljob_runtime.coordinator.loop.context:CoordinatorContext._show",
         before="dict.fromkeys(OBSERVER_REASONS)",
         after="{}",
         tests=("tests/unit/observers/test_observers.py::test_a_warning_about_an_observer_ends_with_its_cause",),
@@ -98,5 +98,12 @@ MUTANTS = (
         tests=(
             "tests/unit/coordinator/on_policy/test_adaptive_job.py::test_a_job_that_may_switch_does_and_tells_it_everywhere",
         ),
+    ),
+    Mutant(
+        name="warnings of the end are not shown",
+        target="rljob_runtime.coordinator.loop.context:CoordinatorContext.notify_ended",
+        before="self._show(found)",
+        after="pass",
+        tests=("tests/unit/coordinator/reporting/test_round_log.py::test_warnings_of_the_end_are_in_the_last_status",),
     ),
 )

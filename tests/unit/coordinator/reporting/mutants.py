@@ -8,13 +8,6 @@ POLICY_FAILURES = "tests/unit/coordinator/on_policy/test_policy_failures.py"
 
 MUTANTS = (
     Mutant(
-        name="warnings of the end are not shown",
-        target="rljob_runtime.coordinator.loop.context:CoordinatorContext.notify_ended",
-        before="self._show(found)",
-        after="pass",
-        tests=("tests/unit/coordinator/reporting/test_round_log.py::test_warnings_of_the_end_are_in_the_last_status",),
-    ),
-    Mutant(
         name="records that wait at the end are no warning",
         target="rljob_runtime.coordinator.reporting.round_log:RoundJournal.flush",
         before="self.waiting",
