@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.scheduling.episodes.ends import EndState
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
@@ -56,6 +57,14 @@ class Histories(RuleBasedStateMachine):
         """Ask with a known history and new messages: the next turn, a fork, or one of several concurrent requests."""
         self.ask(self.histories[pick % len(self.histories)] + more)
 
+    @rule(pick=PICK, more=TOKENS, tokens=TOKENS)
+    def goes_on_and_is_answered(self, pick: int, more: tuple[int, ...], tokens: tuple[int, ...]) -> None:
+        """Take one turn after one of the last histories, so that turns have turns below them, and often several."""
+        known = len(self.asked)
+        self.ask(self.histories[-1 - pick % min(3, len(self.histories))] + more)
+        if len(self.asked) > known:
+            self.answer(list(self.asked)[-1], tokens, STOP)
+
     @rule(pick=PICK)
     def asks_the_same_again(self, pick: int) -> None:
         """Ask exactly with a known history, as for several samples of one prompt, or to go on after a turn."""
@@ -95,12 +104,13 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.asked)
     @rule(pick=PICK, tokens=TOKENS, cut=st.booleans())
     def engine_answers(self, pick: int, tokens: tuple[int, ...], cut: bool) -> None:
-        turn = list(self.asked)[pick % len(self.asked)]
+        self.answer(list(self.asked)[pick % len(self.asked)], tokens, LENGTH if cut else STOP)
+
+    def answer(self, turn: int, tokens: tuple[int, ...], finish: FinishReason) -> None:
         request = self.asked.pop(turn)
         found = next(one for one in self.episode.open_turns if one.id == turn)
         tokens = tokens[: found.most_tokens]
         version = self.version if found.version is None else found.version
-        finish = LENGTH if cut else STOP
         stored = self.engine.answer(self.episode, found, request.token_ids, tokens, version, finish)
         assert stored
         self.journal += stored
