@@ -22,7 +22,7 @@ class Kubectl:
     namespace: str
 
     def __call__(self, *args: str, stdin: str | None = None, check: bool = True) -> str:
-        command = [tools.folder() / "kubectl", f"--kubeconfig={self.kubeconfig}", "-n", self.namespace]
+        command = [str(tools.folder() / "kubectl"), f"--kubeconfig={self.kubeconfig}", "-n", self.namespace]
         command += [f"--cache-dir={self.kubeconfig.parent / 'kubecache'}", *args]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
         if check:

@@ -75,12 +75,17 @@ class LightTokenizer:
 
     def spelled(self, text: str) -> list[int]:
         """Return a text as one token a byte: what an engine may emit, and no encoder writes."""
-        return [self.backend.token_to_id(_byte_names()[byte]) for byte in text.encode()]
+        return [self._id(_byte_names()[byte]) for byte in text.encode()]
 
     @property
     def end(self) -> int:
         """The token that ends a turn."""
-        return int(self.backend.token_to_id("<|im_end|>"))
+        return self._id("<|im_end|>")
+
+    def _id(self, token: str) -> int:
+        found = self.backend.token_to_id(token)
+        assert found is not None, f"no token {token!r}"
+        return found
 
     @property
     def size(self) -> int:
