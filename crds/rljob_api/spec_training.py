@@ -334,7 +334,7 @@ class AdaptiveTensorParallel(Model):
     state: SwitchState = Field(default=SwitchState.AUTO)
     """How unfinished responses are carried over. Recompute: the new engines compute their tokens' keys and values
     again. Migrate: keys and values are copied through host memory; what cannot be copied is recomputed. Auto: whichever
-    is predicted to be faster. This version copies nothing: it recomputes in each case."""
+    is predicted to be faster."""
     min_gain: float = Field(default=0.03, ge=0, lt=1)
     """Share of the rest of the machine's generation that a switch must save, by prediction."""
     max_switches: int = Field(default=3, ge=1, le=64)

@@ -33,7 +33,9 @@ class LayoutSwitchReport(StatusModel):
     responses: Count
     """Unfinished responses that were carried over."""
     state: Annotated[str | None, Field(max_length=16)] = None
-    """How they were predicted to be carried over faster: Migrate or Recompute."""
+    """How they were carried over. Migrate: the new engines took keys and values of at least one. Recompute: of none."""
+    kv_bytes: Count | None = None
+    """Bytes of keys and values that the new engines took."""
     predicted_seconds: Annotated[float | None, Field(ge=0)] = None
     """Prediction of `seconds`, without a build of engines."""
     seconds: Annotated[float, Field(ge=0)]
@@ -60,5 +62,7 @@ class LayoutSwitchesReport(StatusModel):
     """Unfinished responses that were carried over by all of them."""
     seconds: Annotated[float | None, Field(ge=0)] = None
     """Seconds of all of them together."""
+    kv_bytes: Count | None = None
+    """Bytes of keys and values that the new engines of all of them took."""
     switches: Annotated[tuple[LayoutSwitchReport, ...], Field(max_length=16)] = ()
     """The first 16 of them, in order."""

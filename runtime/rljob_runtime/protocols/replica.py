@@ -67,6 +67,41 @@ class KvStats:
         """Add two totals, field by field."""
         return KvStats(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(KvStats)))
 
+    def since(self, before: KvStats) -> KvStats:
+        """Return what was added to these totals after `before`."""
+        return KvStats(*(getattr(self, one.name) - getattr(before, one.name) for one in fields(KvStats)))
+
+
+@dataclass(frozen=True)
+class KvSize:
+    """Size of the KV that a machine's engines can move.
+
+    `heads`: key-value heads of the model. `head_bytes`: of one token in one head, in all layers. `room_bytes`: free
+    bytes of shared memory, without those that the weights still need.
+    """
+
+    heads: int
+    head_bytes: int
+    room_bytes: int
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token in a KV file."""
+        return self.heads * self.head_bytes
+
+    @property
+    def room_tokens(self) -> int:
+        """Tokens whose KV the shared memory has room for."""
+        return self.room_bytes // self.token_bytes
+
+    def accelerator_bytes(self, tensor_parallel: int) -> int:
+        """Return the bytes of one token on each accelerator of an engine of this size.
+
+        >>> [KvSize(2, 100, 0).accelerator_bytes(size) for size in (1, 2, 4)]
+        [200, 100, 100]
+        """
+        return -(-self.heads // tensor_parallel) * self.head_bytes
+
 
 @dataclass(frozen=True)
 class Delta:
@@ -108,6 +143,13 @@ class EngineStats:
     """Largest number of concurrent requests; 0 if unknown."""
     kv: KvStats = KvStats()
     """KV that moved between engines."""
+    kv_size: KvSize | None = None
+    """None in an engine that moves no KV."""
+
+    @property
+    def computed_tokens(self) -> int:
+        """Tokens of prompts and responses so far; it only grows."""
+        return self.generated_tokens_total + self.prompt_tokens_total
 
     @property
     def fullness(self) -> float:

@@ -18,7 +18,7 @@ from rljob_runtime.rollout.engines.base import EngineRequest, KvEngine, Sleepabl
 log = logging.getLogger(__name__)
 
 NOTHING = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0)
-GAUGES = frozenset({"running", "waiting", "kv_use", "kv_tokens", "max_running"})
+GAUGES = frozenset({"running", "waiting", "kv_use", "kv_tokens", "max_running", "kv_size"})
 TOTALS = tuple(field.name for field in fields(EngineStats) if field.name not in GAUGES | {"kv"})
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rljob_runtime.protocols import GenerateRequest, KvExport, KvStats
+from rljob_runtime.protocols import GenerateRequest, KvExport, KvSize, KvStats
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.rollout.engines.base import EngineRequest, KvEngine, KvTicket
 from rljob_runtime.rollout.kv.kv_file import (
@@ -27,6 +27,7 @@ from rljob_runtime.rollout.kv.kv_file import (
     plan,
     read_index,
     remove_older,
+    room_beside,
     sweep_all,
 )
 
@@ -47,7 +48,20 @@ class KvExchange:
         self._written: KvFileWriter | None = None
         self._last: tuple[dict[TrajectoryKey, int], KvExport] | None = None
         self.stats = KvStats()
+        self.size: KvSize | None = None
+        """As `measure` found it."""
         sweep_all(folder.parents[1])
+
+    def measure(self, engine: KvEngine) -> None:
+        """Measure the KV that `engine` can move, and the room for it. Engines ask their ranks, so not at each step."""
+        shape, self.size = engine.kv_shape(), None
+        if shape is not None:
+            try:
+                room = room_beside(self._segment)
+            except OSError as error:
+                log.warning("the room for KV is unknown, so none is moved: %s", error)
+            else:
+                self.size = KvSize(shape.kv_heads, shape.layers * shape.token_bytes, room)
 
     # --- export ---
 

@@ -218,6 +218,7 @@ class RolloutReplica:
         self._attempts.forget()
         if self._kv is not None:
             self._kv.drop_other_versions(loaded)
+            self._kv.measure(self._cache.kv_engine())
         return loaded
 
     def _load_newest(self, engine: Engine, version: int) -> int:
@@ -242,7 +243,8 @@ class RolloutReplica:
             engine.abort(ended)
         stats = engine.stats()
         if self._kv is not None:
-            stats = replace(stats, kv=stats.kv + self._kv.stats)
+            asleep = self._cache.tensor_parallel is None
+            stats = replace(stats, kv=stats.kv + self._kv.stats, kv_size=None if asleep else self._kv.size)
         self._outbox.put(self._deltas(outputs, engine.weight_version), stats, engine.weight_version)
 
     def _deltas(self, outputs: list[StepOutput], weight_version: int | None) -> list[Delta]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from rljob_runtime.protocols import KvExport, KvSize, KvStats
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.packing import pack
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
@@ -112,6 +113,8 @@ class LayoutSwitch:
 
     `decision`: what was predicted. `at`: when it began, in seconds since generation began. `responses`: those that wait
     for it. `seconds`: duration of each part so far. `reached`: the size that the machine has after it; 0 if lost.
+    `exported_tokens`, `exported_bytes`: KV that the old engines wrote. `imported_tokens`: those of them that the new
+    engines took so far.
     """
 
     machine: str
@@ -122,6 +125,26 @@ class LayoutSwitch:
     responses: tuple[TrajectoryKey, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
     reached: int | None = None
+    exported_tokens: int = 0
+    exported_bytes: int = 0
+    imported_tokens: int = 0
+
+    @property
+    def moves_kv(self) -> bool:
+        """Whether the old engines shall write the KV of their responses: that is predicted to be faster, or wanted."""
+        return self.decision is not None and self.decision.state is State.MIGRATE
+
+    @property
+    def state(self) -> State | None:
+        """How the responses were carried over, KV of at least one or none; None without a response."""
+        if not self.responses:
+            return None
+        return State.MIGRATE if self.imported_tokens else State.RECOMPUTE
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of KV that the new engines took so far."""
+        return self.exported_bytes * self.imported_tokens // self.exported_tokens if self.exported_tokens else 0
 
     @property
     def succeeded(self) -> bool:
@@ -172,11 +195,32 @@ LEAST_PREFILL = 0.2
 
 
 def record_prefill(costs: SwitchCosts, switch: LayoutSwitch) -> None:
-    """Record the prefill after a switch, if the responses were computed again and its seconds were predicted."""
+    """Record the prefill after a switch, if all responses were computed again and its seconds were predicted."""
     decision = switch.decision
-    if decision is not None and decision.state is State.RECOMPUTE and decision.prefill_seconds >= LEAST_PREFILL:
+    if decision is not None and not switch.exported_tokens and decision.prefill_seconds >= LEAST_PREFILL:
         units, seconds = decision.prefill_seconds, switch.seconds["prefill"]
         costs.record(switch.start, switch.target, Part.PREFILL, units, seconds)
+
+
+def record_export(costs: SwitchCosts, switch: LayoutSwitch, receipts: Sequence[KvExport], kv: KvSize | None) -> None:
+    """Record the KV that a machine's replicas wrote, at least one of them. They write at the same time.
+
+    `kv`: its size; None if unknown, then each accelerator has an even share."""
+    most = max(receipts, key=lambda receipt: receipt.nbytes)
+    tokens = sum(most.tokens.values())
+    busiest = most.nbytes / switch.start if kv is None else tokens * kv.accelerator_bytes(switch.start)
+    costs.record(switch.start, switch.target, Part.EXPORT, busiest, most.seconds)
+    switch.seconds["export"] = max(receipt.seconds for receipt in receipts)
+    switch.exported_tokens = sum(sum(receipt.tokens.values()) for receipt in receipts)
+    switch.exported_bytes = sum(receipt.nbytes for receipt in receipts)
+
+
+def record_import(costs: SwitchCosts, switch: LayoutSwitch, taken: Sequence[KvStats]) -> None:
+    """Record the KV that each of a machine's new replicas took."""
+    switch.imported_tokens = sum(one.imported_tokens for one in taken)
+    if taken and switch.succeeded:
+        most = max(taken, key=lambda one: one.imported_bytes)
+        costs.record(switch.start, switch.target, Part.IMPORT, most.imported_bytes, most.import_seconds)
 
 
 TELLING = tuple(SwitchOutcome)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from rljob_api.evaluation_metric import EvaluationMetric
 from rljob_api.spec_training import Mode, Sampler
 from rljob_runtime.perf_model.latency_model import LatencyModel
+from rljob_runtime.protocols import KvSize
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
 from rljob_runtime.simulator.faults.plan import FaultPlan, draw_plan
 from rljob_runtime.simulator.faults.spec_edits import draw_edit
@@ -185,6 +186,18 @@ def _with_switches(scenario: Scenario, random_: random.Random) -> Scenario:
     return replace(scenario, switches=bool(scenario.site.wider) and random_.random() < 0.67)
 
 
+def _with_kv(scenario: Scenario, random_: random.Random) -> Scenario:
+    """Let the engines of half of the jobs that switch move KV, in some of them through too small a shared memory."""
+    if not scenario.switches or random_.random() < 0.5:
+        return scenario
+    kv = KvSize(heads=2, head_bytes=1000, room_bytes=random_.choice([200_000, 1 << 30]))
+    seconds = random_.choice([0.0, 1e-6])
+    site = scenario.site
+    wider = tuple((size, replace(engine, kv=kv, kv_byte_seconds=seconds)) for size, engine in site.wider)
+    engine = replace(site.engine, kv=kv, kv_byte_seconds=seconds)
+    return replace(scenario, site=replace(site, engine=engine, wider=wider))
+
+
 def _with_best_model(scenario: Scenario, random_: random.Random) -> Scenario:
     """Keep the best model in half of the jobs with an evaluation, in some of them on a volume with little room."""
     if not scenario.evaluations or random_.random() < 0.5:
@@ -202,6 +215,7 @@ _LATER: dict[str, Callable[[Scenario, random.Random], Scenario]] = {
     "evaluations": _with_evaluations,
     "switches": _with_switches,
     "best-model": _with_best_model,
+    "kv": _with_kv,
 }
 
 

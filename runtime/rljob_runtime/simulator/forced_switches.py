@@ -6,10 +6,12 @@ import math
 import random
 
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
 from rljob_runtime.scheduling.layout_switch import SwitchLook
 
 LOOK_SECONDS = 0.5
 SWITCH_SHARE = 0.3
+STATES = (State.MIGRATE, State.RECOMPUTE)
 
 
 class RandomSwitches:
@@ -17,6 +19,8 @@ class RandomSwitches:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(f"{seed}/forced-switches")
+        # A stream of its own: the switches of a seed do not depend on it.
+        self._states = random.Random(f"{seed}/forced-states")
         self._looked = -math.inf
 
     def begin_round(self) -> None:
@@ -30,10 +34,10 @@ class RandomSwitches:
         return due
 
     def decide(self, look: SwitchLook) -> dict[str, SwitchDecision]:
-        """Return any other size for some of the machines, in some of the looks."""
+        """Return any other size for some of the machines, in some of the looks; KV is moved in half of the switches."""
         found = {}
         for machine in look.machines:
             if machine.sizes and self._random.random() <= SWITCH_SHARE:
                 target = self._random.choice(machine.sizes)
-                found[machine.name] = SwitchDecision(SwitchOutcome.SWITCHED, target)
+                found[machine.name] = SwitchDecision(SwitchOutcome.SWITCHED, target, self._states.choice(STATES))
         return found

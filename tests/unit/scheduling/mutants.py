@@ -42,7 +42,7 @@ MUTANTS = (
     Mutant(
         name="every prefill after a switch is measured, also of KV that was moved",
         target="rljob_runtime.scheduling.layout_switch:record_prefill",
-        before="decision.state is State.RECOMPUTE",
+        before="not switch.exported_tokens",
         after="True",
         tests=(f"{ADAPTIVE}::test_prefill_is_measured_against_its_prediction",),
     ),

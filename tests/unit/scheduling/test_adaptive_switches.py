@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.coordinator.generation.observed_engines import UNBOUNDED, sized_engines
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
+from rljob_runtime.protocols import KvExport, KvSize, KvStats
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_switches import AdaptiveSwitches, snapshot_of
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome, SwitchRules
@@ -20,6 +21,8 @@ from rljob_runtime.scheduling.layout_switch import (
     SwitchableMachine,
     SwitchLook,
     most_telling,
+    record_export,
+    record_import,
     record_parts,
     record_prefill,
     with_responses,
@@ -142,6 +145,9 @@ def test_tokens_are_not_computed_again_for_nothing_before_that_was_measured():
     assert latency.prefill(1000, 0.0) == pytest.approx(1000 * latency.step(4, 0.0) / 4)
 
 
+KV = KvSize(heads=2, head_bytes=400, room_bytes=800_000)
+
+
 def test_measured_parts_become_costs():
     costs, made = SwitchCosts(), LayoutSwitch("a", 1, 4, seconds={**PART_NAMES, "prefill": 9.0})
     for _ in range(3):
@@ -159,19 +165,57 @@ def test_a_build_is_no_wake():
 
 
 @pytest.mark.parametrize(
-    ("decision", "factor"),
+    ("decision", "exported", "factor"),
     [
-        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.RECOMPUTE, prefill_seconds=2.0), 1.5),
-        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.RECOMPUTE), PRIORS[Part.PREFILL]),
-        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.MIGRATE, prefill_seconds=2.0), PRIORS[Part.PREFILL]),
-        (None, PRIORS[Part.PREFILL]),
+        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.RECOMPUTE, prefill_seconds=2.0), 0, 1.5),
+        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.RECOMPUTE), 0, PRIORS[Part.PREFILL]),
+        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.MIGRATE, prefill_seconds=2.0), 64, PRIORS[Part.PREFILL]),
+        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.MIGRATE, prefill_seconds=2.0), 0, 1.5),
+        (None, 0, PRIORS[Part.PREFILL]),
     ],
+    ids=["computed again", "not predicted", "moved", "a refused export", "forced"],
 )
-def test_prefill_is_measured_against_its_prediction(decision, factor):
+def test_prefill_is_measured_against_its_prediction(decision, exported, factor):
     costs = SwitchCosts()
     for _ in range(3):
-        record_prefill(costs, LayoutSwitch("a", 1, 4, decision, seconds={"prefill": 3.0}))
+        switch = LayoutSwitch("a", 1, 4, decision, seconds={"prefill": 3.0}, exported_tokens=exported)
+        record_prefill(costs, switch)
     assert costs.unit(1, 4, Part.PREFILL) == factor
+
+
+def receipt(tokens: int, seconds: float) -> KvExport:
+    return KvExport("file", {TrajectoryKey(PromptKey(0, 0), 0): tokens}, tokens * 800, seconds)
+
+
+@pytest.mark.parametrize(
+    ("start", "kv", "busiest"),
+    [(1, KV, 800), (2, KV, 400), (4, KV, 400), (4, None, 200)],
+    ids=["one accelerator", "a head each", "two hold the same head", "unknown: even shares"],
+)
+def test_what_an_export_takes_is_measured_on_the_busiest_accelerator(start, kv, busiest):
+    costs, switch = SwitchCosts(), LayoutSwitch("a", start, 8)
+    for _ in range(3):
+        record_export(costs, switch, [receipt(64, 1.0), receipt(128, 2.0)], kv)
+    assert costs.unit(start, 8, Part.EXPORT) == pytest.approx(2.0 / (128 * busiest))
+    assert (switch.exported_tokens, switch.exported_bytes, switch.seconds["export"]) == (192, 192 * 800, 2.0)
+
+
+@pytest.mark.parametrize(("reached", "measured"), [(4, True), (1, False)])
+def test_what_an_import_takes_is_measured_in_the_size_that_was_meant(reached, measured):
+    costs, switch = SwitchCosts(), LayoutSwitch("a", 1, 4, exported_tokens=100, exported_bytes=80_000, reached=reached)
+    taken = [KvStats(imported_tokens=20, imported_bytes=1000, import_seconds=9.0), KvStats(0, 0, 0.0, 30, 2000, 3.0)]
+    for _ in range(3):
+        record_import(costs, switch, taken)
+    assert costs.unit(1, 4, Part.IMPORT) == (3.0 / 2000 if measured else PRIORS[Part.IMPORT])
+    assert (switch.imported_tokens, switch.moved_bytes) == (50, 40_000)
+
+
+def test_the_kv_of_engines_becomes_a_price_and_a_bound():
+    speeds = {size: (Speed(1, 1 << 40, 64, (SpeedSample(100, 4, 0.0, 0.5),)),) for size in (1, 4)}
+    engines = sized_engines(speeds, KV)
+    assert {size: one.kv_token_bytes for size, one in engines.items()} == {1: 800, 4: 400}
+    assert {one.kv_room_tokens for one in engines.values()} == {1000}
+    assert {one.kv_token_bytes for one in sized_engines(speeds).values()} == {None}
 
 
 def test_responses_are_those_of_the_machines_replicas():

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec_training import SwitchState
 from rljob_runtime.cli.run.accelerators import requested_accelerators
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.source import package_config
@@ -79,6 +80,13 @@ def _shape(spec: RLJobSpec, config: Mapping[str, Any] | None) -> ModelShape | st
         return "unknown: the model is no dense decoder"
 
 
+_CARRIED = {
+    SwitchState.AUTO: "moved or computed again, whichever is faster",
+    SwitchState.RECOMPUTE: "computed again",
+    SwitchState.MIGRATE: "moved",
+}
+
+
 def _switches(spec: RLJobSpec, shape: ModelShape | None) -> str:
     """Return what machines do with their tensor parallel size inside a round."""
     adaptive, sizes = spec.adaptive_tensor_parallel, spec.switch_sizes
@@ -92,7 +100,8 @@ def _switches(spec: RLJobSpec, shape: ModelShape | None) -> str:
         return f"the job would end at its start: {error}"
     return (
         f"a machine switches between {', '.join(map(str, sizes))} inside a round if that saves {adaptive.min_gain:.3g} "
-        f"of the time that is left (maxSwitches: {adaptive.max_switches}); keys and values are computed again"
+        f"of the time that is left (maxSwitches: {adaptive.max_switches}); keys and values are "
+        f"{_CARRIED[adaptive.state]}"
     )
 
 

@@ -118,11 +118,12 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed: list[asyncio.Task[None]] = []
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Start a task without waiting for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

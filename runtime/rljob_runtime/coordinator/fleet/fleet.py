@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from rljob_api.constants import KEEPS_FAILING
 from rljob_api.status import Member
@@ -30,6 +30,8 @@ from rljob_runtime.scheduling.fault_detection.stall_detection import RestartHist
 from rljob_runtime.scheduling.fleet_layout import layout_of_most
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class Fleet:
@@ -260,10 +262,10 @@ class Fleet:
         if machine is not None:
             self.mark_lost(machine.name, reason, detail)
 
-    async def run_while_member(self, replica: Replica, call: Coroutine[Any, Any, None]) -> None:
-        """Run a call to a replica. Raises `PeerGone` as soon as its machine leaves."""
+    async def run_while_member(self, replica: Replica, call: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a call to a replica. Raises `PeerGone` as soon as its machine leaves."""
         machine = self._machine_with(replica)
-        await (call if machine is None else machine.run_while_member(call))
+        return await (call if machine is None else machine.run_while_member(call))
 
     def _machine_with(self, replica: Replica) -> RolloutMachine | None:
         """Return the member with this very replica; a later member may have the same name."""

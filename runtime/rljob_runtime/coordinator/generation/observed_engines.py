@@ -8,6 +8,7 @@ from math import ceil
 
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.observed_speed import Speed, fit_latency
+from rljob_runtime.protocols import KvSize
 from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
 from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
@@ -21,13 +22,14 @@ class ObservedEngines:
     """The engines of a stage at one moment.
 
     `kv_tokens`, `waiting` (requests in the engine) and `sizes` (tensor parallel) are by replica. `speeds`: by size, in
-    earlier rounds and, last, in this one. `size`: that of most machines."""
+    earlier rounds and, last, in this one. `size`: that of most machines. `kv`: size of the KV that engines can move."""
 
     kv_tokens: Mapping[str, int]
     waiting: Mapping[str, int]
     sizes: Mapping[str, int]
     speeds: Mapping[int, Sequence[Speed]]
     size: int
+    kv: KvSize | None = None
 
     @property
     def speed(self) -> EngineSpeed | None:
@@ -52,8 +54,10 @@ def _latency(speeds: Sequence[Speed]) -> LatencyModel | None:
     return None if speed is None else replace(speed.latency, prefill_token_seconds=speed.prompt_token)
 
 
-def sized_engines(speeds: Mapping[int, Sequence[Speed]]) -> dict[int, SizedEngine]:
+def sized_engines(speeds: Mapping[int, Sequence[Speed]], kv: KvSize | None = None) -> dict[int, SizedEngine]:
     """Return the engine of each size with a sample. `speeds`: of earlier rounds and, last, of this one.
+
+    `kv`: size of the KV that the engines can move; None if they move none.
 
     The latency model is that of all rounds, unless this round's steps take clearly longer than earlier ones predict."""
     guard, engines, earlier = SurpriseGuard(), {}, {}
@@ -62,6 +66,9 @@ def sized_engines(speeds: Mapping[int, Sequence[Speed]]) -> dict[int, SizedEngin
             continue
         kv_tokens = next((one.kv_tokens for one in reversed(seen) if one.kv_tokens), UNBOUNDED)
         engines[size] = SizedEngine(latency, kv_tokens)
+        if kv is not None:
+            token_bytes, room = kv.accelerator_bytes(size), kv.room_tokens
+            engines[size] = replace(engines[size], kv_token_bytes=token_bytes, kv_room_tokens=room)
         if (before := _latency(seen[:-1])) is not None:
             earlier[size] = replace(engines[size], latency=before)
             for one in seen[-1].decode_without_loans:

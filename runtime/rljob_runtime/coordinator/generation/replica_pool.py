@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
 from rljob_runtime.coordinator.core.settings import Settings
@@ -19,11 +19,24 @@ from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.observed_engines import ObservedEngines
-from rljob_runtime.protocols import GenerateRequest, PeerError, PeerTimeout, Replica, ReplicaReport, StaleTerm
+from rljob_runtime.protocols import (
+    EngineStats,
+    GenerateRequest,
+    KvExport,
+    KvSize,
+    KvStats,
+    PeerError,
+    PeerTimeout,
+    Replica,
+    ReplicaReport,
+    StaleTerm,
+)
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.fault_detection.stall_detection import ProgressMonitor
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 from rljob_runtime.scheduling.round_plan import Launch
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,8 @@ class ReplicaPool:
         self._pollers: dict[str, asyncio.Task[None]] = {}
         self._cursors: dict[str, int] = {}
         """By replica: the cursor of the last report that was posted."""
+        self._kv: dict[str, EngineStats] = {}
+        """By replica: the statistics of the last report, for its KV."""
         self._tasks = StageTasks(post)
 
     def names(self, without: Collection[str] = ()) -> list[str]:
@@ -79,6 +94,18 @@ class ReplicaPool:
         """Return the capacity of a replica's KV cache; 0 before its first poll."""
         return self._observer.kv_tokens(name)
 
+    def kv_stats(self, name: str) -> KvStats | None:
+        """Return the totals of a replica's KV transfers; None before its first poll in its present layout."""
+        stats = self._kv.get(name)
+        return stats.kv if stats is not None else None
+
+    @property
+    def kv_size(self) -> KvSize | None:
+        """The size of the KV that engines can move, with the smallest room of a machine; None if one moves none."""
+        sizes = [stats.kv_size for stats in self._kv.values()]
+        known = [size for size in sizes if size is not None]
+        return min(known, key=lambda size: size.room_bytes) if known and len(known) == len(sizes) else None
+
     def observed(self) -> ObservedEngines:
         """Return what was observed of the tracked replicas."""
         names, observer = self.names(), self._observer
@@ -88,6 +115,7 @@ class ReplicaPool:
             {name: self._fleet.layout_of(name) for name in names},
             observer.all_speeds(),
             self._fleet.tensor_parallel,
+            self.kv_size,
         )
 
     def engine_speed(self) -> EngineSpeed | None:
@@ -112,6 +140,7 @@ class ReplicaPool:
         left = [name for name, replica in self._tracked.items() if available.get(name) is not replica]
         for name in left:
             del self._tracked[name], self._assigned[name], self._cursors[name]
+            self._kv.pop(name, None)
             self._fleet.timeline.busy(name, "generate", held=False)
             self._pollers.pop(name).cancel()
         fresh = [replica for name, replica in available.items() if name not in self._tracked]
@@ -136,15 +165,31 @@ class ReplicaPool:
 
     async def abort(self, launches: Iterable[Launch]) -> None:
         """Abort these responses at their replicas, if those are still tracked."""
+        by_replica = self._assigned_by_replica(launches)
+        calls = ((self._tracked[name], attempts) for name, attempts in by_replica.items())
+        await asyncio.gather(
+            *(self._command(replica, partial(replica.abort, self._term, attempts)) for replica, attempts in calls)
+        )
+
+    async def export_kv(self, launches: Iterable[Launch]) -> list[tuple[Replica, KvExport]]:
+        """Abort these responses like `abort`, and have their KV written first; return the receipts.
+
+        A replica that fails is lost and has no receipt."""
+        calls = [(self._tracked[name], attempts) for name, attempts in self._assigned_by_replica(launches).items()]
+        receipts = await asyncio.gather(
+            *(self._command(replica, partial(replica.export_kv, self._term, attempts)) for replica, attempts in calls)
+        )
+        answered = zip(calls, receipts, strict=True)
+        return [(replica, receipt) for (replica, _), receipt in answered if receipt is not None]
+
+    def _assigned_by_replica(self, launches: Iterable[Launch]) -> Mapping[str, dict[TrajectoryKey, int]]:
+        """Return the attempts of these responses by tracked replica, and record that they are not assigned any more."""
         by_replica: dict[str, dict[TrajectoryKey, int]] = defaultdict(dict)
         for launch in launches:
             if launch.lease.replica in self._tracked:
                 by_replica[launch.lease.replica][launch.key] = launch.lease.attempt
                 self._record_end(launch.lease.replica, launch.key, launch.lease.attempt)
-        calls = ((self._tracked[name], attempts) for name, attempts in by_replica.items())
-        await asyncio.gather(
-            *(self._command(replica, partial(replica.abort, self._term, attempts)) for replica, attempts in calls)
-        )
+        return by_replica
 
     async def collect(self, names: Collection[str]) -> None:
         """Poll these replicas once and post their reports. After an abort, these hold all that the replicas made.
@@ -191,7 +236,7 @@ class ReplicaPool:
                 raise PeerError("its process was restarted")
             boot, after = report.boot, report.cursor
             stats = report.stats
-            done = stats.generated_tokens_total + stats.prompt_tokens_total
+            done = stats.computed_tokens
             self._record_ends(replica, report)
             held, assigned = stats.running + stats.waiting, len(self._assigned[replica.name])
             if progress.stalled(held + assigned > 0, done, clock()):
@@ -207,6 +252,10 @@ class ReplicaPool:
             self._receive(replica, report)
 
     def _receive(self, replica: Replica, report: ReplicaReport) -> None:
+        known = self._kv.get(replica.name)
+        if known is None or known.computed_tokens <= report.stats.computed_tokens:
+            # Of two polls, the later answer may arrive first.
+            self._kv[replica.name] = report.stats
         self._record_ends(replica, report)
         self._cursors[replica.name] = report.cursor
         self._post(ReplicaPolled(replica, report))
@@ -222,13 +271,14 @@ class ReplicaPool:
             del self._assigned[name][key]
             self._fleet.timeline.busy(name, "generate", held=bool(self._assigned[name]))
 
-    async def _command(self, replica: Replica, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run a call to a replica, and mark the replica as lost if the call fails.
+    async def _command(self, replica: Replica, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Return the result of a call to a replica. If the call fails, mark the replica as lost and return None.
 
         The call is made here: a stage may be cancelled before this task has run, and no call may begin then."""
         try:
-            await self._fleet.run_while_member(replica, call())
+            return await self._fleet.run_while_member(replica, call())
         except StaleTerm:
             raise
         except PeerError as error:
             self._fleet.mark_replica_lost(replica, "CommandFailed", error)
+            return None

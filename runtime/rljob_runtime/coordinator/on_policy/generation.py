@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
 from rljob_runtime.coordinator.core.errors import Interrupted
@@ -23,6 +24,7 @@ from rljob_runtime.coordinator.generation.scoring import RewardReceived, RewardR
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
+from rljob_runtime.coordinator.on_policy.kv_handover import KvHandovers
 from rljob_runtime.coordinator.on_policy.looks import Look, Looks
 from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
 from rljob_runtime.coordinator.on_policy.switcher import Switcher
@@ -41,7 +43,7 @@ from rljob_runtime.protocols.trajectory import (
     sample_seed,
 )
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.layout_switch import SwitchLook
+from rljob_runtime.scheduling.layout_switch import LayoutSwitch, SwitchLook
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements, RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
@@ -115,6 +117,7 @@ class Generation:
             context.switch_costs,
         )
         self._looks = Looks(context.loans, self.switcher, shared.apart, self.notify, shared.policy_failures)
+        self._kv = KvHandovers(shared.fleet, self._pool, shared.term, context.switch_costs)
         self._tasks = StageTasks(self._inbox.put_nowait)
         self._loans = context.loans
         self._evaluator = context.evaluator
@@ -155,6 +158,7 @@ class Generation:
                 await self._launch_evaluations()
                 for event in await self._next_events():
                     await self._handle(event)
+                self._kv.end_taken(self._waits, self._replica_of, self._partials.length_of)
                 await self._abort_losers()
                 self._tell_of_groups()
                 await self._apply_look()
@@ -211,8 +215,8 @@ class Generation:
     # --- start and end ---
 
     def _restore(self) -> None:
-        for key, partial in self._opened.partials.items():
-            self._partials.restore(key, partial)
+        for key, made in self._opened.partials.items():
+            self._partials.restore(key, made)
         for key, reason in self._opened.finish_reasons.items():
             response = self.responses[key] = self._partials.close(key, reason)
             if self.round.awaits_reward(key):
@@ -223,10 +227,11 @@ class Generation:
         # First what was received: replicas may not answer.
         await self._flush()
         await self._evaluator.stop(self._pool)
-        await self._stop(self._running())
+        await self._stop(self._running(), self._pool.abort)
         await self._flush()
 
     async def _end_tasks(self) -> None:
+        self._kv.close()
         await self._tasks.close()
         await self._pool.close()
         drain(self._inbox, self._evaluator)
@@ -262,6 +267,7 @@ class Generation:
             names = self._pool.names()
         if not (launches := self.round.launch(names, self.switcher.placement(names, self._partials.length_of))):
             return
+        await self._kv.expect(launches)
         version, by_replica = self.round.plan.version, defaultdict(list)
         for launch in launches:
             self._partials.open(launch.key, launch.lease, version)
@@ -290,6 +296,7 @@ class Generation:
             sampling=replace(self._settings.sampling, seed=seed, stop_token_ids=self._prompts.stop_token_ids),
             weight_version=self.round.plan.version,
             prefix_token_ids=prefix,
+            kv_file=self._kv.file_of(launch, len(prefix)),
         )
 
     async def _abort_losers(self) -> None:
@@ -307,7 +314,7 @@ class Generation:
             held_back = self.switcher.held_back()
 
             def observe() -> SwitchLook:
-                waiting = sum(self.round.state(key) is SampleState.WAITING for key in held_back)
+                waiting = sum(map(self._waits, held_back))
                 return look.switch_look(self._snapshot(look), self._held(), waiting)
 
             seen = await self._looks.observe(look, observe)
@@ -322,22 +329,23 @@ class Generation:
         if loaned := self._loans.begin(decided.loan):
             self.watch.record_loan()
             moved = [launch for launch in self._running() if machine_of(launch.lease.replica) in loaned]
-            await self._stop(moved)
+            await self._stop(moved, self._pool.abort)
             await self._evaluator.stop(self._pool, lambda replica: machine_of(replica) in loaned)
         for machine, decision in sorted(decided.switches.items()):
             busy = any(self._load(name) for name in self._pool.names() if machine_of(name) == machine)
             if (switch := self.switcher.begin(machine, decision, busy)) is not None:
                 since = asyncio.get_running_loop().time()
-                stopped = await self._stop_machine(machine)
+                stopped = await self._stop_machine(switch)
                 self.switcher.start(switch, stopped, asyncio.get_running_loop().time() - since)
 
-    async def _stop_machine(self, machine: str) -> list[TrajectoryKey]:
+    async def _stop_machine(self, switch: LayoutSwitch) -> list[TrajectoryKey]:
         """Stop and store all that a machine generates, and let its replicas leave the pool.
 
         Returns the responses of the round that wait now."""
+        machine = switch.machine
         await self._evaluator.stop(self._pool, lambda replica: machine_of(replica) == machine)
         stopped = [launch for launch in self._running() if machine_of(launch.lease.replica) == machine]
-        await self._stop(stopped)
+        await self._stop(stopped, partial(self._kv.export, switch) if switch.moves_kv else self._pool.abort)
         await self._flush()
         self._fleet_changed = True
         await self._track_replicas()
@@ -351,11 +359,12 @@ class Generation:
     def _held(self) -> list[tuple[Launch, int]]:
         return [(launch, self._partials.length_of(launch.key)) for launch in self._running()]
 
-    async def _stop(self, stopped: Sequence[Launch]) -> None:
+    async def _stop(self, stopped: Sequence[Launch], stop: Callable[[Sequence[Launch]], Awaitable[None]]) -> None:
         """Stop these responses and receive all that their replicas made of them. They wait for another launch.
 
-        They keep their leases until then: under another one their tokens would be stale."""
-        await self._pool.abort(stopped)
+        They keep their leases until then: under another one their tokens would be stale. `stop`: how replicas stop
+        them."""
+        await stop(stopped)
         before = self.stats.tokens
         await self._pool.collect({launch.lease.replica for launch in stopped})
         while not self._inbox.empty():
@@ -375,6 +384,13 @@ class Generation:
             ExpectedLengths(curve, self._settings.max_response_tokens),
             look.computed_tokens,
         )
+
+    def _waits(self, key: TrajectoryKey) -> bool:
+        return self.round.state(key) is SampleState.WAITING
+
+    def _replica_of(self, key: TrajectoryKey) -> str | None:
+        lease = self.round.lease(key)
+        return lease.replica if lease is not None else None
 
     def _running(self) -> list[Launch]:
         """Return the running responses with their leases."""
@@ -410,8 +426,6 @@ class Generation:
 
     async def _collect(self, replica: str, report: ReplicaReport) -> None:
         finished, broken = [], []
-        if report.deltas:
-            self.switcher.record_tokens(replica)
         for delta in report.deltas:
             verdict = self._take(replica, delta)
             if verdict is DeltaStatus.FINISHED and delta.finish_reason is not None:
@@ -431,6 +445,8 @@ class Generation:
         verdict = self._receiver.accept(delta, lease, self.round.lease(delta.key))
         if verdict is DeltaStatus.FINISHED and not self.round.generated(delta.key, lease):
             return DeltaStatus.STALE
+        if verdict in (DeltaStatus.ACCEPTED, DeltaStatus.FINISHED):
+            self.switcher.record_tokens(replica)
         return verdict
 
     async def _finish(self, finished: list[Response]) -> None:

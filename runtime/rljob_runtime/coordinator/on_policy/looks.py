@@ -53,7 +53,9 @@ class Look:
         `held`: the launches that generate, with their tokens so far. `held_back`: waiting responses that wait for a
         machine which switches: they are nothing that the others have to start first."""
         machines = with_responses(self.machines, held, len(round_.waiting) - held_back)
-        return SwitchLook(machines, round_, self.engines.sizes, sized_engines(self.engines.speeds), self.costs)
+        return SwitchLook(
+            machines, round_, self.engines.sizes, sized_engines(self.engines.speeds, self.engines.kv), self.costs
+        )
 
 
 class Looks:

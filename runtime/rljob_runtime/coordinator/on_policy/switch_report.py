@@ -49,6 +49,7 @@ def switches_report(switches: Sequence[LayoutSwitch], decision: SwitchDecision |
         failed=len(ended) - made,
         responses=sum(len(one.responses) for one in ended),
         seconds=round(sum(one.total_seconds for one in ended), 3),
+        kv_bytes=sum(one.moved_bytes for one in ended),
         switches=tuple(_listed(one) for one in ended[:MOST_LISTED]),
     )
 
@@ -73,7 +74,8 @@ def _listed(one: LayoutSwitch) -> LayoutSwitchReport:
         to_size=one.target,
         reached_size=one.reached or 0,
         responses=len(one.responses),
-        state=decision.state.value if decision is not None and decision.state is not None else None,
+        state=one.state.value if one.state is not None else None,
+        kv_bytes=one.moved_bytes,
         predicted_seconds=_rounded(decision.seconds if decision is not None else None),
         seconds=round(one.total_seconds, 3),
         predicted_gain_seconds=_rounded(decision.gain if decision is not None else None),

@@ -1,10 +1,10 @@
-"""Switcher: changes the tensor parallel size of machines inside a generation stage (PAT §4), with recompute.
+"""Switcher: changes the tensor parallel size of machines inside a generation stage (PAT §4).
 
 A policy decides for each machine; the others go on generating. The stage stops the responses of a machine that
 switches, and receives all that the machine made of them. The machine then gets its new layout and the round's weights
-in the background. Its responses wait for it, and are launched on its new replicas with their tokens as prefix. A
-failure costs time, never tokens: a size that is refused leaves the machine in the one before, and responses of a
-machine that is lost go elsewhere.
+in the background. Its responses wait for it, and are launched on its new replicas with their tokens as prefix. Their
+keys and values are moved (`kv_handover`) or computed again. A failure costs time, never tokens: a size that is refused
+leaves the machine in the one before, and responses of a machine that is lost go elsewhere.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Switcher:
     def start(self, switch: LayoutSwitch, responses: Sequence[TrajectoryKey], stop_seconds: float) -> None:
         """Switch the machine in the background. `responses` were stopped, in `stop_seconds`, and wait for it."""
         switch.responses = tuple(responses)
-        switch.seconds["stop"] = stop_seconds
+        switch.seconds["stop"] = max(0.0, stop_seconds - switch.seconds.get("export", 0.0))
         self._fleet.run_in_background(self._run(switch))
 
     async def _run(self, switch: LayoutSwitch) -> None:
@@ -221,5 +221,5 @@ class Switcher:
         """Record that a replica has made tokens: after a switch, its prefill has ended."""
         if self._launched and (pending := self._launched.pop(machine_of(replica), None)) is not None:
             switch, since = pending
-            switch.seconds["prefill"] = self._clock() - since
+            switch.seconds["import" if switch.exported_tokens else "prefill"] = self._clock() - since
             record_prefill(self.costs, switch)

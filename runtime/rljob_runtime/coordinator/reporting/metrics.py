@@ -121,6 +121,8 @@ class CoordinatorMetrics:
         self._switch_seconds = self._counter("layout_switch_seconds", "Seconds of switches inside rounds.")
         text = "Unfinished responses that switches inside rounds carried over."
         self._switched_responses = self._counter("layout_switch_responses", text)
+        text = "Bytes of keys and values that switches inside rounds moved."
+        self._switch_kv_bytes = self._counter("layout_switch_kv_bytes", text)
         text = "Prompts trained on, by their source in spec.data.sources."
         self._source_prompts = self._counter("source_prompts", text, "source")
         self._source_reward = self._gauge("source_reward", "Mean reward of a source in the last round.", "source")
@@ -189,6 +191,7 @@ class CoordinatorMetrics:
         self._switches.labels("failed").inc(report.failed or 0)
         self._switch_seconds.inc(report.seconds or 0)
         self._switched_responses.inc(report.responses or 0)
+        self._switch_kv_bytes.inc(report.kv_bytes or 0)
         if report.state is SwitchesState.NOT_SWITCHED:
             self._not_switched.labels(report.reason or "").inc()
 

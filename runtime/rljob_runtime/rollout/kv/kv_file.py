@@ -370,6 +370,13 @@ def _index_offset(index: Index) -> int:
     return max(ends, default=PAGE)
 
 
+def room_beside(segment: Path) -> int:
+    """Return the free bytes of the shared memory, without those that a relay's segment still needs.
+
+    Raises OSError if there is no segment."""
+    return max(0, _free(segment) - needed_for_weights(segment))
+
+
 def _free(folder: Path) -> int:
     file_system = os.statvfs(folder)
     return file_system.f_bavail * file_system.f_frsize

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.lending.gain import OpenGroup
@@ -15,11 +16,12 @@ class SizedEngine:
     """An engine of one tensor parallel size.
 
     `kv_tokens`: capacity of its KV cache. `kv_token_bytes`: KV of one token on each of its accelerators; None if
-    unknown, then KV is not migrated."""
+    unknown, then KV is not migrated. `kv_room_tokens`: tokens of KV that its machine's shared memory has room for."""
 
     latency: LatencyModel
     kv_tokens: int
     kv_token_bytes: int | None = None
+    kv_room_tokens: float = inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 
 A switch stops the engines, puts them to sleep, wakes those of the other size and loads their weights. The state of
 unfinished responses is either migrated (KV exported and imported) or recomputed (prefill), whichever is predicted to be
-faster. Each part is the median of its last measurements for this pair of sizes. While there are fewer than three, the
-median of all pairs stands for each missing one, or a prior if all pairs have fewer than three. A cost that is too high
-ends all switches and is never measured again, so one slow switch must not make it so.
+faster. KV that the machine's shared memory has no room for is recomputed. Each part is the median of its last
+measurements for this pair of sizes. While there are fewer than three, the median of all pairs stands for each missing
+one, or a prior if all pairs have fewer than three. A cost that is too high ends all switches and is never measured
+again, so one slow switch must not make it so.
 """
 
 from __future__ import annotations
@@ -165,18 +166,24 @@ class SwitchCosts:
             move = TokenMove(
                 self.unit(start, target, Part.EXPORT) * source.kv_token_bytes,
                 self.unit(start, target, Part.IMPORT) * sink.kv_token_bytes,
+                min(source.kv_room_tokens, sink.kv_room_tokens),
             )
-        prefill = None if state is State.MIGRATE and move is not None else self.unit(start, target, Part.PREFILL)
+        prefill = self.unit(start, target, Part.PREFILL)
         fixed = sum(self.unit(start, target, part) for part in FIXED)
-        return PairCost(fixed, move, prefill, sink, accelerators // start, accelerators // target)
+        return PairCost(
+            fixed, move, prefill, sink, accelerators // start, accelerators // target, state is State.MIGRATE
+        )
 
 
 @dataclass(frozen=True)
 class TokenMove:
-    """Seconds in which each accelerator of a replica exports, and each of another one imports, the KV of a token."""
+    """Seconds in which each accelerator of a replica exports, and each of another one imports, the KV of a token.
+
+    `room_tokens`: tokens of a machine whose KV its shared memory has room for. The KV of more is not moved."""
 
     export_seconds: float
     import_seconds: float
+    room_tokens: float = inf
 
 
 @dataclass(frozen=True)
@@ -184,25 +191,27 @@ class PairCost:
     """Cost of one pair of sizes.
 
     `fixed`: seconds without responses. `move`: of a token; None if KV is not migrated. `prefill_factor`: measured over
-    predicted seconds of prefill; None if nothing is recomputed. `sources`, `targets`: replicas of either size."""
+    predicted seconds of prefill. `sources`, `targets`: replicas of either size. `moves_what_fits`: whether KV is also
+    migrated where a prefill is faster."""
 
     fixed: float
     move: TokenMove | None
-    prefill_factor: float | None
+    prefill_factor: float
     target: SizedEngine
     sources: int
     targets: int
+    moves_what_fits: bool = False
 
     def of(self, carried: Carried) -> SwitchCost:
-        """Return the cost with these responses: the cheaper of migration and recomputation."""
+        """Return the cost with these responses: the cheaper of migration and recomputation, unless one is required."""
         move, prefill = self._move(carried), self._prefill(carried)
-        if move <= prefill:
+        if move <= prefill or (self.moves_what_fits and move < inf):
             return SwitchCost(self.fixed + move, State.MIGRATE)
         return SwitchCost(self.fixed + prefill, State.RECOMPUTE)
 
     def seconds(self, carried: Carried) -> float:
         """Return the seconds of `of`."""
-        return self.fixed + min(self._move(carried), self._prefill(carried))
+        return self.of(carried).seconds
 
     def predicted_prefill(self, carried: Carried) -> float:
         """Return the seconds of prefill on the fullest replica, by its latency model."""
@@ -212,13 +221,13 @@ class PairCost:
         return self.target.latency.prefill(carried.tokens * share, carried.squares * share)
 
     def _move(self, carried: Carried) -> float:
-        if self.move is None:
+        if self.move is None or carried.tokens > self.move.room_tokens:
             return inf
         leave = self.move.export_seconds * _fullest(self.sources, carried)
         return (leave + self.move.import_seconds * _fullest(self.targets, carried)) * carried.tokens
 
     def _prefill(self, carried: Carried) -> float:
-        return inf if self.prefill_factor is None else self.prefill_factor * self.predicted_prefill(carried)
+        return self.prefill_factor * self.predicted_prefill(carried)
 
 
 def _fullest(replicas: int, carried: Carried) -> float:

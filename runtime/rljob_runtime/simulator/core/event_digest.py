@@ -60,6 +60,7 @@ PLACES = Places(
         e.CoordinatorEnded: (25, ("term", "why", "since")),
         e.FaultBegan: (26, ("fault",)),
         e.FaultEnded: (27, ("fault", "target", "since")),
+        e.KvAsked: (28, ("replica", "key", "written", "version", "tokens", "cause")),
     },
     values={
         PromptKey: ("epoch", "index", "source"),

@@ -64,6 +64,20 @@ class Aborted:
 
 
 @dataclass(frozen=True, slots=True)
+class KvAsked:
+    """A request named a KV file, which engines of version `written` wrote; None if there is none.
+
+    `tokens`: those whose KV is in it. `cause`: why none is used."""
+
+    replica: str
+    key: TrajectoryKey
+    written: int | None
+    version: int
+    tokens: int
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class MadeRoom:
     """A replica sleeps and released its accelerators."""
 
@@ -258,6 +272,7 @@ Event = (
     | Submitted
     | Generated
     | Aborted
+    | KvAsked
     | MadeRoom
     | LaidOut
     | Loaded

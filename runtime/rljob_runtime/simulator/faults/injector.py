@@ -13,6 +13,7 @@ from rljob_runtime.simulator.faults.plan import Fault, FaultPlan, FaultType, Rol
 from rljob_runtime.simulator.peers.cluster import TRAINER, Machine, SimulatedCluster
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 from rljob_runtime.simulator.peers.inputs import SimulatedRewards
+from rljob_runtime.simulator.peers.kv_memory import KvMemory
 
 TROUBLES = {
     FaultType.HANG: FaultKind.FROZEN,
@@ -170,6 +171,8 @@ class Injector:
                 return lambda: self._control.replace(fault.target)
             case FaultType.DISK_FULL:
                 return self._full_disk(name)
+            case FaultType.KV_DAMAGED:
+                return _damage_kv(machine.kv)
             case _:
                 return _trouble(machine.condition, fault.kind, machine.refresh)
 
@@ -234,6 +237,15 @@ class Injector:
                 one()
 
         return end
+
+
+def _damage_kv(memory: KvMemory) -> Undo:
+    memory.damaging += 1
+
+    def undo() -> None:
+        memory.damaging -= 1
+
+    return undo
 
 
 def _trouble(condition: FaultState, kind: FaultType, changed: Callable[[], None]) -> Undo:

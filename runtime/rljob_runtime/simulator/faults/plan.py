@@ -32,6 +32,8 @@ class FaultType(StrEnum):
     """Its volume has no space left."""
     DISK_LOST = "disk-lost"
     """A crash that deletes everything it wrote."""
+    KV_DAMAGED = "kv-damaged"
+    """Files with keys and values that engines of the machine write have wrong bits."""
     LEAVE = "leave"
     """Its pod is deleted gracefully, as by `kubectl drain`, and killed at the fault's end. The next pod is created
     after it has gone."""
@@ -60,7 +62,7 @@ APPLICABLE: dict[Role, tuple[FaultType, ...]] = {
     Role.RELAY: (*_PROCESS, *_MESSAGES, FaultType.DISK_FULL),
     Role.TRAINER: (*_PROCESS, *_MESSAGES, FaultType.DISK_FULL, FaultType.LEAVE),
     Role.REWARDS: _PROCESS,
-    Role.MACHINE: (*_PROCESS, *_MESSAGES, FaultType.CLOCK, FaultType.DISK_FULL),
+    Role.MACHINE: (*_PROCESS, *_MESSAGES, FaultType.CLOCK, FaultType.DISK_FULL, FaultType.KV_DAMAGED),
     Role.COORDINATOR: (
         *_PROCESS,
         *_MESSAGES,
@@ -190,7 +192,9 @@ SOON_SECONDS = 20.0
 """Latest start of the next coordinator: a third of the operator's wait at a suspension."""
 CRASH_WEIGHT = 3
 BURST_SHARE, BURST_SECONDS = 0.5, 2.0
-LEAVE_SHARE = API_LOSS_SHARE = 0.25
+LEAVE_SHARE = API_LOSS_SHARE = KV_DAMAGE_SHARE = 0.25
+_DRAWN_APART = (FaultType.LEAVE, FaultType.KV_DAMAGED)
+"""Drawn from separate streams: the other faults of a seed do not change."""
 
 
 def draw_plan(
@@ -212,14 +216,13 @@ def draw_plan(
     faults: list[Fault] = []
     for _ in range(drawn.randint(1, most)):
         role = drawn.choice([role for role in Role if role is not Role.COORDINATOR_API])
-        kinds = [kind for kind in APPLICABLE[role] if kind is not FaultType.LEAVE]
+        kinds = [kind for kind in APPLICABLE[role] if kind not in _DRAWN_APART]
         (kind,) = drawn.choices(kinds, [CRASH_WEIGHT if kind is FaultType.CRASH else 1 for kind in kinds])
         time = drawn.uniform(0, horizon)
         if faults and drawn.random() < BURST_SHARE:
             time = faults[-1].time + drawn.uniform(0, BURST_SECONDS)
         duration = 0.1 * (longest / 0.1) ** drawn.random()
         faults.append(Fault(round(time, 3), kind, drawn.choice(targets[role]), round(duration, 3)))
-    # Drawn from a separate stream: the other faults of a seed do not change.
     leaves = random.Random(f"{seed}/leaves")
     if len(faults) < most and leaves.random() < LEAVE_SHARE:
         seconds = leaves.choice([1.0, GRACE_SECONDS])
@@ -228,6 +231,10 @@ def draw_plan(
     if len(faults) < most and leases.random() < API_LOSS_SHARE:
         time, seconds = leases.uniform(0, horizon), longest * leases.random()
         faults.append(Fault(round(time, 3), FaultType.PARTITION, Role.COORDINATOR_API.value, round(seconds, 3)))
+    damage = random.Random(f"{seed}/kv")
+    if len(faults) < most and damage.random() < KV_DAMAGE_SHARE:
+        time, seconds, machine = damage.uniform(0, horizon), longest * damage.random(), damage.randrange(machines)
+        faults.append(Fault(round(time, 3), FaultType.KV_DAMAGED, f"rollout-{machine}", round(seconds, 3)))
     return FaultPlan(tuple(sorted(faults)))
 
 

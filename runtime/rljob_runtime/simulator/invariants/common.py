@@ -3,7 +3,8 @@
 Invariants of store rows are in `on_policy` and `asynchronous`.
 
 - trained once: no response is in the weights' history twice;
-- one version: all tokens of a response come from the weights that its version names;
+- one version: all tokens of a response come from the weights that its version names, and no request names the KV of
+  other ones;
 - one gradient: every group of an update is in exactly one of the parts of its gradient, and all parts were computed
   with the weights that the update starts from;
 - complete groups: an update has all responses of a prompt or none;
@@ -38,6 +39,7 @@ from rljob_runtime.simulator.core.events import (
     Committed,
     Event,
     Exported,
+    KvAsked,
     Learned,
     Loaded,
     Published,
@@ -128,6 +130,9 @@ class Invariants(ABC):
                 self._store_lost = True
             case Submitted():
                 self._submitted(event)
+            case KvAsked(replica, key, written, version):
+                own = written in (None, version)
+                self._expect(own, "one version", f"{key} of version {version} asks {replica} for KV of {written}")
             case Trained():
                 self._update(event)
             case Restored():

@@ -18,6 +18,7 @@ from rljob_runtime.simulator.core.events import Observe, ProcessEnded, ProcessSt
 from rljob_runtime.simulator.core.network import Called, FaultKind, FaultState, Process, SimulatedWire
 from rljob_runtime.simulator.core.process_clock import ProcessClock
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
+from rljob_runtime.simulator.peers.kv_memory import KvMemory
 from rljob_runtime.simulator.peers.relay import Network, SimulatedRelay, Weights
 from rljob_runtime.simulator.peers.replica import EngineKind, Lengths, SimulatedReplica, steady
 from rljob_runtime.simulator.peers.trainer import TRAINER, GradientInboxes, SimulatedTrainer, TrainerCosts, TrainerDisk
@@ -62,6 +63,7 @@ class Machine:
 
     condition: FaultState = field(default_factory=FaultState)
     weights: Weights = field(default_factory=Weights)
+    kv: KvMemory = field(default_factory=KvMemory)
     processes: dict[str, Process] = field(default_factory=dict)
     off: bool = False
     """Whether it has no power: nothing on it answers."""
@@ -136,7 +138,7 @@ class SimulatedCluster(Called):
     def kill(self, machine: str) -> None:
         """End all processes of a machine and clear its memory; they may start again."""
         self._end(machine)
-        self.machine(machine).weights = Weights()
+        self.machine(machine).weights, self.machine(machine).kv = Weights(), KvMemory()
 
     def kill_process(self, name: str) -> None:
         """End one process. Its machine's memory stays."""
@@ -251,6 +253,7 @@ class SimulatedCluster(Called):
             pace=pace,
             observe=self._observe,
             free=lambda: not (self.site.shares_accelerators and any(one.holds for one in self._workers_of(machine))),
+            kv=self.machine(machine).kv,
         )
         return self._start(name, replica, pace)
 

@@ -20,6 +20,8 @@ from rljob_runtime.protocols import (
     EngineStats,
     GenerateRequest,
     KvExport,
+    KvSize,
+    KvStats,
     Refused,
     ReplicaReport,
     TermFence,
@@ -29,6 +31,7 @@ from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.simulator.core.events import (
     Aborted,
     Generated,
+    KvAsked,
     LaidOut,
     Loaded,
     MadeRoom,
@@ -38,6 +41,7 @@ from rljob_runtime.simulator.core.events import (
 )
 from rljob_runtime.simulator.core.process_clock import SOON, Event, ProcessClock, loop_time
 from rljob_runtime.simulator.core.tokens import digest, phase, text
+from rljob_runtime.simulator.peers.kv_memory import KvMemory, full_blocks
 from rljob_runtime.simulator.peers.relay import Weights
 
 Lengths = Callable[[TrajectoryKey, int], int]
@@ -56,6 +60,10 @@ class EngineKind:
     stream_seconds: float = 1.0
     load_seconds: float = 0.0
     """From the relay's memory into the engine."""
+    kv: KvSize | None = None
+    """None in an engine that moves no KV."""
+    kv_byte_seconds: float = 0.0
+    """To copy a byte of KV between an accelerator and shared memory."""
 
     def make(self, now: float) -> EngineSimulator:
         return EngineSimulator(self.law, self.kv_tokens, self.max_sequences, now=now)
@@ -67,18 +75,10 @@ def steady(token_seconds: float) -> EngineKind:
     return EngineKind(law, kv_tokens=1 << 40, stream_seconds=token_seconds)
 
 
-def kv_file_of(version: int) -> str:
-    """Return the name of a simulated KV file of this weight version."""
-    return f"version-{version}"
-
-
 def any_length(limit: int) -> Lengths:
     """Return lengths from 1 to `limit` tokens, equal for all versions."""
     return lambda key, version: 1 + digest("length", str(key)) % limit
 
-
-KV_BLOCK = 32
-"""Tokens of a KV block. Only full blocks move between engines."""
 
 _Id = tuple[TrajectoryKey, int]
 """A request at the engine: a response and its attempt."""
@@ -112,6 +112,7 @@ class SimulatedReplica:
         layouts: Mapping[int, EngineKind] | None = None,
         layout_seconds: float = 0.0,
         free: Callable[[], bool] = lambda: True,
+        kv: KvMemory | None = None,
     ) -> None:
         self.name = name
         self.held: dict[TrajectoryKey, _Held] = {}
@@ -142,6 +143,10 @@ class SimulatedReplica:
         self._loads = 0
         self._prompt_tokens = 0
         self._aborted = 0
+        self._kv = kv or KvMemory()
+        self._moved = KvStats()
+        # The files of a dead writer are swept.
+        self._kv.drop(name)
 
     # --- the protocol ---
 
@@ -151,7 +156,7 @@ class SimulatedReplica:
         return self._layout is None
 
     async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
-        self._fence.check(term)
+        self._check(term)
         async with self._busy:
             if self._layout != tensor_parallel:
                 if not self.rests:
@@ -160,7 +165,7 @@ class SimulatedReplica:
         self._asked.fire()
 
     async def switch_layout(self, term: int, tensor_parallel: int) -> None:
-        self._fence.check(term)
+        self._check(term)
         async with self._busy:
             if self._layout == tensor_parallel:
                 return
@@ -190,40 +195,54 @@ class SimulatedReplica:
         self._kind, self._engine = kind, None
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
-        self._fence.check(term)
+        self._check(term)
         async with self._busy:
             self._refuse_misfits(requests)
+            fresh = [one for one in requests if self._attempts.get(one.key, 0) < one.attempt]
+            ready = await self._import(fresh)
             engine, taken = self._advance(), []
-            for request in requests:
-                if self._attempts.get(request.key, 0) < request.attempt:
-                    self._attempts[request.key] = request.attempt
-                    self._drop(request.key)
-                    taken += self._take_on(request)
+            for request in fresh:
+                self._attempts[request.key] = request.attempt
+                self._drop(request.key)
+                taken += self._take_on(request, ready.get(request.key, 0))
             engine.submit(self._engine_time, taken)
         self._asked.fire()
 
     async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
-        """Stop the responses. Their KV is available to every engine of this weight version, and moves in no time."""
-        self._fence.check(term)
-        version = self._loaded
-        await self.abort(term, attempts)
-        return KvExport(None if version is None else kv_file_of(version), {}, 0, 0.0)
+        self._check(term)
+        async with self._busy:
+            receipt = self._export(attempts)
+            await self._pace.sleep(receipt.seconds)
+            self._stop(attempts)
+        self._asked.fire()
+        return receipt
 
     async def drop_kv(self, term: int) -> None:
-        self._fence.check(term)
+        self._check(term)
+        self._kv.drop(self.name)
 
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
-        self._fence.check(term)
+        self._check(term)
         async with self._busy:
-            self._advance()
-            for key, attempt in attempts.items():
-                if self._attempts.get(key, 0) <= attempt:
-                    self._attempts[key] = attempt
-                    self._drop(key)
+            self._stop(attempts)
         self._asked.fire()
 
-    async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
+    def _stop(self, attempts: Mapping[TrajectoryKey, int]) -> None:
+        self._advance()
+        for key, attempt in attempts.items():
+            if self._attempts.get(key, 0) <= attempt:
+                self._attempts[key] = attempt
+                self._drop(key)
+
+    def _check(self, term: int) -> None:
+        """Adopt a term. A new coordinator knows no KV file of an earlier one."""
+        is_new = term > self._fence.term
         self._fence.check(term)
+        if is_new:
+            self._kv.drop(self.name)
+
+    async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
+        self._check(term)
         self._outbox = [(number, delta) for number, delta in self._outbox if number > after]
         deadline = self._pace.now() + wait_seconds * self._pace.timers
         while True:
@@ -236,7 +255,7 @@ class SimulatedReplica:
         return ReplicaReport(self._boot, cursor, tuple(delta for _, delta in self._outbox), self._loaded, self._stats())
 
     async def load(self, term: int, version: int) -> int:
-        self._fence.check(term)
+        self._check(term)
         async with self._busy:
             if version == self._loaded:
                 return version
@@ -249,9 +268,60 @@ class SimulatedReplica:
             await self._pace.sleep(self._kind.load_seconds)
             self._loaded = whole
             self._attempts.clear()
+            self._kv.drop_older(whole)
             self._loads += 1
             self._observe(Loaded(self.name, whole, content, since))
             return whole
+
+    # --- KV ---
+
+    def _export(self, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
+        """Write the KV of these responses. The copy takes the seconds of the receipt."""
+        size, version, layout = self._kind.kv, self._loaded, self._layout
+        self._kv.drop(self.name)
+        if size is None or version is None or layout is None:
+            return KvExport(None, {}, 0, 0.0, "the engine transfers no KV")
+        made = {cast(_Id, one)[0]: made for one, made in self._advance().progress(self._engine_time).items()}
+        held = {
+            key: full_blocks(max(1, len(self.held[key].request.prompt_token_ids)) + made[key] - 1)
+            for key, attempt in attempts.items()
+            if key in self.held
+            and self.held[key].request.attempt <= attempt
+            # A request that waits has made nothing here, and has no KV.
+            and made.get(key, 0) > len(self.held[key].request.prefix_token_ids)
+        }
+        tokens = {key: count for key, count in held.items() if count}
+        if not tokens:
+            return KvExport(None, {}, 0, 0.0, "no response has a full block")
+        file = None if self._weights.full else self._kv.write(self.name, version, tokens, size)
+        if file is None:
+            return KvExport(None, {}, 0, 0.0, "the shared memory has no room")
+        moved = sum(tokens.values())
+        seconds = moved * size.accelerator_bytes(layout) * self._kind.kv_byte_seconds
+        nbytes = moved * size.token_bytes
+        self._moved += KvStats(exported_tokens=moved, exported_bytes=nbytes, export_seconds=seconds)
+        return KvExport(file, tokens, nbytes, seconds)
+
+    async def _import(self, requests: Sequence[GenerateRequest]) -> dict[TrajectoryKey, int]:
+        """Copy the KV that these requests name; return the tokens of each."""
+        size, layout, ready = self._kind.kv, self._layout, {}
+        for request in requests:
+            if request.kv_file is None:
+                continue
+            context = max(1, len(request.prompt_token_ids)) + len(request.prefix_token_ids)
+            tokens, cause = self._kv.usable(request) if size is not None else (0, "shape")
+            written = self._kv.version_of(request.kv_file)
+            self._observe(KvAsked(self.name, request.key, written, request.weight_version, tokens, cause))
+            # The last token is always computed.
+            tokens = min(tokens, full_blocks(context - 1))
+            self._moved += KvStats(recomputed_tokens=context - tokens, **({cause: 1} if cause else {}))
+            ready[request.key] = tokens
+        if size is not None and layout is not None and (moved := sum(ready.values())):
+            nbytes = moved * size.accelerator_bytes(layout)
+            seconds = nbytes * self._kind.kv_byte_seconds
+            self._moved += KvStats(imported_tokens=moved, imported_bytes=nbytes, import_seconds=seconds)
+            await self._pace.sleep(seconds)
+        return ready
 
     # --- the engine ---
 
@@ -263,8 +333,8 @@ class SimulatedReplica:
             if most > self._kind.kv_tokens:
                 raise Refused(f"{request.key} may take {most} tokens; the KV cache has {self._kind.kv_tokens}")
 
-    def _take_on(self, request: GenerateRequest) -> list[Request]:
-        """Give the engine a request."""
+    def _take_on(self, request: GenerateRequest, ready: int) -> list[Request]:
+        """Give the engine a request. `ready`: tokens whose KV it has."""
         key, version, limit = request.key, request.weight_version, request.sampling.max_tokens
         length = min(limit, (self._lengths or any_length(limit))(key, version))
         prefix = len(request.prefix_token_ids)
@@ -278,7 +348,6 @@ class SimulatedReplica:
         if len(self.held) == 1:
             self._next_stream = self._engine_time + self._kind.stream_seconds
         prompt = max(1, len(request.prompt_token_ids))
-        ready = (prompt + prefix - 1) // KV_BLOCK * KV_BLOCK if request.kv_file == kv_file_of(version) else 0
         return [Request((key, request.attempt), prompt, length, prefix, ready)]
 
     def _drop(self, key: TrajectoryKey) -> None:
@@ -349,4 +418,6 @@ class SimulatedReplica:
             layout_switches_total=self._switches,
             kv_tokens=self._kind.kv_tokens,
             max_running=self._kind.max_sequences,
+            kv=self._moved,
+            kv_size=None if self.rests else self._kind.kv,
         )

@@ -56,6 +56,7 @@ FIELDS = {
     10: "902f0167b9f1dd3f",
     11: "22f6a62720007415",
     12: "79b7f856e7a19fe6",
+    13: "f5c88ba5e9610ea6",
 }
 """Digest of the names of all fields, by schema revision."""
 

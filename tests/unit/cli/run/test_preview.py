@@ -38,7 +38,7 @@ def told(tmp_path: Path, heads: int = 4, **edits: Any) -> str | None:
         (
             {"enabled": True},
             "a machine switches between 1, 2, 4 inside a round if that saves 0.03 of the time that is left "
-            "(maxSwitches: 3); keys and values are computed again",
+            "(maxSwitches: 3); keys and values are moved or computed again, whichever is faster",
         ),
         (
             {"enabled": "Auto", "sizes": [4, 2], "state": "Recompute", "maxSwitches": 1, "minGain": 0.1},

@@ -17,6 +17,9 @@ SWITCH_REPORT = "tests/unit/coordinator/on_policy/test_switch_report.py"
 ADAPTIVE_JOB = "tests/unit/coordinator/on_policy/test_adaptive_job.py"
 POLICY_FAILURES = "tests/unit/coordinator/on_policy/test_policy_failures.py"
 
+KV = "tests/unit/coordinator/on_policy/test_kv_handover.py"
+MOVED = f"{KV}::test_responses_of_a_machine_that_switches_go_on_with_their_kv"
+
 MUTANTS = (
     Mutant(
         name="each size is predicted with the switches of the present one",
@@ -41,6 +44,48 @@ MUTANTS = (
         before="decision.target not in (None, *self._sizes)",
         after="False",
         tests=(f"{POLICY_FAILURES}::test_a_switch_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only",),
+    ),
+    Mutant(
+        name="a switch that shall move KV computes it again",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._stop_machine",
+        before="switch.moves_kv",
+        after="False",
+        tests=(MOVED,),
+    ),
+    Mutant(
+        name="KV files are kept until the round ends",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._end",
+        before="self._fleet.is_member(handover.machine)",
+        after="False",
+        tests=(MOVED, f"{KV}::test_files_end_with_their_round"),
+    ),
+    Mutant(
+        name="KV files are dropped before the requests that name them",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers.end_taken",
+        before="waits(key)",
+        after="False",
+        tests=(MOVED,),
+    ),
+    Mutant(
+        name="KV files outlive their round",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._end_tasks",
+        before="self._kv.close()",
+        after="pass",
+        tests=(f"{KV}::test_files_end_with_their_round",),
+    ),
+    Mutant(
+        name="a refused export loses its responses",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._stop_machine",
+        before="partial(self._kv.export, switch)",
+        after="(lambda stopped: self._kv.export(switch, stopped[1:]))",
+        tests=(f"{KV}::test_a_switch_without_a_file_computes_again",),
+    ),
+    Mutant(
+        name="the report tells the predicted state",
+        target="rljob_runtime.coordinator.on_policy.switch_report:_listed",
+        before="one.state.value if one.state is not None else None",
+        after="decision.state.value if decision is not None and decision.state is not None else None",
+        tests=(f"{SWITCH_REPORT}::test_the_state_is_what_was_done_and_not_what_was_predicted",),
     ),
     Mutant(
         name="a switch forgets what the last poll had",
@@ -172,7 +217,7 @@ MUTANTS = (
     Mutant(
         name="a restart begins a response again from nothing",
         target="rljob_runtime.coordinator.on_policy.generation:Generation._restore",
-        before="self._partials.restore(key, partial)",
+        before="self._partials.restore(key, made)",
         after="pass",
         tests=(
             f"{RUNS}::test_seeds_hold_every_invariant[0-OnPolicy]",

@@ -30,6 +30,7 @@ def test_a_switch_is_listed_with_prediction_and_measurement() -> None:
         "failed": 0,
         "responses": 3,
         "seconds": 0.412,
+        "kvBytes": 0,
         "switches": [
             {
                 "machine": "rollout-0",
@@ -39,6 +40,7 @@ def test_a_switch_is_listed_with_prediction_and_measurement() -> None:
                 "reachedSize": 2,
                 "responses": 3,
                 "state": "Recompute",
+                "kvBytes": 0,
                 "predictedSeconds": 0.512,
                 "seconds": 0.412,
                 "predictedGainSeconds": 3.22,
@@ -66,7 +68,24 @@ def test_a_switch_that_has_not_ended_is_not_told() -> None:
 
 def test_a_switch_without_a_prediction_is_told_without_one() -> None:
     (one,) = switches_report([switch(decision=None)], None).switches
-    assert one.state is one.predicted_seconds is one.predicted_gain_seconds is None
+    assert one.predicted_seconds is one.predicted_gain_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("imported", "state", "nbytes"), [(0, "Recompute", 0), (64, "Migrate", 6400), (32, "Migrate", 3200)]
+)
+def test_the_state_is_what_was_done_and_not_what_was_predicted(imported: int, state: str, nbytes: int) -> None:
+    migrate = SwitchDecision(SwitchOutcome.SWITCHED, 2, State.MIGRATE)
+    for decision in (DECIDED, migrate, None):
+        made = switch(decision=decision, exported_tokens=64, exported_bytes=6400, imported_tokens=imported)
+        report = switches_report([made, made], decision)
+        assert [(one.state, one.kv_bytes) for one in report.switches] == [(state, nbytes)] * 2
+        assert report.kv_bytes == 2 * nbytes
+
+
+def test_a_switch_without_a_response_carries_nothing_over() -> None:
+    (one,) = switches_report([switch(responses=0)], DECIDED).switches
+    assert one.state is None
 
 
 def test_the_list_is_bounded_and_the_sums_are_not() -> None:

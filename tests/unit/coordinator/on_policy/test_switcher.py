@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
 from rljob_runtime.scheduling.adaptive_switches import AdaptiveSwitches
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome, SwitchRules
-from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, State
 from rljob_runtime.scheduling.fleet_layout import RoundLayout
 from rljob_runtime.scheduling.layout_switch import SwitchableMachine, SwitchLook
 from rljob_runtime.simulator.core import virtual_time
@@ -30,7 +30,8 @@ from tests.support.token_ledger import TokenLedger, delay_polls
 class Script:
     """Switches a machine (None: any) to each of these sizes in turn, if enough of its responses are unfinished."""
 
-    def __init__(self, machine: str | None, *sizes: int, unfinished: int = 2) -> None:
+    def __init__(self, machine: str | None, *sizes: int, unfinished: int = 2, state: State | None = None) -> None:
+        self.state = state
         self.machine = machine
         self.left = list(sizes)
         self.unfinished = unfinished
@@ -50,7 +51,7 @@ class Script:
         for machine in look.machines:
             if self.machine in (None, machine.name) and self.left and len(machine.responses) >= self.unfinished:
                 self.seen.append(machine)
-                found[machine.name] = SwitchDecision(SwitchOutcome.SWITCHED, self.left.pop(0))
+                found[machine.name] = SwitchDecision(SwitchOutcome.SWITCHED, self.left.pop(0), self.state)
         return found
 
 

@@ -11,7 +11,7 @@ TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
 SWITCHED = RoundReport(
     round=1,
     layout_switches=LayoutSwitchesReport(
-        state=SwitchesState.SWITCHED, made=20, failed=2, responses=64, seconds=7.5, switches=()
+        state=SwitchesState.SWITCHED, made=20, failed=2, responses=64, seconds=7.5, kv_bytes=4096, switches=()
     ),
 )
 NOT_SWITCHED = RoundReport(
@@ -32,6 +32,7 @@ def test_switches_are_counted_over_rounds() -> None:
 
     assert (value("layout_switches", outcome="reached"), value("layout_switches", outcome="failed")) == (20, 4)
     assert (value("layout_switch_responses"), value("layout_switch_seconds")) == (70, 8.5)
+    assert value("layout_switch_kv_bytes") == 4096
     assert value("rounds_without_layout_switch", reason="NoGain") == 2
     assert value("rounds_without_layout_switch", reason="") is None
 
@@ -43,5 +44,6 @@ def test_observers_receive_their_sums() -> None:
         "round/layout_switches_failed": 2,
         "round/layout_switches_responses": 64,
         "round/layout_switches_seconds": 7.5,
+        "round/layout_switches_kv_bytes": 4096,
     }
     assert not any("switches" in name for name in round_metrics(RoundReport(round=3), TRAINED))

@@ -5,7 +5,7 @@ wrong with a file. Over both engines where they matter; the reference engine dec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from rljob_runtime.protocols import GenerateRequest, KvExport, KvStats
-from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.coordinator.on_policy.kv_handover import KvHandovers
+from rljob_runtime.protocols import GenerateRequest, KvExport, KvSize, KvStats
+from rljob_runtime.protocols.trajectory import Lease, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.rollout import kv_exchange
 from rljob_runtime.rollout.engines.base import EngineSettings, SleepableEngine
 from rljob_runtime.rollout.engines.factory import make_engine
@@ -25,6 +26,10 @@ from rljob_runtime.rollout.kv.copier import KvCopier
 from rljob_runtime.rollout.kv.kv_file import KvFileWriter, KvRegions, Mismatch, read_index
 from rljob_runtime.rollout.kv_exchange import KvExchange
 from rljob_runtime.rollout.replica import RolloutReplica
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import Part, State, SwitchCosts
+from rljob_runtime.scheduling.layout_switch import LayoutSwitch
+from rljob_runtime.scheduling.round_plan import Launch
 from tests.support.rollout.engines import Generated, Publisher, prompts, tiny_config, tiny_model
 
 PATIENCE = 300.0
@@ -540,3 +545,116 @@ def test_kv_that_one_rank_cannot_read_is_used_by_none() -> None:
     engine = MultiProcessEngine.__new__(MultiProcessEngine)
     engine._ranks = Ranks()  # type: ignore[assignment]
     assert engine.kv_open(["a", "b", "c", "d"]) == [True, False, False, False]  # type: ignore[list-item]
+
+
+class Slots:
+    """A machine's two engine slots, in place of the coordinator's fleet and its pool of replicas."""
+
+    def __init__(self, *replicas: RolloutReplica) -> None:
+        self.replicas = {replica.name: replica for replica in replicas}
+        self.machine = object()
+        self.joined = {"rollout-0": self.machine}
+        self.totals: dict[str, KvStats] = {}
+        self.size: KvSize | None = None
+
+    def is_member(self, machine: object) -> bool:
+        return machine is self.machine
+
+    def run_in_background(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        self.dropping = asyncio.create_task(work)
+        return self.dropping
+
+    async def run_while_member(self, replica: object, call: Coroutine[object, object, None]) -> None:
+        await call
+
+    async def export_kv(self, stopped: Sequence[Launch]) -> list[tuple[RolloutReplica, KvExport]]:
+        receipts = []
+        for name, replica in self.replicas.items():
+            attempts = {one.key: one.lease.attempt for one in stopped if one.lease.replica == name}
+            if attempts:
+                receipts.append((replica, await replica.export_kv(1, attempts)))
+        return receipts
+
+    async def collect(self, names: Iterable[str]) -> None:
+        for name in names:
+            report = await self.replicas[name].poll(1, 0, 0)
+            self.totals[name], self.size = report.stats.kv, report.stats.kv_size
+
+    def kv_stats(self, name: str) -> KvStats | None:
+        return self.totals.get(name)
+
+    @property
+    def kv_size(self) -> KvSize | None:
+        return self.size
+
+
+async def laid_out(slots: Slots, version: int, size: int) -> list[RolloutReplica]:
+    """Switch the machine to this size; return the replicas that lead its engines."""
+    for replica in slots.replicas.values():
+        await replica.release_accelerators(1, size)
+    leading = list(slots.replicas.values())[: 2 // size]
+    for replica in leading:
+        await replica.switch_layout(1, size)
+        await replica.load(1, version)
+    return leading
+
+
+async def test_a_coordinator_moves_the_kv_of_a_machine_from_1_to_2_to_1(
+    settings: EngineSettings, exchange: Callable[[], KvExchange], publisher: Publisher, tmp_path: Path
+) -> None:
+    """The coordinator's handover over real engines: all responses go on with their KV, and greedy tokens are equal."""
+
+    def make(size: int, devices: Sequence[str]) -> SleepableEngine:
+        return make_engine("Reference", replace(settings, tensor_parallel=size))
+
+    slots = Slots(*(RolloutReplica(f"rollout-0/replica-{n}", make, frozenset(), kv=exchange()) for n in range(2)))
+    costs, version = SwitchCosts(), publisher.version
+    handovers = KvHandovers(slots, slots, 1, costs)  # type: ignore[arg-type]
+    leading = await laid_out(slots, version, 1)
+    unmoved = await whole(leading[0], version)
+    one, limit = Conversation(version, attempt=unmoved.attempt), SOME
+    switch: LayoutSwitch | None = None
+    for size in (2, 1, None):
+        one.attempt += 1
+        launches = [Launch(key(n), Lease(leading[n % len(leading)].name, one.attempt)) for n in one.known]
+        await handovers.expect(launches)
+        for replica in leading:
+            own = [launch for launch in launches if launch.lease.replica == replica.name]
+            at = {launch.key.prompt.index: len(one.known[launch.key.prompt.index].tokens) for launch in own}
+            one._cursor = (await replica.poll(1, 0, 0)).cursor
+            asked = [one.request(n, handovers.file_of(launch, at[n])) for n, launch in zip(at, own, strict=True)]
+            assert all((request.kv_file is None) == (switch is None) for request in asked)
+            await replica.submit(1, asked)
+            async with asyncio.timeout(PATIENCE):
+                while min(len(one.known[n].tokens) for n in at) < limit:
+                    await one.poll(replica, 5.0)
+        if switch is not None:
+            await slots.collect(replica.name for replica in leading)
+            names = {launch.key: launch.lease.replica for launch in launches}
+            handovers.end_taken(lambda _: False, names.get, lambda each: len(one.known[each.prompt.index].tokens))
+            await slots.dropping
+            assert not list((tmp_path / "kv").iterdir())
+            assert switch.imported_tokens == switch.exported_tokens > RESPONSES * 32
+            assert (switch.state, switch.moved_bytes) == (State.MIGRATE, switch.exported_bytes)
+        if size is None:
+            break
+        decision = SwitchDecision(SwitchOutcome.SWITCHED, size, State.MIGRATE)
+        switch = LayoutSwitch("rollout-0", 3 - size, size, decision, reached=size, responses=tuple(map(key, one.known)))
+        await slots.collect(replica.name for replica in leading)
+        assert slots.size is not None
+        assert slots.size.token_bytes == 2 * 2 * 2 * 32 * 4
+        assert slots.size.room_tokens > 0
+        await handovers.export(switch, launches)
+        for replica in leading:
+            one._cursor = 0
+            for delta in (await replica.poll(1, 0, 0)).deltas:
+                made = one.known[delta.key.prompt.index]
+                if delta.attempt == one.attempt and delta.offset + len(delta.token_ids) > len(made.tokens):
+                    fresh = len(made.tokens) - delta.offset
+                    made.tokens += delta.token_ids[fresh:]
+                    made.logprobs += delta.logprobs[fresh:]
+        leading, limit = await laid_out(slots, version, size), LENGTH if size == 1 else SOME + 30
+    one.assert_like(unmoved)
+    assert set(costs._all.parts) == {Part.EXPORT, Part.IMPORT}
+    for replica in slots.replicas.values():
+        await replica.close()

@@ -196,6 +196,13 @@ MUTANTS = (
         tests=(f"{COSTS}::test_what_moves_is_the_share_of_the_busiest_accelerator",),
     ),
     Mutant(
+        name="KV moves through too small a shared memory",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:PairCost._move",
+        before="carried.tokens > self.move.room_tokens",
+        after="False",
+        tests=(f"{COSTS}::test_kv_moves_only_with_room_in_shared_memory",),
+    ),
+    Mutant(
         name="export is spread over the accelerators that import",
         target="rljob_runtime.scheduling.adaptive_tp.switch_costs:PairCost._move",
         before="_fullest(self.sources, carried)",

@@ -1,6 +1,8 @@
 """Costs of switches: priors, measurements by pair, and the cheaper way for the state."""
 
 import json
+from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -169,3 +171,49 @@ def test_prefill_is_that_of_the_fullest_replica():
     assert costs.table(ENGINES, 4, State.RECOMPUTE)[4, 1].seconds(Carried(8, 8000, 0)) == pytest.approx(
         1.5 * latency.prefill(2000, 0)
     )
+
+
+@pytest.mark.parametrize(
+    ("state", "room", "byte", "expected"),
+    [
+        (State.AUTO, 4000, 1e-9, State.MIGRATE),
+        (State.AUTO, 3999, 1e-9, State.RECOMPUTE),
+        (State.MIGRATE, 4000, 1.0, State.MIGRATE),
+        (State.MIGRATE, 3999, 1e-9, State.RECOMPUTE),
+        (State.RECOMPUTE, 4000, 1e-9, State.RECOMPUTE),
+    ],
+)
+def test_kv_moves_only_with_room_in_shared_memory(state, room, byte, expected):
+    costs = SwitchCosts({Part.EXPORT: byte, Part.IMPORT: byte})
+    engines = {size: replace(one, kv_room_tokens=room) for size, one in ENGINES.items()}
+    cost = costs.table(engines, 4, state)[1, 4].of(Carried(4, 4000, 4_000_000))
+    assert cost.state is expected
+
+
+def test_engines_that_move_no_kv_recompute_also_where_a_move_is_required():
+    engines = {size: replace(one, kv_token_bytes=None) for size, one in ENGINES.items()}
+    cost = SwitchCosts().table(engines, 4, State.MIGRATE)[1, 4].of(Carried(4, 4000, 4_000_000))
+    assert cost.state is State.RECOMPUTE
+    assert cost.seconds < inf
+
+
+SECONDS = st.floats(0.0, 1e-3)
+CARRIED = st.builds(
+    lambda responses, context: Carried(responses, responses * context, responses * context * context),
+    st.integers(1, 512),
+    st.integers(1, 20_000),
+)
+
+
+@given(SECONDS, SECONDS, st.floats(0.1, 10.0), st.one_of(st.just(inf), st.integers(0, 10**7)), CARRIED)
+def test_auto_is_the_cheaper_of_both_and_no_move_exceeds_the_room(export_, import_, factor, room, carried):
+    costs = SwitchCosts({Part.EXPORT: export_, Part.IMPORT: import_, Part.PREFILL: factor})
+    engines = {size: replace(one, kv_room_tokens=room) for size, one in ENGINES.items()}
+    for pair in ((1, 4), (4, 1), (2, 4)):
+        found = {state: costs.table(engines, 4, state)[pair].of(carried) for state in State}
+        assert found[State.RECOMPUTE].state is State.RECOMPUTE
+        fits = carried.tokens <= room
+        assert found[State.MIGRATE].state is (State.MIGRATE if fits else State.RECOMPUTE)
+        assert found[State.AUTO].seconds == min(found[State.MIGRATE].seconds, found[State.RECOMPUTE].seconds)
+        assert fits or found[State.AUTO].state is State.RECOMPUTE
+        assert costs.table(engines, 4)[pair].seconds(carried) == found[State.AUTO].seconds

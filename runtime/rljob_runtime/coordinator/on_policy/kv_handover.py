@@ -1,0 +1,142 @@
+"""KV handover: keys and values of the responses that a switch stops, from a machine's old engines to its new ones.
+
+The old engines write a file each when the responses are stopped. Each request on the machine's new replicas names the
+file that has its KV. A file is dropped when no request can need it any more: all have a token, have ended, or generate
+elsewhere. KV is an optimisation, so a refusal, a failed call or a missing file costs a prefill and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rljob_runtime.coordinator.fleet.fleet import Fleet
+from rljob_runtime.coordinator.fleet.machine import RolloutMachine, machine_of
+from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
+from rljob_runtime.protocols import KvStats, PeerError, Replica, StaleTerm
+from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
+from rljob_runtime.scheduling.layout_switch import LayoutSwitch, record_export, record_import
+from rljob_runtime.scheduling.round_plan import Launch
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Handover:
+    """The files of one switch.
+
+    `files`: the file of each response. `asked`: responses whose request named it, with their tokens then. `before`:
+    totals of the new replicas before they took anything."""
+
+    switch: LayoutSwitch
+    machine: RolloutMachine
+    sources: tuple[Replica, ...]
+    files: Mapping[TrajectoryKey, str]
+    asked: dict[TrajectoryKey, int] = field(default_factory=dict)
+    before: dict[str, KvStats] = field(default_factory=dict)
+
+
+class KvHandovers:
+    """The KV handovers of one round: at most one of each machine."""
+
+    def __init__(self, fleet: Fleet, pool: ReplicaPool, term: int, costs: SwitchCosts) -> None:
+        self._fleet = fleet
+        self._pool = pool
+        self._term = term
+        self._costs = costs
+        self._open: dict[str, _Handover] = {}
+        self._drops: dict[str, asyncio.Task[None]] = {}
+
+    async def export(self, switch: LayoutSwitch, stopped: Sequence[Launch]) -> None:
+        """Stop these responses of the machine that switches, and have its engines write their KV."""
+        if (before := self._open.get(switch.machine)) is not None:
+            await self._pool.collect(before.before)
+            self._end(switch.machine)
+        if (drop := self._drops.pop(switch.machine, None)) is not None:
+            # A late drop would remove the new file.
+            await asyncio.wait({drop})
+        kv, machine = self._pool.kv_size, self._fleet.joined.get(switch.machine)
+        receipts = await self._pool.export_kv(stopped)
+        for replica, receipt in receipts:
+            if receipt.refusal:
+                log.info("%s: KV is computed again instead of moved: %s", replica.name, receipt.refusal)
+        written = [(replica, receipt) for replica, receipt in receipts if receipt.file is not None]
+        if machine is None or not written:
+            return
+        record_export(self._costs, switch, [receipt for _, receipt in written], kv)
+        sources = tuple(replica for replica, _ in written)
+        files = {key: str(receipt.file) for _, receipt in written for key in receipt.tokens}
+        self._open[switch.machine] = _Handover(switch, machine, sources, files)
+
+    async def expect(self, launches: Sequence[Launch]) -> None:
+        """Read the totals of the replicas that are about to take KV, so that what they take can be measured."""
+        fresh: dict[str, _Handover] = {}
+        for launch in launches:
+            name = launch.lease.replica
+            handover = self._open.get(machine_of(name))
+            if handover is not None and launch.key in handover.files and name not in handover.before:
+                fresh[name] = handover
+        if not fresh:
+            return
+        await self._pool.collect(fresh)
+        for name, handover in fresh.items():
+            if (totals := self._pool.kv_stats(name)) is not None:
+                handover.before[name] = totals
+
+    def file_of(self, launch: Launch, tokens: int) -> str | None:
+        """Return the file that has KV of a response which goes on with this many `tokens` of its own."""
+        handover = self._open.get(machine_of(launch.lease.replica))
+        if handover is None or (file := handover.files.get(launch.key)) is None:
+            return None
+        handover.asked[launch.key] = tokens
+        return file
+
+    def end_taken(
+        self,
+        waits: Callable[[TrajectoryKey], bool],
+        replica_of: Callable[[TrajectoryKey], str | None],
+        length_of: Callable[[TrajectoryKey], int],
+    ) -> None:
+        """End the handovers whose files no response needs any more.
+
+        `waits`: whether a response waits for a launch. `replica_of`: the replica that generates it. `length_of`: its
+        tokens so far."""
+
+        def needs(handover: _Handover, key: TrajectoryKey) -> bool:
+            if waits(key):
+                return True
+            replica = replica_of(key)
+            own = replica is not None and machine_of(replica) == handover.switch.machine
+            return own and length_of(key) <= handover.asked.get(key, 0)
+
+        for name, handover in list(self._open.items()):
+            member = self._fleet.is_member(handover.machine)
+            if not member or not any(needs(handover, key) for key in handover.files):
+                self._end(name)
+
+    def close(self) -> None:
+        """End all handovers: no request of another weight version may name their files."""
+        for name in list(self._open):
+            self._end(name)
+
+    def _end(self, name: str) -> None:
+        if (handover := self._open.pop(name, None)) is None:
+            return
+        totals = {replica: self._pool.kv_stats(replica) for replica in handover.before}
+        taken = [now.since(handover.before[replica]) for replica, now in totals.items() if now is not None]
+        record_import(self._costs, handover.switch, taken)
+        if self._fleet.is_member(handover.machine):
+            self._drops[name] = self._fleet.run_in_background(self._drop(handover.sources))
+
+    async def _drop(self, sources: Sequence[Replica]) -> None:
+        for replica in sources:
+            try:
+                await self._fleet.run_while_member(replica, replica.drop_kv(self._term))
+            except StaleTerm:
+                raise
+            except PeerError as error:
+                # Its file ends with its process, its term or its weight version.
+                log.warning("%s keeps its KV file: %s", replica.name, error)
