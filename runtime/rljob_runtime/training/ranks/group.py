@@ -147,6 +147,7 @@ class TrainerGroup:
         await self._one_at_a_time.acquire()
         # The ranks finish the command of a cancelled caller. The next command waits for them.
         self._command = asyncio.create_task(self._run(method, arguments, payload))
+        self._command.add_done_callback(_mark_retrieved)
         return await asyncio.shield(self._command)
 
     async def _run(self, method: str, arguments: tuple[Any, ...], payload: _Payload | None) -> Any:
@@ -195,3 +196,9 @@ class TrainerGroup:
         scored = [scored_group(group, progress.rules.advantages) for group in payload.groups]
         found = await self._ranks[0].call("advantages", payload.term, scored)
         return replace(progress, advantages=dict(zip((group.prompt for group in payload.groups), found, strict=True)))
+
+
+def _mark_retrieved(command: asyncio.Task[Any]) -> None:
+    """Mark an error as seen: asyncio prints a traceback for one whose caller was cancelled."""
+    if not command.cancelled():
+        command.exception()

@@ -42,4 +42,11 @@ MUTANTS = (
             "tests/unit/training/checkpoint/test_kept_models.py::test_a_volume_without_room_is_told_from_other_refusals",
         ),
     ),
+    Mutant(
+        name="an error without a caller prints a traceback",
+        target="rljob_runtime.training.ranks.group:TrainerGroup._call_all",
+        before="self._command.add_done_callback(_mark_retrieved)",
+        after="pass",
+        tests=("tests/unit/training/ranks/test_group.py::test_an_error_whose_caller_gave_up_prints_no_traceback",),
+    ),
 )

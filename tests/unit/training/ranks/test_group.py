@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -66,6 +67,26 @@ async def test_the_next_command_waits_for_one_whose_caller_gave_up() -> None:
     assert await group.checkpoint(1, 1, "{}") == "checkpoint"
     assert log.index(("begins", "checkpoint")) > max(i for i, one in enumerate(log) if one == ("ends", "contribute"))
     assert log.count(("ends", "contribute")) == log.count(("ends", "checkpoint")) == 2
+
+
+async def test_an_error_whose_caller_gave_up_prints_no_traceback() -> None:
+    """An interrupted run ends the ranks after their caller."""
+    log: list[tuple[str, str]] = []
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    group = TrainerGroup([StandInRank(5, log, Refused("its process has ended"))])
+    asked = asyncio.create_task(group.export(1))
+    await begun(log, "export")
+    asked.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asked
+    with pytest.raises(Refused):
+        await group.export(1)
+    del group, asked
+    gc.collect()
+    await asyncio.sleep(0)
+    assert log.count(("ends", "export")) == 2
+    assert told == []
 
 
 async def test_a_command_whose_caller_gave_up_before_its_turn_is_never_sent() -> None:
