@@ -29,6 +29,7 @@ OTHERS = {
     "kernel": {"br_netfilter", "rX"},
     "vllm": {"VLLM_USE_FLASHINFER_SAMPLER", "include_stop_str_in_output"},
     "models": {"im_end"},
+    "torch": {"acc_policy", "linear_cross_entropy"},
     "suffixes": {"_30", "_40"},
 }
 """Names of other projects, and ends of our own."""
