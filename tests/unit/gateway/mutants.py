@@ -24,6 +24,7 @@ MUTANTS = (
         before="episode is not None and episode != name",
         after="False",
         tests=(f"{CAPABILITY}::test_a_capability_opens_its_own_episode_only",),
+        canary=True,
     ),
     Mutant(
         name="a capability opens its episode at its expiry",

@@ -113,7 +113,6 @@ MUTANTS = (
         before="right and kept > self._anchors.get(test, -1)",
         after="kept > self._anchors.get(test, -1)",
         tests=("tests/unit/scheduling/test_reward_timeout.py::test_only_right_runs_move_the_anchor_and_only_up",),
-        canary=True,
     ),
     Mutant(
         name="no response wins the race inside a prompt",
