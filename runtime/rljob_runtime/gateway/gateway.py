@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
@@ -46,6 +47,7 @@ from rljob_runtime.protocols.turns import (
 )
 from rljob_runtime.scheduling.backoff import Backoff
 
+log = logging.getLogger(__name__)
 CHAT, GENERATE = "/v1/chat/completions", "/inference/v1/generate"
 
 T = TypeVar("T")
@@ -163,8 +165,12 @@ class Gateway:
 
     def _ended(self, task: asyncio.Task[Answer]) -> None:
         self._work.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self.stats.refused += 1
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        self.stats.refused += 1
+        if not isinstance(error, GatewayError):
+            log.error("the work on a request ended by an unforeseen error", exc_info=error)
 
     @contextlib.asynccontextmanager
     async def _place(self, episode: EpisodeAttempt) -> AsyncIterator[None]:
