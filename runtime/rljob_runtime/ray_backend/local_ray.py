@@ -87,7 +87,10 @@ def local_ray(job: RLJob) -> Iterator[LocalRay]:
         )
     except Exception as error:  # Ray raises bare ones too, as where its processes start slowly
         ray.shutdown()
-        raise RayFailed(f"Ray does not start on this machine: {' '.join(str(error).split())[:SHOWN]}") from error
+        why = " ".join(str(error).split())[:SHOWN]
+        raise RayFailed(
+            f"Ray does not start on this machine: {why}; if other programs keep it busy, try again when they have ended"
+        ) from error
     try:
         started = {name: pid for pid, name in _children().items() if pid not in before and name in PROCESSES}
         node = LocalRay(Path(context.address_info["session_dir"]) / "logs", started)

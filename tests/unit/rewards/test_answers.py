@@ -4,6 +4,8 @@ no other number in any."""
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -354,3 +356,12 @@ def test_arithmetic_ends_soon_whatever_is_written(text: str) -> None:
         value = Fraction(0)
     assert isinstance(value, Fraction)
     assert time.process_time() - began < 1
+
+
+def test_a_new_process_prints_nothing_of_the_library_that_compares_formulas() -> None:
+    program = (
+        "from rljob_runtime.rewards.answers.symbolic import _verified, parsed\n"
+        "print(_verified(parsed('\\\\frac{1}{2}'), parsed('0.5')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")

@@ -5,6 +5,7 @@ math-verify's own time-outs are off: they count wall clock, and fail a correct a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -14,6 +15,9 @@ from rljob_runtime.rewards.answers.arithmetic import TooLarge
 from rljob_runtime.rewards.answers.equality import ENOUGH_DIGITS
 from rljob_runtime.rewards.answers.kinds import Formula, Number
 from rljob_runtime.rewards.answers.magnitude import bounded, bounded_text
+
+# Each process would print that the time-outs are off.
+logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 LONGEST_FORMULA = 1_000
 """Characters of a formula."""
