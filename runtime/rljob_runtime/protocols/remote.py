@@ -81,7 +81,10 @@ class RemoteReplica:
         await self._channel.call(self._timeouts.start, "switch_layout", term, tensor_parallel)
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
-        await self._channel.call(self._timeouts.command, "submit", term, tuple(requests))
+        # KV is checked and copied before the call returns, as long as weights may take.
+        takes_kv = any(request.kv_file is not None for request in requests)
+        timeout = self._timeouts.load if takes_kv else self._timeouts.command
+        await self._channel.call(timeout, "submit", term, tuple(requests))
 
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
         await self._channel.call(self._timeouts.command, "abort", term, dict(attempts))

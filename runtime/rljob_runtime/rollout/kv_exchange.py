@@ -29,6 +29,7 @@ from rljob_runtime.rollout.kv.kv_file import (
     remove_older,
     room_beside,
     sweep_all,
+    written_bytes,
 )
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,8 @@ class KvExchange:
         shape, self.size = engine.kv_shape(), None
         if shape is not None:
             try:
-                room = room_beside(self._segment)
+                # Files of this machine are dropped before it writes others.
+                room = room_beside(self._segment) + written_bytes(self._folder)
             except OSError as error:
                 log.warning("the room for KV is unknown, so none is moved: %s", error)
             else:

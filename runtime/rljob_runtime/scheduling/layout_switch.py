@@ -217,6 +217,7 @@ def record_export(costs: SwitchCosts, switch: LayoutSwitch, receipts: Sequence[K
 
 def record_import(costs: SwitchCosts, switch: LayoutSwitch, taken: Sequence[KvStats]) -> None:
     """Record the KV that each of a machine's new replicas took."""
+    taken = [one for one in taken if one.imported_bytes > 0 and one.import_seconds >= 0]
     switch.imported_tokens = sum(one.imported_tokens for one in taken)
     if taken and switch.succeeded:
         most = max(taken, key=lambda one: one.imported_bytes)

@@ -233,3 +233,15 @@ def test_what_happened_says_most_about_a_round():
     assert most_telling([]) is None
     gains = [SwitchDecision(SwitchOutcome.NO_GAIN, gain=gain) for gain in (None, 1.0, 2.0)]
     assert most_telling(gains) == gains[2]
+
+
+def test_totals_that_did_not_grow_measure_no_import():
+    """Those of a process that came later are no continuation of those before."""
+    costs, switch = SwitchCosts(), LayoutSwitch("a", 1, 4, reached=4)
+    record_import(costs, switch, [KvStats(0, 0, 0.0, -30, -2000, -3.0), KvStats()])
+    assert (switch.imported_tokens, costs.measured) == (0, 0)
+
+
+def test_an_engine_runs_as_many_responses_as_it_was_seen_to():
+    seen = Speed(1, 1 << 40, 64, (SpeedSample(100, 4, 0.0, 0.5),))
+    assert sized_engines({1: (seen,)})[1].max_running == 64

@@ -7,7 +7,7 @@ as soon as its machine leaves. So a replica that hangs does not delay the others
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -76,6 +76,8 @@ class ReplicaPool:
         """By replica: the cursor of the last report that was posted."""
         self._kv: dict[str, EngineStats] = {}
         """By replica: the statistics of the last report, for its KV."""
+        self._transfers: Counter[str] = Counter()
+        """By replica: calls under way that move KV. Its engine computes nothing else meanwhile."""
         self._tasks = StageTasks(post)
 
     def names(self, without: Collection[str] = ()) -> list[str]:
@@ -159,9 +161,22 @@ class ReplicaPool:
             self._assigned[name] |= {one.key: one.attempt for one in its}
             self._fleet.timeline.busy(name, "generate", held=bool(self._assigned[name]))
         calls = ((self._tracked[name], its) for name, its in requests.items())
-        await asyncio.gather(
-            *(self._command(replica, partial(replica.submit, self._term, its)) for replica, its in calls)
-        )
+        await asyncio.gather(*(self._submit(replica, its) for replica, its in calls))
+
+    async def _submit(self, replica: Replica, requests: Sequence[GenerateRequest]) -> None:
+        call = partial(replica.submit, self._term, requests)
+        if any(one.kv_file is not None for one in requests):
+            await self._transfer(replica, call)
+        else:
+            await self._command(replica, call)
+
+    async def _transfer(self, replica: Replica, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Return the result of a call that moves KV, as `_command` does."""
+        self._transfers[replica.name] += 1
+        try:
+            return await self._command(replica, call)
+        finally:
+            self._transfers[replica.name] -= 1
 
     async def abort(self, launches: Iterable[Launch]) -> None:
         """Abort these responses at their replicas, if those are still tracked."""
@@ -177,7 +192,7 @@ class ReplicaPool:
         A replica that fails is lost and has no receipt."""
         calls = [(self._tracked[name], attempts) for name, attempts in self._assigned_by_replica(launches).items()]
         receipts = await asyncio.gather(
-            *(self._command(replica, partial(replica.export_kv, self._term, attempts)) for replica, attempts in calls)
+            *(self._transfer(replica, partial(replica.export_kv, self._term, attempts)) for replica, attempts in calls)
         )
         answered = zip(calls, receipts, strict=True)
         return [(replica, receipt) for (replica, _), receipt in answered if receipt is not None]
@@ -239,7 +254,8 @@ class ReplicaPool:
             done = stats.computed_tokens
             self._record_ends(replica, report)
             held, assigned = stats.running + stats.waiting, len(self._assigned[replica.name])
-            if progress.stalled(held + assigned > 0, done, clock()):
+            expected = held + assigned > 0 and not self._transfers[replica.name]
+            if progress.stalled(expected, done, clock()):
                 raise PeerTimeout(
                     f"{assigned} responses assigned, {held} held, no token for {self._settings.stall:g} s"
                 )

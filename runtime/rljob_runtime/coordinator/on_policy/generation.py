@@ -344,6 +344,7 @@ class Generation:
         Returns the responses of the round that wait now."""
         machine = switch.machine
         await self._evaluator.stop(self._pool, lambda replica: machine_of(replica) == machine)
+        await self._kv.end(machine)
         stopped = [launch for launch in self._running() if machine_of(launch.lease.replica) == machine]
         await self._stop(stopped, partial(self._kv.export, switch) if switch.moves_kv else self._pool.abort)
         await self._flush()

@@ -50,11 +50,14 @@ class KvHandovers:
         self._open: dict[str, _Handover] = {}
         self._drops: dict[str, asyncio.Task[None]] = {}
 
+    async def end(self, machine: str) -> None:
+        """End the handover of a machine that switches again: what its engines took of it is measured now or never."""
+        if (before := self._open.get(machine)) is not None:
+            await self._pool.collect(before.before)
+            self._end(machine)
+
     async def export(self, switch: LayoutSwitch, stopped: Sequence[Launch]) -> None:
         """Stop these responses of the machine that switches, and have its engines write their KV."""
-        if (before := self._open.get(switch.machine)) is not None:
-            await self._pool.collect(before.before)
-            self._end(switch.machine)
         if (drop := self._drops.pop(switch.machine, None)) is not None:
             # A late drop would remove the new file.
             await asyncio.wait({drop})
@@ -125,10 +128,11 @@ class KvHandovers:
     def _end(self, name: str) -> None:
         if (handover := self._open.pop(name, None)) is None:
             return
-        totals = {replica: self._pool.kv_stats(replica) for replica in handover.before}
-        taken = [now.since(handover.before[replica]) for replica, now in totals.items() if now is not None]
-        record_import(self._costs, handover.switch, taken)
         if self._fleet.is_member(handover.machine):
+            # Totals of processes that came later are no continuation of those before.
+            totals = {replica: self._pool.kv_stats(replica) for replica in handover.before}
+            taken = [now.since(handover.before[replica]) for replica, now in totals.items() if now is not None]
+            record_import(self._costs, handover.switch, taken)
             self._drops[name] = self._fleet.run_in_background(self._drop(handover.sources))
 
     async def _drop(self, sources: Sequence[Replica]) -> None:

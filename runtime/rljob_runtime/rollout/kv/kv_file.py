@@ -377,6 +377,15 @@ def room_beside(segment: Path) -> int:
     return max(0, _free(segment) - needed_for_weights(segment))
 
 
+def written_bytes(folder: Path) -> int:
+    """Return the bytes of shared memory that the KV files in a folder take."""
+    taken = 0
+    for path in folder.glob(f"*{SUFFIX}"):
+        with contextlib.suppress(FileNotFoundError):
+            taken += path.stat().st_blocks * 512
+    return taken
+
+
 def _free(folder: Path) -> int:
     file_system = os.statvfs(folder)
     return file_system.f_bavail * file_system.f_frsize

@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.coordinator.reporting.timeline import Timeline
-from rljob_runtime.protocols import GenerateRequest
+from rljob_runtime.protocols import EngineStats, GenerateRequest, ReplicaReport
 from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
 from tests.support.simulated_job import job
 
@@ -71,3 +74,30 @@ def test_each_replica_is_asked_its_own_requests() -> None:
 
 def test_a_stage_that_is_cancelled_begins_no_call() -> None:
     assert submitted(cancelled=True) == [[], []]
+
+
+class Busy(Recorded):
+    """A replica that answers polls, and computes nothing."""
+
+    async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
+        await asyncio.sleep(0.01)
+        return ReplicaReport("boot", 0, (), 1, EngineStats(1, 0, 0.0, 0, 0, 0, 0, 0))
+
+    def submit(self, term: int, requests: list[GenerateRequest]) -> Coroutine[Any, Any, None]:
+        return asyncio.sleep(0.3)
+
+
+@pytest.mark.parametrize(("file", "lost"), [("kv", []), (None, [NAMES[0]])])
+def test_a_replica_that_takes_kv_is_not_lost_for_computing_nothing(file: str | None, lost: list[str]) -> None:
+    async def stage() -> list[str]:
+        replica, members = Busy(NAMES[0]), Members()
+        found: list[str] = []
+        members.mark_replica_lost = lambda its, reason, error: found.append(its.name)
+        settings = replace(Settings.of(job()), stall=0.1)
+        pool = ReplicaPool(members, 1, settings, EngineObserver(), lambda event: None, lambda: {NAMES[0]: replica})
+        await pool.track({})
+        await pool.submit({NAMES[0]: [replace(request(0), kv_file=file)]})
+        await pool.close()
+        return found
+
+    assert asyncio.run(stage()) == lost

@@ -27,10 +27,10 @@ from rljob_runtime.simulator.faults.plan import Fault, FaultPlan, FaultType
 from rljob_runtime.simulator.peers.kv_memory import KV_BLOCK, KvMemory
 from rljob_runtime.simulator.peers.replica import SimulatedReplica
 from rljob_runtime.simulator.run import simulate
+from tests.support.forced_switches import Script
 from tests.support.rows import slow
 from tests.support.simulated_job import Stage, job, until
 from tests.support.token_ledger import TokenLedger, delay_polls
-from tests.unit.coordinator.on_policy.test_switcher import Script
 
 KV = KvSize(heads=2, head_bytes=1000, room_bytes=1 << 30)
 BYTE_SECONDS = 1e-7

@@ -14,45 +14,18 @@ from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
 from rljob_runtime.scheduling.adaptive_switches import AdaptiveSwitches
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome, SwitchRules
-from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, State
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part
 from rljob_runtime.scheduling.fleet_layout import RoundLayout
-from rljob_runtime.scheduling.layout_switch import SwitchableMachine, SwitchLook
+from rljob_runtime.scheduling.layout_switch import SwitchLook
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Aborted, Generated, LaidOut, MadeRoom, Submitted, Trained
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.run import simulate
+from tests.support.forced_switches import Script
 from tests.support.rows import slow
 from tests.support.simulated_job import Stage, job, until
 from tests.support.token_ledger import TokenLedger, delay_polls
-
-
-class Script:
-    """Switches a machine (None: any) to each of these sizes in turn, if enough of its responses are unfinished."""
-
-    def __init__(self, machine: str | None, *sizes: int, unfinished: int = 2, state: State | None = None) -> None:
-        self.state = state
-        self.machine = machine
-        self.left = list(sizes)
-        self.unfinished = unfinished
-        self.seen: list[SwitchableMachine] = []
-        self._looked = 0.0
-
-    def begin_round(self) -> None:
-        pass
-
-    def is_due(self, done: int, total: int, now: float) -> bool:
-        due = now - self._looked > 0.1
-        self._looked = now if due else self._looked
-        return due
-
-    def decide(self, look: SwitchLook) -> dict[str, SwitchDecision]:
-        found = {}
-        for machine in look.machines:
-            if self.machine in (None, machine.name) and self.left and len(machine.responses) >= self.unfinished:
-                self.seen.append(machine)
-                found[machine.name] = SwitchDecision(SwitchOutcome.SWITCHED, self.left.pop(0), self.state)
-        return found
 
 
 class Recorder(TokenLedger):

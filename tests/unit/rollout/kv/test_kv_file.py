@@ -34,6 +34,7 @@ from rljob_runtime.rollout.kv.kv_file import (
     remove_older,
     sweep,
     sweep_all,
+    written_bytes,
 )
 from rljob_runtime.rollout.kv.layout import KvShape
 from rljob_runtime.rollout.kv_exchange import KvExchange
@@ -405,3 +406,9 @@ def test_files_of_runs_that_were_killed_are_swept_in_every_folder(tmp_path: Path
     assert other.exists()
     assert sweep_all(tmp_path) == []
     living.close()
+
+
+def test_files_that_are_written_count_as_taken(written: KvFileWriter) -> None:
+    taken = written_bytes(written.path.parent)
+    assert taken >= written.path.stat().st_size > 0
+    assert written_bytes(written.path.parent / "none") == 0
