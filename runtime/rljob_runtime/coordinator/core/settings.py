@@ -30,6 +30,8 @@ STREAM_TOKENS = 1 << 16
 """Loss tokens in a call: enough to fill rows on every rank, and few enough that other commands do not wait long. With a
 measured speed, calls to a slow trainer are shorter."""
 
+ENGINE_FIELDS = ("accelerator", "acceleratorsPerMachine", "slotsPerMachine", "engine", "engineOptions")
+
 
 def lending_rules(job: RLJob) -> LoanRules | LoanOutcome | None:
     """Return when machines of this job are loaned to training, or why they never are; None if no round streams."""
@@ -78,6 +80,13 @@ def _digest(evaluation: Evaluation, sampling: Sampling, spec: RLJobSpec) -> str:
         spec.data.to_dict(),
         asdict(sampling),
     )
+    return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def engines_digest(spec: RLJobSpec) -> str:
+    """Return a digest of those fields that the engines' speed depends on and that may change during a suspension."""
+    rollout = spec.rollout.to_dict()
+    parts = [rollout.get(name) for name in ENGINE_FIELDS], spec.to_dict().get("accelerator")
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
@@ -147,6 +156,8 @@ class Settings:
     """All sizes that the target may contain."""
     switch_rules: SwitchRules | None = None
     """When machines switch their size inside a round; None for never."""
+    engines: str = ""
+    """A digest of what the engines' seconds depend on."""
     slots: int = 1
     """Accelerators of a machine, or the threads that stand in for them."""
     machines: range = range(0)
@@ -236,6 +247,7 @@ class Settings:
             max_staleness=spec.experience.max_staleness,
             repack=RepackRules(spec.repack.kv_cache_threshold, spec.repack.max_batch) if spec.repack.enabled else None,
             repack_seconds=spec.repack.interval_seconds,
+            engines=engines_digest(spec),
             tensor_parallel=spec.rollout.tensor_parallel_size,
             tensor_parallel_sizes=spec.rollout.tensor_parallel_sizes,
             switch_rules=switch_rules(spec),

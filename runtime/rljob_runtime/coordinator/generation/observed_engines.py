@@ -66,6 +66,8 @@ def sized_engines(speeds: Mapping[int, Sequence[Speed]], kv: KvSize | None = Non
             continue
         kv_tokens = next((one.kv_tokens for one in reversed(seen) if one.kv_tokens), UNBOUNDED)
         engines[size] = SizedEngine(latency, kv_tokens)
+        if most := next((one.max_running for one in reversed(seen) if one.max_running), None):
+            engines[size] = replace(engines[size], max_running=most)
         if kv is not None:
             token_bytes, room = kv.accelerator_bytes(size), kv.room_tokens
             engines[size] = replace(engines[size], kv_token_bytes=token_bytes, kv_room_tokens=room)

@@ -86,7 +86,7 @@ class OnPolicyLoop:
         if self._prompts is None:
             store = self._context.store
             self._watch = EngineObserver(past=await store.do(lambda its: its.speeds(ROUNDS_KEPT)))
-            self._switch_costs = await store.do(lambda its: its.rounds.switch_costs())
+            self._switch_costs = await store.do(lambda its: its.rounds.switch_costs(self._context.settings.engines))
         self._prompts = prompts
 
     async def has_uncommitted_update(self) -> bool:
@@ -243,7 +243,8 @@ class OnPolicyLoop:
         )
         totals = totals_after(boundary.totals, measured, len(plan.trajectories()) - len(outcome.kept))
         risen, speeds = self._context.rewards.take_anchors(), generation.watch.speeds()
-        costs = self._switch_costs.to_json() if self._switch_costs.measured else None
+        engines = self._context.settings.engines
+        costs = self._switch_costs.to_json(engines) if self._switch_costs.measured else None
         timeline, replicas = self._context.reporter.timeline, tuple(self._context.fleet.available())
         activity = round_activity(timeline, clock.span, replicas, synchronous=True)
 

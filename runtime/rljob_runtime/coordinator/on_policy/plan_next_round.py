@@ -66,7 +66,8 @@ async def choose_plan(
     if not failures.is_asked(OptionalPolicy.PLANS):
         return _unforeseen(candidates, FAILED)
     remembered = await store.do(lambda its: its.remembered(settings.max_response_tokens))
-    switch_costs = await store.do(lambda its: its.rounds.switch_costs())
+    switches = failures.is_asked(OptionalPolicy.SWITCHES)
+    switch_costs = await store.do(lambda its: its.rounds.switch_costs(settings.engines)) if switches else None
 
     def choose() -> SelectedPlan:
         past = [_past(one, prompts) for one in remembered.rounds]
@@ -87,7 +88,7 @@ def _choose(
     remembered: Remembered,
     past: Sequence[PastRound],
     updates: Sequence[tuple[float, float]],
-    switch_costs: SwitchCosts,
+    switch_costs: SwitchCosts | None,
     horizon: PlanningHorizon,
     step: int,
 ) -> SelectedPlan:
@@ -143,16 +144,17 @@ def _saved_by_switches(
     settings: Settings,
     remembered: Remembered,
     fleet: EngineFleet,
-    switch_costs: SwitchCosts,
+    switch_costs: SwitchCosts | None,
     lengths: LengthModel,
     horizon: PlanningHorizon,
     seed: str,
 ) -> dict[int, float]:
     """Return the seconds that layout switches save in a round without a race, by the size in which it begins.
 
-    Empty if machines do not switch, or fewer than two of their sizes were measured."""
+    Empty if machines do not switch, or fewer than two of their sizes were measured. `switch_costs`: None if the policy
+    of switches is not asked any more."""
     rules, layout = settings.switch_rules, remembered.rounds[-1].report.tensor_parallel_size
-    if rules is None or layout is None:
+    if rules is None or layout is None or switch_costs is None:
         return {}
     machines = max(1, fleet.replicas * layout // settings.slots)
     engines = sized_engines({**remembered.elsewhere, layout: remembered.alone or remembered.beside})

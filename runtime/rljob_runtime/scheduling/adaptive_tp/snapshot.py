@@ -16,12 +16,14 @@ class SizedEngine:
     """An engine of one tensor parallel size.
 
     `kv_tokens`: capacity of its KV cache. `kv_token_bytes`: KV of one token on each of its accelerators; None if
-    unknown, then KV is not migrated. `kv_room_tokens`: tokens of KV that its machine's shared memory has room for."""
+    unknown, then KV is not migrated. `kv_room_tokens`: tokens of KV that its machine's shared memory has room for.
+    `max_running`: responses that it generates simultaneously; others wait."""
 
     latency: LatencyModel
     kv_tokens: int
     kv_token_bytes: int | None = None
     kv_room_tokens: float = inf
+    max_running: int = 1024
 
 
 @dataclass(frozen=True, slots=True)

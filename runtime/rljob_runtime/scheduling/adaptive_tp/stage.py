@@ -147,7 +147,8 @@ class _Play:
     def _build(self, now: float) -> list[EngineSimulator]:
         engine = self._engines[self._size]
         count = self.accelerators // self._size
-        return [EngineSimulator(engine.latency, engine.kv_tokens, now=now) for _ in range(count)]
+        kv_tokens, most = engine.kv_tokens, engine.max_running
+        return [EngineSimulator(engine.latency, kv_tokens, max_sequences=most, now=now) for _ in range(count)]
 
     def _submit(self, loads: Sequence[Sequence[Request]], now: float) -> None:
         for engine, load in zip(self._made, loads, strict=True):

@@ -127,14 +127,19 @@ class SwitchCosts:
         """Whether a switch was measured."""
         return bool(self._pairs)
 
-    def to_json(self) -> str:
-        """Serialise the measurements for `from_json`; the priors are not among them."""
+    def to_json(self, engines: str = "") -> str:
+        """Serialise the measurements for `from_json`; the priors are not among them.
+
+        `engines`: what the costs depend on, in any form."""
         pairs = [[*pair, measured.parts] for pair, measured in self._pairs.items()]
-        return json.dumps({"pairs": pairs, "all": self._all.parts}, default=list)
+        return json.dumps({"engines": engines, "pairs": pairs, "all": self._all.parts}, default=list)
 
     @classmethod
-    def from_json(cls, text: str) -> SwitchCosts:
+    def from_json(cls, text: str, engines: str = "") -> SwitchCosts:
         """Parse the output of `to_json`. Parts that this runtime does not know are ignored.
+
+        No measurement of other `engines` is taken: one that is too high would end all switches, and no later one would
+        correct it. Raises `ValueError`, `KeyError` or `TypeError` for a text of another form.
 
         >>> costs = SwitchCosts()
         >>> costs.record(1, 2, Part.LOAD, 1, 4.0)
@@ -142,6 +147,8 @@ class SwitchCosts:
         True
         """
         told, costs = json.loads(text), cls()
+        if told["engines"] != engines:
+            return costs
         costs._pairs = {(start, target): _Measured.parsed(parts) for start, target, parts in told["pairs"]}
         costs._all = _Measured.parsed(told["all"])
         return costs

@@ -92,14 +92,14 @@ class Costs:
         """Return the seconds of the complete round.
 
         Layout switches shorten the tail, which a race does not have. With streaming the trainer processes groups one by
-        one as they arrive; at best it never waits for the next one, and an earlier end of generation saves less."""
+        one as they arrive; at best it never waits for the next one, and gains what switches save."""
+        end = max(0.0, simulated.seconds - (0.0 if race else self.saved))
         if not stream:
             tokens = sum(group.tokens for group in simulated.groups)
-            generation = max(0.0, simulated.seconds - (0.0 if race else self.saved))
-            return generation + self.token * tokens + self.update + self.broadcast
+            return end + self.token * tokens + self.update + self.broadcast
         free = 0.0
         for group in simulated.groups:
-            free = max(free, group.time * self.stream_slowdown) + self.token * group.tokens
+            free = max(free, min(group.time, end) * self.stream_slowdown) + self.token * group.tokens
         return free + self.update + self.broadcast
 
 

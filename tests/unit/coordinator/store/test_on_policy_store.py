@@ -84,18 +84,18 @@ def test_costs_of_switches_are_those_of_the_newest_boundary(store: Store) -> Non
         for _ in range(ENOUGH):
             costs.record(1, 2, Part.LOAD, 1, step)
         measured.append(costs.to_json())
-    assert store.rounds.switch_costs().to_json() == SwitchCosts().to_json()
+    assert store.rounds.switch_costs("").to_json() == SwitchCosts().to_json()
     train(store, plan_of())
-    assert store.rounds.switch_costs().to_json() == SwitchCosts().to_json(), "of a job that does not switch"
+    assert store.rounds.switch_costs("").to_json() == SwitchCosts().to_json(), "of a job that does not switch"
     for step in (2, 3):
         prompts = tuple(PromptKey(step, prompt.index) for prompt in PROMPTS)
         plan = generate(store, plan_of(step, prompts=prompts))
         store.trajectories.assign(step, plan.trajectories())
         outcome = RoundOutcome(prompts, dict.fromkeys(prompts, PromptOutcome.TRAINED), {}, plan.trajectories())
         store.rounds.close(outcome, Boundary(step, Cursor(0, 2 * step)), switch_costs=measured[step - 1])
-        assert store.rounds.switch_costs().unit(1, 2, Part.LOAD) == step
+        assert store.rounds.switch_costs("").unit(1, 2, Part.LOAD) == step
     store.rewind(2)
-    assert store.rounds.switch_costs().unit(1, 2, Part.LOAD) == 2, "a rewind forgets undone rounds"
+    assert store.rounds.switch_costs("").unit(1, 2, Part.LOAD) == 2, "a rewind forgets undone rounds"
 
 
 def not_assigned(store: Store) -> None:
@@ -438,3 +438,12 @@ async def test_the_store_thread_prunes_when_no_call_waits(tmp_path, monkeypatch,
     assert "tidy" in done
     assert "three" in done
     assert "stays as long as it is" in caplog.text
+
+
+def test_costs_of_switches_in_another_form_are_measured_again(store: Store) -> None:
+    prompts = tuple(PromptKey(1, prompt.index) for prompt in PROMPTS)
+    plan = generate(store, plan_of(1, prompts=prompts))
+    store.trajectories.assign(1, plan.trajectories())
+    outcome = RoundOutcome(prompts, dict.fromkeys(prompts, PromptOutcome.TRAINED), {}, plan.trajectories())
+    store.rounds.close(outcome, Boundary(1, Cursor(0, 2)), switch_costs='{"other": 1}')
+    assert store.rounds.switch_costs("").to_json() == SwitchCosts().to_json()

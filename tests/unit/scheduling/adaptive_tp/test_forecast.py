@@ -88,3 +88,9 @@ def test_a_gain_is_clear_or_none_and_the_same_each_time(seed: int, count: int, f
 def test_large_stages_are_drawn_less_often(responses: int) -> None:
     assert 1 <= stages_to_draw(responses) <= MOST_DRAWS
     assert stages_to_draw(responses) == 1 or stages_to_draw(responses) * responses <= DRAWN_RESPONSES
+
+
+def test_engines_that_run_few_responses_save_less_as_most_wait() -> None:
+    few = {size: replace(its, max_running=8) for size, its in ENGINES.items()}
+    found, free = gains(machine(engines=few)), gains(machine())
+    assert 0 <= found[4] < 0.5 * free[4]

@@ -217,3 +217,12 @@ def test_auto_is_the_cheaper_of_both_and_no_move_exceeds_the_room(export_, impor
         assert found[State.AUTO].seconds == min(found[State.MIGRATE].seconds, found[State.RECOMPUTE].seconds)
         assert fits or found[State.AUTO].state is State.RECOMPUTE
         assert costs.table(engines, 4)[pair].seconds(carried) == found[State.AUTO].seconds
+
+
+@pytest.mark.parametrize(("engines", "expected"), [("a", 9.0), ("b", PRIORS[Part.LOAD]), ("", PRIORS[Part.LOAD])])
+def test_costs_of_other_engines_are_not_taken(engines, expected):
+    """One that is too high would end all switches, and never be corrected."""
+    costs = SwitchCosts()
+    for _ in range(ENOUGH):
+        costs.record(1, 4, Part.LOAD, 1, 9.0)
+    assert SwitchCosts.from_json(costs.to_json("a"), engines).unit(1, 4, Part.LOAD) == expected

@@ -314,7 +314,9 @@ def test_streaming_hides_what_can_be_computed_before_the_last_group():
     assert replace(costs, stream_slowdown=2.0).round(went, stream=True) == 180 + 182 + 5
 
 
-@pytest.mark.parametrize(("stream", "race", "saved"), [(False, False, 30), (False, True, 0), (True, False, 0)])
+@pytest.mark.parametrize(
+    ("stream", "race", "saved"), [(False, False, 30), (False, True, 0), (True, False, 30), (True, True, 0)]
+)
 def test_switches_shorten_rounds_in_which_the_last_response_decides(stream, race, saved):
     went = simulate_round(STAGE, asked((90,), (10,)), 2, 2, 1)
     costs = Costs(update=4.0, token=1.0, broadcast=1.0)

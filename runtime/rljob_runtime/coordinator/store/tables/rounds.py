@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -30,6 +31,8 @@ from rljob_runtime.scheduling.round_plan import (
     SourceShape,
 )
 from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN, SelectedPlan
+
+log = logging.getLogger(__name__)
 
 
 class Rounds:
@@ -115,12 +118,20 @@ class Rounds:
                 )
             self._trajectories.drop_tokens(step)
 
-    def switch_costs(self) -> SwitchCosts:
-        """Return the costs of switches, as measured until the newest boundary."""
+    def switch_costs(self, engines: str) -> SwitchCosts:
+        """Return the costs of switches of such engines, as measured until the newest boundary.
+
+        None are known where another version wrote them in another form."""
         row = self._db.execute(
             "SELECT json_extract(planner, '$.switchCosts') FROM boundaries ORDER BY step DESC LIMIT 1"
         ).fetchone()
-        return SwitchCosts() if row is None or row[0] is None else SwitchCosts.from_json(row[0])
+        if row is None or row[0] is None:
+            return SwitchCosts()
+        try:
+            return SwitchCosts.from_json(row[0], engines)
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("the stored costs of layout switches cannot be read, and are measured again: %r", error)
+            return SwitchCosts()
 
     def is_open(self) -> bool:
         """Whether there is a round without a boundary."""
