@@ -57,16 +57,17 @@ class EvaluationSampleFolder(SampleFolder):
         return rounds[-keep:][0]
 
 
-def delete_abandoned(job: Path, results: Mapping[str, Collection[int]]) -> int:
+def delete_abandoned(job: Path, results: Mapping[str, Collection[int]], first: int) -> int:
     """Delete the files of evaluations without a result, and return their number. Raises `OSError`.
 
-    `results`: the rounds whose weights have a result, by evaluation.
+    `results`: the rounds whose weights have a result, by evaluation. `first`: the first round that the store knows.
+    Where a store was lost, it cannot tell of earlier rounds, so their files stay.
     """
     folder, deleted = job / EVALUATION_FOLDER, 0
     for name in [one.name for one in folder.iterdir()] if folder.exists() else []:
         files = EvaluationSampleFolder(job, name)
         for number in files.rounds():
-            if number not in results.get(name, ()):
+            if number >= first and number not in results.get(name, ()):
                 files.file(number).unlink(missing_ok=True)
                 deleted += 1
     return deleted

@@ -119,7 +119,7 @@ def test_status_with_a_kubeconfig_that_is_none(rljob: Callable[..., Result], con
 def test_status_with_a_folder_or_nothing_for_a_kubeconfig(rljob: Callable[..., Result]) -> None:
     told = "no cluster: no kubeconfig: config does not exist; set KUBECONFIG to the file of a cluster\n"
     assert rljob("status", "demo").stderr == told
-    assert rljob("samples", "demo").stderr == f"demo: no folder here, and no RLJob: {told}"
+    assert rljob("samples", "demo").stderr == f"demo: no folder here; in the cluster: {told}"
     assert rljob("samples", "demo", "-n", "team").stderr == told
     Path("config").mkdir()
     assert "config: cannot be read: Is a directory" in rljob("status", "demo").stderr

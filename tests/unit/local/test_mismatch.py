@@ -80,3 +80,11 @@ def test_a_run_that_is_interrupted_before_it_continued_keeps_its_rounds(tmp_path
         ("continue with: rljob run job.yaml",),
         130,
     )
+
+
+def test_a_run_that_began_again_tells_of_no_former_rounds(tmp_path) -> None:
+    """Killed before its first checkpoint, it begins at round 0, and publishes weights."""
+    job = RLJob.model_validate(yaml.safe_load(EXAMPLE.read_text()))
+    (tmp_path / "rounds.jsonl").write_text("{}\n")
+    end = ending(job, tmp_path, RuntimeStatus(weight_version=1), "rljob run job.yaml")
+    assert end.line.startswith("minimal: interrupted after round 0")

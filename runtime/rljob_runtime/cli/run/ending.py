@@ -36,7 +36,7 @@ def ending(job: RLJob, folder: Path, result: RuntimeStatus, again: str) -> Endin
     finished = result.finished
     halt = next((warning for warning in result.warnings if warning.reason == ENGINE_MISMATCH), None)
     if finished is None and halt is None:
-        if not result.round and (folder / "rounds.jsonl").exists():
+        if not result.round and result.weight_version is None and (folder / "rounds.jsonl").exists():
             line = (
                 f"{job.name}: interrupted before it continued; rounds and checkpoints are as before; logs in {folder}"
             )

@@ -127,7 +127,7 @@ def _source(job: str, namespace: str | None, evaluation: str | None) -> SampleSo
         return PodSource.of(job, namespace, evaluation)
     except (Unusable, NoAnswer) as error:
         if namespace is None:
-            raise type(error)(f"{job}: no folder here, and no RLJob: {error}") from None
+            raise type(error)(f"{job}: no folder here; in the cluster: {error}") from None
         raise
 
 

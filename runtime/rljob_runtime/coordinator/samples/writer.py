@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -162,7 +163,9 @@ class SampleWriter:
             )
         if not missing:
             return None
-        cure = f"Training continues. Check that {SampleFolder(self._folder).path} can be written to and has space."
+        cure = f"Check that {SampleFolder(self._folder).path} can be written to and has space."
+        if not self._finished:
+            cure = f"Training continues. {cure}"
         return StatusWarning(reason=SAMPLES_NOT_WRITTEN, message=f"{'; '.join(missing)}. {cure}"[:2048])
 
     async def run(self) -> None:
@@ -237,9 +240,12 @@ class SampleWriter:
         """
         if not self._abandoned_may_exist:
             return
-        results = await self._store.do(lambda store: store.evaluations.steps())
+        results, steps = await self._store.do(lambda store: (store.evaluations.steps(), store.boundaries.steps()))
+        known = {*steps, *chain.from_iterable(results.values())}
+        if not known:
+            return
         try:
-            deleted = await self._apart(partial(delete_abandoned, self._folder, results), "samples")
+            deleted = await self._apart(partial(delete_abandoned, self._folder, results, min(known)), "samples")
         except OSError as error:
             log.warning("sample files of abandoned evaluations are not deleted: %s", error)
         else:

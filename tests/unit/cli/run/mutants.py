@@ -20,7 +20,7 @@ MUTANTS = (
     Mutant(
         name="a run that has not continued tells of no rounds",
         target="rljob_runtime.cli.run.ending:ending",
-        before="not result.round and (folder / 'rounds.jsonl').exists()",
+        before="not result.round and result.weight_version is None and (folder / 'rounds.jsonl').exists()",
         after="False",
         tests=(
             "tests/unit/local/test_mismatch.py::test_a_run_that_is_interrupted_before_it_continued_keeps_its_rounds",

@@ -124,13 +124,16 @@ def remove_job(server: ApiServer) -> None:
     del server.answers["/apis/rljob.dev/v1alpha1/namespaces/team/rljobs/demo"]
 
 
+NO_FOLDER = "demo: no folder here; in the cluster: "
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (forbid_secret, "secret/demo-auth-12345678 in team: 403: Forbidden"),
+        (forbid_secret, f"{NO_FOLDER}secret/demo-auth-12345678 in team: 403: Forbidden"),
         (forbid_proxy, "pod demo-coordinator-2:8080 in team: 403: Forbidden"),
-        (end_pods, "rljob/demo in team: its coordinator does not run; read a copy of its volume instead"),
-        (remove_job, "rljob/demo in team: 404: is the CRD installed, and the name right?"),
+        (end_pods, f"{NO_FOLDER}rljob/demo in team: its coordinator does not run; read a copy of its volume instead"),
+        (remove_job, f"{NO_FOLDER}rljob/demo in team: 404: is the CRD installed, and the name right?"),
     ],
 )
 def test_what_stands_in_the_way_has_one_line(server, change, message):

@@ -295,3 +295,19 @@ def test_a_job_keeps_all_responses_of_its_evaluations_and_is_otherwise_the_same(
             ]
             assert [len(one.token_ids) for one in found] == [one.sample.tokens for one in found]
         store.close()
+
+
+def test_a_store_that_was_lost_deletes_no_file(tmp_path: Path) -> None:
+    """It has no results, and the files are of weights that training goes on from."""
+    store = opened(tmp_path)
+    evaluate(store, 2, [1.0])
+    write(tmp_path, store)
+    store.close()
+    (tmp_path / "state.db").unlink()
+    store = opened(tmp_path)
+    write(tmp_path, store)
+    assert EvaluationSampleFolder(tmp_path, "check").rounds() == [2]
+    evaluate(store, 6, [1.0])
+    write(tmp_path, store)
+    assert EvaluationSampleFolder(tmp_path, "check").rounds() == [2, 6]
+    store.close()
