@@ -628,7 +628,7 @@ async def test_a_coordinator_moves_the_kv_of_a_machine_from_1_to_2_to_1(
             assert all((request.kv_file is None) == (switch is None) for request in asked)
             await replica.submit(1, asked)
         async with asyncio.timeout(PATIENCE):
-            # In turn: one that nobody waits for would run ahead to the end of its responses.
+            # In turn: one that is polled late would run ahead to the end of its responses.
             while min(len(one.known[n].tokens) for n in left) < limit:
                 for replica in leading:
                     one._cursor = cursors[replica.name]
