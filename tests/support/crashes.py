@@ -35,7 +35,9 @@ def play_through(stage: Stage, crashes: list[int]) -> int:
                 continue
             return life
         stage.around = lambda moment: None
-        assert (await stage.coordinate()).outcome is FinishedOutcome.COMPLETE
+        finished = await stage.coordinate()
+        assert finished is not None
+        assert finished.outcome is FinishedOutcome.COMPLETE
         return len(crashes) + 1
 
     return virtual_time.run(lives())

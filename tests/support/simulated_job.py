@@ -45,7 +45,7 @@ def job(
     **more: dict[str, Any],
 ) -> RLJob:
     """`more`: fields of the spec by section, over those here."""
-    spec = {
+    spec: dict[str, Any] = {
         "rounds": rounds,
         "mode": mode,
         "model": {"source": "package://rljob/toy"},
@@ -181,8 +181,9 @@ class Stage:
 
     def trained_ids(self) -> list[str]:
         """Ids the final weights were trained on, in order."""
-        trainer = self.world.process("trainer").peer
-        return [key for step in trainer.history for key in step]
+        trainer = self.world.process("trainer")
+        assert trainer is not None
+        return [key for step in trainer.peer.history for key in step]
 
 
 def objects_left_out(reports: list[RuntimeStatus]) -> set[str]:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from rljob_api.spec_resources import Samples
-from rljob_runtime.coordinator.samples.writer import SampleWriter
+from rljob_runtime.coordinator.samples.writer import PromptTexts, SampleWriter
 from rljob_runtime.coordinator.store.store import Store
-from rljob_runtime.protocols import PromptSource
 from rljob_runtime.simulator.invariants.samples import evaluation_sample_faults, sample_faults
 from rljob_runtime.simulator.peers.observed_store import InlineStore
 
@@ -31,7 +30,7 @@ async def inline(work: Callable[[], T], name: str) -> T:
     return work()
 
 
-async def open_writer(folder: Path, store: InlineStore, seed: int, prompts: PromptSource) -> SampleWriter:
+async def open_writer(folder: Path, store: InlineStore, seed: int, prompts: PromptTexts) -> SampleWriter:
     """Return a writer that keeps all samples in `folder`."""
     writer = SampleWriter(folder, store, seed, _no_advantages, _spec, inline)
     await writer.use(KEPT_SAMPLES)

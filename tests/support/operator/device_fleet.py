@@ -23,7 +23,7 @@ class Fleet:
     def publish(self, node: str, count: int) -> None:
         """What the node's driver would: so many devices."""
         pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
-        spec = {"nodeName": node, "driver": self.name, "pool": pool}
+        spec: dict[str, object] = {"nodeName": node, "driver": self.name, "pool": pool}
         spec["devices"] = [{"name": f"gpu-{number}"} for number in range(count)]
         self._post(
             "resourceslices", {"kind": "ResourceSlice", "metadata": {"name": f"{node}-{self.name}"}, "spec": spec}

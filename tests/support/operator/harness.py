@@ -120,7 +120,7 @@ class Server:
 
     async def fail_pod(self, name: str) -> None:
         """Its program ended with exit code 1."""
-        ended = {"name": "main", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+        ended: dict[str, object] = {"name": "main", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
         ended |= {"ready": False, "restartCount": 0, "image": "i", "imageID": ""}
         await self.set_pod(
             name, phase="Failed", conditions=[{"type": "Ready", "status": "False"}], containerStatuses=[ended]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from rljob_api.constants import LABEL_INCARNATION, LABEL_MACHINE
@@ -64,11 +65,11 @@ class Cluster:
         selected = addressed_by(decided.children)
         if decided.children:
             writes.append(lambda: self._address(selected))
-        writes += [lambda c=c: self._create(c.manifest) for c in made]
+        writes += [partial(self._create, one.manifest) for one in made]
         decided = refused(decided, self.job, refusals, self.now)
         if decided.status is not None:
-            writes.append(lambda: self._write(decided.status))
-        writes += [lambda r=r: self._delete(r.pod, r.force) for r in decided.removals]
+            writes.append(partial(self._write, decided.status))
+        writes += [partial(self._delete, one.pod, one.force) for one in decided.removals]
         for write in writes[:steps]:
             write()
         if steps < len(writes):

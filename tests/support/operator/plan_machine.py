@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from rljob_api.spec import RLJob
 from rljob_api.status import Role, RoundKind, RoundReport, RuntimeStatus, TargetPhase
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.observation import Node, Pod, Silence
@@ -28,13 +30,13 @@ LEAVES = {
     "Ended",
     "ContainerEnded",
 }
-CHOICE = {"acceleratorsPerMachine": 4, "tensorParallelSize": 2, "allowedTensorParallelSizes": [1, 2, 4]}
+CHOICE: dict[str, Any] = {"acceleratorsPerMachine": 4, "tensorParallelSize": 2, "allowedTensorParallelSizes": [1, 2, 4]}
 
 
 class Machine(RuleBasedStateMachine):
     """Everything that users, kubelets, coordinators and time do to a job."""
 
-    job = staticmethod(make_job)
+    job: Callable[..., RLJob] = staticmethod(make_job)
 
     def __init__(self) -> None:
         super().__init__()

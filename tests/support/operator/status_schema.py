@@ -64,8 +64,8 @@ def values(node: Json) -> st.SearchStrategy[Any]:
         case "integer":
             return st.integers(_least(node), int(node.get("maximum", 2**63 - 1))) | st.integers(_least(node), 9)
         case "number":
-            bounds = {"min_value": node.get("minimum"), "max_value": node.get("maximum")}
-            return st.floats(**bounds, allow_nan=False, allow_infinity=False)
+            least, most = node.get("minimum"), node.get("maximum")
+            return st.floats(least, most, allow_nan=False, allow_infinity=False)
         case "boolean":
             return st.booleans()
         case "string" if node.get("format") == "date-time":
@@ -83,7 +83,7 @@ def _texts(node: Json) -> st.SearchStrategy[str]:
     longest, shortest = node.get("maxLength", 50), node.get("minLength", 0)
     words = [word for word in WORDS if shortest <= len(word) <= longest]
     if "pattern" in node:
-        return st.from_regex(node["pattern"], fullmatch=True).filter(lambda text: shortest <= len(text) <= longest)
+        return st.from_regex(str(node["pattern"]), fullmatch=True).filter(lambda text: shortest <= len(text) <= longest)
     # The API server stores no half of a surrogate pair.
     text = st.text(st.characters(exclude_categories=["Cs"]), min_size=shortest, max_size=min(longest, 40))
     return st.sampled_from(words) | text if words else text

@@ -45,6 +45,7 @@ class Site:
         self.trainer.start(1)
         self.segment = SegmentWriter.open(memory / "rollout")
         self.publish(VERSION, 0)
+        assert self.trainer._started is not None
         self.gradients = watched(self.trainer._started.learner)
 
     def publish(self, version: int, step: int) -> None:

@@ -73,7 +73,8 @@ def naive_gradient(
         ).mean(),
     }[config.aggregation]()
     loss.backward()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}, loss.item()
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    return {name: one for name, one in gradients.items() if one is not None}, loss.item()
 
 
 def pieces_of(prompt: Sequence[int], response: Response) -> list[Piece]:

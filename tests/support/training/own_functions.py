@@ -7,7 +7,7 @@ import math
 import torch
 
 from rljob_runtime.training.algorithm.advantage import ScoredGroup
-from rljob_runtime.training.algorithm.loss import LossInput, LossOutput, policy_loss
+from rljob_runtime.training.algorithm.loss import LossInput, LossOutput, Metric, policy_loss
 from rljob_runtime.training.config import TrainingConfig
 
 LONGEST = 5
@@ -16,7 +16,10 @@ LONGEST = 5
 def counted(batch: LossInput, config: TrainingConfig) -> LossOutput:
     """The built-in loss, with metrics over tokens and over responses."""
     lengths = batch.per_response(torch.ones_like(batch.logprobs))
-    metrics = {"surprise": -batch.logprobs.detach().sum(), "long": (float((lengths > LONGEST).sum()), batch.sequences)}
+    metrics: dict[str, Metric] = {
+        "surprise": -batch.logprobs.detach().sum(),
+        "long": (float((lengths > LONGEST).sum()), batch.sequences),
+    }
     return LossOutput(policy_loss(batch, config).sum, metrics)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -19,9 +20,10 @@ from tests.support.training.rank_process import ProcessRank
 from tests.support.training.toys import FakePublisher
 
 
-def settings_of(model: Path, volume: Path, **config: object) -> TrainerSettings:
+def settings_of(model: Path, volume: Path, **config: Any) -> TrainerSettings:
+    fields: dict[str, Any] = {"dtype": "float64", "learning_rate": 1e-2, **config}
     return TrainerSettings(
-        training=TrainingConfig(**{"dtype": "float64", "learning_rate": 1e-2, **config}),
+        training=TrainingConfig(**fields),
         model_source=str(model),
         cache_folder=volume / "cache",
         checkpoint_folder=volume / "checkpoints",

@@ -42,8 +42,8 @@ def keep_norms_precise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LlamaRMSNorm, "forward", forward)
 
 
-def tiny_config(**overrides: object) -> LlamaConfig:
-    settings: dict[str, object] = {
+def tiny_config(**overrides: Any) -> LlamaConfig:
+    settings: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": 16,
         "intermediate_size": 24,
@@ -58,10 +58,10 @@ def tiny_config(**overrides: object) -> LlamaConfig:
     return LlamaConfig(**(settings | overrides))
 
 
-def save_tiny_model(folder: Path, *, seed: int = 0, **overrides: object) -> Path:
+def save_tiny_model(folder: Path, *, seed: int = 0, **overrides: Any) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(tiny_config(**overrides)).to(torch.float64)
+        model = LlamaForCausalLM(tiny_config(**overrides)).double()
         # A fresh model's norm scales are all one: give every parameter something to be wrong about.
         for parameter in model.parameters():
             parameter.data += 0.1 * torch.randn_like(parameter)
@@ -119,11 +119,13 @@ def save_tokenizer(folder: Path) -> None:
 class LoneLearner(Learner):
     """Of one rank, given whole groups: they come to it as deliveries, as a trainer's do."""
 
-    def contribute_early(self, step: int, groups: Sequence[Group]) -> tuple[int, int]:
+    def contribute_early(  # type: ignore[override]
+        self, step: int, groups: Sequence[Group]
+    ) -> tuple[int, int]:
         delivery, (shares,) = plan_contribute(self._progress(step), step, groups, ranks=1)
         return super().contribute_early(step, delivery, shares)
 
-    def train(self, step: int, groups: Sequence[Group]) -> TrainReport:
+    def train(self, step: int, groups: Sequence[Group]) -> TrainReport:  # type: ignore[override]
         delivery, (shares,) = plan_train(self._progress(step), step, groups, ranks=1)
         return super().train(step, delivery, shares)
 
@@ -138,13 +140,19 @@ class LoneLearner(Learner):
 class LoneRank(TrainerRank):
     """The only one of its group, which brings it the groups of a step."""
 
-    def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
+    def contribute(  # type: ignore[override]
+        self, term: int, step: int, groups: Sequence[Group]
+    ) -> ContributeReport:
         return self._through_the_group(lambda group: group.contribute(term, step, groups))
 
-    def accept(self, term: int, receipt: ContributionReceipt, groups: Sequence[Group]) -> ContributeReport:
+    def accept(  # type: ignore[override]
+        self, term: int, receipt: ContributionReceipt, groups: Sequence[Group]
+    ) -> ContributeReport:
         return self._through_the_group(lambda group: group.accept(term, receipt, groups))
 
-    def train(self, term: int, step: int, groups: Sequence[Group]) -> TrainReport:
+    def train(  # type: ignore[override]
+        self, term: int, step: int, groups: Sequence[Group]
+    ) -> TrainReport:
         return self._through_the_group(lambda group: group.train(term, step, groups))
 
     def _through_the_group(self, command: Callable[[TrainerGroup], Coroutine[Any, Any, Any]]) -> Any:

@@ -34,7 +34,7 @@ class LoanOwner(Protocol):
         """Mark this machine as lost, unless it has already left."""
         ...
 
-    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> object:
         """Run `work` without waiting for it."""
         ...
 
