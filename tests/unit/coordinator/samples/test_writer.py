@@ -218,7 +218,7 @@ async def test_what_a_volume_does_not_take_at_the_jobs_end_is_counted(tmp_path, 
     assert (warning.reason, warning.message) == (
         SAMPLES_NOT_WRITTEN,
         "4 files of samples and lengths were not written within 1 s of the job's end: the volume does not answer. "
-        "They stay in the store until a coordinator continues the job. Training continues. Check that "
+        "They stay in the store until a coordinator continues the job. Check that "
         f"{tmp_path / 'samples'} can be written to and has space.",
     )
     task.cancel()
