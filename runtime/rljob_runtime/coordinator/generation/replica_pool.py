@@ -180,8 +180,7 @@ class ReplicaPool:
 
     async def abort(self, launches: Iterable[Launch]) -> None:
         """Abort these responses at their replicas, if those are still tracked."""
-        by_replica = self._assigned_by_replica(launches)
-        calls = ((self._tracked[name], attempts) for name, attempts in by_replica.items())
+        calls = self._stop_assigned(launches)
         await asyncio.gather(
             *(self._command(replica, partial(replica.abort, self._term, attempts)) for replica, attempts in calls)
         )
@@ -190,21 +189,21 @@ class ReplicaPool:
         """Abort these responses like `abort`, and have their KV written first; return the receipts.
 
         A replica that fails is lost and has no receipt."""
-        calls = [(self._tracked[name], attempts) for name, attempts in self._assigned_by_replica(launches).items()]
+        calls = self._stop_assigned(launches)
         receipts = await asyncio.gather(
             *(self._transfer(replica, partial(replica.export_kv, self._term, attempts)) for replica, attempts in calls)
         )
         answered = zip(calls, receipts, strict=True)
         return [(replica, receipt) for (replica, _), receipt in answered if receipt is not None]
 
-    def _assigned_by_replica(self, launches: Iterable[Launch]) -> Mapping[str, dict[TrajectoryKey, int]]:
-        """Return the attempts of these responses by tracked replica, and record that they are not assigned any more."""
+    def _stop_assigned(self, launches: Iterable[Launch]) -> list[tuple[Replica, dict[TrajectoryKey, int]]]:
+        """Record that these responses are not assigned any more; return their attempts at each tracked replica."""
         by_replica: dict[str, dict[TrajectoryKey, int]] = defaultdict(dict)
         for launch in launches:
             if launch.lease.replica in self._tracked:
                 by_replica[launch.lease.replica][launch.key] = launch.lease.attempt
                 self._record_end(launch.lease.replica, launch.key, launch.lease.attempt)
-        return by_replica
+        return [(self._tracked[name], attempts) for name, attempts in by_replica.items()]
 
     async def collect(self, names: Collection[str]) -> None:
         """Poll these replicas once and post their reports. After an abort, these hold all that the replicas made.
