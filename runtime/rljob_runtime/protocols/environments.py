@@ -1,0 +1,70 @@
+"""Environments: what their runners ask of the coordinator, through the gateway.
+
+A runner pulls: it asks for an episode, runs the environment's harness with the address and the key of the attempt, and
+reports its end. It says regularly that it lives. An attempt whose runner is silent ends as a failure of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from rljob_runtime.protocols.turns import EpisodeAttempt
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """An attempt that a runner is to run.
+
+    `record`: the prompt's record as JSON values; `messages`: its prompt as chat messages. `deadline`: seconds of the
+    epoch; the attempt opens no turn after it, and the runner ends the harness then.
+    """
+
+    episode: EpisodeAttempt
+    environment: str
+    record: Mapping[str, object]
+    messages: Sequence[Mapping[str, str]]
+    deadline: float
+
+
+class FailedPart(StrEnum):
+    """The part of ours that failed, so that an attempt has no reward."""
+
+    ENVIRONMENT = "environment"
+    TOOL_SERVER = "tool server"
+
+
+@dataclass(frozen=True)
+class EpisodeReport:
+    """The end of an attempt, as its runner saw it.
+
+    `reward`: a finite number; None if the environment gives none, and then the job's rewards score the last answer.
+    `failed`: the part of ours that failed, with `detail` for people; the attempt is aborted then. A harness that timed
+    out or acted wrongly is no failure of ours.
+    """
+
+    reward: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    failed: FailedPart | None = None
+    detail: str = ""
+
+
+class Environments(Protocol):
+    """The coordinator, as runners need it. A call raises nothing but `PeerGone`, `PeerTimeout` and `AttemptEnded`."""
+
+    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
+        """Return the next attempt of an environment for a runner; wait up to `wait_seconds` for one."""
+        ...
+
+    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
+        """Record that a runner lives and runs these attempts. Return those that it shall stop: they have ended."""
+        ...
+
+    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
+        """Record the end of an attempt. The first report counts; the same one again changes nothing.
+
+        Raises `AttemptEnded` if the attempt ended without this runner.
+        """
+        ...
