@@ -179,6 +179,11 @@ LabelKey = text_type(
 FunctionPath = text_type(
     r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", "must be module:function, e.g. my_rewards.math:score", 253
 )
+CodePath = text_type(
+    r"(/?([\w.-]+/)*[\w.-]+\.py|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*):[A-Za-z_]\w*",
+    "must be path.py:function or module:function, e.g. tools.py:add",
+    512,
+)
 DatasetSource = text_type(
     r"/[^\0]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^\0]*)?|hf://[\w.-]+/[\w.-]+",
     "must be an absolute path such as /data/train, pvc://CLAIM/PATH, or hf://ORG/NAME",

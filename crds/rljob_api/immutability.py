@@ -21,6 +21,11 @@ IDENTITY = (
     "data.sources[].prompts",
     "data.heldOut",
     "data.seed",
+    "environments[].name",
+    "environments[].kind",
+    "environments[].tools",
+    "environments[].command",
+    "environments[].reward",
 )
 """Fields of the spec that identify the run, on every cluster."""
 
@@ -40,6 +45,11 @@ WHILE_SUSPENDED = (
     "data.sources[].promptsPerRound",
     "data.sources[].rewards",
     "rewards",
+    "environments[].maxTurns",
+    "environments[].timeoutSeconds",
+    "environments[].runners",
+    "environments[].episodesPerRunner",
+    "episode",
     "evaluation",
     "checkpoint.keepBest",
     "algorithm",

@@ -13,6 +13,7 @@ from pydantic import ConfigDict, Field
 
 from rljob_api.accelerators import Accelerator, AcceleratorKind
 from rljob_api.constants import API_VERSION, KIND, MANAGED_BY_OPERATOR, ROLE_ROLLOUT, ROLE_TRAINER, claim_path
+from rljob_api.environments import Environment, EnvironmentKind, EpisodeLimits, McpServer, Tool
 from rljob_api.evaluation import Evaluation, EvaluationSampling
 from rljob_api.fields import Model, QualifiedName, Timestamp, map_by
 from rljob_api.observers import ObserverSpec
@@ -96,6 +97,9 @@ __all__ = [
     "EmptyDirCheckpoint",
     "Engine",
     "EngineOptions",
+    "Environment",
+    "EnvironmentKind",
+    "EpisodeLimits",
     "Evaluation",
     "EvaluationSampling",
     "ExperienceBuffer",
@@ -107,6 +111,7 @@ __all__ = [
     "KLPlacement",
     "LearningRateSchedule",
     "LossAggregation",
+    "McpServer",
     "Metadata",
     "Mode",
     "ModelSpec",
@@ -136,6 +141,7 @@ __all__ = [
     "SwitchState",
     "TailBatching",
     "TemplateMetadata",
+    "Tool",
     "Trainer",
 ]
 
@@ -155,8 +161,13 @@ class RLJobSpec(Model):
     run_policy: RunPolicy = RunPolicy()
     model: ModelSpec
     data: DataSpec
-    rewards: Annotated[tuple[Reward, ...], Field(min_length=1, max_length=16, json_schema_extra=map_by("name"))]
-    """How responses are scored: the weighted sum of these."""
+    rewards: Annotated[tuple[Reward, ...], Field(max_length=16, json_schema_extra=map_by("name"))] = ()
+    """How responses are scored: the weighted sum of these. They may be left out if every environment gives a reward."""
+    environments: Annotated[tuple[Environment, ...], Field(max_length=16, json_schema_extra=map_by("name"))] = ()
+    """Programs in which a response takes several turns, with tools or by an agent. The record's field `environment`
+    names its own; absent, it is the first. For `rljob run` only: on a cluster the job is refused."""
+    episode: EpisodeLimits | None = None
+    """Limits of the episodes in environments."""
     algorithm: Algorithm = Algorithm()
     tail_batching: TailBatching = TailBatching()
     """RollPacker's tail batching. OnPolicy only."""
@@ -212,10 +223,14 @@ class RLJobSpec(Model):
 
     @property
     def switch_sizes(self) -> tuple[int, ...]:
-        """Return the sizes between which machines switch inside a round, the smallest first; empty without switches."""
+        """Return the sizes between which machines switch inside a round, the smallest first; empty without switches.
+
+        Machines of a job with environments never switch: episodes stay on their replicas.
+        """
         adaptive = self.adaptive_tensor_parallel
         sizes = adaptive.sizes or self.rollout.tensor_parallel_sizes
-        return tuple(sorted(sizes)) if adaptive.enabled and len(sizes) > 1 else ()
+        switches = bool(adaptive.enabled) and not self.environments
+        return tuple(sorted(sizes)) if switches and len(sizes) > 1 else ()
 
     @property
     def rewards_apart(self) -> bool:

@@ -17,6 +17,7 @@ from rljob_api.observers import check_observers
 from rljob_api.rewards import DEFAULT_PARALLELISM, FUNCTION_KINDS, CodeReward, RewardKind, present_path
 from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND, check_algorithm
 from rljob_api.rules.chat_template import check_chat_template
+from rljob_api.rules.environments import check_environments
 from rljob_api.rules.evaluation import check_evaluation
 from rljob_api.rules.layouts import check_layouts
 from rljob_api.rules.sources import check_sources
@@ -42,6 +43,7 @@ def check(job: RLJob) -> Errors:
         _prompts,
         check_chat_template,
         _rewards,
+        check_environments,
         check_evaluation,
         check_algorithm,
         _asynchronous,
@@ -180,8 +182,20 @@ def _rewards(spec: RLJobSpec) -> Errors:
                 reward.timeout.min_seconds,
                 f"must be at most maxSeconds ({reward.timeout.max_seconds:g})",
             )
-    if all(reward.weight == 0 for reward in spec.rewards):
+    if not spec.rewards:
+        yield from _no_rewards(spec)
+    elif all(reward.weight == 0 for reward in spec.rewards):
         yield FieldError("spec.rewards", 0, "must hold at least one weight other than 0: there would be no gradient")
+
+
+def _no_rewards(spec: RLJobSpec) -> Errors:
+    """Check that every environment gives a reward in place of `spec.rewards`."""
+    without = [environment.name for environment in spec.environments if not environment.gives_reward]
+    if without:
+        advice = f"is required: how responses are scored; or a reward of each environment, which {without[0]} lacks"
+        yield FieldError("spec.rewards", ABSENT, advice)
+    elif not spec.environments:
+        yield FieldError("spec.rewards", ABSENT, "is required: how responses are scored")
 
 
 def _asynchronous(spec: RLJobSpec) -> Errors:

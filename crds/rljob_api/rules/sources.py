@@ -71,7 +71,7 @@ def check_rules(path: str, named: Sequence[str] | None, prompts: Prompts, spec: 
         yield FieldError(f"{path}[{index}]", name, f"must be the name of a rule in spec.rewards: {', '.join(known)}")
     rules = [reward for reward in spec.rewards if named is None or reward.name in named]
     shown = list(named) if named is not None else ABSENT
-    if not unknown and all(rule.weight == 0 for rule in rules):
+    if spec.rewards and not unknown and all(rule.weight == 0 for rule in rules):
         yield FieldError(path, shown, "must hold a rule with a weight other than 0: every reward would be 0")
     gym = [rule.name for rule in rules if rule.kind is RewardKind.REASONING_GYM]
     if gym and prompts.kinds and prompts.reasoning_gym is None:

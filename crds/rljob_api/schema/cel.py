@@ -1,32 +1,20 @@
 """CEL: validation rules of the API server, by the path of their object.
 
-They repeat `rules` and `immutability` as far as a server can; a test compares the results case by case. A server checks
-a rule against the default of its object too. Transition rules name `oldSelf`. A field whose name is a word of CEL is
+They repeat `rules` as far as a server can; a test compares the results case by case. Rules about changes are in
+`cel_changes`. A server checks a rule against the default of its object too. A field whose name is a word of CEL is
 written with underscores (`__function__`), as servers do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from rljob_api import constants as c
 from rljob_api.accelerators import DEFAULT_RESOURCE
-from rljob_api.immutability import NEVER, WHILE_SUSPENDED
 from rljob_api.renamed import RENAMED, Renamed
 from rljob_api.rewards import BUILTIN, FORMER_BUILTIN, FUNCTION_KINDS
 from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND
 from rljob_api.rules.evaluation import MAX_RESPONSES_PER_EVALUATION
 from rljob_api.rules.job import MAX_ACCELERATORS, MAX_TOKENS_PER_SEQUENCE, MIN_HEARTBEAT_SECONDS
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One rule: `expression` must be true; the user reads `message` when it is not."""
-
-    expression: str
-    message: str
-    optional_old: bool = False
-    """`oldSelf` is an optional value, absent at creation. Then the rule holds at creation too."""
+from rljob_api.schema.cel_changes import ENTRY_FIELDS, Rule, same
 
 
 def _or_stored(expression: str, field: str, message: str) -> Rule:
@@ -54,6 +42,8 @@ _ONE_WAY = Rule(
 )
 
 _NO_SOURCES = "!has(self.data.sources)"
+_NO_REWARDS = "size(self.rewards) == 0"
+"""Whether environments alone give rewards; without such it is a mistake that has its own rule."""
 _SCORES = "(!has(s.rewards) || r.name in s.rewards)"
 """Whether rule r scores the responses of source or evaluation s."""
 
@@ -91,7 +81,8 @@ RULES: dict[str, list[Rule]] = {
             "data.sources: rewards must be names of rules in spec.rewards",
         ),
         Rule(
-            f"{_NO_SOURCES} || self.data.sources.all(s, self.rewards.exists(r, r.weight != 0.0 && {_SCORES}))",
+            f"{_NO_SOURCES} || {_NO_REWARDS}"
+            f" || self.data.sources.all(s, self.rewards.exists(r, r.weight != 0.0 && {_SCORES}))",
             "data.sources: rewards must hold a rule with a weight other than 0",
         ),
         Rule(
@@ -104,7 +95,7 @@ RULES: dict[str, list[Rule]] = {
             "evaluation: rewards must be names of rules in spec.rewards",
         ),
         Rule(
-            f"self.evaluation.all(s, self.rewards.exists(r, r.weight != 0.0 && {_SCORES}))",
+            f"{_NO_REWARDS} || self.evaluation.all(s, self.rewards.exists(r, r.weight != 0.0 && {_SCORES}))",
             "evaluation: rewards must hold a rule with a weight other than 0",
         ),
         Rule(
@@ -112,7 +103,24 @@ RULES: dict[str, list[Rule]] = {
             " || self.data.sources.map(s, s.promptsPerRound).sum() == self.algorithm.promptsPerRound",
             "data.sources: promptsPerRound must add up to algorithm.promptsPerRound over all sources",
         ),
-        Rule("self.rewards.exists(r, r.weight != 0.0)", "rewards must hold at least one weight other than 0"),
+        Rule(
+            f"{_NO_REWARDS} || self.rewards.exists(r, r.weight != 0.0)",
+            "rewards must hold at least one weight other than 0",
+        ),
+        Rule(
+            f"!({_NO_REWARDS}) || (size(self.environments) > 0"
+            " && self.environments.all(e, has(e.reward) || e.kind == 'Agent'))",
+            "rewards is required: how responses are scored; or a reward of each environment",
+        ),
+        Rule(
+            "!has(self.episode) || size(self.environments) > 0",
+            "episode needs environments; or leave it out",
+        ),
+        Rule(
+            "!has(self.episode) || !has(self.episode.maxTokens)"
+            " || self.episode.maxTokens <= self.data.maxPromptTokens + self.data.maxResponseTokens",
+            "episode.maxTokens must be at most data.maxPromptTokens + data.maxResponseTokens: engines hold no more",
+        ),
         Rule(
             "self.algorithm.maxTokensPerMicrobatch >= self.data.maxPromptTokens + self.data.maxResponseTokens",
             "algorithm.maxTokensPerMicrobatch must hold the longest sequence: data.maxPromptTokens + "
@@ -216,6 +224,24 @@ RULES: dict[str, list[Rule]] = {
         Rule("self.prompts == oldSelf.prompts", "data.sources[].prompts is immutable; make a new RLJob"),
     ],
     "spec.data.sources[].prompts": [_ONE_SOURCE],
+    "spec.environments[]": [
+        Rule(
+            "(self.kind == 'Tools') == has(self.tools)",
+            "tools are required for kind Tools, and for no other kind",
+        ),
+        Rule(
+            "(self.kind == 'Agent') == has(self.command)",
+            "command is required for kind Agent, and for no other kind",
+        ),
+        *(
+            Rule(same(field), f"environments[].{field} is immutable; make a new RLJob")
+            for above, _, field in (path.partition("[].") for path in ENTRY_FIELDS)
+            if above == "environments"
+        ),
+    ],
+    "spec.environments[].tools[]": [
+        Rule("has(self.__function__) != has(self.mcp)", "must have exactly one of function and mcp"),
+    ],
     "spec.rewards[]": [
         Rule(
             "(self.kind == 'Judge') == has(self.judge)",
@@ -351,43 +377,3 @@ def _refuses(field: Renamed) -> Rule:
 
 for _renamed in RENAMED:
     RULES.setdefault(f"spec.{_renamed.parent}", []).append(_refuses(_renamed))
-
-
-def _same(path: str) -> str:
-    """Render CEL for: the optional field at `path` (at most two steps below the spec) is unchanged."""
-    above, each, field = path.partition("[].")
-    if each:
-        return _same_entries(above, field)
-    parent, _, _ = path.rpartition(".")
-    now, was = f"self.{path}", f"oldSelf.{path}"
-    present = f"has({now}) == has({was})"
-    equal = f"(!has({now}) || {now} == {was})"
-    if parent:
-        both = f"has(self.{parent}) && has(oldSelf.{parent})"
-        return f"!({both}) || ({present} && {equal})"
-    return f"{present} && {equal}"
-
-
-def _same_entries(above: str, field: str) -> str:
-    """Render CEL for: `field` of the entries of an optional list is unchanged. For `name`, so is their number."""
-    now, was = f"self.{above}", f"oldSelf.{above}"
-    value = {"name": "s.name", "weight": "has(s.weight) ? s.weight : 0.0"}.get(field)
-    value = value or f"has(s.{field}) ? s.{field} : {'[]' if field == 'rewards' else '0'}"
-    equal = f"{now}.map(s, {value}) == {was}.map(s, {value})"
-    if field == "name":
-        return f"has({now}) == has({was}) && (!has({now}) || {equal})"
-    return f"!has({now}) || !has({was}) || {equal}"
-
-
-def transition_rules() -> list[Rule]:
-    """Return the rules on `spec` about changes. Those of a list's entries that servers can match are in `RULES`."""
-    paths = [path for path in NEVER if path != "data.sources[].prompts"]
-    never = [Rule(_same(path), f"{path} is immutable; make a new RLJob") for path in paths]
-    suspended = [
-        Rule(
-            f"self.suspend || oldSelf.suspend || ({_same(path)})",
-            f"{path} can change only while the job is suspended; set suspend: true first",
-        )
-        for path in WHILE_SUSPENDED
-    ]
-    return never + suspended

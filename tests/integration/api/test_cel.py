@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rljob_api import InvalidSpec, load
 from rljob_api.immutability import NEVER, WHILE_SUSPENDED, validate_update
-from tests.support.api.invalid_specs import CASES, UNKNOWN, Case
+from tests.support.api.invalid_specs import CALC, CASES, UNKNOWN, Case
 from tests.support.api.jobs import REMOVE, job
 from tests.support.api.kubectl import Kube
 
@@ -105,6 +105,21 @@ GOOD: list[dict[str, Any]] = [
                 "scale": 1,
             },
         }
+    },
+    {"spec.environments": [CALC], "spec.streamTraining.enabled": "Auto", "spec.adaptiveTensorParallel.enabled": "Auto"},
+    {
+        "spec.environments": [
+            {**CALC, "tools": [{"mcp": {"url": "http://tools:8000/mcp"}}, {"function": "pkg.tools:add"}]},
+            {"name": "swe", "kind": "Agent", "command": ["sh", "-c", "true"], "runners": 64, "timeoutSeconds": 0.5},
+        ],
+        "spec.episode": {"maxTurns": 4, "maxTokens": 2048, "maxForks": 0},
+    },
+    {"spec.environments": [{**CALC, "reward": "/envs/calculator.py:score"}], "spec.rewards": REMOVE},
+    {
+        "spec.environments": [{"name": "swe", "kind": "Agent", "command": ["agent"]}],
+        "spec.rewards": REMOVE,
+        "spec.episode": {},
+        "spec.evaluation": [{"name": "a", "prompts": {"file": {"path": "/p"}}}],
     },
     {"spec.checkpoint": {"volumeClaimName": "claim", "everyRounds": 1}},
     {"spec.checkpoint": {"emptyDir": {"sizeLimit": "20Gi"}}},
@@ -222,6 +237,15 @@ EDITS = st.fixed_dictionaries(
         "spec.checkpoint.keepBest": maybe({"evaluation": "a"}, {"evaluation": "b", "metric": "PassAtK"}),
         "spec.relay.heartbeatSeconds": maybe(5, 6),
         "spec.repack.enabled": maybe(False, True),
+        "spec.environments": maybe(
+            [],
+            [CALC],
+            [{**CALC, "reward": "calculator.py:score"}],
+            [{**CALC, "kind": "Agent"}],
+            [{"name": "swe", "kind": "Agent", "command": ["agent"]}, {**CALC, "command": ["agent"]}],
+            [{**CALC, "tools": [{"function": "m:f", "mcp": {"url": "http://tools"}}]}],
+        ),
+        "spec.episode": maybe({}, {"maxTokens": 2048}, {"maxTokens": 2049}),
         "spec.streamTraining.enabled": maybe(False, "Auto"),
         "spec.failurePolicy.nodeFailure.graceSeconds": maybe(0, 16, 3601),
         "spec.accelerator": maybe({"resource": "amd.com/gpu"}, {"deviceClass": "gpu.amd.com"}, {"kind": "None"}),
@@ -244,6 +268,7 @@ def test_both_agree_on_random_jobs(server: Kube, edits: dict[str, Any], keep: in
 
 SUMS: dict[str, Any] = {"name": "sums", "weight": 1, "prompts": {"reasoningGym": {"task": "a"}}}
 WORDS: dict[str, Any] = {"name": "words", "weight": 1, "prompts": {"file": {"path": "/a"}}}
+SWE: dict[str, Any] = {"name": "swe", "kind": "Agent", "command": ["python", "agent.py"]}
 OF_SOURCES: dict[str, Any] = {
     "spec.data.prompts": REMOVE,
     "spec.rewards": [{"name": "right", "kind": "Math"}, {"name": "short", "kind": "Math"}],
@@ -269,6 +294,16 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     ),
     "data.sources[].rewards": ([SUMS, WORDS], [SUMS, {**WORDS, "rewards": ["right"]}]),
     "data.seed": (1, 2),
+    "environments[].name": ([CALC], [{**CALC, "name": "other"}]),
+    "environments[].kind": ([CALC], [{**SWE, "name": "calc"}]),
+    "environments[].tools": ([CALC], [{**CALC, "tools": [{"function": "calculator.py:other"}]}]),
+    "environments[].command": ([SWE], [{**SWE, "command": ["python", "other.py"]}]),
+    "environments[].reward": ([CALC], [{**CALC, "reward": "calculator.py:score"}]),
+    "environments[].maxTurns": ([CALC], [{**CALC, "maxTurns": 4}]),
+    "environments[].timeoutSeconds": ([CALC], [{**CALC, "timeoutSeconds": 60}]),
+    "environments[].runners": ([CALC, SWE], [CALC, {**SWE, "runners": 2}]),
+    "environments[].episodesPerRunner": ([CALC], [{**CALC, "episodesPerRunner": 64}]),
+    "episode": ({"maxTurns": 4}, {"maxTurns": 5}),
     "checkpoint.volumeClaimName": (REMOVE, "claim"),
     "checkpoint.emptyDir": ({}, REMOVE),
     "data.systemPrompt": ("Think.", REMOVE),
@@ -306,6 +341,8 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "rollout.engine": ("VLLM", "Reference"),
     "rollout.engineOptions": ({}, {"maxConcurrentRequests": 8}),
 }
+CHANGE_WITH = {"environments[].kind": ("environments[].tools", "environments[].command")}
+"""Fields that differ whenever another one does."""
 BASE = {
     "spec.rollout.acceleratorsPerMachine": 2,
     "spec.evaluation": [{"name": "a", "prompts": {"reasoningGym": {"task": "a"}}}],
@@ -318,8 +355,9 @@ def pair(path: str, old_suspended: bool, new_suspended: bool) -> tuple[dict[str,
     for value, suspended in ((before, old_suspended), (after, new_suspended)):
         edits = {**({} if path == "rollout.slotsPerMachine" else BASE), "spec.suspend": suspended}
         edits.pop(f"spec.{path}", None)
-        field, entries, _ = path.partition("[]")  # of the entries of a list, the whole list is given
-        edits |= OF_SOURCES if entries else {}
+        field, _, _ = path.partition("[]")  # of the entries of a list, the whole list is given
+        edits |= OF_SOURCES if field == "data.sources" else {}
+        edits |= {"spec.environments": [CALC]} if field == "episode" else {}
         documents.append(job({**edits, **({} if value is REMOVE else {f"spec.{field}": value})}))
     return documents[0], documents[1]
 
@@ -338,9 +376,12 @@ def test_changes_are_refused_alike(server: Kube, path: str, suspended: tuple[boo
     if refused:
         with pytest.raises(InvalidSpec) as caught:
             validate_update(load(old), load(new))
-        assert all(re.sub(r"\[\d+\]", "[]", error.path).startswith(f"spec.{path}") for error in caught.value.errors)
-        assert len(told) == 1
-        assert f"{path} is immutable" in told[0] or f"{path} can change only while the job is suspended" in told[0]
+        paths = (path, *CHANGE_WITH.get(path, ()))
+        below = tuple(f"spec.{one}" for one in paths)
+        assert all(re.sub(r"\[\d+\]", "[]", error.path).startswith(below) for error in caught.value.errors)
+        assert len(told) == len(paths)
+        text = "is immutable" if path in NEVER else "can change only while the job is suspended"
+        assert all(any(f"{one} {text}" in each for each in told) for one in paths)
     else:
         validate_update(load(old), load(new))
 

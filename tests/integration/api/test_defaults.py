@@ -48,6 +48,7 @@ def objects(schema: dict[str, Any], path: str = "spec") -> Iterator[tuple[str, b
 OBJECTS = dict(objects(SPEC))
 for path in ("data", "data.prompts", "accelerator", "trainer.accelerator", "rollout.accelerator"):
     del OBJECTS[f"spec.{path}"]  # one of the fields inside must be named
+del OBJECTS["spec.episode"]  # it needs environments
 DEFAULTED = [path for path, defaulted in OBJECTS.items() if defaulted]
 
 

@@ -145,6 +145,88 @@ SOURCE_CASES = [
     ),
 ]
 
+CALC: dict[str, Any] = {"name": "calc", "kind": "Tools", "tools": [{"function": "calculator.py:evaluate"}]}
+"""An environment with one tool."""
+
+
+def _environments(path: str, advice: str, value: Any, *environments: dict[str, Any], **edits: Any) -> Case:
+    """A job with these environments; each is `CALC` unless it says otherwise."""
+    return Case(
+        {"spec.environments": [{**CALC, **one} for one in environments], **edits},
+        f"spec.environments{path}",
+        advice,
+        value=value,
+    )
+
+
+def _tool(advice: str, value: Any, blamed: str = "", **tool: Any) -> Case:
+    return _environments(f"[0].tools[0]{blamed}", advice, value, {"tools": [tool]})
+
+
+_AGENT: dict[str, Any] = {"name": "swe", "kind": "Agent", "command": ["python", "agent.py"]}
+
+ENVIRONMENT_CASES = [
+    _environments("[1].name", "must be unique in spec.environments", "calc", {}, {}),
+    _environments("[0].name", "must be lower-case letters", "Calc", {"name": "Calc"}),
+    _environments("[0].kind", "must be one of 'Tools' or 'Agent'", "OpenEnv", {"kind": "OpenEnv"}),
+    Case(
+        {"spec.environments": [{"name": "calc", "kind": "Tools"}]},
+        "spec.environments[0].tools",
+        "is required for kind Tools: what the model may call",
+        value=ABSENT,
+    ),
+    Case(
+        {"spec.environments": [{"name": "swe", "kind": "Agent"}]},
+        "spec.environments[0].command",
+        "is required for kind Agent: the program and its arguments",
+        value=ABSENT,
+    ),
+    _environments("[0].command", "is for kind Agent only", ["sh"], {"command": ["sh"]}),
+    _environments("[0].tools", "is for kind Tools only", CALC["tools"], _AGENT),
+    _environments("[0].tools", "must have 1 or more entries", [], {"tools": []}),
+    _tool("must be exactly one of function and mcp", ABSENT),
+    _tool("must be exactly one of function and mcp", "function, mcp", function="m:f", mcp={"url": "http://tools/mcp"}),
+    _tool("must be path.py:function or module:function", "calculator.py", ".function", function="calculator.py"),
+    _tool("must be http:// or https://", "tools/mcp", ".mcp.url", mcp={"url": "tools/mcp"}),
+    _environments("[0].reward", "must be path.py:function or module:function", "score", {"reward": "score"}),
+    _environments("[0].maxTurns", "must be at least 1", 0, {"maxTurns": 0}),
+    _environments("[0].maxTurns", "must be at most 1024", 1025, {"maxTurns": 1025}),
+    _environments("[0].timeoutSeconds", "must be more than 0", 0, {"timeoutSeconds": 0}),
+    _environments("[0].runners", "must be at most 64", 65, {"runners": 65}),
+    _environments("[0].episodesPerRunner", "must be at least 1", 0, {"episodesPerRunner": 0}),
+    Case(
+        {"spec.environments": [{**_AGENT, "reward": "swe.py:score"}, CALC], "spec.rewards": REMOVE},
+        "spec.rewards",
+        "or a reward of each environment, which calc lacks",
+        value=ABSENT,
+    ),
+    one("spec.episode", {"maxTurns": 4}, "needs spec.environments; or leave it out"),
+    *(
+        Case({"spec.environments": [CALC], f"spec.episode.{field}": value}, f"spec.episode.{field}", advice)
+        for field, value, advice in (
+            ("maxTokens", 2049, "must be at most data.maxPromptTokens + data.maxResponseTokens (2048)"),
+            ("maxTokens", 1, "must be at least 2"),
+            ("maxTurns", 0, "must be at least 1"),
+            ("maxForks", 1025, "must be at most 1024"),
+        )
+    ),
+    *(
+        Case(
+            {"spec.environments": [CALC], f"spec.{field}.enabled": True, **more},
+            f"spec.{field}.enabled",
+            "must be false with spec.environments: episodes stay on their replicas",
+            server=False,
+        )
+        for field, more in (
+            ("streamTraining", {}),
+            (
+                "adaptiveTensorParallel",
+                {"spec.rollout.acceleratorsPerMachine": 2, "spec.rollout.allowedTensorParallelSizes": [1, 2]},
+            ),
+        )
+    ),
+]
+
 TYPES = [
     one("spec.rounds", "24", "must be a whole number"),
     one("spec.rounds", 2.5, "must be a whole number"),
@@ -231,7 +313,7 @@ RANGES = [
         "spec.data.stopStrings", ["x" * 257], "spec.data.stopStrings[0]", "x" * 257, "must have at most 256 characters"
     ),
     one("spec.data.stopStrings", "\n", "must be a list"),
-    one("spec.rewards", [], "must have 1 or more entries"),
+    inside("spec.rewards", [], "spec.rewards", ABSENT, "is required: how responses are scored"),
     one("spec.rewards[0].timeout.factor", 0.5, "must be at least 1"),
     one("spec.rollout.allowedTensorParallelSizes", [], "must have 1 or more entries"),
     one("spec.tailBatching.promptFactor", 0.9, "must be at least 1"),
@@ -826,5 +908,6 @@ TEMPLATES = [
 ]
 
 CASES = [
-    *TYPES, *MISSING, *RANGES, *SPELLING, *NAMES, *UNKNOWN, *CROSS_FIELD, *ACCELERATORS, *SWITCHES, *TEMPLATES,
+    *TYPES, *MISSING, *RANGES, *SPELLING, *NAMES, *UNKNOWN, *CROSS_FIELD, *ENVIRONMENT_CASES, *ACCELERATORS, *SWITCHES,
+    *TEMPLATES,
 ]  # fmt: skip

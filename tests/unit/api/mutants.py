@@ -56,6 +56,27 @@ MUTANTS = (
         tests=("tests/unit/api/test_invalid_specs.py",),
     ),
     Mutant(
+        name="rewards may be left out though an environment gives none",
+        target="rljob_api.rules.job:_no_rewards",
+        before="not environment.gives_reward",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py",),
+    ),
+    Mutant(
+        name="episodes may be longer than engines hold",
+        target="rljob_api.rules.environments:_limits",
+        before="episode.max_tokens > longest",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py",),
+    ),
+    Mutant(
+        name="machines switch sizes under episodes",
+        target="rljob_api.spec:RLJobSpec.switch_sizes",
+        before="bool(adaptive.enabled) and not self.environments",
+        after="bool(adaptive.enabled)",
+        tests=("tests/unit/api/test_models.py::test_what_a_spec_answers",),
+    ),
+    Mutant(
         name="a bound is written as a number of the machine",
         target="rljob_api.loading:_whole",
         before="value.is_integer()",

@@ -18,6 +18,7 @@ from rljob_api.schema.crd import crd
 from rljob_api.spec import Metadata
 from rljob_api.spec_resources import Relay
 from rljob_api.status import Condition, ConditionStatus, Member, Role, RuntimeStatus
+from tests.support.api.invalid_specs import CALC
 from tests.support.api.jobs import job
 from tests.support.examples import examples
 
@@ -188,6 +189,10 @@ def test_what_a_spec_answers() -> None:
     assert spec.rollout.template.container()["image"] == "r:1"
     assert [container["name"] for container in spec.rollout.template.sidecars()] == ["log"]
     assert spec.trainer.template.container() == {}
+    sizes = {"spec.rollout.slotsPerMachine": 2, "spec.rollout.allowedTensorParallelSizes": [1, 2]}
+    switching = {**sizes, "spec.adaptiveTensorParallel.enabled": "Auto"}
+    assert load(job(switching)).spec.switch_sizes == (1, 2)
+    assert load(job({**switching, "spec.environments": [CALC]})).spec.switch_sizes == ()
 
 
 def test_what_a_status_answers() -> None:

@@ -57,6 +57,7 @@ FIELDS = {
     11: "22f6a62720007415",
     12: "79b7f856e7a19fe6",
     13: "f5c88ba5e9610ea6",
+    14: "cd056ea43cb3b1de",
 }
 """Digest of the names of all fields, by schema revision."""
 

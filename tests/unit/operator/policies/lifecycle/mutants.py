@@ -2,6 +2,7 @@
 
 from hack.mutants import Mutant
 
+ADMISSION = "tests/unit/operator/policies/lifecycle/test_admission.py"
 DRAIN = "tests/unit/operator/policies/lifecycle/test_drain.py"
 PLAN = "tests/unit/operator/policies/test_plan.py"
 TABLES = "tests/unit/operator/policies/test_tables.py"
@@ -13,11 +14,18 @@ MUTANTS = (
         before="validate_update(accepted, job)",
         after="pass",
         tests=(
-            "tests/unit/operator/policies/lifecycle/test_admission.py",
+            ADMISSION,
             f"{PLAN}::test_a_refused_edit_is_told_and_nothing_else_changes",
             f"{PLAN}::test_a_pod_lost_during_a_refused_edit_is_replaced",
             "tests/unit/api/test_last_accepted.py",
         ),
+    ),
+    Mutant(
+        name="a job whose environments have no pods is placed",
+        target="rljob_operator.policies.lifecycle.admission:admit",
+        before="_expect_placeable(job.spec)",
+        after="pass",
+        tests=(f"{ADMISSION}::test_a_job_with_environments_is_refused_and_told_where_it_runs",),
     ),
     Mutant(
         name="a machine leaves before it is drained",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from rljob_api import InvalidSpec, load
 from rljob_api.immutability import NEVER, WHILE_SUSPENDED
 from rljob_api.last_accepted import accept
 from rljob_operator.policies.lifecycle.admission import Admitted, admit, is_managed
+from rljob_operator.policies.status.invalid_spec import plan_invalid
 from tests.support.examples import examples
 from tests.support.operator.harness import manifest, merged
 
 Json = dict[str, Any]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 FREE: list[Json] = [{"rounds": 4}, {"rollout": {"machines": 5}}, {"runPolicy": {"drainSeconds": 5}}]
 WHEN_SUSPENDED: list[Json] = [
@@ -113,13 +116,34 @@ def test_without_a_good_spec_there_is_no_job() -> None:
         admit(job.document)
 
 
+CALC: Json = {"environments": [{"name": "calc", "kind": "Tools", "tools": [{"function": "calculator.py:add"}]}]}
+
+
+def test_a_job_with_environments_is_refused_and_told_where_it_runs() -> None:
+    job = Object()
+    job.apply(CALC)
+    assert load(job.document).spec.environments, "the spec itself is valid"
+    with pytest.raises(InvalidSpec) as refused:
+        admit(job.document)
+    status, events = plan_invalid(job.document, refused.value.errors, NOW)
+    assert status is not None
+    told = {one["type"]: (one["status"], one["reason"], one["message"]) for one in status["conditions"]}
+    message = (
+        "spec.environments: 'calc' must be left out on a cluster, which has no pods for environments yet: nothing is "
+        "placed. Run the job on one machine with `rljob run`"
+    )
+    assert told == {"Ready": ("False", "InvalidSpec", message), "Stalled": ("True", "InvalidSpec", message)}
+    assert [event.message for event in events] == [message]
+
+
 def test_an_ended_job_may_be_edited() -> None:
     """It holds no pods and trains no more: to refuse would only spoil a result."""
     job = running()
     ended = [{"type": "Complete", "status": "True"}]
     job.document["status"]["conditions"] = ended
-    job.apply({"model": {"source": "/other"}})
-    assert admit(job.document).refused is None
+    for edit in ({"model": {"source": "/other"}}, CALC):
+        job.apply(edit)
+        assert admit(job.document).refused is None
 
 
 def test_whose_job_it_is() -> None:

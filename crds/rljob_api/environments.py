@@ -1,0 +1,80 @@
+"""Environments: programs in which a response takes several turns, and the limits of such an episode."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from rljob_api.fields import CodePath, DnsLabel, HttpUrl, Model
+
+Argument = Annotated[str, Field(max_length=1024)]
+
+
+class EnvironmentKind(StrEnum):
+    """Who asks the model for the next turn."""
+
+    TOOLS = "Tools"
+    AGENT = "Agent"
+
+
+class McpServer(Model):
+    """A server of the Model Context Protocol."""
+
+    url: HttpUrl
+    """Its address for streamable HTTP, e.g. http://search:8000/mcp."""
+
+
+class Tool(Model):
+    """Tools that the model may call: exactly one of the fields."""
+
+    function: CodePath | None = None
+    """A Python function: path.py:name, from the manifest's folder, or module:name. Signature and docstring are its
+    schema."""
+    mcp: McpServer | None = None
+    """An MCP server: all of its tools."""
+
+
+class Environment(Model):
+    """A program in which a response takes several turns. Its runners are local processes of `rljob run`."""
+
+    name: DnsLabel
+    """Name in records and metrics; unique in the list."""
+    kind: EnvironmentKind
+    """Tools: turns follow until the model calls no tool. Agent: `command` asks for turns by an OpenAI-compatible
+    API."""
+    tools: Annotated[tuple[Tool, ...] | None, Field(min_length=1, max_length=32)] = None
+    """For Tools: what the model may call."""
+    command: Annotated[tuple[Argument, ...] | None, Field(min_length=1, max_length=64)] = None
+    """For Agent: the program and its arguments. OPENAI_BASE_URL and OPENAI_API_KEY are set. RLJOB_TASK names a file
+    with the task as JSON, and RLJOB_RESULT the file for its result, e.g. {"reward": 1}."""
+    reward: CodePath | None = None
+    """A Python function that scores an episode: path.py:name, from the manifest's folder, or module:name. Absent:
+    spec.rewards score the last answer, unless an Agent writes a reward."""
+    max_turns: int = Field(default=16, ge=1, le=1024)
+    """Most turns of an episode. The model's answer to the last one ends it."""
+    timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)
+    """Longest episode, in seconds. No turn begins after it."""
+    runners: int = Field(default=1, ge=1, le=64)
+    """Processes that run the environment."""
+    episodes_per_runner: int = Field(default=8, ge=1, le=1024)
+    """Episodes that a process runs concurrently."""
+
+    @property
+    def gives_reward(self) -> bool:
+        """Tell whether its episodes may have a reward without spec.rewards. An agent may write its own."""
+        return self.reward is not None or self.kind is EnvironmentKind.AGENT
+
+
+class EpisodeLimits(Model):
+    """Limits of every episode. One that reaches a limit is truncated and keeps its reward."""
+
+    max_turns: Annotated[int | None, Field(ge=1, le=1024)] = None
+    """Most turns, where an environment has no lower maxTurns."""
+    max_tokens: Annotated[int | None, Field(ge=2, le=1_048_576)] = None
+    """Most tokens: prompt, answers and everything that tools return. Absent: data.maxPromptTokens +
+    data.maxResponseTokens, which is also the most."""
+    max_forks: Annotated[int | None, Field(ge=0, le=1024)] = None
+    """Most branches besides the first: a request whose history differs from the former turns opens one. Absent: no
+    limit."""

@@ -1,0 +1,65 @@
+"""Rules of `spec.environments` and `spec.episode`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rljob_api.environments import Environment, EnvironmentKind
+from rljob_api.errors import ABSENT, FieldError
+from rljob_api.spec import RLJobSpec
+
+Errors = Iterator[FieldError]
+
+
+def check_environments(spec: RLJobSpec) -> Errors:
+    """Yield the mistakes of environments, of the episodes' limits, and of techniques that know no turns."""
+    names = [environment.name for environment in spec.environments]
+    for index, environment in enumerate(spec.environments):
+        path = f"spec.environments[{index}]"
+        if environment.name in names[:index]:
+            yield FieldError(f"{path}.name", environment.name, "must be unique in spec.environments")
+        yield from _kind(path, environment)
+        for place, tool in enumerate(environment.tools or ()):
+            if (tool.function is None) == (tool.mcp is None):
+                shown = ABSENT if tool.mcp is None else "function, mcp"
+                yield FieldError(f"{path}.tools[{place}]", shown, "must be exactly one of function and mcp")
+    yield from _limits(spec)
+    yield from _techniques(spec)
+
+
+def _kind(path: str, environment: Environment) -> Errors:
+    """Check that an environment has the field of its kind, and not that of another."""
+    fields = {
+        EnvironmentKind.TOOLS: ("tools", environment.tools, "what the model may call"),
+        EnvironmentKind.AGENT: ("command", environment.command, "the program and its arguments"),
+    }
+    for kind, (field, value, what) in fields.items():
+        if environment.kind is kind and value is None:
+            yield FieldError(f"{path}.{field}", ABSENT, f"is required for kind {kind}: {what}")
+        if environment.kind is not kind and value is not None:
+            yield FieldError(f"{path}.{field}", environment.to_dict()[field], f"is for kind {kind} only; leave it out")
+
+
+def _limits(spec: RLJobSpec) -> Errors:
+    episode, data = spec.episode, spec.data
+    if episode is None:
+        return
+    if not spec.environments:
+        yield FieldError("spec.episode", episode.to_dict(), "needs spec.environments; or leave it out")
+    longest = data.max_prompt_tokens + data.max_response_tokens
+    if episode.max_tokens is not None and episode.max_tokens > longest:
+        advice = f"must be at most data.maxPromptTokens + data.maxResponseTokens ({longest}): engines hold no more"
+        yield FieldError("spec.episode.maxTokens", episode.max_tokens, advice)
+
+
+def _techniques(spec: RLJobSpec) -> Errors:
+    """Refuse techniques that move unfinished responses, if they are chosen. `Auto` never chooses them here."""
+    if not spec.environments:
+        return
+    for field, enabled in (
+        ("streamTraining", spec.stream_training.enabled),
+        ("adaptiveTensorParallel", spec.adaptive_tensor_parallel.enabled),
+    ):
+        if enabled is True:
+            advice = "must be false with spec.environments: episodes stay on their replicas"
+            yield FieldError(f"spec.{field}.enabled", True, advice)
