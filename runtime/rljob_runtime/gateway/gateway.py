@@ -25,9 +25,10 @@ from rljob_runtime.gateway.answers import (
     models_answer,
     named_calls,
 )
-from rljob_runtime.gateway.capability import Capability, Refusal
+from rljob_runtime.gateway.capability import Capability
 from rljob_runtime.gateway.errors import GatewayError, bad
 from rljob_runtime.gateway.paths import AttemptPaths, Paths
+from rljob_runtime.gateway.signed_text import Refusal
 from rljob_runtime.gateway.text.turn_text import ReplyText, TurnText, TurnTokens
 from rljob_runtime.gateway.wire.chat_request import ChatRequest, parse_chat_request
 from rljob_runtime.gateway.wire.fields import digest, parse_body

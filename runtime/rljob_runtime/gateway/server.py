@@ -3,12 +3,12 @@
     POST /v1/chat/completions      POST /inference/v1/generate      GET /v1/models      GET /healthz
 
 All but the last need a capability. The same routes are below `/episodes/EPISODE`, where the address names the episode
-and a capability of another one is refused. Sizes and times are bounded, and every error has OpenAI's form.
+and a capability of another one is refused. Sizes and times are bounded, and every error has OpenAI's form. The routes
+of environments' runners are in `environment_routes`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -17,9 +17,12 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from rljob_runtime.gateway.answers import Answer
-from rljob_runtime.gateway.capability import Capability, CapabilityRefused, Refusal, verify
+from rljob_runtime.gateway.capability import Capability, verify
+from rljob_runtime.gateway.environment_routes import EnvironmentRoutes
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.gateway import CHAT, GENERATE, Gateway
+from rljob_runtime.gateway.http import bearer, read_body
+from rljob_runtime.gateway.signed_text import KeyRefused, Refusal
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +51,18 @@ async def serve(
     host: str,
     port: int,
     settings: ServerSettings | None = None,
+    environments: EnvironmentRoutes | None = None,
 ) -> AsyncIterator[int]:
     """Serve while the context is open; yield the port. `key`: that of capabilities. `port` 0: any free one.
+
+    `environments`: the routes of runners, where a job has environments.
 
     Raises `OSError` if the address is taken.
     """
     settings = settings or ServerSettings()
     app = gateway_app(gateway, key, now, settings)
+    if environments is not None:
+        environments.add_to(app)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=settings.shutdown_seconds)
     await runner.setup()
     try:
@@ -78,11 +86,15 @@ def gateway_app(gateway: Gateway, key: bytes, now: Callable[[], float], settings
 
     async def chat(request: web.Request) -> web.Response:
         capability = _capability(request, key, now())
-        return _response(await gateway.chat(capability, await _body(request, settings), _retry(request)))
+        return _response(
+            await gateway.chat(capability, await read_body(request, settings.read_seconds), _retry(request))
+        )
 
     async def generate(request: web.Request) -> web.Response:
         capability = _capability(request, key, now())
-        return _response(await gateway.generate(capability, await _body(request, settings), _retry(request)))
+        return _response(
+            await gateway.generate(capability, await read_body(request, settings.read_seconds), _retry(request))
+        )
 
     app = web.Application(middlewares=[_errors], client_max_size=settings.most_bytes)
     app.router.add_get("/healthz", healthz)
@@ -94,23 +106,11 @@ def gateway_app(gateway: Gateway, key: bytes, now: Callable[[], float], settings
 
 
 def _capability(request: web.Request, key: bytes, now: float) -> Capability:
-    scheme, _, text = request.headers.get("Authorization", "").partition(" ")
     try:
-        bearer = text.strip() if scheme.lower() == "bearer" else ""
-        return verify(key, bearer, now, request.match_info.get("episode"))
-    except CapabilityRefused as error:
+        return verify(key, bearer(request), now, request.match_info.get("episode"))
+    except KeyRefused as error:
         status, code = (403, "other_episode") if error.refusal is Refusal.OTHER_EPISODE else (401, "invalid_api_key")
         raise GatewayError(status, code, str(error)) from error
-
-
-async def _body(request: web.Request, settings: ServerSettings) -> bytes:
-    try:
-        async with asyncio.timeout(settings.read_seconds):
-            body: bytes = await request.read()
-            return body
-    except TimeoutError as error:
-        text = f"the body did not arrive within {settings.read_seconds:g} s"
-        raise GatewayError(408, "request_timeout", text) from error
 
 
 def _retry(request: web.Request) -> bool | None:
@@ -141,5 +141,5 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _refused(error: GatewayError) -> web.Response:
-    headers = {"Retry-After": "1"} if error.status == 429 else None
+    headers = {"Retry-After": "1"} if error.status in (429, 503) else None
     return web.Response(body=error.body(), status=error.status, content_type="application/json", headers=headers)

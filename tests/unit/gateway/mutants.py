@@ -4,6 +4,7 @@ from hack.mutants import Mutant
 
 CAPABILITY = "tests/unit/gateway/test_capability.py"
 GATEWAY = "tests/unit/gateway/test_gateway.py"
+ENVIRONMENTS = "tests/unit/gateway/test_environment_routes.py"
 KNOWN = "tests/unit/gateway/test_known_templates.py"
 OPENAI = "tests/unit/gateway/test_openai_client.py"
 REQUESTS = "tests/unit/gateway/test_requests.py"
@@ -13,7 +14,7 @@ TOOL_CALLS = "tests/unit/gateway/test_tool_calls.py"
 MUTANTS = (
     Mutant(
         name="a key of another job opens its episode",
-        target="rljob_runtime.gateway.capability:verify",
+        target="rljob_runtime.gateway.signed_text:verify_text",
         before="not hmac.compare_digest(signature, _signature(key, claim))",
         after="len(signature) != 32",
         tests=(f"{CAPABILITY}::test_a_capability_of_another_job_opens_nothing",),
@@ -151,5 +152,75 @@ MUTANTS = (
         before="paths.deepest(conversation[:-1])",
         after="None",
         tests=(f"{GATEWAY}::test_an_attempt_costs_the_tokens_of_its_tree",),
+    ),
+    Mutant(
+        name="a runner leases episodes of every environment",
+        target="rljob_runtime.gateway.wire.runner_requests:parse_lease",
+        before='given.get("environment") not in (None, environment)',
+        after="False",
+        tests=(f"{ENVIRONMENTS}::test_a_runner_leases_no_episode_of_another_environment",),
+    ),
+    Mutant(
+        name="a runner speaks for one of another environment",
+        target="rljob_runtime.gateway.environment_routes:_full_name",
+        before='f"{environment}/{runner}"',
+        after="runner",
+        tests=(f"{ENVIRONMENTS}::test_a_runner_does_not_speak_for_one_of_another_environment",),
+    ),
+    Mutant(
+        name="a capability opens the routes of runners",
+        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._environment",
+        before="self.access.runners_key",
+        after="self.access.capability_key",
+        tests=(f"{ENVIRONMENTS}::test_no_route_opens_without_the_key_of_an_environment",),
+    ),
+    Mutant(
+        name="an attempt whose runner left is lost",
+        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._wait",
+        before="await self._hand_back(runner, found)",
+        after="pass",
+        tests=(f"{ENVIRONMENTS}::test_an_attempt_whose_runner_left_goes_back",),
+    ),
+    Mutant(
+        name="a runner that left goes on waiting",
+        target="rljob_runtime.gateway.environment_routes:_has_left",
+        before="request.transport is None or request.transport.is_closing()",
+        after="False",
+        tests=(f"{ENVIRONMENTS}::test_a_runner_that_left_asks_for_one_short_span_more_at_most",),
+    ),
+    Mutant(
+        name="a coordinator that is away refuses for good",
+        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._asked",
+        before="503",
+        after="400",
+        tests=(f"{ENVIRONMENTS}::test_requests_may_be_sent_again_while_the_coordinator_is_away",),
+    ),
+    Mutant(
+        name="a report of an attempt that ended may be repeated",
+        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes.done",
+        before="410",
+        after="503",
+        tests=(f"{ENVIRONMENTS}::test_the_report_of_an_attempt_that_has_ended_is_refused_for_good",),
+    ),
+    Mutant(
+        name="a capability ends before its attempt",
+        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes.lease",
+        before="math.ceil(deadline)",
+        after="math.floor(deadline)",
+        tests=(f"{ENVIRONMENTS}::test_a_runner_receives_the_attempt_with_its_capability",),
+    ),
+    Mutant(
+        name="a reward may be infinite",
+        target="rljob_runtime.gateway.wire.runner_requests:_number",
+        before="math.isfinite(number)",
+        after="True",
+        tests=(f"{ENVIRONMENTS}::test_a_reward_is_finite",),
+    ),
+    Mutant(
+        name="a long report is read",
+        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._body",
+        before="self.access.most_bytes",
+        after="1 << 30",
+        tests=(f"{ENVIRONMENTS}::test_a_long_body_is_refused",),
     ),
 )

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.gateway.capability import Capability, CapabilityRefused, Refusal, gateway_key, mint, verify
+from rljob_runtime.gateway.capability import Capability, gateway_key, mint, verify
+from rljob_runtime.gateway.signed_text import KeyRefused, Refusal
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt
 
@@ -22,7 +23,7 @@ ONE = Capability(EpisodeAttempt(TrajectoryKey(PromptKey(0, 3), 1), 2), 1000)
 
 
 def refusal(text: str, now: float = 0.0, episode: str | None = None, key: bytes = KEY) -> Refusal:
-    with pytest.raises(CapabilityRefused) as caught:
+    with pytest.raises(KeyRefused) as caught:
         verify(key, text, now, episode)
     return caught.value.refusal
 

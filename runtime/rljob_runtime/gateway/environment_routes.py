@@ -1,0 +1,172 @@
+"""Environment routes: where runners of environments lease episodes and report their ends.
+
+    POST /env/lease      POST /env/heartbeat      POST /env/done
+
+The bearer is a runner key, which names the environment. Runners choose their own names, so the coordinator gets each
+below its environment's: no runner speaks for one of another environment. While the coordinator is away the answer is
+503, and the runner sends its request again: each may be repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from aiohttp import web
+
+from rljob_runtime.gateway.capability import Capability, mint
+from rljob_runtime.gateway.errors import GatewayError
+from rljob_runtime.gateway.http import bearer, read_body
+from rljob_runtime.gateway.runner_key import verify_runner_key
+from rljob_runtime.gateway.signed_text import KeyRefused
+from rljob_runtime.gateway.wire.runner_requests import (
+    LeaseRequest,
+    assignment_json,
+    attempt_json,
+    parse_done,
+    parse_heartbeat,
+    parse_lease,
+)
+from rljob_runtime.protocols.environments import Assignment, Environments, EpisodeReport, FailedPart
+from rljob_runtime.protocols.turns import COORDINATOR_AWAY, AttemptEnded
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RunnerAccess:
+    """What the routes know of a job. The keys are those of `runners_key` and `gateway_key`."""
+
+    runners_key: bytes
+    capability_key: bytes
+    model: str
+    agents_url: str | None = None
+    """Where agents reach this gateway. None: where their runner does."""
+    most_bytes: int = 1 << 20
+    read_seconds: float = 30.0
+    look_seconds: float = 2.0
+    """A waiting runner that left receives no episode that is leased later than this."""
+
+
+@dataclass
+class RunnerStats:
+    """Totals of the routes."""
+
+    leased: int = 0
+    """Attempts that were passed on to a runner."""
+    handed_back: int = 0
+    """Attempts whose runner left while it waited for one."""
+    reports: int = 0
+    stopped: int = 0
+    """Attempts that heartbeats were told to stop. An attempt counts each time."""
+    ended_before: int = 0
+    """Reports of attempts that had ended without their runner."""
+    coordinator_away: int = 0
+    """Requests that were answered with 503."""
+
+
+@dataclass
+class EnvironmentRoutes:
+    """The routes. `now`: seconds of the epoch."""
+
+    environments: Environments
+    access: RunnerAccess
+    now: Callable[[], float]
+    stats: RunnerStats = field(default_factory=RunnerStats)
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes to an application."""
+        app.router.add_post("/env/lease", self.lease)
+        app.router.add_post("/env/heartbeat", self.heartbeat)
+        app.router.add_post("/env/done", self.done)
+
+    async def lease(self, request: web.Request) -> web.Response:
+        """Answer with an attempt, or with 204 if there is none in the time that the runner waits."""
+        environment = self._environment(request)
+        asked = parse_lease(await self._body(request), environment)
+        assignment = await self._wait(request, environment, asked)
+        if assignment is None:
+            return web.Response(status=204)
+        self.stats.leased += 1
+        episode, deadline = assignment.episode, assignment.deadline
+        access = {
+            "baseUrl": f"{self.access.agents_url or request.url.origin()}/v1",
+            "apiKey": mint(self.access.capability_key, Capability(episode, math.ceil(deadline))),
+            "model": self.access.model,
+        }
+        return web.json_response(assignment_json(assignment, deadline - self.now(), access))
+
+    async def heartbeat(self, request: web.Request) -> web.Response:
+        """Answer with the attempts that the runner shall stop."""
+        environment = self._environment(request)
+        asked = parse_heartbeat(await self._body(request))
+        runner = _full_name(environment, asked.runner)
+        stop = await self._asked(self.environments.heartbeat(runner, asked.episodes))
+        self.stats.stopped += len(stop)
+        return web.json_response({"stop": [attempt_json(episode) for episode in stop]})
+
+    async def done(self, request: web.Request) -> web.Response:
+        """Pass a report on. The same one again has the same answer."""
+        environment = self._environment(request)
+        asked = parse_done(await self._body(request))
+        try:
+            runner = _full_name(environment, asked.runner)
+            await self._asked(self.environments.done(runner, asked.episode, asked.report))
+        except AttemptEnded as error:
+            self.stats.ended_before += 1
+            raise GatewayError(410, "attempt_ended", str(error)) from error
+        self.stats.reports += 1
+        return web.json_response({})
+
+    async def _wait(self, request: web.Request, environment: str, asked: LeaseRequest) -> Assignment | None:
+        """Wait for an attempt in short spans: one that is leased for a runner that left is lost to the others."""
+        runner, left = _full_name(environment, asked.runner), asked.wait_seconds
+        while True:
+            span = min(left, self.access.look_seconds)
+            found = await self._asked(self.environments.lease(environment, runner, span))
+            left -= span
+            if _has_left(request):
+                if found is not None:
+                    await self._hand_back(runner, found)
+                return None
+            if found is not None or left <= 0:
+                return found
+
+    async def _hand_back(self, runner: str, assignment: Assignment) -> None:
+        self.stats.handed_back += 1
+        detail = "the runner left before it received the episode"
+        report = EpisodeReport(failed=FailedPart.ENVIRONMENT, detail=detail)
+        try:
+            await self._asked(self.environments.done(runner, assignment.episode, report))
+        except AttemptEnded:
+            return  # Nothing is left to hand back.
+
+    async def _asked(self, answer: Awaitable[T]) -> T:
+        """Return the coordinator's answer. Raises `GatewayError` if it is away."""
+        try:
+            return await answer
+        except COORDINATOR_AWAY as error:
+            self.stats.coordinator_away += 1
+            raise GatewayError(503, "coordinator_away", "the coordinator does not answer; try again") from error
+
+    def _environment(self, request: web.Request) -> str:
+        """Return the environment that the request's key opens."""
+        try:
+            return verify_runner_key(self.access.runners_key, bearer(request))
+        except KeyRefused as error:
+            raise GatewayError(401, "invalid_runner_key", str(error)) from error
+
+    async def _body(self, request: web.Request) -> bytes:
+        bounded = request.clone(client_max_size=self.access.most_bytes)
+        return await read_body(bounded, self.access.read_seconds)
+
+
+def _full_name(environment: str, runner: str) -> str:
+    """Return a runner's name in the whole job. A runner's own name has no slash."""
+    return f"{environment}/{runner}"
+
+
+def _has_left(request: web.Request) -> bool:
+    return request.transport is None or request.transport.is_closing()

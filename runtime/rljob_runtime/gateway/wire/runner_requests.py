@@ -1,0 +1,163 @@
+"""Runner requests: the bodies that runners of environments send, and the answers to them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_runtime.gateway.errors import GatewayError, bad
+from rljob_runtime.gateway.wire.fields import Json, parse_body, refuse_unknown, whole
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
+from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.protocols.turns import EpisodeAttempt
+
+RUNNER_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+WAIT_SECONDS = 20.0
+MOST_WAIT_SECONDS = 60.0
+MOST_EPISODES = 4096
+MOST_METRICS = 64
+MOST_NAME_CHARACTERS = 128
+MOST_DETAIL_CHARACTERS = 4000
+MOST_KEY_CHARACTERS = 512
+MOST_ATTEMPT = 2**63 - 1
+"""Largest number that the store keeps."""
+
+
+@dataclass(frozen=True)
+class LeaseRequest:
+    """A runner asks for an episode, and waits for one so long."""
+
+    runner: str
+    wait_seconds: float
+
+
+@dataclass(frozen=True)
+class HeartbeatRequest:
+    """A runner lives and runs these attempts."""
+
+    runner: str
+    episodes: Sequence[EpisodeAttempt]
+
+
+@dataclass(frozen=True)
+class DoneRequest:
+    """A runner reports the end of an attempt."""
+
+    runner: str
+    episode: EpisodeAttempt
+    report: EpisodeReport
+
+
+def parse_lease(body: bytes, environment: str) -> LeaseRequest:
+    """Return a lease request. `environment`: that of the key. Raises `GatewayError`."""
+    given = parse_body(body)
+    refuse_unknown(given, ("environment", "runner", "waitSeconds"))
+    if given.get("environment") not in (None, environment):
+        text = f"the runner key opens the environment {environment!r} only"
+        raise GatewayError(403, "other_environment", text, "environment")
+    seconds = _number(given.get("waitSeconds", WAIT_SECONDS), "waitSeconds")
+    if not 0 <= seconds <= MOST_WAIT_SECONDS:
+        raise bad(f"waitSeconds is {seconds:g}; 0 to {MOST_WAIT_SECONDS:g} would be right", "waitSeconds")
+    return LeaseRequest(_runner(given), seconds)
+
+
+def parse_heartbeat(body: bytes) -> HeartbeatRequest:
+    """Return a heartbeat. Raises `GatewayError`."""
+    given = parse_body(body)
+    refuse_unknown(given, ("runner", "episodes"))
+    episodes = given.get("episodes")
+    if not isinstance(episodes, list) or len(episodes) > MOST_EPISODES:
+        raise bad(f"episodes: a list of at most {MOST_EPISODES} attempts would be right", "episodes")
+    found = []
+    for index, one in enumerate(episodes):
+        where = f"episodes[{index}]"
+        if not isinstance(one, dict):
+            raise bad(f"{where}: an object with episode and attempt would be right", where)
+        refuse_unknown(one, ("episode", "attempt"), f"{where}.")
+        found.append(_attempt(one, f"{where}."))
+    return HeartbeatRequest(_runner(given), found)
+
+
+def parse_done(body: bytes) -> DoneRequest:
+    """Return the report of an attempt's end. Raises `GatewayError`."""
+    given = parse_body(body)
+    refuse_unknown(given, ("runner", "episode", "attempt", "reward", "metrics", "failed", "detail"))
+    reward = None if given.get("reward") is None else _number(given["reward"], "reward")
+    failed = given.get("failed")
+    if failed is not None and failed not in list(FailedPart):
+        right = " or ".join(repr(str(part)) for part in FailedPart)
+        raise bad(f"failed is {str(failed)[:100]!r}; {right} would be right", "failed")
+    if failed is not None and reward is not None:
+        raise bad("an attempt that a failure of ours ended has no reward; leave one of the two out", "reward")
+    detail = given.get("detail") or ""
+    if not isinstance(detail, str) or len(detail) > MOST_DETAIL_CHARACTERS:
+        raise bad(f"detail: a text of at most {MOST_DETAIL_CHARACTERS} characters would be right", "detail")
+    report = EpisodeReport(reward, _metrics(given.get("metrics")), FailedPart(failed) if failed else None, detail)
+    return DoneRequest(_runner(given), _attempt(given), report)
+
+
+def assignment_json(assignment: Assignment, seconds_left: float, access: Json) -> Json:
+    """Return what a runner receives. `access`: address, key and model for the harness.
+
+    `secondsLeft` says the deadline without a clock: that of a runner's machine may differ.
+    """
+    return {
+        **attempt_json(assignment.episode),
+        "environment": assignment.environment,
+        "record": dict(assignment.record),
+        "messages": [dict(message) for message in assignment.messages],
+        "deadline": assignment.deadline,
+        "secondsLeft": seconds_left,
+        **access,
+    }
+
+
+def attempt_json(episode: EpisodeAttempt) -> Json:
+    """Return an attempt as runners write it."""
+    return {"episode": str(episode.key), "attempt": episode.attempt}
+
+
+def _runner(given: Json) -> str:
+    runner = given.get("runner")
+    if not isinstance(runner, str) or not RUNNER_NAME.fullmatch(runner):
+        raise bad("runner: 1 to 128 letters, digits and any of ._:- would be right", "runner")
+    return runner
+
+
+def _attempt(given: Json, where: str = "") -> EpisodeAttempt:
+    text, attempt = given.get("episode"), whole(given.get("attempt"), f"{where}attempt")
+    if attempt is None or attempt > MOST_ATTEMPT:
+        raise bad(f"{where}attempt: the number of the attempt would be right", f"{where}attempt")
+    try:
+        key = TrajectoryKey.parse(text) if isinstance(text, str) and len(text) <= MOST_KEY_CHARACTERS else None
+    except ValueError:
+        key = None
+    if key is None or str(key) != text:
+        raise bad(f"{where}episode is {str(text)[:100]!r}, which names no episode", f"{where}episode")
+    return EpisodeAttempt(key, attempt)
+
+
+def _metrics(given: Any) -> dict[str, float]:
+    if given is None:
+        return {}
+    if not isinstance(given, dict) or len(given) > MOST_METRICS:
+        raise bad(f"metrics: an object of at most {MOST_METRICS} numbers would be right", "metrics")
+    for name in given:
+        if not 0 < len(name) <= MOST_NAME_CHARACTERS:
+            raise bad(f"metrics: names of 1 to {MOST_NAME_CHARACTERS} characters would be right", "metrics")
+    return {name: _number(value, f"metrics.{name}") for name, value in given.items()}
+
+
+def _number(value: Any, param: str) -> float:
+    """Return a finite number: JSON's 1e999 is none, and neither is a whole number beyond all floats."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number
+    raise bad(f"{param} is {str(value)[:40]!r}; a finite number would be right", param)

@@ -1,0 +1,82 @@
+"""Stand-in for the coordinator's side of environments: a queue of attempts, who leased them, and what was reported."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport
+from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
+
+
+@dataclass
+class StandInEnvironments:
+    """`Environments` in memory. `faults`: what the next calls raise, before they act."""
+
+    waiting: list[Assignment] = field(default_factory=list)
+    leased: dict[EpisodeAttempt, str] = field(default_factory=dict)
+    """Each leased attempt, and its runner."""
+    reports: dict[EpisodeAttempt, EpisodeReport] = field(default_factory=dict)
+    ended: set[EpisodeAttempt] = field(default_factory=set)
+    """Attempts that ended without their runner."""
+    heartbeats: list[tuple[str, tuple[EpisodeAttempt, ...]]] = field(default_factory=list)
+    leases: list[tuple[str, str, float]] = field(default_factory=list)
+    """Environment, runner and seconds of each call."""
+    faults: list[Exception] = field(default_factory=list)
+    done_calls: int = 0
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def put(self, assignment: Assignment) -> None:
+        """Let a runner lease an attempt."""
+        async with self._changed:
+            self.waiting.append(assignment)
+            self._changed.notify_all()
+
+    async def end(self, episode: EpisodeAttempt) -> None:
+        """End an attempt without its runner."""
+        async with self._changed:
+            self.ended.add(episode)
+            self._changed.notify_all()
+
+    async def reported(self, episode: EpisodeAttempt) -> EpisodeReport:
+        """Wait for the report of an attempt."""
+        async with asyncio.timeout(60), self._changed:
+            await self._changed.wait_for(lambda: episode in self.reports)
+            return self.reports[episode]
+
+    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
+        self.leases.append((environment, runner, wait_seconds))
+        self._fail()
+        try:
+            async with asyncio.timeout(wait_seconds), self._changed:
+                await self._changed.wait_for(lambda: self._next(environment) is not None)
+        except TimeoutError:
+            return None
+        found = self._next(environment)
+        if found is not None:
+            self.waiting.remove(found)
+            self.leased[found.episode] = runner
+        return found
+
+    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
+        self.heartbeats.append((runner, tuple(episodes)))
+        self._fail()
+        return [one for one in episodes if one in self.ended or self.leased.get(one) != runner]
+
+    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
+        self.done_calls += 1
+        self._fail()
+        if episode in self.ended or self.leased.get(episode) != runner:
+            raise AttemptEnded(f"{episode} is not open for {runner}")
+        async with self._changed:
+            if self.reports.setdefault(episode, report) != report:
+                raise AttemptEnded(f"{episode} was reported otherwise")
+            self._changed.notify_all()
+
+    def _next(self, environment: str) -> Assignment | None:
+        return next((one for one in self.waiting if one.environment == environment), None)
+
+    def _fail(self) -> None:
+        if self.faults:
+            raise self.faults.pop(0)

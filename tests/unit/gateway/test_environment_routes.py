@@ -1,0 +1,329 @@
+"""Runners lease, live and report through the routes. A key opens its own environment, and bad bodies are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from rljob_runtime.gateway.capability import Capability, gateway_key, verify
+from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
+from rljob_runtime.gateway.runner_key import mint_runner_key, runners_key, verify_runner_key
+from rljob_runtime.gateway.server import ServerSettings, gateway_app
+from rljob_runtime.gateway.signed_text import KeyRefused, Refusal
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
+from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
+from rljob_runtime.protocols.turns import EpisodeAttempt
+from tests.support.gateway.site import make_site
+from tests.support.gateway.stand_in_coordinator import attempt_of
+from tests.support.gateway.stand_in_environments import StandInEnvironments
+
+SECRET = b"the job's secret"
+KEY, RUNNERS = gateway_key(SECRET), runners_key(SECRET)
+CALC = mint_runner_key(RUNNERS, "calc")
+RECORD = {"prompt": "2+3", "answer": 5}
+MESSAGES = [{"role": "user", "content": "2+3"}]
+ACCESS = RunnerAccess(RUNNERS, KEY, "policy", most_bytes=2_000, look_seconds=0.05)
+
+
+def assignment(index: int = 0, environment: str = "calc", deadline: float = 60.5) -> Assignment:
+    return Assignment(attempt_of(index), environment, RECORD, MESSAGES, deadline)
+
+
+def named(episode: EpisodeAttempt) -> dict[str, Any]:
+    return {"episode": str(episode.key), "attempt": episode.attempt}
+
+
+@dataclass
+class Answered:
+    status: int
+    body: Any
+    retry_after: str | None
+
+
+@dataclass
+class Site:
+    """The gateway's server with a stand-in for the coordinator."""
+
+    environments: StandInEnvironments
+    routes: EnvironmentRoutes
+    server: web.AppRunner
+    session: aiohttp.ClientSession = field(default_factory=aiohttp.ClientSession)
+
+    @property
+    def url(self) -> str:
+        host, port = self.server.addresses[0][:2]
+        return f"http://{host}:{port}"
+
+    async def post(self, route: str, key: str = CALC, raw: bytes | None = None, **body: Any) -> Answered:
+        headers = {"Authorization": f"Bearer {key}"}
+        data = json.dumps(body).encode() if raw is None else raw
+        async with self.session.post(f"{self.url}/env/{route}", data=data, headers=headers) as got:
+            text = await got.text()
+            return Answered(got.status, json.loads(text) if text else None, got.headers.get("Retry-After"))
+
+    async def lease(self, key: str = CALC, **more: Any) -> Answered:
+        return await self.post("lease", key, **{"runner": "r1", "waitSeconds": 0.2, **more})
+
+    async def done(self, episode: EpisodeAttempt, runner: str = "r1", key: str = CALC, **more: Any) -> Answered:
+        return await self.post("done", key, runner=runner, **named(episode), **more)
+
+
+@contextlib.asynccontextmanager
+async def served(app: web.Application) -> AsyncIterator[web.AppRunner]:
+    """Serve as the gateway does: a handler goes on when its client has left."""
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield runner
+    await runner.cleanup()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110, the server's connections have no event
+            await asyncio.sleep(0.005)
+
+
+def connections(site: Site) -> list[Any]:
+    """Return the server's open connections. It keeps those of requests that it still answers, without a transport."""
+    assert site.server.server is not None
+    return [one for one in site.server.server.connections if one.transport is not None]
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    environments = StandInEnvironments()
+    routes = EnvironmentRoutes(environments, ACCESS, now=lambda: 10.0)
+    app: web.Application = gateway_app(make_site().gateway, KEY, lambda: 10.0, ServerSettings())
+    routes.add_to(app)
+    async with served(app) as server:
+        made = Site(environments, routes, server)
+        yield made
+        await made.session.close()
+
+
+async def test_a_runner_receives_the_attempt_with_its_capability(site: Site) -> None:
+    await site.environments.put(assignment())
+    got = await site.lease(environment="calc")
+    assert got.status == 200
+    capability = verify(KEY, got.body.pop("apiKey"), 60)
+    assert capability == Capability(attempt_of(), 61)
+    assert got.body == {
+        "episode": "0.0.0",
+        "attempt": 1,
+        "environment": "calc",
+        "record": RECORD,
+        "messages": MESSAGES,
+        "deadline": 60.5,
+        "secondsLeft": 50.5,
+        "baseUrl": f"{site.url}/v1",
+        "model": "policy",
+    }
+    assert site.environments.leased == {attempt_of(): "calc/r1"}
+    assert site.routes.stats.leased == 1
+
+
+async def test_agents_may_reach_the_gateway_elsewhere_than_their_runner(site: Site) -> None:
+    routes = EnvironmentRoutes(
+        site.environments, RunnerAccess(RUNNERS, KEY, "m", "http://job-gateway:8000"), lambda: 0.0
+    )
+    app = web.Application()
+    routes.add_to(app)
+    await site.environments.put(assignment())
+    async with served(app) as server:
+        other = Site(site.environments, routes, server, site.session)
+        assert (await other.lease()).body["baseUrl"] == "http://job-gateway:8000/v1"
+
+
+async def test_a_lease_waits_for_an_attempt_and_ends_empty_after_its_wait(site: Site) -> None:
+    assert (await site.lease()).status == 204
+    waiting = asyncio.create_task(site.lease(waitSeconds=60))
+    await until(lambda: len(site.environments.leases) >= 8)
+    await site.environments.put(assignment())
+    assert (await waiting).status == 200
+
+
+async def test_a_runner_leases_no_episode_of_another_environment(site: Site) -> None:
+    await site.environments.put(assignment(environment="code"))
+    assert (await site.lease()).status == 204
+    refused = await site.lease(environment="code")
+    assert (refused.status, refused.body["error"]["code"]) == (403, "other_environment")
+    assert (await site.lease(mint_runner_key(RUNNERS, "code"))).status == 200
+
+
+async def test_a_runner_does_not_speak_for_one_of_another_environment(site: Site) -> None:
+    await site.environments.put(assignment(environment="code"))
+    assert (await site.lease(mint_runner_key(RUNNERS, "code"))).status == 200
+    assert (await site.done(attempt_of(), reward=1.0)).status == 410
+    assert (await site.post("heartbeat", runner="r1", episodes=[named(attempt_of())])).body["stop"] != []
+    assert site.environments.reports == {}
+    assert (await site.done(attempt_of(), reward=1.0, key=mint_runner_key(RUNNERS, "code"))).status == 200
+
+
+@pytest.mark.parametrize("route", ["lease", "heartbeat", "done"])
+async def test_no_route_opens_without_the_key_of_an_environment(site: Site, route: str) -> None:
+    await site.environments.put(assignment())
+    capability = (await site.lease()).body["apiKey"]
+    other_job = mint_runner_key(runners_key(b"another secret"), "calc")
+    of_agents = mint_runner_key(KEY, "calc")
+    for key in ("", "nothing", capability, other_job, of_agents):
+        got = await site.post(route, key, runner="r1", episodes=[], **named(attempt_of()))
+        assert (got.status, got.body["error"]["code"]) == (401, "invalid_runner_key")
+    assert site.environments.heartbeats == []
+    assert site.environments.done_calls == 0
+
+
+async def test_a_runner_key_opens_no_turn(site: Site) -> None:
+    headers = {"Authorization": f"Bearer {CALC}"}
+    async with site.session.get(f"{site.url}/v1/models", headers=headers) as got:
+        assert got.status == 401
+
+
+def test_a_runner_key_names_its_environment_and_is_no_capability() -> None:
+    assert verify_runner_key(RUNNERS, CALC) == "calc"
+    with pytest.raises(KeyRefused) as caught:
+        verify(KEY, CALC, 0)
+    assert caught.value.refusal is Refusal.MALFORMED
+    prefix, _, signature = CALC.split(".")
+    other = mint_runner_key(RUNNERS, "code").split(".")[1]
+    with pytest.raises(KeyRefused) as caught:
+        verify_runner_key(RUNNERS, f"{prefix}.{other}.{signature}")
+    assert caught.value.refusal is Refusal.FORGED
+
+
+async def test_a_heartbeat_returns_what_has_ended(site: Site) -> None:
+    for index in range(2):
+        await site.environments.put(assignment(index))
+        await site.lease()
+    await site.environments.end(attempt_of(1))
+    got = await site.post("heartbeat", runner="r1", episodes=[named(attempt_of(0)), named(attempt_of(1))])
+    assert (got.status, got.body) == (200, {"stop": [{"episode": "0.1.0", "attempt": 1}]})
+    assert site.environments.heartbeats == [("calc/r1", (attempt_of(0), attempt_of(1)))]
+    assert site.routes.stats.stopped == 1
+
+
+async def test_a_report_is_passed_on_and_may_be_repeated(site: Site) -> None:
+    await site.environments.put(assignment())
+    await site.lease()
+    report: dict[str, Any] = {"reward": 0.5, "metrics": {"calls": 2, "share": 0.25}, "detail": "two calls"}
+    for _ in range(2):
+        assert (await site.done(attempt_of(), **report)).status == 200
+    assert site.environments.reports == {
+        attempt_of(): EpisodeReport(0.5, {"calls": 2.0, "share": 0.25}, None, "two calls")
+    }
+    assert site.routes.stats.reports == 2
+
+
+@pytest.mark.parametrize("part", list(FailedPart))
+async def test_a_failure_of_ours_is_passed_on(site: Site, part: FailedPart) -> None:
+    await site.environments.put(assignment())
+    await site.lease()
+    assert (await site.done(attempt_of(), failed=str(part), detail="gone")).status == 200
+    assert site.environments.reports[attempt_of()] == EpisodeReport(failed=part, detail="gone")
+
+
+async def test_the_report_of_an_attempt_that_has_ended_is_refused_for_good(site: Site) -> None:
+    await site.environments.put(assignment())
+    await site.lease()
+    await site.environments.end(attempt_of())
+    got = await site.done(attempt_of(), reward=1.0)
+    assert (got.status, got.body["error"]["code"]) == (410, "attempt_ended")
+    assert site.routes.stats.ended_before == 1
+
+
+@pytest.mark.parametrize("fault", [PeerGone("restarts"), PeerTimeout("slow")])
+async def test_requests_may_be_sent_again_while_the_coordinator_is_away(site: Site, fault: Exception) -> None:
+    await site.environments.put(assignment())
+    sent: list[tuple[str, dict[str, Any]]] = [
+        ("lease", {"runner": "r1"}),
+        ("heartbeat", {"runner": "r1", "episodes": []}),
+        ("done", {"runner": "r1", **named(attempt_of())}),
+    ]
+    for route, body in sent:
+        site.environments.faults.append(fault)
+        got = await site.post(route, **body)
+        assert (got.status, got.retry_after, got.body["error"]["code"]) == (503, "1", "coordinator_away")
+        assert (await site.post(route, **body)).status == 200
+    assert site.routes.stats.coordinator_away == 3
+
+
+async def test_an_attempt_whose_runner_left_goes_back(site: Site) -> None:
+    site.routes.access = replace(ACCESS, look_seconds=60.0)
+    leaving = asyncio.create_task(site.lease(waitSeconds=60))
+    await until(lambda: len(site.environments.leases) == 1)
+    leaving.cancel()
+    await until(lambda: not connections(site))
+    await site.environments.put(assignment())
+    report = await site.environments.reported(attempt_of())
+    assert report.failed is FailedPart.ENVIRONMENT
+    assert (site.routes.stats.handed_back, site.routes.stats.leased) == (1, 0)
+
+
+async def test_a_runner_that_left_asks_for_one_short_span_more_at_most(site: Site) -> None:
+    leaving = asyncio.create_task(site.lease(waitSeconds=60))
+    await until(lambda: len(site.environments.leases) >= 3)
+    leaving.cancel()
+    await until(lambda: not connections(site))
+    asked = len(site.environments.leases)
+    await asyncio.sleep(10 * ACCESS.look_seconds)
+    assert len(site.environments.leases) <= asked + 1
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    ("lease", {}, "runner"),
+    ("lease", {"runner": "a/b"}, "runner"),
+    ("lease", {"runner": "x" * 129}, "runner"),
+    ("lease", {"runner": "r1", "waitSeconds": 61}, "waitSeconds"),
+    ("lease", {"runner": "r1", "waitSeconds": -1}, "waitSeconds"),
+    ("lease", {"runner": "r1", "waitSeconds": "5"}, "waitSeconds"),
+    ("lease", {"runner": "r1", "pods": 3}, "pods"),
+    ("heartbeat", {"runner": "r1"}, "episodes"),
+    ("heartbeat", {"runner": "r1", "episodes": ["0.0.0"]}, "episodes[0]"),
+    ("heartbeat", {"runner": "r1", "episodes": [{"episode": "0.0", "attempt": 1}]}, "episodes[0].episode"),
+    ("heartbeat", {"runner": "r1", "episodes": [{"episode": "0.0.0", "attempt": 0}]}, "episodes[0].attempt"),
+    (
+        "heartbeat",
+        {"runner": "r1", "episodes": [{"episode": "0.0.0", "attempt": 1, "turn": 1}]},
+        "episodes[0].turn",
+    ),
+    ("done", {"runner": "r1", "episode": "0.0.0"}, "attempt"),
+    ("done", {"runner": "r1", "episode": "0.0.0", "attempt": 2**63}, "attempt"),
+    ("done", {"runner": "r1", "episode": "0.0. 0", "attempt": 1}, "episode"),
+    ("done", {"runner": "r1", "episode": 3, "attempt": 1}, "episode"),
+    ("done", {"runner": "r1", **named(attempt_of()), "reward": "1"}, "reward"),
+    ("done", {"runner": "r1", **named(attempt_of()), "reward": True}, "reward"),
+    ("done", {"runner": "r1", **named(attempt_of()), "reward": 10**400}, "reward"),
+    ("done", {"runner": "r1", **named(attempt_of()), "metrics": {"a": "b"}}, "metrics.a"),
+    ("done", {"runner": "r1", **named(attempt_of()), "metrics": {"": 1}}, "metrics"),
+    ("done", {"runner": "r1", **named(attempt_of()), "metrics": {str(n): 1 for n in range(65)}}, "metrics"),
+    ("done", {"runner": "r1", **named(attempt_of()), "failed": "model"}, "failed"),
+    ("done", {"runner": "r1", **named(attempt_of()), "failed": "environment", "reward": 0}, "reward"),
+    ("done", {"runner": "r1", **named(attempt_of()), "detail": 3}, "detail"),
+]
+
+
+@pytest.mark.parametrize(("route", "body", "param"), BAD, ids=[f"{route} {param}" for route, _, param in BAD])
+async def test_a_bad_body_is_refused_with_its_field(site: Site, route: str, body: dict[str, Any], param: str) -> None:
+    got = await site.post(route, **body)
+    assert (got.status, got.body["error"]["param"]) == (400, param)
+    assert site.environments.done_calls == 0
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])
+async def test_a_reward_is_finite(site: Site, number: str) -> None:
+    raw = f'{{"runner": "r1", "episode": "0.0.0", "attempt": 1, "reward": {number}}}'.encode()
+    assert (await site.post("done", raw=raw)).status == 400
+    assert site.environments.done_calls == 0
+
+
+async def test_a_long_body_is_refused(site: Site) -> None:
+    got = await site.post("done", runner="r1", **named(attempt_of()), detail="x" * 3_000)
+    assert got.status == 413
