@@ -42,6 +42,7 @@ def job(
     stream: bool | str = False,
     mode: Mode = Mode.ON_POLICY,
     evaluation: Sequence[dict[str, Any]] = (),
+    environments: Sequence[dict[str, Any]] = (),
     **more: dict[str, Any],
 ) -> RLJob:
     """`more`: fields of the spec by section, over those here."""
@@ -61,6 +62,7 @@ def job(
         "trainer": {},
         "rollout": {"machines": machines, "engine": "Reference"},
         "checkpoint": {"emptyDir": {}, "everyRounds": every_rounds},
+        "environments": list(environments),
         "evaluation": [{"prompts": {"reasoningGym": {"task": "basic_arithmetic"}}, **one} for one in evaluation],
     }
     return load(

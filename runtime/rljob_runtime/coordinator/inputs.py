@@ -76,6 +76,14 @@ class ObservedPrompts:
         """Return a drawn prompt as chat messages."""
         return await offload(self._raising_unusable, lambda: self._source.messages(key))
 
+    def environment(self, key: PromptKey) -> str:
+        """Return the name of a drawn prompt's environment, in a job with environments."""
+        return self._raising_unusable(lambda: self._source.environment(key))
+
+    async def record(self, key: PromptKey) -> Mapping[str, object]:
+        """Return a drawn prompt's record as JSON values."""
+        return await offload(self._raising_unusable, lambda: self._source.record(key))
+
     async def prompt_tokens(self, keys: Sequence[PromptKey]) -> list[int]:
         """Return the tokens of each drawn prompt."""
 
@@ -126,7 +134,8 @@ def open_prompts(spec: RLJobSpec, model_files: dict[str, bytes], scratch: Path) 
         for number, one in enumerate(spec.evaluation)
     ]
     try:
-        opened = open_data(spec.data, model_files, scratch, problem, held_out, evaluations)
+        environments = tuple(environment.name for environment in spec.environments)
+        opened = open_data(spec.data, model_files, scratch, problem, held_out, evaluations, environments)
         return ObservedPrompts(opened, DataError)
     except DataError as error:
         raise PromptsNotUsable(str(error)) from error

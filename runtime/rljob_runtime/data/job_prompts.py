@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rljob_api.spec_training import DataSpec, Prompts
+from rljob_runtime.data.environments import environment_of, or_unknown_environment, record_of
 from rljob_runtime.data.errors import DataError
 from rljob_runtime.data.evaluation_prompts import EvaluationPrompts, OnAccess, Overlap, Part, in_seeded_order
 from rljob_runtime.data.held_out import HeldOut
@@ -55,9 +56,15 @@ class JobPrompts:
     """
 
     def __init__(
-        self, training: PromptSets, evaluations: Mapping[str, EvaluationPrompts], overlaps: Mapping[str, int]
+        self,
+        training: PromptSets,
+        evaluations: Mapping[str, EvaluationPrompts],
+        overlaps: Mapping[str, int],
+        environments: Sequence[str] = (),
     ) -> None:
+        """`environments`: the names of the job's environments. Each prompt names one of them, or none."""
         self._training = training
+        self._environments = environments
         self._evaluations = evaluations
         self.overlaps = overlaps
         """Evaluation prompts with the tokens of a training record, by evaluation, where there are some."""
@@ -92,6 +99,14 @@ class JobPrompts:
             return self._training.messages(key)
         return self._evaluation(name).messages(key.index)
 
+    def environment(self, key: PromptKey) -> str:
+        """Return the environment of a prompt in a job with environments. Raises `DataError` as `prompt` does."""
+        return environment_of(self.prompt(key), self._environments)
+
+    def record(self, key: PromptKey) -> dict[str, object]:
+        """Return a prompt's record as JSON values. Raises `DataError` as `prompt` does."""
+        return record_of(self.prompt(key))
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode a response to text without special tokens, as rewards receive it."""
         return self._training.decode(token_ids)
@@ -110,13 +125,14 @@ def open_prompts(
     problem: Callable[[Prompt], str | None] = lambda prompt: None,
     held_out: float | None = None,
     evaluations: Sequence[EvaluationData] = (),
+    environments: Sequence[str] = (),
 ) -> JobPrompts:
     """Open the prompts of a job with the tokenizer in `model_files`, which are written to `scratch`.
 
     `problem` is passed to each `PromptSet`. `held_out` is the fraction of each source's records that training never
-    draws. Raises
-    `DataError`.
+    draws. A record that names none of `environments`, but another one, is a bad record. Raises `DataError`.
     """
+    problem = or_unknown_environment(environments, problem)
     tokenizer, stop = _tokenizer(model_files, scratch / "tokenizer", data.stop_strings)
     sources = {
         name: open_source(prompts, data.seed, scratch, _field(index, name))
@@ -143,7 +159,7 @@ def open_prompts(
         name: PromptSet(one, data, tokenizer, stop, watching, kept.get(name), name, cache)
         for name, one in sources.items()
     }
-    return JobPrompts(PromptSets(training), opened, overlap.counts())
+    return JobPrompts(PromptSets(training), opened, overlap.counts(), environments)
 
 
 def _field(index: int, name: str) -> str:

@@ -174,7 +174,7 @@ class PromptSet:
             return BadRecord(index, record.where, "no tokens")
         prompt = Prompt(index, record.text_or_messages, tokens, record.answer, record.metadata, self._name)
         if (problem := self._problem(prompt)) is not None:
-            return BadRecord(index, record.where, f"{problem}; repair its answer")
+            return BadRecord(index, record.where, problem)
         return prompt
 
     def _tokens(self, prompt: TextOrMessages) -> array[int]:

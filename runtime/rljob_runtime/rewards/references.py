@@ -27,7 +27,7 @@ def reference_problem(rules: Sequence[AnyRule]) -> Callable[[Prompt], str | None
             try:
                 check(prompt)
             except (UnusableReference, InvalidTests) as error:
-                return f"reward {rule.name} cannot score it: {error}"
+                return f"reward {rule.name} cannot score it: {error}; repair its answer"
         return None
 
     return problem

@@ -5,9 +5,24 @@ from hack.mutants import Mutant
 TEMPLATES = "tests/unit/data/test_chat_template.py"
 PROMPTS = "tests/unit/data/test_prompts.py"
 
+ENVIRONMENTS = "tests/unit/data/test_environments.py"
 HELD_OUT = "tests/unit/data/test_held_out.py"
 
 MUTANTS = (
+    Mutant(
+        name="a record of an unknown environment is drawn",
+        target="rljob_runtime.data.environments:or_unknown_environment",
+        before="named in environments",
+        after="True",
+        tests=(f"{ENVIRONMENTS}::test_an_unknown_environment_is_a_bad_record_with_file_and_line",),
+    ),
+    Mutant(
+        name="every record is of the first environment",
+        target="rljob_runtime.data.environments:environment_of",
+        before="prompt.metadata.get(FIELD) or environments[0]",
+        after="environments[0]",
+        tests=(f"{ENVIRONMENTS}::test_a_record_names_its_environment_or_has_the_first_one",),
+    ),
     Mutant(
         name="all prompts that were tokenised are kept",
         target="rljob_runtime.data.prompt_cache:PromptCache._find",

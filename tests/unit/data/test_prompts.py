@@ -247,9 +247,9 @@ def test_what_no_reward_can_use_is_a_bad_record(tmp_path: Path, tokenizer: PreTr
     data = spec({"file": {"path": str(path)}})
 
     def problem(prompt: Prompt) -> str | None:
-        return "reward math cannot score it: '?' says nothing" if prompt.answer == "?" else None
+        return "reward math cannot score it: '?' says nothing; repair it" if prompt.answer == "?" else None
 
-    with pytest.raises(DataError, match=r"line 2: reward math cannot score it: '.' says nothing; repair its answer"):
+    with pytest.raises(DataError, match=r"line 2: reward math cannot score it: '.' says nothing; repair it\."):
         PromptSet(open_source(data.prompts, data.seed, CACHE), data, tokenizer, problem=problem)
 
 

@@ -24,6 +24,8 @@ SOURCES = (
     "evaluation[].prompts.dataset.path",
 )
 """Fields of the spec that name a file or a folder. `[]` stands for each item of a list."""
+CODE = ("environments[].tools[].function", "environments[].reward")
+"""Fields of the spec that name a function of a file, as path.py:function, or of a module."""
 
 
 def localised(
@@ -35,12 +37,18 @@ def localised(
     `rljob_api.load` refuses them with their reason.
     """
     result = assign_all(document, assignments)
-    refuse(
-        _localise(node, last, f"{path}.{last}", folder, claims)
-        for *above, last in (source.split(".") for source in SOURCES)
-        for path, node in _nodes(result.get("spec"), "spec", above)
-    )
+    spec = result.get("spec")
+    sources = (_localise(node, last, path, folder, claims) for node, last, path in _fields(spec, SOURCES))
+    code = (_localise_code(node, last, path, folder) for node, last, path in _fields(spec, CODE))
+    refuse((*sources, *code))
     return result
+
+
+def _fields(spec: Any, fields: Sequence[str]) -> Iterator[tuple[Document, str, str]]:
+    """Yield the object that may have each of these fields, the field's name, and its path."""
+    for *above, last in (field.split(".") for field in fields):
+        for path, node in _nodes(spec, "spec", above):
+            yield node, last, f"{path}.{last}"
 
 
 def _nodes(node: Any, path: str, steps: Sequence[str]) -> Iterator[tuple[str, Document]]:
@@ -71,6 +79,21 @@ def _localise(node: Document, last: str, path: str, folder: Path, claims: Mappin
         node[last] = str(claims[claim] / below)
     elif _is_relative(source, folder):
         node[last] = str(folder.absolute() / Path(source).expanduser())
+    return None
+
+
+def _localise_code(node: Document, last: str, path: str, folder: Path) -> FieldError | None:
+    """Make the path of a function's file absolute; a function of a module stays as it is."""
+    named = node.get(last)
+    if not isinstance(named, str):
+        return None
+    file, colon, function = named.rpartition(":")
+    if not colon or not file.endswith(".py"):
+        return None
+    place = folder.absolute() / file
+    if not place.is_file():
+        return FieldError(path, named, f"must name a function of a Python file; {place} is no file")
+    node[last] = f"{place}:{function}"
     return None
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rljob_api.environments import Environment
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec_training import SwitchState
 from rljob_runtime.cli.run.accelerators import requested_accelerators
+from rljob_runtime.coordinator.core.settings import episode_rules
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.source import package_config
 from rljob_runtime.perf_model.model_shape import ModelShape
@@ -29,6 +32,8 @@ def preview(spec: RLJobSpec, cache_dir: Path, present_accelerators: int) -> dict
         "memory": shape if isinstance(shape, str) else _memory(spec, shape),
         "accelerators": f"{requested_accelerators(spec)} requested; this machine has {present_accelerators}",
     }
+    if spec.environments:
+        lines["environments"] = _environments(spec)
     if spec.adaptive_tensor_parallel.enabled:
         lines["tensor parallelism"] = _switches(spec, shape if isinstance(shape, ModelShape) else None)
     return lines
@@ -78,6 +83,23 @@ def _shape(spec: RLJobSpec, config: Mapping[str, Any] | None) -> ModelShape | st
         return ModelShape.from_config(spec.model.source, config)
     except (ValueError, TypeError):
         return "unknown: the model is no dense decoder"
+
+
+def _environments(spec: RLJobSpec) -> str:
+    """Return what runs each environment, and the limits of its episodes."""
+    limits = episode_rules(spec)
+    return "; ".join(
+        f"{one.name} ({_runs(one)}, {one.runners} x {one.episodes_per_runner} episodes concurrently, at most "
+        f"{limits[one.name].limits.turns} turns and {one.timeout_seconds:g} s each)"
+        for one in spec.environments
+    )
+
+
+def _runs(environment: Environment) -> str:
+    if environment.command is not None:
+        return shlex.join(environment.command)
+    tools = environment.tools or ()
+    return f"tools {', '.join(tool.function or (tool.mcp.url if tool.mcp else '') for tool in tools)}"
 
 
 _CARRIED = {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from rljob_api import RLJob
+from rljob_api.environments import EpisodeLimits
 from rljob_api.evaluation import Evaluation
 from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND
 from rljob_api.spec import RLJobSpec
@@ -18,6 +20,8 @@ from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
 from rljob_runtime.scheduling.asynchronous.experience_buffer import BufferLimits
 from rljob_runtime.scheduling.asynchronous.repack import RepackRules
 from rljob_runtime.scheduling.backoff import Backoff
+from rljob_runtime.scheduling.episodes.episode import EpisodeRules
+from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.scheduling.lending.policy import LoanOutcome, LoanRules
 from rljob_runtime.scheduling.round_plan import RoundRules, RoundShape
 from rljob_runtime.scheduling.round_planner.planner import FIRST_RESPONSES
@@ -57,6 +61,30 @@ def switch_rules(spec: RLJobSpec) -> SwitchRules | None:
     return SwitchRules(sizes, adaptive.min_gain, adaptive.max_switches, state)
 
 
+def episode_rules(spec: RLJobSpec) -> dict[str, EpisodeRules]:
+    """Return what bounds the episodes of each environment, in the order of the spec; empty without environments."""
+    limits, data = spec.episode or EpisodeLimits(), spec.data
+    tokens = limits.max_tokens or data.max_prompt_tokens + data.max_response_tokens
+    return {
+        one.name: EpisodeRules(
+            Limits(
+                turns=min(one.max_turns, limits.max_turns or one.max_turns),
+                tokens=tokens,
+                seconds=one.timeout_seconds,
+                forks=limits.max_forks,
+            )
+        )
+        for one in spec.environments
+    }
+
+
+def repack_rules(spec: RLJobSpec) -> RepackRules | None:
+    """Return when replicas are merged; None for never. Episodes stay on their replicas."""
+    if spec.environments or not spec.repack.enabled:
+        return None
+    return RepackRules(spec.repack.kv_cache_threshold, spec.repack.max_batch)
+
+
 def sampling_of(spec: RLJobSpec) -> Sampling:
     """Return how the rollouts of training draw tokens, without seed and stop tokens."""
     data, chosen = spec.data, spec.algorithm.sampling.model_dump()
@@ -79,8 +107,20 @@ def _digest(evaluation: Evaluation, sampling: Sampling, spec: RLJobSpec) -> str:
         [reward.to_dict() for reward in spec.rewards],
         spec.data.to_dict(),
         asdict(sampling),
+        *_turns(spec),
     )
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _turns(spec: RLJobSpec) -> list[object]:
+    """Return what the turns of a response depend on; nothing without environments."""
+    if not spec.environments:
+        return []
+    placing = {"runners", "episodes_per_runner"}
+    return [
+        [one.model_dump(mode="json", exclude=placing) for one in spec.environments],
+        spec.episode and spec.episode.to_dict(),
+    ]
 
 
 def engines_digest(spec: RLJobSpec) -> str:
@@ -177,6 +217,8 @@ class Settings:
     """When rollout machines are loaned in a plan that streams, or why they never are. None: no plan streams."""
     evaluations: tuple[EvaluationSettings, ...] = ()
     """The evaluations of the job."""
+    environments: Mapping[str, EpisodeRules] = field(default_factory=dict)
+    """What bounds the episodes of each environment, in the order of the spec. Empty: a response is one turn."""
     keep_best: KeepBest | None = None
     """Which evaluation decides which model is the best; None: no model is kept."""
     join_tries: int = 3
@@ -245,7 +287,7 @@ class Settings:
             sampler=spec.experience.sampler,
             capacity=BufferLimits.of(spec.algorithm.prompts_per_round, spec.experience.max_prompts),
             max_staleness=spec.experience.max_staleness,
-            repack=RepackRules(spec.repack.kv_cache_threshold, spec.repack.max_batch) if spec.repack.enabled else None,
+            repack=repack_rules(spec),
             repack_seconds=spec.repack.interval_seconds,
             engines=engines_digest(spec),
             tensor_parallel=spec.rollout.tensor_parallel_size,
@@ -257,13 +299,18 @@ class Settings:
             max_prompt_factor=dynamic.max_prompt_factor if dynamic.enabled else None,
             lending=lending_rules(job),
             evaluations=tuple(EvaluationSettings.of(one, spec) for one in spec.evaluation),
+            environments=episode_rules(spec),
             keep_best=spec.checkpoint.keep_best,
         )
 
 
 def _choices(spec: RLJobSpec) -> CandidatePlans:
-    """Return the plans that the spec allows. `Auto` leaves them open. Several updates a round exclude streaming."""
+    """Return the plans that the spec allows. `Auto` leaves them open.
+
+    Several updates a round exclude streaming, and so do environments: episodes stay on their replicas.
+    """
     algorithm, tail, stream = spec.algorithm, spec.tail_batching, spec.stream_training
+    may_stream = algorithm.minibatches == 1 and not spec.environments
 
     def fits(factors: Factors) -> bool:
         prompts = ceil_product(factors.prompts, algorithm.prompts_per_round)
@@ -273,6 +320,6 @@ def _choices(spec: RLJobSpec) -> CandidatePlans:
         race=None if tail.enabled == AUTO else tail.enabled,
         prompt_factor=None if tail.prompt_factor == AUTO else tail.prompt_factor,
         response_factor=None if tail.response_factor == AUTO else tail.response_factor,
-        stream=stream.enabled if stream.enabled != AUTO else None if algorithm.minibatches == 1 else False,
+        stream=stream.enabled if stream.enabled != AUTO else None if may_stream else False,
         fits=fits,
     )

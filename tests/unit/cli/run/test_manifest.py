@@ -40,6 +40,35 @@ def test_the_file_of_a_chat_template_may_be_relative_and_on_a_claim(tmp_path):
         assert found["spec"]["data"]["chatTemplateFile"] == str(tmp_path / "chat.jinja")
 
 
+TOOLS = "environments[0].tools[0].function"
+
+
+def with_code(function: str, reward: str) -> Json:
+    found = document()
+    found["spec"]["environments"] = [{"name": "calc", "tools": [{"function": function}, {}], "reward": reward}]
+    return found
+
+
+def test_a_function_of_a_file_has_the_path_from_the_manifest(tmp_path):
+    (tmp_path / "calculator.py").write_text("")
+    given = with_code("calculator.py:evaluate", "pkg.calculator:score")
+    found = localised(given, tmp_path, {})["spec"]["environments"][0]
+    assert found["tools"] == [{"function": f"{tmp_path}/calculator.py:evaluate"}, {}]
+    assert found["reward"] == "pkg.calculator:score"
+    assert given == with_code("calculator.py:evaluate", "pkg.calculator:score"), "the given document stays as it is"
+
+
+def test_files_of_functions_that_are_not_there_are_all_named(tmp_path):
+    with pytest.raises(InvalidSpec) as refused:
+        localised(with_code("calculator.py:evaluate", "/no/score.py:score"), tmp_path, {})
+    assert [str(error) for error in refused.value.errors] == [
+        f"spec.{TOOLS}: 'calculator.py:evaluate' must name a function of a Python file; {tmp_path}/calculator.py is no "
+        "file",
+        "spec.environments[0].reward: '/no/score.py:score' must name a function of a Python file; /no/score.py is no "
+        "file",
+    ]
+
+
 @pytest.mark.parametrize("source", ["/a/b", "hf://a/b", "package://rljob/toy", "Qwen/Qwen3", "", "a\0b"])
 def test_other_sources_stay_as_they_are(tmp_path, source):
     """A hub's name without its scheme is refused by the API, which names the scheme."""

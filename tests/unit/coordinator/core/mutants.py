@@ -6,6 +6,23 @@ LOANS = "tests/unit/coordinator/stream_training/test_loans.py"
 
 MUTANTS = (
     Mutant(
+        name="episodes are merged onto other replicas",
+        target="rljob_runtime.coordinator.core.settings:repack_rules",
+        before="spec.environments or not spec.repack.enabled",
+        after="not spec.repack.enabled",
+        tests=("tests/unit/coordinator/core/test_settings.py::test_episodes_stay_on_their_replicas",),
+    ),
+    Mutant(
+        name="a job's limit of turns lengthens episodes",
+        target="rljob_runtime.coordinator.core.settings:episode_rules",
+        before="min(one.max_turns, limits.max_turns or one.max_turns)",
+        after="limits.max_turns or one.max_turns",
+        tests=(
+            "tests/unit/coordinator/core/test_settings.py::"
+            "test_the_lower_limit_of_environment_and_job_bounds_an_episode",
+        ),
+    ),
+    Mutant(
         name="a task of a stage ends unheard",
         target="rljob_runtime.coordinator.core.async_utils:StageTasks._ended",
         before="self._post(Broken(error))",

@@ -13,6 +13,8 @@ from rljob_runtime.coordinator.core.settings import Settings, sampling_of
 from rljob_runtime.protocols import trajectory
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
+from rljob_runtime.scheduling.episodes.episode import EpisodeRules
+from rljob_runtime.scheduling.episodes.limits import Limits
 from tests.support.simulated_job import Stage, job
 
 CHOSEN = {"temperature": 0.7, "topP": 0.9, "topK": 20, "minP": 0.05}
@@ -71,6 +73,49 @@ def test_machines_switch_inside_a_round_between_sizes_of_the_spec(
     start = sizes[0] if sizes is not None else 1
     rollout = {"acceleratorsPerMachine": 4, "tensorParallelSize": start, "allowedTensorParallelSizes": sizes}
     assert Settings.of(job(adaptiveTensorParallel=adaptive, rollout=rollout)).switch_rules == rules
+
+
+CALC = {"name": "calc", "kind": "Tools", "tools": [{"function": "calculator.py:evaluate"}]}
+SWE = {"name": "swe", "kind": "Agent", "command": ["agent"], "maxTurns": 80, "timeoutSeconds": 600}
+
+
+@pytest.mark.parametrize(
+    ("episode", "calc", "swe"),
+    [
+        (None, Limits(16, 96, 300.0), Limits(80, 96, 600.0)),
+        ({"maxTurns": 40, "maxTokens": 64, "maxForks": 0}, Limits(16, 64, 300.0, 0), Limits(40, 64, 600.0, 0)),
+    ],
+)
+def test_the_lower_limit_of_environment_and_job_bounds_an_episode(
+    episode: dict[str, int] | None, calc: Limits, swe: Limits
+) -> None:
+    spec: Any = {"data": {"maxPromptTokens": 56}, **({"episode": episode} if episode else {})}
+    rules = Settings.of(job(environments=[CALC, SWE], **spec)).environments
+    assert list(rules.items()) == [("calc", EpisodeRules(calc)), ("swe", EpisodeRules(swe))]
+
+
+@pytest.mark.parametrize("environments", [[], [CALC]])
+def test_episodes_stay_on_their_replicas(environments: list[dict[str, Any]]) -> None:
+    settings = Settings.of(job(stream="Auto", environments=environments))
+    moves = not environments
+    assert (settings.repack is not None) is moves
+    assert any(plan.stream for plan in settings.choices.plans) is moves
+    assert (settings.lending is not None) is moves
+
+
+def test_an_evaluation_counts_only_under_the_same_turns() -> None:
+    def digest(**spec: Any) -> str:
+        return Settings.of(job(evaluation=[{"name": "held"}], **spec)).evaluations[0].digest
+
+    same = {**CALC, "runners": 4}
+    assert digest(environments=[CALC]) == digest(environments=[same])
+    others: list[dict[str, Any]] = [
+        {},
+        {"environments": [{**CALC, "maxTurns": 4}]},
+        {"environments": [CALC, SWE]},
+        {"environments": [CALC], "episode": {"maxTokens": 64}},
+    ]
+    assert len({digest(environments=[CALC]), *(digest(**one) for one in others)}) == 1 + len(others)
 
 
 def test_the_spec_and_the_policy_have_the_same_defaults() -> None:
