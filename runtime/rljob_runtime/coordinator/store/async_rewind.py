@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import sqlite3
 
-from rljob_runtime.audit.stored_keys import columns_of, sources_text
+from rljob_runtime.audit.stored_keys import columns_of, prompt_of, sources_text
 from rljob_runtime.coordinator.store.records import Pool
+from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.protocols.trajectory import Cursor
 from rljob_runtime.scheduling.round_plan import PromptOutcome
 
@@ -50,6 +51,7 @@ def give_back(db: sqlite3.Connection, step: int) -> None:
             (PromptOutcome.REQUEUED.value, REWOUND, next_number(db, "queued"), *group),
         )
     db.execute("UPDATE groups SET step = NULL, place = NULL, fate = NULL WHERE step > ?", (step,))
+    attempts.set_aside(db, [prompt_of(db, epoch, index) for epoch, index, _ in rows])
 
 
 def set_cursor(db: sqlite3.Connection, cursor: Cursor) -> None:

@@ -15,6 +15,7 @@ from rljob_runtime.coordinator.store.async_rewind import next_number, set_cursor
 from rljob_runtime.coordinator.store.connection import attempts_before, transaction
 from rljob_runtime.coordinator.store.kept_samples import KeptSamples
 from rljob_runtime.coordinator.store.records import Boundary, Tokens, terms_text
+from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.coordinator.store.tables.boundaries import insert_boundary
 from rljob_runtime.coordinator.store.tables.groups import (
     OF_GROUP,
@@ -22,6 +23,7 @@ from rljob_runtime.coordinator.store.tables.groups import (
     KeptGroup,
     append_tokens,
     drop_tokens,
+    keep_trained,
     kept_groups,
     open_group,
     open_sample,
@@ -170,6 +172,7 @@ class AsyncStore:
                 f"UPDATE samples SET failures = ?, finish = NULL, reward = NULL, terms = NULL WHERE {OF_SAMPLE}",
                 (failures, *row),
             )
+            attempts.set_aside_ended(self._db, key)
 
     def end(
         self, prompts: Iterable[PromptKey], outcome: PromptOutcome, reason: str, cursor: Cursor | None = None
@@ -191,6 +194,7 @@ class AsyncStore:
                 )
                 self._kept_samples.keep_ended(prompt, group[2])
                 drop_tokens(self._db, group)
+                attempts.set_aside(self._db, (prompt,))
                 tokens += self._db.execute(
                     f"SELECT ifnull(SUM(tokens), 0) FROM samples WHERE {OF_GROUP}", group
                 ).fetchone()[0]
@@ -222,6 +226,7 @@ class AsyncStore:
 
         `stale`: staleness of its groups. Tokens stay until a checkpoint makes the update final (`forget`)."""
         with transaction(self._db):
+            keep_trained(self._db, boundary.step)
             self._db.execute("UPDATE groups SET fate = 'trained' WHERE step = ?", (boundary.step,))
             self._kept_samples.close_update(boundary.step, stale)
             insert_boundary(self._db, boundary, anchors)

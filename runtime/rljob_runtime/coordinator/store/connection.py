@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rljob_runtime.coordinator.store.schema import asynchronous, core, evaluation
+from rljob_runtime.coordinator.store.schema import asynchronous, core, episodes, evaluation
 from rljob_runtime.coordinator.store.schema.core import FORMAT
 from rljob_runtime.coordinator.store.schema.migrations import migrate
 
@@ -24,8 +24,8 @@ would write and read them again within a flush."""
 JOURNAL_PAGES = 131_072
 """A commit that finds this many journal pages (512 MB) moves them into the file. `Store.tidy` does it earlier."""
 
-_TABLES = core.TABLES + asynchronous.TABLES + evaluation.TABLES
-_TRIGGERS = core.TRIGGERS + "\n" + asynchronous.TRIGGERS
+_TABLES = core.TABLES + asynchronous.TABLES + evaluation.TABLES + episodes.TABLES
+_TRIGGERS = core.TRIGGERS + "\n" + asynchronous.TRIGGERS + "\n" + episodes.TRIGGERS
 
 
 ATTEMPTS_A_TERM = 1 << 20

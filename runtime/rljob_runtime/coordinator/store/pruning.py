@@ -11,6 +11,7 @@ import json
 import sqlite3
 
 from rljob_runtime.audit.stored_keys import prompt_sql
+from rljob_runtime.coordinator.store.tables import attempts
 
 ORIGIN = "origin"
 """Key in `meta`: step and cursor (epoch, position, sources) of the boundary at which the history began, once a round
@@ -69,6 +70,7 @@ def _prune_round(db: sqlite3.Connection, step: int) -> bool:
         " AND t.idx = p.idx AND outcome = 'trained') AS tokens FROM prompts AS p WHERE p.step = ?1) GROUP BY epoch",
         (step,),
     )
+    attempts.prune_round(db, step)
     db.execute("DELETE FROM rounds WHERE step = ?", (step,))
     return True
 
@@ -99,6 +101,7 @@ def _prune_update(db: sqlite3.Connection, step: int) -> bool:
         " MAX(idx) FROM going JOIN groups AS g USING (epoch, idx) GROUP BY epoch",
         (step,),
     )
+    attempts.prune_prompts(db, "going")
     db.execute("DELETE FROM groups WHERE (epoch, idx) IN (SELECT epoch, idx FROM going)")
     return True
 

@@ -20,10 +20,12 @@ from rljob_runtime.coordinator.store.records import Boundary, Pool
 from rljob_runtime.coordinator.store.reward_terms import reward_terms
 from rljob_runtime.coordinator.store.round_history import Remembered, remembered, speeds_by_size
 from rljob_runtime.coordinator.store.round_lengths import ResponseLengths, round_lengths
+from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.coordinator.store.tables.boundaries import Boundaries, insert_boundary
 from rljob_runtime.coordinator.store.tables.meta import read, write
 from rljob_runtime.coordinator.store.tables.rounds import Rounds
 from rljob_runtime.coordinator.store.tables.trajectories import Trajectories
+from rljob_runtime.coordinator.store.tables.turns import Turns
 from rljob_runtime.coordinator.store.tables.versions import WeightVersions
 from rljob_runtime.perf_model.observed_speed import Speed
 from rljob_runtime.protocols.rewards import Anchors, Terms
@@ -48,6 +50,7 @@ class Store:
         """Tables of `mode: OnPolicy`, with `trajectories`."""
         self.experience = AsyncStore(self._db, self.samples)
         """Tables of `mode: Asynchronous`."""
+        self.turns = Turns(self._db)
         self._tidied = self._turns = 0
 
     def tidy(self) -> None:
@@ -70,6 +73,7 @@ class Store:
             term = max(term, int(before or 0) + 1)
             if before is None:
                 begin_attempts(self._db, term)
+                attempts.begin_numbers(self._db, term)
             write(self._db, "term", str(term))
         return term
 
@@ -97,6 +101,7 @@ class Store:
             self.rounds.forget_after(-1)
             self.boundaries.forget_after(-1)
             forget_sums(self._db)
+            attempts.drop_all(self._db)
             self.samples.forget_after(-1)
             self.evaluations.forget_after(-1)
             begin(self._db, pool)
@@ -111,6 +116,7 @@ class Store:
             if not self.boundaries.rewind(step, self.trajectories.tokens_after(step)):
                 return False
             self.versions.mark_abandoned_after(step)
+            attempts.undo_after(self._db, step)
             self.rounds.forget_after(step)
             self.samples.forget_after(step)
             self.evaluations.forget_after(step)

@@ -8,12 +8,13 @@
   of its round's boundary, and leaves the queue when it is drawn;
 - the anchor of a timeout only rises.
 
-Tables of `mode: Asynchronous` are in `asynchronous`, those of evaluations in `evaluation`.
+Tables of `mode: Asynchronous` are in `asynchronous`, those of evaluations in `evaluation`, those of episodes in
+`episodes`.
 """
 
 from rljob_runtime.audit import stored_keys
 
-FORMAT = 11
+FORMAT = 12
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
 _PROMPT = stored_keys.prompt_sql()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rljob_runtime.audit.stored_keys import columns_of, prompt_of
 from rljob_runtime.coordinator.store.records import Tokens
+from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, TrajectoryKey
 
 GroupRow = tuple[int, int, int]
@@ -125,3 +126,14 @@ def drop_tokens(db: sqlite3.Connection, group: GroupRow) -> int:
     """Delete the tokens of a group, and keep their number. Returns the number of their chunks."""
     db.execute(f"UPDATE samples SET tokens = {_HELD} WHERE {OF_GROUP}", group)
     return db.execute(f"DELETE FROM experience_chunks WHERE {OF_GROUP}", group).rowcount
+
+
+def keep_trained(db: sqlite3.Connection, step: int) -> None:
+    """Record what an update trains on of its episodes."""
+    if not attempts.there_are_any(db):
+        return
+    rows = db.execute(
+        "SELECT epoch, idx, draw, sample FROM groups JOIN samples USING (epoch, idx, draw) WHERE step = ?", (step,)
+    ).fetchall()
+    by_key = {TrajectoryKey(prompt_of(db, *row[:2]), row[3]): row for row in rows}
+    attempts.keep_trained(db, step, by_key, lambda key: tokens_of(db, by_key[key]))

@@ -13,6 +13,7 @@ from rljob_runtime.audit.stored_keys import columns_of, cursor_of, prompt_of, so
 from rljob_runtime.coordinator.store.connection import attempts_before, transaction
 from rljob_runtime.coordinator.store.kept_samples import KeptSamples
 from rljob_runtime.coordinator.store.records import Boundary, OpenRound
+from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.coordinator.store.tables.boundaries import insert_boundary
 from rljob_runtime.coordinator.store.tables.trajectories import Trajectories
 from rljob_runtime.perf_model.observed_speed import Speed
@@ -210,6 +211,7 @@ class Rounds:
                 (outcome.value, reason, step, *columns_of(self._db, prompt)),
             )
             self._trajectories.end_discarded(step, prompt, reason or RACE_LOST)
+        attempts.set_aside(self._db, settlement.outcomes)
 
 
 def _shape(races: str, kind: str, prompts: int, responses: int, groups: int, group_size: int) -> RoundShape:

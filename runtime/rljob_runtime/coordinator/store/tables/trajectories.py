@@ -11,6 +11,7 @@ from rljob_runtime.audit.stored_keys import columns_of, prompt_of
 from rljob_runtime.coordinator.store.connection import transaction
 from rljob_runtime.coordinator.store.kept_samples import KeptSamples
 from rljob_runtime.coordinator.store.records import Tokens, terms_text
+from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.protocols.trajectory import FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
 
 
@@ -72,6 +73,7 @@ class Trajectories:
                 f"UPDATE trajectories SET failures = ?, finish = NULL, reward = NULL, terms = NULL WHERE {_WHERE}",
                 (failures, *self._row(step, key)),
             )
+            attempts.set_aside_ended(self._db, key)
 
     def assign(self, step: int, keys: Iterable[TrajectoryKey]) -> None:
         """Assign these responses to the training of `step`, once, before the trainer is called."""
@@ -116,7 +118,9 @@ class Trajectories:
         self._db.execute("DELETE FROM chunks WHERE step = ?", (step,))
 
     def end_trained(self, step: int, keys: Iterable[TrajectoryKey]) -> None:
-        """Record that these responses were trained on."""
+        """Record that these responses were trained on; of episodes, also on what."""
+        keys = tuple(keys)
+        attempts.keep_trained(self._db, step, keys, lambda key: self.tokens(step, key))
         self._db.executemany(
             f"UPDATE trajectories SET outcome = ? WHERE {_WHERE}",
             [(Outcome.TRAINED.value, *self._row(step, key)) for key in keys],

@@ -1,0 +1,89 @@
+"""Schema of episodes: the attempts of trajectories of many turns, and the nodes of their trees.
+
+Constraints hold what makes a trained token provable:
+
+- an attempt ends once, and takes no node after its end; an aborted one has no reward, and is not trained on;
+- a node is stored after its parent, and never changes; nothing extends a turn that was cut at its token limit;
+- a sampled node has one log-probability a token, and one weight version; a given node has neither;
+- of all attempts of a trajectory, one is trained on.
+
+A job without environments has no rows here.
+"""
+
+from rljob_runtime.coordinator.store.schema.core import refuse
+
+TABLES = """
+-- An attempt of an episode. `id`: its number, which is never given twice. `version`: the weights when it began.
+-- `reached`: the limit of a truncated one. `cause`, `detail`: of an aborted one. `metrics`: JSON.
+-- `former`: of an earlier draw of its prompt, or of rounds that a rewind undid, or its response was restarted.
+-- `step`: the update that trained on it. `loss`: the digest of the tokens and log-probabilities that it trained on.
+CREATE TABLE episodes (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  epoch INTEGER NOT NULL, idx INTEGER NOT NULL, sample INTEGER NOT NULL CHECK (sample >= 0),
+  version INTEGER NOT NULL, environment TEXT NOT NULL, started REAL NOT NULL,
+  state TEXT CHECK (state IN ('completed', 'truncated', 'aborted')),
+  reached TEXT, cause TEXT, detail TEXT, reward REAL, metrics TEXT, ended REAL,
+  former INTEGER NOT NULL DEFAULT 0,
+  step INTEGER, loss BLOB,
+  CHECK ((state IS NULL) = (ended IS NULL)),
+  CHECK ((state IS 'truncated') = (reached IS NOT NULL)),
+  CHECK ((state IS 'aborted') = (cause IS NOT NULL)),
+  CHECK (reward IS NULL OR state IN ('completed', 'truncated')),
+  CHECK ((step IS NULL) = (loss IS NULL)),
+  CHECK (step IS NULL OR (state IS NOT NULL AND state IS NOT 'aborted'))
+);
+
+CREATE INDEX episodes_by_key ON episodes (epoch, idx, sample);
+CREATE INDEX episodes_open ON episodes (former) WHERE state IS NULL;
+CREATE INDEX episodes_by_step ON episodes (step) WHERE step IS NOT NULL;
+CREATE UNIQUE INDEX episodes_trained_once ON episodes (epoch, idx, sample) WHERE step IS NOT NULL;
+
+-- The nodes of an attempt's tree, in the order in which they were stored. `parent`: 0 for none. Tokens are int32 and
+-- log-probabilities float32. `digest`: of the request that a sampled node answers; `body`: this request, compressed.
+CREATE TABLE turns (
+  number INTEGER PRIMARY KEY,
+  episode INTEGER NOT NULL REFERENCES episodes (id) ON DELETE CASCADE,
+  node INTEGER NOT NULL, parent INTEGER NOT NULL CHECK (parent >= 0),
+  kind TEXT NOT NULL CHECK (kind IN ('given', 'sampled')),
+  version INTEGER, digest TEXT, tokens BLOB NOT NULL, logprobs BLOB,
+  finish TEXT, body BLOB, stored_at REAL NOT NULL,
+  UNIQUE (episode, node),
+  CHECK (node > parent),
+  CHECK (length(tokens) > 0 AND length(tokens) % 4 = 0),
+  CHECK (logprobs IS NULL OR length(logprobs) = length(tokens)),
+  CHECK ((kind = 'sampled') = (logprobs IS NOT NULL)),
+  CHECK ((kind = 'sampled') = (version IS NOT NULL)),
+  CHECK ((kind = 'sampled') = (digest IS NOT NULL)),
+  CHECK ((kind = 'sampled') = (finish IS NOT NULL))
+);
+"""
+
+TRIGGERS = "\n".join(
+    [
+        refuse(
+            "attempt_ends_once",
+            "UPDATE OF state, reached, cause, detail, reward, metrics, ended ON episodes",
+            "OLD.state IS NOT NULL",
+            "an attempt of an episode ends once",
+        ),
+        refuse(
+            "node_of_open_attempt",
+            "INSERT ON turns",
+            "EXISTS (SELECT 1 FROM episodes WHERE id = NEW.episode AND state IS NOT NULL)",
+            "an attempt takes no node after its end",
+        ),
+        refuse(
+            "node_after_its_parent",
+            "INSERT ON turns",
+            "NEW.parent <> 0 AND NOT EXISTS"
+            " (SELECT 1 FROM turns WHERE episode = NEW.episode AND node = NEW.parent AND finish IS NOT 'length')",
+            "a node is stored after its parent, which was not cut",
+        ),
+        refuse(
+            "node_stays",
+            "UPDATE OF episode, node, parent, kind, version, digest, tokens, logprobs, finish ON turns",
+            "TRUE",
+            "a node never changes",
+        ),
+    ]
+)

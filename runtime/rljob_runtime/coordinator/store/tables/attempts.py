@@ -1,0 +1,102 @@
+"""Attempts of episodes: what rounds, updates and rewinds do with them.
+
+Its functions run inside the caller's transaction. A job without environments has no attempts, and each of them ends
+after one look at an empty table.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+
+from rljob_runtime.audit.stored_keys import columns_of
+from rljob_runtime.audit.stored_turns import loss_digest
+from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+
+TokensOf = Callable[[TrajectoryKey], tuple[Sequence[int], Sequence[float]]]
+"""Tokens and log-probabilities of a response."""
+
+NUMBERS_A_TERM = 1 << 32
+"""More attempts than a coordinator begins in one term."""
+
+NEWEST = (
+    "SELECT {columns} FROM episodes WHERE epoch = ? AND idx = ? AND sample = ? AND NOT former ORDER BY id DESC LIMIT 1"
+)
+"""The newest attempt of a trajectory, in the present draw of its prompt."""
+
+
+def begin_numbers(db: sqlite3.Connection, term: int) -> None:
+    """Start the numbers of a new store above all that coordinators of former terms may have given.
+
+    Runners and agents may still hold such attempts."""
+    if term > 1:
+        db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('episodes', ?)", ((term - 1) * NUMBERS_A_TERM,))
+
+
+def there_are_any(db: sqlite3.Connection) -> bool:
+    """Whether the job has attempts."""
+    return db.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is not None
+
+
+def set_aside(db: sqlite3.Connection, prompts: Iterable[PromptKey]) -> None:
+    """Make all attempts of these prompts former ones: their round is closed, or their group has ended."""
+    if there_are_any(db):
+        db.executemany(
+            "UPDATE episodes SET former = 1 WHERE epoch = ? AND idx = ?", [columns_of(db, prompt) for prompt in prompts]
+        )
+
+
+def set_aside_ended(db: sqlite3.Connection, key: TrajectoryKey) -> None:
+    """Make the ended attempts of a response former ones: it is restarted without tokens."""
+    if there_are_any(db):
+        db.execute(
+            "UPDATE episodes SET former = 1 WHERE epoch = ? AND idx = ? AND sample = ? AND state IS NOT NULL",
+            (*columns_of(db, key.prompt), key.sample),
+        )
+
+
+def keep_trained(db: sqlite3.Connection, step: int, keys: Iterable[TrajectoryKey], tokens_of: TokensOf) -> None:
+    """Record what the update `step` trains on of these responses, at their newest attempts.
+
+    A response without an attempt that completed or was truncated gets no record, and the audit finds it."""
+    if not there_are_any(db):
+        return
+    for key in keys:
+        row = db.execute(NEWEST.format(columns="id, state"), (*columns_of(db, key.prompt), key.sample)).fetchone()
+        if row is not None and row[1] in ("completed", "truncated"):
+            digest = loss_digest(*tokens_of(key))
+            db.execute("UPDATE episodes SET step = ?, loss = ? WHERE id = ?", (step, digest, row[0]))
+
+
+def undo_after(db: sqlite3.Connection, step: int) -> None:
+    """Undo the updates after `step`, before their rounds are deleted.
+
+    Attempts of deleted rounds stay, as former ones: their prompts are drawn again. Attempts of groups that are given
+    back stay as they are."""
+    db.execute("UPDATE episodes SET step = NULL, loss = NULL WHERE step > ?", (step,))
+    if there_are_any(db):
+        db.execute(
+            "UPDATE episodes SET former = 1 WHERE (epoch, idx) IN (SELECT epoch, idx FROM prompts WHERE step > ?)",
+            (step,),
+        )
+
+
+def drop_all(db: sqlite3.Connection) -> None:
+    """Delete all attempts, for a new history. Their numbers are not given again."""
+    db.execute("DELETE FROM episodes")
+
+
+def prune_round(db: sqlite3.Connection, step: int) -> None:
+    """Delete the attempts of a round's prompts, but for those that a later round drew again."""
+    if there_are_any(db):
+        db.execute(
+            "DELETE FROM episodes WHERE (epoch, idx) IN (SELECT epoch, idx FROM prompts AS p WHERE step = ? AND NOT"
+            " EXISTS (SELECT 1 FROM prompts WHERE epoch = p.epoch AND idx = p.idx AND step > p.step))",
+            (step,),
+        )
+
+
+def prune_prompts(db: sqlite3.Connection, prompts: str) -> None:
+    """Delete the attempts of the prompts in a table of (epoch, idx)."""
+    if there_are_any(db):
+        db.execute(f"DELETE FROM episodes WHERE (epoch, idx) IN (SELECT epoch, idx FROM {prompts})")

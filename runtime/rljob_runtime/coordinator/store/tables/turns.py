@@ -1,0 +1,255 @@
+"""Turns: the attempts of episodes and the nodes of their trees, as they are stored before a client gets its answer."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import zlib
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from rljob_runtime.audit.stored_keys import columns_of, prompt_of
+from rljob_runtime.coordinator.store.connection import transaction
+from rljob_runtime.coordinator.store.tables.attempts import NEWEST
+from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
+from rljob_runtime.protocols.turns import RecordedTurn, StoredTurn
+from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
+from rljob_runtime.scheduling.episodes.limits import Limit
+from rljob_runtime.scheduling.episodes.node import ROOT, Node, NodeKind
+
+MOST_BODY_BYTES = 16 << 20
+"""Bytes of a request, before compression."""
+MOST_METRICS, MOST_NAME, MOST_DETAIL = 64, 100, 1_000
+"""Metrics of an attempt; characters of a metric's name, and of the detail of an end. A longer detail is cut."""
+BODY_LEVEL = 1
+"""The fastest compression: a request mostly repeats the one before it."""
+
+NO_METRICS: Mapping[str, float] = MappingProxyType({})
+
+
+class NodeChanged(ValueError):
+    """A commit has other tokens, log-probabilities or places than the stored node of this id."""
+
+
+@dataclass(frozen=True)
+class KeptEpisode:
+    """A stored attempt. `number`: unique in the job. `version`: the weights when it began. `nodes`: as committed."""
+
+    number: int
+    key: TrajectoryKey
+    version: int
+    started: float
+    environment: str
+    nodes: tuple[Node, ...] = ()
+    end: EpisodeEnd | None = None
+    reward: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    ended: float | None = None
+
+    @property
+    def last_node_id(self) -> int:
+        """The highest id of its nodes; `ROOT` without one."""
+        return max((node.id for node in self.nodes), default=ROOT)
+
+
+class Turns:
+    """The tables `episodes` and `turns`, on the store's connection."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def begin(self, key: TrajectoryKey, version: int, started: float, environment: str) -> int:
+        """Begin an attempt; return its number."""
+        with transaction(self._db):
+            number = self._db.execute(
+                "INSERT INTO episodes (epoch, idx, sample, version, started, environment) VALUES (?, ?, ?, ?, ?, ?)",
+                (*columns_of(self._db, key.prompt), key.sample, version, started, environment),
+            ).lastrowid
+        assert number is not None
+        return number
+
+    def commit(self, number: int, nodes: Sequence[Node], body: bytes, stored_at: float) -> None:
+        """Store the nodes of one turn, parents first: new given ones, and the sampled one, whose request is `body`.
+
+        A node that is stored already stays as it is. Raises `NodeChanged` if it differs, and `ValueError` for a body
+        that is too long."""
+        if len(body) > MOST_BODY_BYTES:
+            raise ValueError(f"a request of {len(body)} bytes cannot be stored; {MOST_BODY_BYTES} are allowed")
+        with transaction(self._db):
+            for node in nodes:
+                row = _columns(node)
+                kept = self._db.execute(
+                    f"SELECT {_NODE} FROM turns WHERE episode = ? AND node = ?", (number, node.id)
+                ).fetchone()
+                if kept is None:
+                    packed = zlib.compress(body, BODY_LEVEL) if node.is_sampled else None
+                    self._db.execute(
+                        f"INSERT INTO turns (episode, {_NODE}, body, stored_at) VALUES ({', '.join('?' * 11)})",
+                        (number, *row, packed, stored_at),
+                    )
+                elif kept != row:
+                    raise NodeChanged(f"node {node.id} of attempt {number} is stored with other content")
+
+    def end(
+        self,
+        number: int,
+        end: EpisodeEnd,
+        ended: float,
+        reward: float | None = None,
+        metrics: Mapping[str, float] = NO_METRICS,
+    ) -> bool:
+        """Record the end of an attempt. The first end counts; returns whether it is this one.
+
+        Raises `ValueError` for a reward or metrics that are not finite or too many."""
+        if reward is not None and not math.isfinite(reward):
+            raise ValueError(f"the reward of attempt {number} is {reward}; a finite number would be right")
+        row = (end.state.value, end.limit, end.cause, end.detail[:MOST_DETAIL], reward, metrics_text(metrics), ended)
+        with transaction(self._db):
+            changed = self._db.execute(
+                "UPDATE episodes SET state = ?, reached = ?, cause = ?, detail = ?, reward = ?, metrics = ?, ended = ?"
+                " WHERE id = ? AND state IS NULL",
+                (*row, number),
+            ).rowcount
+        return changed > 0
+
+    # --- what is held ---
+
+    def newest(self, keys: Collection[TrajectoryKey]) -> dict[TrajectoryKey, KeptEpisode]:
+        """Return the newest attempt of each of these trajectories that has one.
+
+        Attempts of earlier draws of a prompt, of undone rounds, and of responses that were restarted do not count."""
+        found = {}
+        for key in keys:
+            columns = (*columns_of(self._db, key.prompt), key.sample)
+            row = self._db.execute(NEWEST.format(columns=_EPISODE), columns).fetchone()
+            if row is not None:
+                found[key] = self._kept(row)
+        return found
+
+    def open_attempts(self) -> list[KeptEpisode]:
+        """Return the attempts without an end, by number; former ones do not count."""
+        query = f"SELECT {_EPISODE} FROM episodes WHERE state IS NULL AND former = 0 ORDER BY id"
+        return [self._kept(row) for row in self._db.execute(query).fetchall()]
+
+    def history(self, number: int) -> list[StoredTurn]:
+        """Return the turns of an attempt, in the order of their nodes, each with its whole prompt."""
+        rows = self._db.execute(
+            f"SELECT body, stored_at, {_NODE} FROM turns WHERE episode = ? ORDER BY node", (number,)
+        ).fetchall()
+        nodes = [_node(row[2:]) for row in rows]
+        paths: dict[int, array[int]] = {ROOT: array("i")}
+        for node in nodes:
+            paths[node.id] = paths[node.parent] + array("i", node.token_ids)
+        forks = _forks(nodes)
+        return [
+            StoredTurn(paths[node.parent], zlib.decompress(body), _recorded(node, stored_at, node.id in forks))
+            for node, (body, stored_at, *_) in zip(nodes, rows, strict=True)
+            if node.is_sampled
+        ]
+
+    def _kept(self, row: tuple[Any, ...]) -> KeptEpisode:
+        number, epoch, index, sample, version, started, environment, *end = row
+        nodes = self._db.execute(f"SELECT {_NODE} FROM turns WHERE episode = ? ORDER BY number", (number,)).fetchall()
+        state, limit, cause, detail, reward, metrics, ended = end
+        return KeptEpisode(
+            number=number,
+            key=TrajectoryKey(prompt_of(self._db, epoch, index), sample),
+            version=version,
+            started=started,
+            environment=environment,
+            nodes=tuple(map(_node, nodes)),
+            end=_end(state, limit, cause, detail),
+            reward=reward,
+            metrics=json.loads(metrics or "{}"),
+            ended=ended,
+        )
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """Return an environment's metrics as JSON. Raises `ValueError` for what cannot be stored."""
+    if len(metrics) > MOST_METRICS:
+        raise ValueError(f"{len(metrics)} metrics were reported; {MOST_METRICS} are allowed")
+    for name, value in metrics.items():
+        if len(name) > MOST_NAME:
+            raise ValueError(
+                f"metric {name[:MOST_NAME]}… has a name of {len(name)} characters; {MOST_NAME} are allowed"
+            )
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ValueError(f"metric {name} is {str(value)[:MOST_NAME]}; a finite number would be right")
+    return json.dumps({name: float(value) for name, value in metrics.items()}, allow_nan=False)
+
+
+# --- rows ---
+
+_EPISODE = (
+    "id, epoch, idx, sample, version, started, environment, state, reached, cause, detail, reward, metrics, ended"
+)
+_NODE = "node, parent, kind, version, digest, tokens, logprobs, finish"
+_NodeRow = tuple[int, int, str, int | None, str | None, bytes, bytes | None, str | None]
+
+
+def _columns(node: Node) -> _NodeRow:
+    tokens = array("i", node.token_ids).tobytes()
+    if not node.is_sampled:
+        return node.id, node.parent, node.kind.value, None, None, tokens, None, None
+    logprobs, finish = array("f", node.logprobs).tobytes(), node.finish.value if node.finish is not None else None
+    return node.id, node.parent, node.kind.value, node.version, node.digest, tokens, logprobs, finish
+
+
+def _node(row: _NodeRow) -> Node:
+    number, parent, kind, version, digest, tokens, logprobs, finish = row
+    ended = FinishReason(finish) if finish is not None else None
+    return Node(
+        id=number,
+        parent=parent,
+        kind=NodeKind(kind),
+        token_ids=array("i", tokens),
+        logprobs=array("f", logprobs) if logprobs is not None else (),
+        version=version,
+        digest=digest or "",
+        finish=ended,
+    )
+
+
+def _end(state: str | None, limit: str | None, cause: str | None, detail: str | None) -> EpisodeEnd | None:
+    if state is None:
+        return None
+    return EpisodeEnd(
+        EndState(state),
+        Limit(limit) if limit is not None else None,
+        AbortCause(cause) if cause is not None else None,
+        detail or "",
+    )
+
+
+def _recorded(node: Node, stored_at: float, forked: bool) -> RecordedTurn:
+    assert node.version is not None
+    assert node.finish is not None
+    return RecordedTurn(
+        node=node.id,
+        token_ids=node.token_ids,
+        logprobs=node.logprobs,
+        weight_version=node.version,
+        finish_reason=node.finish,
+        stored_at=stored_at,
+        forked=forked,
+        replayed=True,
+    )
+
+
+def _forks(nodes: Sequence[Node]) -> set[int]:
+    """Return the turns that opened a branch beside an existing one. Ids rise in the order of opening."""
+    given = {node.id for node in nodes if not node.is_sampled}
+    occupied: set[int] = set()
+    branches: dict[int, bool] = {}
+    for node in nodes:
+        branches[node.id] = node.parent in occupied
+        # A request's own given node has the id before its turn, and it is that node which opens the branch.
+        if node.is_sampled and node.parent == node.id - 1 and node.parent in given:
+            branches[node.id] = branches[node.parent]
+        occupied.add(node.parent)
+    return {node.id for node in nodes if node.is_sampled and branches[node.id]}

@@ -1,0 +1,493 @@
+"""Turns in the store: attempts of episodes, their trees, and what rounds, updates and rewinds do with them."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from array import array
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from rljob_api.status import RoundKind
+from rljob_runtime.audit.stored_turns import loss_digest
+from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.turns import (
+    MOST_BODY_BYTES,
+    MOST_DETAIL,
+    MOST_METRICS,
+    MOST_NAME,
+    KeptEpisode,
+    NodeChanged,
+)
+from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
+from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
+from rljob_runtime.scheduling.episodes.limits import Limit
+from rljob_runtime.scheduling.episodes.node import Node, NodeKind
+from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome, RoundPlan, RoundRules, RoundShape
+from tests.support.episodes import LENGTH, STOP, RecordingEngine, opened
+
+PROMPT = PromptKey(0, 0)
+KEY = TrajectoryKey(PROMPT, 0)
+COMPLETED = EpisodeEnd(EndState.COMPLETED)
+TRUNCATED = EpisodeEnd(EndState.TRUNCATED, limit=Limit.TURNS)
+ABORTED = EpisodeEnd(EndState.ABORTED, cause=AbortCause.TOOL_SERVER, detail="it is gone")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    store = Store(path, "uid-1")
+    store.start_at(Boundary(0, Cursor()))
+    yield store
+    store.close()
+
+
+def given(number: int, parent: int, *tokens: int) -> Node:
+    return Node(number, parent, NodeKind.GIVEN, tokens)
+
+
+def sampled(number: int, parent: int, *tokens: int, version: int = 1, finish: FinishReason = STOP) -> Node:
+    logprobs = tuple(-0.1 * token for token in tokens)
+    return Node(number, parent, NodeKind.SAMPLED, tokens, logprobs, version, f"digest-{number}", finish)
+
+
+def as_stored(node: Node) -> tuple[object, ...]:
+    """All values of a node, with log-probabilities as float32."""
+    return (
+        *(node.id, node.parent, node.kind, list(node.token_ids), list(array("f", node.logprobs))),
+        *(node.version, node.digest, node.finish),
+    )
+
+
+def rows(path: Path, query: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(query).fetchall()
+
+
+# --- one attempt ---
+
+
+def test_an_attempt_is_read_as_it_was_committed(store):
+    number = store.turns.begin(KEY, 3, 10.5, "calc")
+    first, second = (given(1, 0, 1, 2), sampled(2, 1, 3, 4, version=3)), (given(3, 2, 5), sampled(4, 3, 6, version=4))
+    store.turns.commit(number, first, b"one", 11.0)
+    store.turns.commit(number, second, b"two", 12.0)
+    kept = store.turns.newest([KEY])[KEY]
+    assert (kept.number, kept.key, kept.version, kept.started, kept.environment) == (number, KEY, 3, 10.5, "calc")
+    assert [as_stored(node) for node in kept.nodes] == [as_stored(node) for node in (*first, *second)]
+    assert (kept.end, kept.reward, kept.metrics, kept.ended, kept.last_node_id) == (None, None, {}, None, 4)
+    assert store.turns.open_attempts() == [kept]
+
+
+def test_nodes_are_in_the_order_of_their_commits(store):
+    """Concurrent turns may be committed in another order than they were opened."""
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    store.turns.commit(number, [given(1, 0, 1), sampled(3, 1, 3)], b"late", 1.0)
+    store.turns.commit(number, [sampled(2, 1, 2)], b"early", 2.0)
+    assert [node.id for node in store.turns.newest([KEY])[KEY].nodes] == [1, 3, 2]
+    assert [one.turn.node for one in store.turns.history(number)] == [2, 3]
+
+
+def test_a_commit_that_comes_again_changes_nothing(store, path):
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    nodes = [given(1, 0, 1), sampled(2, 1, 3)]
+    store.turns.commit(number, nodes, b"one", 1.0)
+    store.turns.commit(number, nodes, b"again", 2.0)
+    assert store.turns.end(number, COMPLETED, 3.0)
+    store.turns.commit(number, nodes, b"after the end", 4.0)
+    (only,) = store.turns.history(number)
+    assert (only.body, only.turn.stored_at) == (b"one", 1.0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Node(2, 1, NodeKind.SAMPLED, (9,), (-0.3,), 1, "digest-2", STOP),
+        Node(2, 1, NodeKind.SAMPLED, (3,), (-0.4,), 1, "digest-2", STOP),
+        Node(2, 1, NodeKind.SAMPLED, (3,), (-0.3,), 2, "digest-2", STOP),
+        Node(2, 0, NodeKind.SAMPLED, (3,), (-0.3,), 1, "digest-2", STOP),
+    ],
+    ids=["token", "logprob", "version", "parent"],
+)
+def test_a_node_never_changes(store, other):
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    store.turns.commit(number, [given(1, 0, 1), sampled(2, 1, 3)], b"one", 1.0)
+    with pytest.raises(NodeChanged, match=f"node 2 of attempt {number}"):
+        store.turns.commit(number, [other], b"two", 2.0)
+    assert [as_stored(node) for node in store.turns.newest([KEY])[KEY].nodes][1] == as_stored(sampled(2, 1, 3))
+
+
+def test_a_turn_is_stored_whole_or_not_at_all(store):
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    with pytest.raises(sqlite3.IntegrityError, match="a node is stored after its parent"):
+        store.turns.commit(number, [given(1, 0, 1), sampled(4, 3, 3)], b"one", 1.0)
+    assert store.turns.newest([KEY])[KEY].nodes == ()
+
+
+def test_a_cut_turn_is_not_extended(store):
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    store.turns.commit(number, [given(1, 0, 1), sampled(2, 1, 3, finish=LENGTH)], b"one", 1.0)
+    with pytest.raises(sqlite3.IntegrityError, match="which was not cut"):
+        store.turns.commit(number, [sampled(3, 2, 3)], b"two", 2.0)
+
+
+def test_history_has_the_whole_prompt_of_each_turn(store):
+    """Its turns, prompts and forks are those of the state machine that made them."""
+    episode, engine = Episode(EpisodeRules(), 0.0), RecordingEngine()
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    told = []
+    for place, (prompt, answer) in enumerate(
+        [((1, 2), (3,)), ((1, 2, 3, 4), (5, 6)), ((1, 2), (7,)), ((8,), (9,)), ((1, 2, 3), (10,))]
+    ):
+        before = episode.stats.forks
+        turn = opened(episode, prompt)
+        forked = episode.stats.forks > before
+        nodes = engine.answer(episode, turn, prompt, answer)
+        store.turns.commit(number, nodes, str(prompt).encode(), float(place))
+        told.append((list(prompt), str(prompt).encode(), turn.id, list(answer), float(place), forked))
+    found = [
+        (list(one.token_ids), one.body, one.turn.node, list(one.turn.token_ids), one.turn.stored_at, one.turn.forked)
+        for one in store.turns.history(number)
+    ]
+    assert found == told
+    assert [forked for *_, forked in found] == [False, False, True, True, True]
+    assert all(one.turn.replayed and one.turn.weight_version == 1 for one in store.turns.history(number))
+
+
+def test_a_given_node_whose_turn_was_dropped_occupies_its_place(store):
+    episode, engine = Episode(EpisodeRules(), 0.0), RecordingEngine()
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    episode.drop(opened(episode, (1, 2)).id)
+    for prompt in ((1, 2), (4,)):
+        store.turns.commit(number, engine.answer(episode, opened(episode, prompt), prompt, (3,)), b"", 1.0)
+    assert [one.turn.forked for one in store.turns.history(number)] == [False, True]
+
+
+# --- ends ---
+
+
+@pytest.mark.parametrize("end", [COMPLETED, TRUNCATED])
+def test_an_end_is_read_as_it_was_recorded(store, end):
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    assert store.turns.end(number, end, 9.0, 0.5, {"tools": 3})
+    kept = store.turns.newest([KEY])[KEY]
+    assert (kept.end, kept.ended, kept.reward, kept.metrics) == (end, 9.0, 0.5, {"tools": 3.0})
+    assert store.turns.open_attempts() == []
+
+
+def test_the_first_end_counts(store):
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    assert store.turns.end(number, ABORTED, 5.0)
+    assert not store.turns.end(number, COMPLETED, 6.0, 1.0)
+    kept = store.turns.newest([KEY])[KEY]
+    assert (kept.end, kept.reward, kept.ended) == (ABORTED, None, 5.0)
+    assert not store.turns.end(number + 1, COMPLETED, 6.0), "it is not known"
+
+
+def test_an_aborted_attempt_has_no_reward(store):
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    with pytest.raises(sqlite3.IntegrityError, match="CHECK constraint failed"):
+        store.turns.end(number, ABORTED, 5.0, 0.0)
+
+
+def test_an_attempt_takes_no_node_after_its_end(store):
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    store.turns.end(number, ABORTED, 5.0)
+    with pytest.raises(sqlite3.IntegrityError, match="an attempt takes no node after its end"):
+        store.turns.commit(number, [given(1, 0, 1), sampled(2, 1, 3)], b"one", 6.0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, True, "3", None])
+def test_a_metric_that_is_no_finite_number_is_refused(store, value):
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    with pytest.raises(ValueError, match=r"metric tools is .*; a finite number would be right"):
+        store.turns.end(number, COMPLETED, 5.0, 1.0, {"tools": value})
+    assert store.turns.newest([KEY])[KEY].end is None
+
+
+def test_what_an_agent_sends_is_bounded(store):
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    with pytest.raises(ValueError, match=f"{MOST_METRICS} are allowed"):
+        store.turns.end(number, COMPLETED, 5.0, 1.0, {str(one): 1.0 for one in range(MOST_METRICS + 1)})
+    with pytest.raises(ValueError, match=f"a name of {MOST_NAME + 1} characters"):
+        store.turns.end(number, COMPLETED, 5.0, 1.0, {"x" * (MOST_NAME + 1): 1.0})
+    with pytest.raises(ValueError, match="a finite number would be right"):
+        store.turns.end(number, COMPLETED, 5.0, math.nan)
+    with pytest.raises(ValueError, match=f"{MOST_BODY_BYTES} are allowed"):
+        store.turns.commit(number, [given(1, 0, 1), sampled(2, 1, 3)], b"x" * (MOST_BODY_BYTES + 1), 1.0)
+    store.turns.end(number, EpisodeEnd(EndState.ABORTED, cause=AbortCause.ENVIRONMENT, detail="x" * 9_999), 5.0)
+    assert store.turns.newest([KEY])[KEY].end.detail == "x" * MOST_DETAIL
+
+
+# --- several attempts ---
+
+
+def test_the_newest_attempt_is_the_last_one(store):
+    first = store.turns.begin(KEY, 1, 0.0, "calc")
+    store.turns.end(first, ABORTED, 1.0)
+    second = store.turns.begin(KEY, 1, 2.0, "calc")
+    other = store.turns.begin(TrajectoryKey(PROMPT, 1), 1, 3.0, "calc")
+    assert len({first, second, other}) == 3
+    assert store.turns.newest([KEY])[KEY].number == second
+    assert store.turns.newest([TrajectoryKey(PROMPT, 2)]) == {}
+    assert [one.number for one in store.turns.open_attempts()] == [second, other]
+
+
+def test_numbers_are_not_given_again(path):
+    """A new history begins, and later a new store: agents may still hold attempts of the former ones."""
+    store = Store(path, "uid-1")
+    assert store.adopt_term(1) == 1
+    store.start_at(Boundary(0, Cursor()))
+    first = store.turns.begin(KEY, 1, 0.0, "calc")
+    store.start_at(Boundary(4, Cursor()))
+    assert store.turns.newest([KEY]) == {}
+    second = store.turns.begin(KEY, 1, 0.0, "calc")
+    store.close()
+    path.unlink()
+    store = Store(path, "uid-1")
+    store.adopt_term(2)
+    assert first < second < store.turns.begin(KEY, 1, 0.0, "calc")
+    store.close()
+
+
+def test_a_job_without_environments_writes_nothing(store, path):
+    play_round(store, 1)
+    store.close()
+    assert rows(path, "SELECT COUNT(*) FROM episodes UNION ALL SELECT COUNT(*) FROM turns") == [(0,), (0,)]
+    assert rows(path, "SELECT * FROM sqlite_sequence") == []
+
+
+# --- rounds ---
+
+RULES = RoundRules()
+
+
+def open_round(store: Store, step: int, *prompts: PromptKey) -> RoundPlan:
+    store.versions.publish(step, step - 1)
+    shape = RoundShape(RoundKind.PLAIN, len(prompts), 1, len(prompts), 1)
+    plan = RoundPlan(step, step, shape, prompts, RULES)
+    store.rounds.open(plan, Cursor(0, 9))
+    return plan
+
+
+def generate(store: Store, step: int, key: TrajectoryKey, end: EpisodeEnd = COMPLETED) -> int:
+    """Play one attempt of two turns; the response has the sampled tokens in the order of their commits."""
+    number = store.turns.begin(key, step, 0.0, "calc")
+    turns = [given(1, 0, 1), sampled(2, 1, 3, version=step)], [given(3, 2, 4), sampled(4, 3, 5, 6, version=step)]
+    start = 0
+    for nodes in turns:
+        store.turns.commit(number, nodes, b"{}", 1.0)
+        store.trajectories.append(step, [Tokens(key, start, nodes[1].token_ids, nodes[1].logprobs)])
+        start += len(nodes[1].token_ids)
+    store.turns.end(number, end, 2.0, None if end is ABORTED else 1.0)
+    return number
+
+
+def settle(store: Store, plan: RoundPlan, requeued: tuple[PromptKey, ...] = ()) -> None:
+    keys = tuple(key for key in plan.trajectories() if key.prompt not in requeued)
+    lease = Lease("rollout-0", 1)
+    store.trajectories.launched(plan.step, plan.version, [(key, lease) for key in keys])
+    done = [Response(key, 1, plan.version, (), (), STOP, "rollout-0") for key in keys]
+    store.trajectories.finish(plan.step, [], done)
+    for key in keys:
+        store.trajectories.score(plan.step, key, 1.0)
+    store.trajectories.assign(plan.step, keys)
+    outcomes = {one: PromptOutcome.REQUEUED if one in requeued else PromptOutcome.TRAINED for one in plan.prompts}
+    reasons = dict.fromkeys(requeued, "LongPrompt")
+    store.rounds.close(
+        RoundOutcome(plan.prompts, outcomes, reasons, keys), Boundary(plan.step, Cursor(0, 9), queue=requeued)
+    )
+
+
+def play_round(store: Store, step: int, *prompts: PromptKey, episodes: bool = False) -> None:
+    plan = open_round(store, step, *(prompts or (PROMPT,)))
+    for key in plan.trajectories() if episodes else ():
+        generate(store, step, key)
+    settle(store, plan)
+
+
+def test_a_closed_round_ties_its_responses_to_their_attempts(store, path):
+    plan = open_round(store, 1, PROMPT)
+    failed = generate(store, 1, KEY, ABORTED)
+    store.trajectories.restart(1, KEY, 1)
+    number = generate(store, 1, KEY)
+    settle(store, plan)
+    store.close()
+    digest = loss_digest((3, 5, 6), array("f", (-0.1 * token for token in (3, 5, 6))))
+    assert rows(path, "SELECT id, step, loss, former FROM episodes ORDER BY id") == [
+        (failed, None, None, 1),
+        (number, 1, digest, 1),
+    ]
+
+
+def test_an_attempt_without_a_good_end_is_not_tied(store, path):
+    plan = open_round(store, 1, PROMPT)
+    generate(store, 1, KEY, ABORTED)
+    settle(store, plan)
+    store.close()
+    assert rows(path, "SELECT step, loss FROM episodes") == [(None, None)]
+
+
+def test_a_restarted_response_has_no_attempt_until_one_begins(store):
+    open_round(store, 1, PROMPT)
+    generate(store, 1, KEY)
+    assert store.turns.newest([KEY])[KEY].end == COMPLETED
+    store.trajectories.restart(1, KEY, 1, "the reward failed")
+    assert store.turns.newest([KEY]) == {}
+    number = store.turns.begin(KEY, 1, 3.0, "calc")
+    store.trajectories.restart(1, KEY, 2)
+    assert store.turns.newest([KEY])[KEY].number == number, "it has not ended"
+
+
+def test_a_prompt_that_is_drawn_again_begins_without_attempts(store):
+    plan = open_round(store, 1, PROMPT, PromptKey(0, 1))
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    settle(store, plan, requeued=(PROMPT,))
+    open_round(store, 2, PROMPT)
+    assert store.turns.newest([KEY]) == {}
+    assert store.turns.open_attempts() == []
+    assert store.turns.begin(KEY, 2, 3.0, "calc") > number
+
+
+def test_a_rewind_keeps_the_attempts_of_undone_rounds_as_former_ones(store, path):
+    play_round(store, 1, PROMPT, episodes=True)
+    play_round(store, 2, PromptKey(0, 1), episodes=True)
+    open_round(store, 3, PromptKey(0, 2))
+    third = TrajectoryKey(PromptKey(0, 2), 0)
+    store.turns.begin(third, 3, 0.0, "calc")
+    assert set(store.turns.newest([third])) == {third}
+    assert store.rewind(1)
+    assert store.turns.newest([third, TrajectoryKey(PromptKey(0, 1), 0)]) == {}
+    assert store.turns.open_attempts() == []
+    store.close()
+    assert rows(path, "SELECT step, former FROM episodes ORDER BY id") == [(1, 1), (None, 1), (None, 1)]
+
+
+def test_an_undone_response_is_tied_again(store, path):
+    play_round(store, 1, PROMPT, episodes=True)
+    store.rewind(0)
+    open_round(store, 2, PromptKey(0, 5))
+    store.rewind(0)
+    store.versions.publish(3, 0)
+    again = RoundPlan(1, 3, RoundShape(RoundKind.PLAIN, 1, 1, 1, 1), (PROMPT,), RULES)
+    store.rounds.open(again, Cursor(0, 9))
+    generate(store, 1, KEY)
+    settle(store, again)
+    store.close()
+    assert rows(path, "SELECT step FROM episodes ORDER BY id") == [(None,), (1,)]
+
+
+def test_attempts_go_with_their_prompts(store, path):
+    plan = open_round(store, 1, PROMPT, PromptKey(0, 1))
+    for key in plan.trajectories():
+        generate(store, 1, key)
+    settle(store, plan, requeued=(PromptKey(0, 1),))
+    play_round(store, 2, PromptKey(0, 1), episodes=True)
+    play_round(store, 3, PromptKey(0, 2), episodes=True)
+    assert store.prune(2)
+    assert rows_of(store) == [(0, 1), (0, 1), (0, 2)], "a later round drew it again"
+    assert store.prune(1)
+    store.close()
+    assert rows(path, "SELECT epoch, idx FROM episodes") == [(0, 2)]
+    assert rows(path, "SELECT COUNT(*) FROM turns") == [(4,)]
+
+
+def rows_of(store: Store) -> list[tuple[int, int]]:
+    return store._db.execute("SELECT epoch, idx FROM episodes ORDER BY id").fetchall()
+
+
+# --- updates ---
+
+
+def asynchronous(store: Store) -> None:
+    store.start_at(Boundary(0, Cursor()), pool=Pool())
+    store.versions.publish(1, 0)
+
+
+def collect(store: Store, key: TrajectoryKey, end: EpisodeEnd = COMPLETED) -> int:
+    number = store.turns.begin(key, 1, 0.0, "calc")
+    nodes = [given(1, 0, 1), sampled(2, 1, 3, 4)]
+    store.turns.commit(number, nodes, b"{}", 1.0)
+    store.turns.end(number, end, 2.0, 1.0)
+    done = Response(key, 1, 1, (), (), STOP, "rollout-0")
+    store.experience.finish([Tokens(key, 0, nodes[1].token_ids, nodes[1].logprobs)], [done])
+    store.experience.score([(key, 1.0)])
+    return number
+
+
+def test_an_update_ties_its_responses_and_a_rewind_unties_them(store, path):
+    asynchronous(store)
+    store.experience.draw((PROMPT,), Cursor(0, 1), 1, "rollout-0", 1)
+    number = collect(store, KEY)
+    store.experience.assign(1, (PROMPT,))
+    store.experience.close_update(Boundary(1, Cursor(0, 1)))
+    digest = loss_digest((3, 4), array("f", (-0.1 * token for token in (3, 4))))
+    assert store._db.execute("SELECT id, step, loss FROM episodes").fetchall() == [(number, 1, digest)]
+    store.rewind(0)
+    assert store._db.execute("SELECT step, loss FROM episodes").fetchall() == [(None, None)]
+    assert store.turns.newest([KEY])[KEY].number == number, "its group is ready again"
+    store.experience.assign(1, (PROMPT,))
+    store.experience.close_update(Boundary(1, Cursor(0, 1)))
+    assert store._db.execute("SELECT id, step, loss FROM episodes").fetchall() == [(number, 1, digest)]
+
+
+def test_a_group_that_is_generated_again_has_no_attempts(store):
+    asynchronous(store)
+    store.experience.draw((PROMPT,), Cursor(0, 1), 1, "rollout-0", 1)
+    collect(store, KEY)
+    store.experience.assign(1, (PROMPT,))
+    store.experience.close_update(Boundary(1, Cursor(0, 1)))
+    assert store.experience.forget(1) is False
+    store.rewind(0)
+    assert store.experience.requeued() == (PROMPT,)
+    assert store.turns.newest([KEY]) == {}
+
+
+@pytest.mark.parametrize("outcome", [PromptOutcome.FILTERED, PromptOutcome.REQUEUED])
+def test_an_ended_group_sets_its_attempts_aside(store, outcome):
+    asynchronous(store)
+    store.experience.draw((PROMPT,), Cursor(0, 1), 1, "rollout-0", 1)
+    store.turns.begin(KEY, 1, 0.0, "calc")
+    store.experience.end((PROMPT,), outcome, "EnvironmentFailed")
+    assert store.turns.newest([KEY]) == {}
+    assert store.turns.open_attempts() == []
+
+
+def test_attempts_go_with_their_groups(store):
+    asynchronous(store)
+    prompts = [PromptKey(0, one) for one in range(3)]
+    store.experience.draw(prompts, Cursor(0, 3), 1, "rollout-0", 1)
+    for prompt in prompts:
+        collect(store, TrajectoryKey(prompt, 0))
+    for step, prompt in enumerate(prompts, 1):
+        store.experience.assign(step, (prompt,))
+        store.experience.close_update(Boundary(step, Cursor(0, 3)))
+    while store.experience.forget(3):
+        pass
+    assert store.prune(1)
+    assert rows_of(store) == [(0, 1), (0, 2)]
+
+
+def test_a_restart_sets_the_ended_attempt_of_a_group_aside(store):
+    asynchronous(store)
+    store.experience.draw((PROMPT,), Cursor(0, 1), 1, "rollout-0", 1)
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    store.turns.end(number, ABORTED, 1.0)
+    store.experience.restart(KEY, 1)
+    assert store.turns.newest([KEY]) == {}
+
+
+def test_keys_of_named_sources_are_kept(store):
+    key = TrajectoryKey(PromptKey(2, 7, "math"), 3)
+    store.turns.begin(key, 1, 0.0, "calc")
+    kept: KeptEpisode = store.turns.newest([key])[key]
+    assert kept.key == key
