@@ -128,7 +128,9 @@ def test_bfloat16_sums_are_those_of_full_precision_but_for_its_rounding(larger_f
     assert found.sums.entropy == pytest.approx(wanted.sums.entropy, rel=1e-2)
 
 
-def test_the_kernel_for_all_segments_gives_what_one_call_a_segment_gives() -> None:
+@pytest.mark.parametrize("window", [None, 2, 40, 300])
+def test_the_kernel_for_all_segments_gives_what_one_call_a_segment_gives(window) -> None:
+    """A window counts over a segment's prefix and the segment itself, whose tokens are not beside each other."""
     segments = Segments(
         (
             Segment(0, 70, 0, 0),
@@ -146,7 +148,7 @@ def test_the_kernel_for_all_segments_gives_what_one_call_a_segment_gives() -> No
         key, value = (
             torch.randn(1, 2, 300, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(2)
         )
-        mixed = attend(query, key, value, segments, None)
+        mixed = attend(query, key, value, segments, None, window)
         (mixed * torch.randn(mixed.shape, device="cuda")).sum().backward()
         results += [mixed, query.grad, key.grad, value.grad]
     for one, other in zip(found, wanted, strict=True):
