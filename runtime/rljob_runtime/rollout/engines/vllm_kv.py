@@ -72,8 +72,9 @@ class KvPort:
 
     def open(self, tickets: Sequence[KvTicket]) -> list[bool]:
         """See `base.KvEngine.kv_open`."""
-        copier = self.copier
-        return [copier is not None and copier.open(ticket.path, ticket.response) for ticket in tickets]
+        if self.copier is None:
+            return [False] * len(tickets)
+        return self.copier.open([(ticket.path, ticket.response) for ticket in tickets])
 
     def admit(self, request: EngineRequest) -> None:
         """Keep the KV of a request until vLLM schedules it."""

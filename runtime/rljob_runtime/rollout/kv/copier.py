@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from rljob_runtime.protocols import KvStats
 from rljob_runtime.rollout.kv.kv_file import Index, KvRegions, Unusable, read_index
 from rljob_runtime.rollout.kv.layout import KvShape, gather, scatter
+
+CHECKSUM_THREADS = 8
+"""Threads that compute checksums. One computes 1.8 GB/s beside an H100, whose copies run at 5 to 13 GB/s."""
+Job = TypeVar("Job")
+Value = TypeVar("Value")
 
 
 class KvCopier:
@@ -30,22 +37,36 @@ class KvCopier:
         """Copy the blocks of each response to the planned file; return the checksum of each head that was written."""
         if not self._written:
             return {name: {} for name in tables}
-        regions, checksums = KvRegions(path, index, writable=True), {}
+        regions = KvRegions(path, index, writable=True)
         first = self._written.start - self._heads.start
         own = [cache[:, first : first + len(self._written)] for cache in self._caches]
         for name, table in tables.items():
             gather(own, table, regions.region(name, self._written))
-            checksums[name] = regions.checksums(name, self._written)
+        places = [(name, head) for name in tables for head in self._written]
+        found = _concurrently(lambda place: regions.checksums(place[0], _only(place[1])), places)
+        checksums: dict[str, dict[int, int]] = {name: {} for name in tables}
+        for (name, _), one in zip(places, found, strict=True):
+            checksums[name] |= one
         return checksums
 
-    def open(self, path: Path, response: str) -> bool:
-        """Map a file; return whether the heads of a response are intact. It stays mapped until `release`."""
+    def open(self, responses: Sequence[tuple[Path, str]]) -> list[bool]:
+        """Map the files; return for each response whether its heads are intact. Files stay mapped until `release`."""
+        mapped = [self._map(path) for path, _ in responses]
+        places = [
+            (regions, response, head)
+            for regions, (_, response) in zip(mapped, responses, strict=True)
+            for head in self._heads
+        ]
+        intact, heads = _concurrently(lambda place: _is_intact(*place), places), len(self._heads)
+        return [all(intact[heads * place : heads * (place + 1)]) for place in range(len(responses))]
+
+    def _map(self, path: Path) -> KvRegions | None:
         try:
             if path not in self._opened:
                 self._opened[path] = KvRegions(path, read_index(path))
-            return self._opened[path].is_intact(response, self._heads)
-        except (Unusable, OSError, KeyError, ValueError):
-            return False
+            return self._opened[path]
+        except (Unusable, OSError, ValueError):
+            return None
 
     def source(self, path: Path, response: str, tokens: int) -> torch.Tensor:
         """Return the heads of an opened response, up to `tokens`: bytes [heads, layers, blocks, block_bytes]."""
@@ -64,3 +85,20 @@ class KvCopier:
     def release(self) -> None:
         """Forget the opened files. A source keeps its own mapped."""
         self._opened.clear()
+
+
+def _is_intact(regions: KvRegions | None, response: str, head: int) -> bool:
+    try:
+        return regions is not None and regions.is_intact(response, _only(head))
+    except (KeyError, IndexError, ValueError):
+        return False
+
+
+def _only(head: int) -> range:
+    return range(head, head + 1)
+
+
+def _concurrently(work: Callable[[Job], Value], jobs: Iterable[Job]) -> list[Value]:
+    """Return `work` of each job. A checksum holds no lock of the interpreter."""
+    with ThreadPoolExecutor(CHECKSUM_THREADS) as pool:
+        return list(pool.map(work, jobs))

@@ -4,6 +4,7 @@ from hack.mutants import Mutant
 
 LAYOUT = "tests/unit/rollout/kv/test_layout.py"
 FILE = "tests/unit/rollout/kv/test_kv_file.py"
+COPIER = "tests/unit/rollout/kv/test_copier.py"
 ONLY_IF_EQUAL = (f"{FILE}::test_kv_is_used_only_where_everything_agrees",)
 
 MUTANTS = (
@@ -83,5 +84,19 @@ MUTANTS = (
         before="removed += sweep(folder)",
         after="pass",
         tests=(f"{FILE}::test_files_of_runs_that_were_killed_are_swept_in_every_folder",),
+    ),
+    Mutant(
+        name="checksums of KV are computed one after the other",
+        target="rljob_runtime.rollout.kv.copier:_concurrently",
+        before="ThreadPoolExecutor(CHECKSUM_THREADS)",
+        after="ThreadPoolExecutor(1)",
+        tests=(f"{COPIER}::test_checksums_are_computed_concurrently",),
+    ),
+    Mutant(
+        name="a response is intact if its first head is",
+        target="rljob_runtime.rollout.kv.copier:KvCopier.open",
+        before="heads * (place + 1)",
+        after="heads * place + 1",
+        tests=(f"{COPIER}::test_one_wrong_bit_is_found_in_its_response",),
     ),
 )

@@ -150,8 +150,9 @@ class ReferenceEngine:
         return self._kv.write(path, index, tables)
 
     def kv_open(self, tickets: Sequence[KvTicket]) -> list[bool]:
-        kv = self._kv
-        return [kv is not None and kv.open(ticket.path, ticket.response) for ticket in tickets]
+        if self._kv is None:
+            return [False] * len(tickets)
+        return self._kv.open([(ticket.path, ticket.response) for ticket in tickets])
 
     def _full_blocks(self, sequence: _Sequence) -> list[int]:
         """Return the tokens whose keys and values fill blocks. The last token has none until the next step."""
