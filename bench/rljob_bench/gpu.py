@@ -1,12 +1,15 @@
 """`rljob bench gpu`: what the trainer, the weights' way and the reference engine make of one GPU.
 
 A model of a real one's shape with random weights: one step of GRPO, its weights into the relay's memory (the trainer's
-stall) and out of it into an engine, and greedy responses of that engine. Limits are measured in the same run: a large
-matrix product in bfloat16, and copies between the device and page-locked memory.
+stall) and out of it into an engine, greedy responses of that engine, and switches between two engines of the GPU in the
+middle of their responses. Limits are measured in the same run: a large matrix product in bfloat16, and copies between
+the device and page-locked memory.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 import random
 import statistics
 import tempfile
@@ -19,6 +22,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
+from rljob_bench.lib import engine_switch
 from rljob_runtime.cli.bench_result import OptionError, figure
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
 from rljob_runtime.relay import tensors as flat
@@ -35,6 +39,7 @@ from rljob_runtime.training.step.learner import Learner
 
 GIGA = 1e9
 CHUNK_BYTES = 32 << 20
+SWITCH_PARTS = ("export", "sleep", "wake", "load", "take")
 TIMES = 3
 """Every figure is the median of so many runs after one that does not count."""
 SQUARE = 8192
@@ -58,9 +63,15 @@ class Plan:
     microbatch: int = 16_384
     batch: int = 64
     generated: int = 64
+    context: int = 896
+    """Tokens of each of `batch` responses whose KV is moved."""
 
 
-QUICK = Plan(hidden=512, intermediate=1536, layers=4, heads=8, vocabulary=32_000, prompts=4, longest=256, batch=16)
+QUICK = Plan(
+    hidden=512, intermediate=1536, layers=4, heads=8, vocabulary=32_000, prompts=4, longest=256, batch=16, context=128
+)
+READ_ONLY = 8
+"""CUDA's flag for page-locked memory that the device only reads."""
 
 
 def gpu(*, quick: bool, seed: int) -> dict[str, Any]:
@@ -77,10 +88,15 @@ def gpu(*, quick: bool, seed: int) -> dict[str, Any]:
             del learner
             torch.cuda.empty_cache()
             load, decode = _generation(plan, folder, segment.folder, seed)
+            torch.cuda.empty_cache()
+            locked = _locked_load(segment.folder)
+            switches = _switching(plan, folder, segment.folder, seed)
         finally:
             segment.close()
     flops, down, up = _limits()
     speed = nbytes / GIGA
+    switch = {part: statistics.median(getattr(one, part) for one in switches.each[1:]) for part in SWITCH_PARTS}
+    kv = switches.each[-1].kv_bytes / GIGA
     return {
         "bench": "gpu",
         "seed": seed,
@@ -94,9 +110,18 @@ def gpu(*, quick: bool, seed: int) -> dict[str, Any]:
             figure("training_peak_bytes_a_weight", training["peak"] / training["weights"], unit="B", better="lower"),
             figure("publishing_stall", speed / stall, None, "copies to page-locked memory", down, unit="GB/s"),
             figure("loading", speed / load, None, "copies from page-locked memory", up, unit="GB/s"),
+            figure("loading_page_locked", speed / locked, None, "the same, locked before", up, unit="GB/s"),
             figure("reference_engine", plan.batch / decode, unit="tokens/s"),
+            figure("kv_export", kv / switch["export"], None, "copies to page-locked memory", down, unit="GB/s"),
+            figure("kv_import", kv / switch["take"], None, "copies from page-locked memory", up, unit="GB/s"),
+            figure("kv_moved_over_prefilled", (switch["export"] + switch["take"]) / switches.prefill, better="lower"),
+            figure("sleep_and_wake_over_build", (switch["sleep"] + switch["wake"]) / switches.build, better="lower"),
         ],
-        "rows": [{"weights": training["weights"], "published_bytes": nbytes, "step_tokens": training["tokens"]}],
+        "rows": [
+            {"weights": training["weights"], "published_bytes": nbytes, "step_tokens": training["tokens"]},
+            {"kv_bytes": switches.each[-1].kv_bytes, "build_seconds": switches.build,
+             "prefill_seconds": switches.prefill, **{f"{part}_seconds": seconds for part, seconds in switch.items()}},
+        ],
     }  # fmt: skip
 
 
@@ -198,6 +223,41 @@ def _generation(plan: Plan, folder: Path, segment: Path, seed: int) -> tuple[flo
             steps.append(time.perf_counter() - began)
     engine.close()
     return load, statistics.median(steps)
+
+
+def _switching(plan: Plan, folder: Path, segment: Path, seed: int) -> engine_switch.Switches:
+    """Switch between two engines, each in a process of its own on this GPU."""
+    longest = plan.context + 2 * TIMES + 2  # Each switch makes a token of each response.
+    settings = EngineSettings(folder, segment, max_model_len=longest, max_running=plan.batch, kv_cache_bytes=4 << 30)
+    rng = random.Random(seed)
+    requests = [
+        EngineRequest(
+            str(number), tuple(rng.randrange(plan.vocabulary) for _ in range(plan.context)), longest - plan.context,
+            temperature=0.0,
+        )
+        for number in range(plan.batch)
+    ]  # fmt: skip
+    return engine_switch.measure(settings, TIMES + 1, requests, times=TIMES + 1, devices=["0"])
+
+
+def _locked_load(segment: Path) -> float:
+    """Seconds to page-lock the version in a segment for the device, to copy it there, and to unlock it."""
+    runtime = torch.cuda.cudart()
+    descriptor = os.open(segment / "current", os.O_RDWR)
+    nbytes = os.fstat(descriptor).st_size
+    there = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+
+    def load() -> None:
+        mapping = mmap.mmap(descriptor, nbytes)
+        here = torch.frombuffer(mapping, dtype=torch.uint8)
+        torch.cuda.check_error(runtime.cudaHostRegister(here.data_ptr(), nbytes, READ_ONLY))
+        there.copy_(here)
+        torch.cuda.check_error(runtime.cudaHostUnregister(here.data_ptr()))
+
+    try:
+        return _median(load)
+    finally:
+        os.close(descriptor)
 
 
 def _limits() -> tuple[float, float, float]:
