@@ -1,4 +1,7 @@
-"""Container commands of the operator's pods: `python -m rljob_runtime.entrypoints coordinator|head|worker|rewards`."""
+"""Container commands of the operator's pods: `python -m rljob_runtime.entrypoints coordinator|head|worker|rewards`.
+
+`gateway --config FILE` is the gateway of agents, which `rljob run` starts.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,18 @@ from rljob_runtime.rewards.remote_server import serve
 def main() -> int:
     """Run the role until it ends; SIGTERM ends it cleanly."""
     parser = argparse.ArgumentParser(prog="python -m rljob_runtime.entrypoints", description=__doc__)
-    parser.add_argument("role", choices=("coordinator", "head", "worker", "rewards"))
-    role = parser.parse_args().role
+    parser.add_argument("role", choices=("coordinator", "gateway", "head", "worker", "rewards"))
+    parser.add_argument("--config", type=Path, metavar="FILE", help="for the gateway: its settings as JSON")
+    given = parser.parse_args()
+    role = given.role
+    if (role == "gateway") != (given.config is not None):
+        parser.error("gateway needs --config FILE" if role == "gateway" else "--config is for the gateway")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         if role == "rewards":
             return run_reaped(_rewards)
+        if role == "gateway":
+            return asyncio.run(_gateway(given.config))
         if role == "head":
             if not os.environ.get(ENV_POD_IP):
                 raise NotAPod(f"this command is for pods of the operator; the environment lacks {ENV_POD_IP}")
@@ -65,6 +74,13 @@ def _start_over() -> NoReturn:
 def _rewards() -> int:
     asyncio.run(serve(Path(REWARDS_SOCKET)))
     return 0
+
+
+async def _gateway(config: Path) -> int:
+    # Imported here: transformers takes seconds to import, and other roles do not need it.
+    from rljob_runtime.entrypoints.gateway import run
+
+    return await _until_asked_to_end(run(config))
 
 
 def _head() -> int:

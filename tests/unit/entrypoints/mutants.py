@@ -2,10 +2,18 @@
 
 from hack.mutants import Mutant
 
+GATEWAY = "tests/unit/entrypoints/test_gateway.py"
 PRE_STOP = "tests/unit/entrypoints/test_pre_stop.py"
 RAY_HEAD = "tests/unit/entrypoints/test_ray_head.py"
 
 MUTANTS = (
+    Mutant(
+        name="a template that cannot be used is tried again",
+        target="rljob_runtime.entrypoints.gateway:run",
+        before='_say(f"TemplateNotAppendOnly: {error}", REFUSED)',
+        after='_say(f"TemplateNotAppendOnly: {error}", FAILED)',
+        tests=(f"{GATEWAY}::test_a_template_that_is_not_append_only_ends_the_process_with_its_difference",),
+    ),
     Mutant(
         name="connections outlive the program that they belong to",
         target="rljob_runtime.entrypoints.__main__:_start_over",

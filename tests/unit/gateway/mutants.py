@@ -35,6 +35,13 @@ MUTANTS = (
         tests=(f"{CAPABILITY}::test_a_capability_is_what_was_minted",),
     ),
     Mutant(
+        name="a key of any length is taken",
+        target="rljob_runtime.gateway.config:read_key",
+        before="len(key) < LEAST_KEY_BYTES",
+        after="not key",
+        tests=("tests/unit/entrypoints/test_gateway.py::test_a_key_that_is_none_is_refused_and_not_shown",),
+    ),
+    Mutant(
         name="a call without an end is a call",
         target="rljob_runtime.gateway.text.tool_calls:parse_tool_calls",
         before="break",

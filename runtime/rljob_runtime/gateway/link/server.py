@@ -89,6 +89,7 @@ class LinkServer:
         self._settings = settings
         self._connections: set[asyncio.Task[None]] = set()
         self._work: set[asyncio.Task[Sequence[Value]]] = set()
+        self._closed = False
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the calls of one connection until it ends."""
@@ -107,6 +108,10 @@ class LinkServer:
             log.warning("a connection of the gateway is closed: %s", error)
         except OSError as error:  # a greeting that is late is one too
             log.info("a connection of the gateway ended: %s", error or type(error).__name__)
+        except asyncio.CancelledError:
+            # asyncio logs a connection's task that ends as cancelled as an error.
+            if not self._closed:
+                raise
         finally:
             for call in calls.values():
                 call.cancel()
@@ -116,6 +121,7 @@ class LinkServer:
 
     async def close(self) -> None:
         """End all connections, and the coordinator's work for them."""
+        self._closed = True
         for group in (self._connections, self._work):
             tasks = list(group)
             for task in tasks:

@@ -140,7 +140,9 @@ async def test_64_long_calls_run_concurrently_on_one_connection(socket: Path) ->
         assert (coordinator.most, server.stats.connections) == (64, 1)
 
 
-async def test_a_coordinator_that_goes_and_comes_ends_the_calls_under_way_and_takes_new_ones(socket: Path) -> None:
+async def test_a_coordinator_that_goes_and_comes_ends_the_calls_under_way_and_takes_new_ones(
+    socket: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     coordinator = ScriptedCoordinator()
     coordinator.open.clear()
     async with LinkClient(socket, QUICK) as client:
@@ -162,6 +164,7 @@ async def test_a_coordinator_that_goes_and_comes_ends_the_calls_under_way_and_ta
         assert client.stats.connections == 2
     with pytest.raises(PeerGone, match="closed"):
         await client.turn(turn_call())
+    assert [one for one in caplog.records if one.name == "asyncio"] == []
 
 
 async def test_the_turn_of_a_call_that_was_cancelled_is_finished(socket: Path) -> None:

@@ -1,0 +1,123 @@
+"""Gateway process: the door of agents, without Ray, a Kubernetes token or credentials but its keys.
+
+It serves as soon as it has the model's tokenizer, and reaches the coordinator by the link. A model or a template that
+cannot be used ends it with status 2 and one line: another start gives the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rljob_runtime.data.chat_template import ChatTemplate
+from rljob_runtime.data.errors import DataError
+from rljob_runtime.entrypoints import health
+from rljob_runtime.gateway.config import BadConfig, GatewayConfig, read_config, read_key
+from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
+from rljob_runtime.gateway.errors import TemplateNotAppendOnly
+from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
+from rljob_runtime.gateway.link.client import LinkClient
+from rljob_runtime.gateway.metrics import GatewayMetrics
+from rljob_runtime.gateway.server import serve
+from rljob_runtime.gateway.text.open_text import open_text
+from rljob_runtime.gateway.text.turn_text import TurnText
+from rljob_runtime.models.errors import ModelError
+from rljob_runtime.models.stop_tokens import CONFIG, GENERATION_CONFIG, stop_token_ids
+from rljob_runtime.sandbox.syscalls import PR_SET_PDEATHSIG, prctl
+
+log = logging.getLogger(__name__)
+
+FAILED, REFUSED = 1, 2
+"""Exit status: another start may succeed; another start gives the same."""
+
+
+async def run(file: Path) -> int:
+    """Serve until cancelled (SIGTERM). Return `FAILED` or `REFUSED` with a line on standard error."""
+    try:
+        config = read_config(file)
+        if not _tied_to(config.parent):
+            return 0
+        keys = read_key(config.capability_key_file), read_key(config.runners_key_file)
+        text, vocabulary = await asyncio.to_thread(open_model, config)
+    except (BadConfig, DataError, ModelError) as error:
+        return _say(error, REFUSED)
+    except TemplateNotAppendOnly as error:
+        return _say(f"TemplateNotAppendOnly: {error}", REFUSED)
+    try:
+        await _serve(config, text, vocabulary, *keys)
+    except (OSError, health.PortTaken) as error:
+        return _say(error, FAILED)
+    return 0
+
+
+def open_model(config: GatewayConfig) -> tuple[TurnText, int]:
+    """Return the model's text and the size of its vocabulary. Blocks for seconds.
+
+    Raises `DataError`, `ModelError` and `TemplateNotAppendOnly`.
+    """
+    from transformers import AutoConfig, AutoTokenizer
+
+    folder, data = config.model_folder, config.data
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        vocabulary = int(AutoConfig.from_pretrained(folder).get_text_config().vocab_size)
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"{folder}: config or tokenizer cannot be read: {error}") from error
+    files = {name: (folder / name).read_bytes() for name in (CONFIG, GENERATION_CONFIG) if (folder / name).is_file()}
+    stops = stop_token_ids(files, tokenizer, data.stop_strings)
+    template = ChatTemplate(tokenizer, data)
+    known = None if data.chat_template_file is not None else config.known_model
+    try:
+        return open_text(tokenizer, template.text, stops, known, data.chat_template_arguments), vocabulary
+    except ValueError as error:  # a renderer says with it which arguments it does not take
+        raise DataError(f"spec.data.chatTemplateArguments: {error}") from error
+
+
+async def _serve(
+    config: GatewayConfig, text: TurnText, vocabulary: int, capability_key: bytes, runners_key: bytes
+) -> None:
+    settings = GatewaySettings(config.model, config.context_tokens, vocabulary, config.max_tokens)
+    async with contextlib.AsyncExitStack() as stack:
+        executor = stack.enter_context(ThreadPoolExecutor(config.threads, thread_name_prefix="gateway"))
+        link = await stack.enter_async_context(LinkClient(config.socket))
+        gateway = Gateway(link, text, settings, executor, time.time)
+        routes = EnvironmentRoutes(link, RunnerAccess(runners_key, capability_key, config.model), time.time)
+        port = await stack.enter_async_context(
+            serve(gateway, capability_key, time.time, config.host, config.port, environments=routes)
+        )
+        if config.metrics_port is not None:
+            registry = GatewayMetrics(gateway.stats, routes.stats, link.stats).registry()
+            await stack.enter_async_context(
+                health.serve(config.host, lambda: link.why_away, registry, config.metrics_port)
+            )
+        if config.port_file is not None:
+            _write(config.port_file, str(port))
+        log.info("agents are served on %s:%d", config.host, port)
+        await asyncio.Event().wait()
+
+
+def _tied_to(parent: int | None) -> bool:
+    """End with the parent; return whether it lives."""
+    if parent is None:
+        return True
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    return os.getppid() == parent
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the complete text or nothing: a reader waits for the file."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    os.replace(fresh, path)
+
+
+def _say(error: object, status: int) -> int:
+    print(f"gateway: {' '.join(str(error).split())}", file=sys.stderr)
+    return status

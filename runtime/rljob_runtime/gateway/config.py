@@ -1,0 +1,80 @@
+"""Gateway config: what the gateway's process is told, as a JSON file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from rljob_api.fields import Model
+from rljob_api.spec_training import DataSpec
+
+Positive = Annotated[int, Field(ge=1)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+LEAST_KEY_BYTES = 16
+
+
+class BadConfig(Exception):
+    """The file cannot be used. The message names the field."""
+
+
+class GatewayConfig(Model):
+    """The gateway of one job."""
+
+    socket: Path
+    """The coordinator's end of the link."""
+    capability_key_file: Path
+    """Key of the keys that agents get (`capability.gateway_key`)."""
+    runners_key_file: Path
+    """Key of the keys of runners (`runner_key.runners_key`)."""
+    model: str
+    """Name under which agents ask for the model."""
+    model_folder: Path
+    """Folder with the model's tokenizer and config."""
+    known_model: str | None = None
+    """The model's own name, e.g. Qwen/Qwen3-8B, if the job uses its template: a renderer may know it."""
+    data: DataSpec
+    """`spec.data`: the chat template with its arguments, and the stop strings."""
+    context_tokens: Positive
+    """Tokens of the longest sequence."""
+    max_tokens: Positive
+    """Most tokens of a turn."""
+    host: str = "127.0.0.1"
+    port: Port = 0
+    """0: any free one."""
+    port_file: Path | None = None
+    """The port in use is written to it when requests are answered."""
+    metrics_port: Port | None = None
+    """Port of `/metrics`, `/healthz` and `/readyz`, which need no key. Absent: they are not served."""
+    threads: Positive = 2
+    parent: Positive | None = None
+    """A process that the gateway does not outlive."""
+
+
+def read_config(path: Path) -> GatewayConfig:
+    """Return the config in a file. Raises `BadConfig`."""
+    try:
+        return GatewayConfig.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise BadConfig(f"{path} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        found = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}" for one in error.errors())
+        raise BadConfig(f"{path}: {found}") from error
+
+
+def read_key(path: Path) -> bytes:
+    """Return the key in a file, which has it in hexadecimal digits. Raises `BadConfig`, without the key."""
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise BadConfig(f"the key {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError:
+        text = ""
+    try:
+        key = bytes.fromhex(text)
+    except ValueError:
+        key = b""
+    if len(key) < LEAST_KEY_BYTES:
+        raise BadConfig(f"the key {path} is none; at least {LEAST_KEY_BYTES} bytes in hexadecimal would be right")
+    return key

@@ -1,0 +1,57 @@
+"""Gateway metrics: the totals of the gateway's parts for Prometheus, under `rljob_gateway_`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from rljob_runtime.gateway.environment_routes import RunnerStats
+    from rljob_runtime.gateway.gateway import GatewayStats
+    from rljob_runtime.gateway.link.client import LinkClientStats
+
+PREFIX = "rljob_gateway_"
+HELP: Mapping[str, str] = {
+    "turns": "Turns that were answered.",
+    "forks": "Turns that opened a branch beside an existing one.",
+    "retries_served": "Requests that received a turn that was stored before.",
+    "rewritten": "Conversations whose last answer the client changed.",
+    "rerendered": "Conversations that the template could not go on with.",
+    "reencoded_tokens": "Sampled tokens that a continued prompt had in another form.",
+    "malformed_calls": "Attempts of the model at tool calls that are none.",
+    "calls_again": "Calls of the coordinator that were sent again.",
+    "refused": "Requests that were answered with an error.",
+    "leased": "Attempts that were passed on to a runner.",
+    "handed_back": "Attempts whose runner left while it waited for one.",
+    "reports": "Reports of ended attempts.",
+    "stopped": "Attempts that heartbeats were told to stop. An attempt counts each time.",
+    "ended_before": "Reports of attempts that had ended without their runner.",
+    "coordinator_away": "Requests of runners that were answered with 503.",
+    "connections": "Connections to the coordinator.",
+    "broken_calls": "Calls of the coordinator that a broken connection ended.",
+    "late_answers": "Frames of answers that no caller waited for.",
+}
+
+
+class GatewayMetrics(Collector):
+    """The totals, read when they are asked for."""
+
+    def __init__(self, gateway: GatewayStats, runners: RunnerStats, link: LinkClientStats) -> None:
+        self._parts = (gateway, runners, link)
+
+    def collect(self) -> Iterable[CounterMetricFamily]:
+        """Return one counter for each total."""
+        for part in self._parts:
+            for name, total in asdict(part).items():
+                yield CounterMetricFamily(PREFIX + name, HELP[name], value=total)
+
+    def registry(self) -> CollectorRegistry:
+        """Return a registry with these metrics."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        return registry

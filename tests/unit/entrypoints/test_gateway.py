@@ -1,0 +1,182 @@
+"""The gateway's process serves unmodified clients for a coordinator elsewhere, and says why it cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+from rljob_runtime.gateway.capability import gateway_key
+from rljob_runtime.gateway.config import BadConfig, GatewayConfig, read_config, read_key
+from rljob_runtime.gateway.link.server import serve_link
+from rljob_runtime.gateway.runner_key import mint_runner_key, runners_key
+from rljob_runtime.protocols.environments import Assignment
+from tests.support.gateway.light_tokenizer import STRIPS_THINKING
+from tests.support.gateway.stand_in_coordinator import StandInCoordinator, attempt_of
+from tests.support.gateway.stand_in_environments import StandInEnvironments
+from tests.support.gateway.toy_site import DATA, toy_coordinator, toy_files
+
+SECRET = b"secret"
+EPISODE = attempt_of()
+START_SECONDS = 240.0
+"""The process imports transformers."""
+
+
+@dataclass
+class Site:
+    """A process that serves, and its coordinator."""
+
+    process: asyncio.subprocess.Process
+    coordinator: StandInCoordinator
+    environments: StandInEnvironments
+    url: str
+    metrics: str
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="rljob-") as folder:
+        yield toy_files(Path(folder))
+
+
+def config_of(folder: Path, model: Path, **changes: Any) -> Path:
+    """Write a config below a folder; return its file."""
+    keys = {"capability_key_file": gateway_key(SECRET), "runners_key_file": runners_key(SECRET)}
+    for name, key in keys.items():
+        (folder / name).write_text(key.hex())
+    config = GatewayConfig(
+        socket=folder / "link.sock",
+        model="policy",
+        model_folder=model,
+        data=DATA,
+        context_tokens=320,
+        max_tokens=64,
+        port_file=folder / "port",
+        **{name: folder / name for name in keys},  # type: ignore[arg-type]
+    ).model_copy(update=changes)
+    file = folder / "gateway.json"
+    file.write_text(json.dumps(config.to_dict()))
+    return file
+
+
+async def start(file: Path, **options: Any) -> asyncio.subprocess.Process:
+    line = (sys.executable, "-m", "rljob_runtime.entrypoints", "gateway", "--config", str(file))
+    return await asyncio.create_subprocess_exec(*line, **options)
+
+
+async def until_written(file: Path, process: asyncio.subprocess.Process) -> str:
+    async with asyncio.timeout(START_SECONDS):
+        while not file.exists() and process.returncode is None:  # noqa: ASYNC110, another process writes it
+            await asyncio.sleep(0.02)
+    return file.read_text()
+
+
+@pytest.fixture
+async def site(tmp_path: Path, model: Path) -> AsyncIterator[Site]:
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rljob-")))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            metrics = free.getsockname()[1]
+        coordinator, environments = toy_coordinator(lambda prompt, turn: f"answer {turn}"), StandInEnvironments()
+        await stack.enter_async_context(serve_link(folder / "link.sock", coordinator, environments))
+        process = await start(config_of(folder, model, metrics_port=metrics))
+        stack.callback(lambda: process.kill() if process.returncode is None else None)
+        port = await until_written(folder / "port", process)
+        yield Site(process, coordinator, environments, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics}")
+
+
+async def _post(session: aiohttp.ClientSession, url: str, **body: Any) -> Any:
+    async with session.post(url, json=body) as answer:
+        assert answer.status == 200, await answer.text()
+        return await answer.json()
+
+
+async def test_a_runner_leases_an_episode_and_its_agent_plays_it(site: Site) -> None:
+    messages: list[Any] = [{"role": "user", "content": "3 + 4 ="}]
+    far = 4_000_000_000.0
+    site.coordinator.start(EPISODE)
+    await site.environments.put(Assignment(EPISODE, "calc", {"answer": 7}, messages, far))
+    headers = {"Authorization": f"Bearer {mint_runner_key(runners_key(SECRET), 'calc')}"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        leased = await _post(session, f"{site.url}/env/lease", runner="runner-0", waitSeconds=60)
+        assert (leased["record"], leased["messages"]) == ({"answer": 7}, messages)
+        async with openai.AsyncOpenAI(api_key=leased["apiKey"], base_url=leased["baseUrl"]) as agent:
+            for turn in range(3):
+                said = (
+                    (await agent.chat.completions.create(model=leased["model"], messages=messages)).choices[0].message
+                )
+                assert said.content == f"answer {turn}"
+                messages += [said.model_dump(), {"role": "user", "content": "And?"}]
+        reported = {"runner": "runner-0", "episode": leased["episode"], "attempt": leased["attempt"], "reward": 0.5}
+        await _post(session, f"{site.url}/env/done", **reported)
+        assert site.environments.reports[EPISODE].reward == 0.5
+        assert sorted(site.coordinator.loss_tokens(EPISODE)) == sorted(site.coordinator.engine.emitted)
+        assert site.coordinator.episodes[EPISODE].stats.forks == 0
+        async with session.get(f"{site.metrics}/metrics") as answer:
+            counted = await answer.text()
+        assert "rljob_gateway_turns_total 3.0" in counted
+        assert "rljob_gateway_reports_total 1.0" in counted
+        assert "rljob_gateway_reencoded_tokens_total 0.0" in counted
+    site.process.send_signal(signal.SIGTERM)
+    async with asyncio.timeout(60):
+        assert await site.process.wait() == 0
+
+
+async def _refusal(file: Path) -> str:
+    """Return what a process says that is told what it cannot do."""
+    process = await start(file, stderr=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(START_SECONDS):
+        _, said = await process.communicate()
+    assert process.returncode == 2, said
+    return said.decode().strip().splitlines()[-1]
+
+
+async def test_a_template_that_is_not_append_only_ends_the_process_with_its_difference(tmp_path: Path) -> None:
+    model = toy_files(tmp_path, STRIPS_THINKING)
+    said = await _refusal(config_of(tmp_path, model))
+    assert said.startswith("gateway: TemplateNotAppendOnly: the chat template changes earlier turns")
+
+
+def test_a_wrong_config_names_its_field(tmp_path: Path, model: Path) -> None:
+    file = config_of(tmp_path, model)
+    given = json.loads(file.read_text())
+    assert read_config(file).to_dict() == given
+    for change, name in (({"port": 70_000}, "port"), ({"model": None}, "model"), ({"colour": 1}, "colour")):
+        file.write_text(json.dumps({**given, **change}))
+        with pytest.raises(BadConfig, match=name):
+            read_config(file)
+    with pytest.raises(BadConfig, match="cannot be read"):
+        read_config(tmp_path / "absent")
+
+
+def test_a_key_that_is_none_is_refused_and_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("ab" * 32 + "\n")
+    assert read_key(file) == b"\xab" * 32
+    for given in (b"ab" * 15, b"secret words that are long enough", b"\xff" * 64):
+        file.write_bytes(given)
+        with pytest.raises(BadConfig, match="at least 16 bytes") as caught:
+            read_key(file)
+        assert given.decode(errors="replace") not in str(caught.value)
+    with pytest.raises(BadConfig, match="cannot be read"):
+        read_key(tmp_path / "absent")
+
+
+async def test_a_gateway_ends_with_its_parent(tmp_path: Path, model: Path) -> None:
+    process = await start(config_of(tmp_path, model, parent=os.getppid()))
+    async with asyncio.timeout(START_SECONDS):
+        assert await process.wait() == 0
+    assert not (tmp_path / "port").exists()
