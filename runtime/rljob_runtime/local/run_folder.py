@@ -111,7 +111,7 @@ def _uid(folder: Path) -> str:
         if (folder / "state.db").exists():
             raise FolderRefused(f"{path}: is empty or missing; restore it, or give --workdir another folder")
         uid = secrets.token_hex(UID_BYTES)
-        _write(path, uid)
+        write_private(path, uid)
     return uid
 
 
@@ -123,11 +123,11 @@ def relay_key(folder: Path) -> Path:
     path = folder / "auth" / "relay-key"
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists() or len(path.read_bytes().strip()) < MIN_KEY_BYTES:
-        _write(path, secrets.token_hex(32))
+        write_private(path, secrets.token_hex(32))
     return path
 
 
-def _write(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
     """Write the complete text or nothing, readable by this user only."""
     fresh = path.with_name(f"{path.name}.new")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -157,7 +157,7 @@ def _accept(folder: Path, job: RLJob) -> tuple[Change, ...]:
         changes = tuple(differences(before, job, sorted({*before.spec.to_dict(), *job.spec.to_dict()})))
         if not changes:
             return ()
-    _write(path, json.dumps({"job": job.manifest(), "sha256": digests}, indent=1))
+    write_private(path, json.dumps({"job": job.manifest(), "sha256": digests}, indent=1))
     return changes
 
 

@@ -17,6 +17,13 @@ ADAPTIVE = "tests/unit/scheduling/test_adaptive_switches.py"
 
 MUTANTS = (
     Mutant(
+        name="a process that keeps dying is started for ever",
+        target="rljob_runtime.scheduling.process_restarts:ProcessRestarts.delay",
+        before="self.failures + 1",
+        after="1",
+        tests=("tests/unit/scheduling/test_process_restarts.py",),
+    ),
+    Mutant(
         name="a policy that decided counts its earlier failures",
         target="rljob_runtime.scheduling.failing_policies:FailingPolicies.decided",
         before="del self._failures[policy]",

@@ -1,0 +1,130 @@
+"""Local processes: children of `rljob run` that are started again when they die.
+
+Each has a process group of its own, so that nothing that it started outlives it, and Ctrl-C reaches it by this process
+alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from rljob_runtime.scheduling.process_restarts import ProcessRestarts
+
+log = logging.getLogger(__name__)
+
+REFUSED = 2
+"""Exit status of a process that is told what it cannot do: another start gives the same."""
+SHOWN = 300
+"""Characters shown of a log's last line."""
+
+
+class ProcessFailed(Exception):
+    """A process of the run cannot work, or died too often. The message has its last words."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A process: its name in messages, its command, the file that takes its output, and its environment."""
+
+    name: str
+    line: Sequence[str]
+    log: Path
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    end_seconds: float = 15.0
+    """Time in which it ends after SIGTERM; then its group is killed."""
+
+
+class LocalProcess:
+    """One process that is kept alive. `on_restart` receives why a further one is started."""
+
+    def __init__(
+        self,
+        command: Command,
+        on_restart: Callable[[str], None],
+        restarts: ProcessRestarts | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.restarts = restarts or ProcessRestarts()
+        self.pid: int | None = None
+        """Of the process that runs; None between two."""
+        self._command = command
+        self._on_restart = on_restart
+        self._sleep = sleep
+        self._clock = clock
+
+    async def run(self) -> NoReturn:
+        """Keep it alive until cancelled, and end it then. Raises `ProcessFailed`."""
+        command = self._command
+        while True:
+            began, size = self._clock(), _size(command.log)
+            status = await self._live()
+            why = f"{command.name} ended with {_ending(status)}; {last_words(command.log, size)}"
+            delay = None if status == REFUSED else self.restarts.delay(self._clock() - began)
+            if delay is None:
+                raise ProcessFailed(why)
+            log.warning("%s; it is started again in %g s", why, delay)
+            self._on_restart(why)
+            await self._sleep(delay)
+
+    async def _live(self) -> int:
+        """Start the process, and return its exit status. Raises `ProcessFailed` if it cannot be started."""
+        command = self._command
+        try:
+            with command.log.open("ab") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *command.line,
+                    env=dict(command.environment),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise ProcessFailed(f"{command.name} cannot be started: {error}") from error
+        self.pid = process.pid
+        try:
+            return await process.wait()
+        finally:
+            self.pid = None
+            await asyncio.shield(_end(process, command))
+
+
+async def _end(process: asyncio.subprocess.Process, command: Command) -> None:
+    """End a process and everything of its group."""
+    if process.returncode is None:
+        process.terminate()
+        try:
+            async with asyncio.timeout(command.end_seconds):
+                await process.wait()
+        except TimeoutError:
+            log.warning("%s did not end within %g s; it is killed", command.name, command.end_seconds)
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    await process.wait()
+
+
+def last_words(path: Path, begin: int = 0) -> str:
+    """Return the last line of a log after its first `begin` bytes, with the log's place."""
+    with path.open("rb") as file:
+        file.seek(max(begin, _size(path) - 16 * SHOWN))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    return f"{path} ends with: {lines[-1][:SHOWN]}" if lines else f"its log is {path}"
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _ending(status: int) -> str:
+    return f"status {status}" if status >= 0 else f"signal {-status}"
