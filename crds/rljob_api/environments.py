@@ -48,10 +48,10 @@ class Environment(Model):
     """For Tools: what the model may call."""
     command: Annotated[tuple[Argument, ...] | None, Field(min_length=1, max_length=64)] = None
     """For Agent: the program and its arguments. OPENAI_BASE_URL and OPENAI_API_KEY are set. RLJOB_TASK names a file
-    with the task as JSON, and RLJOB_RESULT the file for its result, e.g. {"reward": 1}."""
+    with the task as JSON, and RLJOB_RESULT the file for its result, e.g. {reward: 1}."""
     reward: CodePath | None = None
-    """A Python function that scores an episode: path.py:name, from the manifest's folder, or module:name. Absent:
-    spec.rewards score the last answer, unless an Agent writes a reward."""
+    """A Python function that scores an episode: path.py:name, from the manifest's folder, or module:name. Called with
+    (record, messages, answer). Absent: spec.rewards score the last answer, unless an Agent writes a reward."""
     max_turns: int = Field(default=16, ge=1, le=1024)
     """Most turns of an episode. The model's answer to the last one ends it."""
     timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)
