@@ -151,7 +151,10 @@ def _drawn(spec: RLJobSpec, evaluation: Evaluation) -> tuple[str, ...]:
 
 
 class LazyRewards:
-    """The rewards of a job. `open` starts the workers, or connects to `reward_server`; its exit stack ends them."""
+    """The rewards of a job. `open` starts the workers, or connects to `reward_server`; its exit stack ends them.
+
+    A job whose environments give all rewards has no rule, and needs no worker.
+    """
 
     def __init__(self, spec: RLJobSpec, reward_server: RewardServerClient | None = None) -> None:
         self._spec = spec
@@ -163,7 +166,7 @@ class LazyRewards:
 
         Raises `RewardsNotUsable`, and `RewardsUnavailable` if a later try may succeed.
         """
-        if self._pool is not None:
+        if self._pool is not None or not self._spec.rewards:
             return
         try:
             self._pool = await closing.enter_async_context(
@@ -175,7 +178,10 @@ class LazyRewards:
             raise RewardsNotUsable(str(error)) from error
 
     async def score(self, prompt: object, response_text: str) -> float:
-        """See `protocols.Rewards`."""
+        """See `protocols.Rewards`. Without a rule a response has no reward, and never a reward of 0."""
+        if not self._spec.rewards:
+            told = "its environment gave no reward, and spec.rewards has no rule"
+            raise RewardFailed(told, by_response=True)
         if self._pool is None:
             raise RewardFailed("the rewards are not open")
         return await self._pool.score(prompt, response_text)

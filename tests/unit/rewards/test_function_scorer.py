@@ -145,6 +145,20 @@ async def test_a_worker_that_does_not_come_up_may_come_up_later(monkeypatch: pyt
         assert lazy.figures().processes == 1, "opened once"
 
 
+async def test_without_a_rule_a_response_has_no_reward_and_never_a_zero() -> None:
+    spec = RLJobSpec.model_construct(rewards=(), data=DataSpec.model_construct(sources=None), evaluation=())
+    lazy = LazyRewards(spec)
+    async with AsyncExitStack() as closing:
+        await lazy.open(closing)
+        with pytest.raises(
+            RewardFailed, match=r"its environment gave no reward, and spec\.rewards has no rule"
+        ) as told:
+            await lazy.score(PROMPT, "abc")
+        assert told.value.by_response, "it would be the same again"
+        assert lazy.figures().scored == 0
+        assert lazy.take_anchors() == {}
+
+
 async def test_what_a_rule_started_ends_with_it(tmp_path) -> None:
     note = tmp_path / "pid"
     async with RewardPool([rule("by_order", timeout_seconds=2)], workers=1) as pool:
