@@ -28,7 +28,7 @@ from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.run import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("crds", "operator", "runtime", "bench")
+SOURCES = ("crds", "operator", "runtime", "bench", "envs")
 """Folders of the product's packages. A name may move between them; a folder may be absent."""
 CRD = "crds/rljob.yaml"
 CHART = "charts/rljob"

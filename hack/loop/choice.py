@@ -34,7 +34,10 @@ FOLDERS = (
     ("hack/loop/", ("hack.loop",)),
     ("tests/conftest.py", ("",)),
     # Where mutants stand, and the tests that they name.
-    *((root, ("hack.mutants",)) for root in ("crds/", "operator/", "runtime/", "bench/", "hack/chaos/", "tests/")),
+    *(
+        (root, ("hack.mutants",))
+        for root in ("crds/", "operator/", "runtime/", "bench/", "envs/", "hack/chaos/", "tests/")
+    ),
 )
 """A path's beginning, and the folders of the tests that read such files, which no import shows. They are folders of
 `tests/`, or of one of its kinds; the empty name is all of them."""
@@ -42,6 +45,7 @@ FOLDERS = (
 MIRRORS = {
     "rljob_api": ("api",),
     "rljob_bench": ("bench",),
+    "rljob_env": ("envs",),
     "rljob_kube": ("kube",),
     "rljob_operator": ("operator",),
     "rljob_runtime": (),
@@ -102,7 +106,7 @@ def module_of(path: str) -> str | None:
     """Name the module in a Python file of the tree; a package's ``__init__`` has the package's name."""
     if not path.endswith(".py"):
         return None
-    for root in ("crds/", "operator/", "runtime/", "bench/"):
+    for root in ("crds/", "operator/", "runtime/", "bench/", "envs/"):
         path = path.removeprefix(root)
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 

@@ -14,7 +14,7 @@ import grimp
 from .choice import Tree, module_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("rljob_api", "rljob_bench", "rljob_kube", "rljob_operator", "rljob_runtime")
+PACKAGES = ("rljob_api", "rljob_bench", "rljob_env", "rljob_kube", "rljob_operator", "rljob_runtime")
 OTHER_KIND = re.compile(r"^pytestmark = .*\bmark\.(cluster|realnodes|engine|gpu)\b", re.MULTILINE)
 """Matches a file without unit tests."""
 CACHE = ROOT / "build" / "loop" / "imports"

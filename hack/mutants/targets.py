@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .mutant import BadMutant
 
-ROOTS = ("crds", "operator", "runtime", "bench", ".")
+ROOTS = ("crds", "operator", "runtime", "bench", "envs", ".")
 """The folders that modules are found in."""
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

@@ -18,8 +18,20 @@ from .application import apply
 from .mutant import Mutant
 from .targets import file_of
 
-COPIED = ("crds", "operator", "runtime", "bench", "hack", "charts", "examples", "docs", "tests", "pyproject.toml")
-PACKAGES = ("crds", "operator", "runtime", "bench")
+COPIED = (
+    "crds",
+    "operator",
+    "runtime",
+    "bench",
+    "envs",
+    "hack",
+    "charts",
+    "examples",
+    "docs",
+    "tests",
+    "pyproject.toml",
+)
+PACKAGES = ("crds", "operator", "runtime", "bench", "envs")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in tests/conftest.py, for concurrent runs
 FORKS = multiprocessing.get_context("forkserver")
 """Where the runs of pytest come from: the imports that cost most are made once."""

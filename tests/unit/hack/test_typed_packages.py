@@ -12,18 +12,21 @@ PACKAGES = [
     "operator/rljob_operator",
     "runtime/rljob_runtime",
     "bench/rljob_bench",
+    "envs/rljob_env",
 ]
+OWN_PROJECTS = ("bench", "envs")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_is_marked_as_typed_and_ships_the_mark(package: str) -> None:
     assert (ROOT / package / "py.typed").is_file()
-    project = "bench/pyproject.toml" if package.startswith("bench") else "pyproject.toml"
+    folder = package.partition("/")[0]
+    project = f"{folder}/pyproject.toml" if folder in OWN_PROJECTS else "pyproject.toml"
     data = tomllib.loads((ROOT / project).read_text())["tool"]["setuptools"]["package-data"]
     assert "py.typed" in data["*"]
 
 
 def test_no_package_is_left_out() -> None:
-    folders = ("crds", "operator", "runtime", "bench")
+    folders = ("crds", "operator", "runtime", "bench", "envs")
     found = {path.parent for folder in folders for path in (ROOT / folder).glob("*/__init__.py")}
     assert found == {ROOT / package for package in PACKAGES}

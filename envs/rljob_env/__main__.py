@@ -1,0 +1,90 @@
+"""Command `rljob-env`: a runner of environments. `rljob-env [CONFIG]`, see `config`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack
+
+import httpx
+
+from rljob_env.agent_harness import AgentHarness
+from rljob_env.config import TOOLS, BadConfig, Config, load_config, read_key
+from rljob_env.episode import Harness
+from rljob_env.failures import GatewayAway, GatewayRefused
+from rljob_env.gateway_client import GatewayClient
+from rljob_env.runner import Runner, RunnerSettings
+from rljob_env.tools.harness import ToolsHarness
+
+log = logging.getLogger("rljob_env")
+
+
+def main() -> None:
+    """Run until SIGTERM. Status 2: the settings are wrong; 1: the gateway is away, or refuses."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # It logs each request.
+    try:
+        config = load_config(sys.argv[1] if len(sys.argv) > 1 else None, os.environ)
+        key = read_key(config.key_file)
+    except BadConfig as error:
+        print(f"rljob-env: {error}", file=sys.stderr)
+        sys.exit(2)
+    try:
+        asyncio.run(run(config, key))
+    except (GatewayAway, GatewayRefused) as error:
+        print(f"rljob-env: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+async def run(config: Config, key: str) -> None:
+    """Run episodes until a signal ends the runner. A second signal ends it without reports."""
+    end = asyncio.Event()
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def on_signal() -> None:
+        if end.is_set():
+            task.cancel()
+        end.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    async with AsyncExitStack() as stack:
+        # The gateway is reached directly, whatever proxy leads to tools.
+        direct = await stack.enter_async_context(_http(trust_env=False))
+        outside = await stack.enter_async_context(_http(trust_env=True))
+        harness: Harness
+        if config.environment.kind == TOOLS:
+            harness = ToolsHarness(direct, outside, config.environment, config.root)
+        else:
+            harness = AgentHarness(config.environment, config.root)
+        name = runner_name()
+        gateway = GatewayClient(direct, config.url, key, name, config.wait_seconds, config.patience_seconds)
+        settings = RunnerSettings(config.environment.episodes, config.heartbeat_seconds, config.grace_seconds)
+        log.info("runner %s of %s asks %s", name, config.environment.name, config.url)
+        runner = Runner(gateway, harness, settings)
+        try:
+            await runner.run(end)
+        finally:
+            log.info("%s", runner.stats)
+
+
+def runner_name() -> str:
+    """Return a name that no other process has: attempts are leased by it."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64]
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _http(trust_env: bool) -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+    return httpx.AsyncClient(limits=limits, trust_env=trust_env)
+
+
+if __name__ == "__main__":
+    main()

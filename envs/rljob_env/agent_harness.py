@@ -1,0 +1,162 @@
+"""Agent harness: any program that asks OPENAI_BASE_URL, in a session of its own.
+
+The program finds the task in the file that RLJOB_TASK names, and may write its reward into the file of RLJOB_RESULT.
+How it ends is its own doing; that it cannot begin, or says that it failed, is ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_env.config import EnvironmentConfig
+from rljob_env.episode import Assignment, Report
+from rljob_env.failures import Failed, Part
+from rljob_env.processes import bare_environment, process_group
+from rljob_env.results import reward_and_metrics
+from rljob_env.scoring import Scorer
+
+MOST_RESULT_BYTES = 1 << 16
+TAIL_BYTES = 1500
+"""How much of a program's last output stands in a report."""
+
+
+@dataclass
+class AgentStats:
+    """Totals of a harness."""
+
+    ended: int = 0
+    """Programs that ended by themselves."""
+    killed: int = 0
+    """Programs that ran until their deadline."""
+
+
+class AgentHarness:
+    """Runs a command, or a Python function in a process of its own, for each episode."""
+
+    def __init__(self, config: EnvironmentConfig, root: Path) -> None:
+        self.stats = AgentStats()
+        self._config = config
+        self._root = root
+        self.scorer = Scorer(config, root)
+        self._command = config.command
+        if config.function is not None:
+            self._command = (sys.executable, "-m", "rljob_env.agent_main", str(root), config.function)
+
+    async def run(self, assignment: Assignment) -> Report:
+        """Run an episode."""
+        with tempfile.TemporaryDirectory(prefix="rljob-env-", ignore_cleanup_errors=True) as name:
+            scratch = Path(name)
+            task, result, output = scratch / "task.json", scratch / "result.json", scratch / "output.log"
+            task.write_text(json.dumps(_task(assignment)), encoding="utf-8")
+            variables = {
+                "OPENAI_BASE_URL": assignment.base_url,
+                "OPENAI_API_KEY": assignment.api_key,
+                "OPENAI_MODEL": assignment.model,
+                "RLJOB_TASK": str(task),
+                "RLJOB_RESULT": str(result),
+            }
+            began = time.monotonic()
+            code = await self._ended(assignment, scratch, variables, output)
+            metrics = {"agent_seconds": time.monotonic() - began}
+            ended = _result_of(code, result, _tail(output))
+        if ended.reward is not None:
+            return Report(ended.reward, metrics | ended.metrics, detail=ended.detail)
+        reward, more = await self.scorer.score(assignment, assignment.messages, ended.answer)
+        return Report(reward, metrics | ended.metrics | more, detail=ended.detail)
+
+    async def close(self) -> None:
+        """End the processes of rewards."""
+        await self.scorer.close()
+
+    async def _ended(
+        self, assignment: Assignment, scratch: Path, variables: Mapping[str, str], output: Path
+    ) -> int | None:
+        """Return the program's exit code; None if its deadline ended it. Nothing of its session lives then."""
+        environment = bare_environment(scratch, self._own_variables() | dict(variables))
+        try:
+            with output.open("wb") as log:
+                pipes: dict[str, Any] = {"stdin": asyncio.subprocess.DEVNULL, "stdout": log, "stderr": log}
+                async with process_group(self._command, environment, self._root, **pipes) as process:
+                    async with asyncio.timeout(assignment.seconds_left()):
+                        code = await process.wait()
+        except TimeoutError:
+            self.stats.killed += 1
+            return None
+        except OSError as error:
+            raise Failed(Part.ENVIRONMENT, f"{self._command[0]!r} cannot be started: {error}") from error
+        self.stats.ended += 1
+        return code
+
+    def _own_variables(self) -> dict[str, str]:
+        own = dict(self._config.variables)
+        if self._config.function is not None and "PYTHONPATH" in os.environ:
+            own.setdefault("PYTHONPATH", os.environ["PYTHONPATH"])  # where the runner's own package may be
+        return own
+
+
+def _task(assignment: Assignment) -> dict[str, Any]:
+    return {
+        **assignment.attempt.as_json(),
+        "record": dict(assignment.record),
+        "messages": [dict(message) for message in assignment.messages],
+        "model": assignment.model,
+    }
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """What a program's end means. `answer`: what it says that the episode's answer is."""
+
+    reward: float | None
+    metrics: dict[str, float]
+    answer: str | None
+    detail: str
+
+
+def _result_of(code: int | None, result: Path, tail: str) -> _Ended:
+    """Return what a program wrote. A reward counts however it ended. Raises `Failed`."""
+    detail = "the deadline ended the agent" if code is None else f"the agent ended with {code}"
+    detail = f"{detail}: {tail}" if code != 0 and tail else detail
+    try:
+        with result.open("rb") as file:
+            text = file.read(MOST_RESULT_BYTES + 1)
+    except FileNotFoundError:
+        return _Ended(None, {}, None, detail)
+    except OSError as error:
+        raise Failed(Part.ENVIRONMENT, f"RLJOB_RESULT cannot be read: {error}") from error
+    try:
+        return _parsed(text, detail)
+    except ValueError as error:
+        if code is None:  # It was ended while it wrote.
+            return _Ended(None, {}, None, detail)
+        raise Failed(Part.ENVIRONMENT, f"RLJOB_RESULT: {error}") from error
+
+
+def _parsed(text: bytes, detail: str) -> _Ended:
+    if len(text) > MOST_RESULT_BYTES:
+        raise ValueError(f"longer than {MOST_RESULT_BYTES} bytes")
+    found = json.loads(text)
+    answer = None
+    if isinstance(found, dict):
+        if found.get("failed") is not None:
+            raise Failed(Part(found["failed"]), str(found.get("detail") or "the agent says that it failed"))
+        answer = found.pop("answer", None)
+        if answer is not None and not isinstance(answer, str):
+            raise ValueError(f"answer is {answer!r:.100}; a text would be right")
+    reward, metrics = reward_and_metrics(found)
+    return _Ended(reward, metrics, answer, detail)
+
+
+def _tail(output: Path) -> str:
+    with output.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        return file.read().decode("utf-8", "replace").strip()

@@ -1,0 +1,95 @@
+"""Gateway client: leases, heartbeats and reports, sent again while the gateway is away."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import httpx
+
+from rljob_env.episode import Assignment, Attempt, Json, Report
+from rljob_env.failures import EpisodeOver, GatewayAway, GatewayRefused
+from rljob_env.retrying import AGAIN, delay, error_of
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 15.0
+"""Longest time of an answer, beyond what the gateway is asked to wait."""
+
+
+@dataclass
+class ClientStats:
+    """Totals of a client."""
+
+    sent_again: int = 0
+    """Requests that were sent again after a failure."""
+
+
+class GatewayClient:
+    """One runner's requests. `patience_seconds`: for so long a request is sent again."""
+
+    def __init__(
+        self, http: httpx.AsyncClient, url: str, key: str, runner: str, wait_seconds: float, patience_seconds: float
+    ) -> None:
+        self.stats = ClientStats()
+        self._http = http
+        self._url = url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {key}"}
+        self._runner = runner
+        self._wait_seconds = wait_seconds
+        self._patience_seconds = patience_seconds
+
+    async def lease(self) -> Assignment | None:
+        """Return an attempt to run; None if there was none for the time of a wait."""
+        response = await self._send_again("lease", {"waitSeconds": self._wait_seconds}, self._wait_seconds)
+        if response.status_code == 204:
+            return None
+        try:
+            return Assignment.parse(response.json(), time.monotonic())
+        except (ValueError, KeyError, TypeError) as error:
+            raise GatewayRefused(f"{self._url} answers no assignment ({error!r}): {response.text[:200]}") from error
+
+    async def heartbeat(self, attempts: Iterable[Attempt]) -> list[Attempt]:
+        """Say that the runner lives. Return the attempts to stop. It is sent once: the next one says the same."""
+        body: Json = {"episodes": [attempt.as_json() for attempt in attempts]}
+        response = await self._send("heartbeat", body, 0.0)
+        if response.status_code != 200:
+            raise GatewayAway(error_of(response)[1])
+        return [Attempt(str(one["episode"]), int(one["attempt"])) for one in response.json()["stop"]]
+
+    async def done(self, attempt: Attempt, report: Report) -> None:
+        """Report the end of an attempt. Raises `EpisodeOver` if it had ended without this runner."""
+        await self._send_again("done", attempt.as_json() | report.as_json(), 0.0)
+
+    async def _send_again(self, route: str, body: Json, wait: float) -> httpx.Response:
+        """Send a request until the gateway answers it, or patience ends."""
+        failures, since = 0, time.monotonic()
+        while True:
+            response: httpx.Response | None = None
+            try:
+                response = await self._send(route, body, wait)
+                if response.status_code not in AGAIN:
+                    return _accepted(response, f"{self._url}/env/{route}")
+                why = error_of(response)[1]
+            except httpx.TransportError as error:
+                why = str(error) or type(error).__name__
+            failures += 1
+            seconds = delay(failures, response)
+            if time.monotonic() - since + seconds > self._patience_seconds:
+                raise GatewayAway(f"{self._url} did not answer for {self._patience_seconds:g} s: {why}")
+            self.stats.sent_again += 1
+            await asyncio.sleep(seconds)
+
+    async def _send(self, route: str, body: Json, wait: float) -> httpx.Response:
+        timeout = httpx.Timeout(wait + ANSWER_SECONDS, connect=CONNECT_SECONDS)
+        content = {"runner": self._runner, **body}
+        return await self._http.post(f"{self._url}/env/{route}", json=content, headers=self._headers, timeout=timeout)
+
+
+def _accepted(response: httpx.Response, where: str) -> httpx.Response:
+    if response.status_code == 410:
+        raise EpisodeOver(error_of(response)[1])
+    if response.status_code not in (200, 204):
+        raise GatewayRefused(f"{where}: {error_of(response)[1]}")
+    return response

@@ -1,0 +1,61 @@
+"""Processes: foreign code in a session of its own, so that all of it can be ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+END_SECONDS = 1.0
+"""Time between the request to end and the kill."""
+
+
+def bare_environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of foreign code: nothing of the runner's but the path and the language.
+
+    Programs that are installed beside the runner's Python are found first.
+    """
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
+    language = {name: os.environ[name] for name in ("LANG",) if name in os.environ}
+    return {"PATH": path, "HOME": str(home), "TMPDIR": str(home), **language, **more}
+
+
+@contextlib.asynccontextmanager
+async def process_group(
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, **pipes: Any
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start a program in a session of its own; at the end of the context nothing of the session lives.
+
+    Raises `OSError` if it cannot be started.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command, env=dict(environment), cwd=folder, start_new_session=True, **pipes
+    )
+    try:
+        yield process
+    finally:
+        await asyncio.shield(end_group(process))
+
+
+async def end_group(process: asyncio.subprocess.Process, seconds: float = END_SECONDS) -> None:
+    """End a session: ask it first if its program still runs, then kill what is left of it."""
+    if process.returncode is None and _signal(process.pid, signal.SIGTERM):
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await process.wait()
+    _signal(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _signal(group: int, number: signal.Signals) -> bool:
+    """Send a signal to a group; say whether there is one."""
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    return True

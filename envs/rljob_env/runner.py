@@ -1,0 +1,187 @@
+"""Runner: leases episodes, runs each in its harness, and reports its end.
+
+Every episode has a task of its own. Harnesses wait for other processes and for the network only, so heartbeats go out
+while they run. Each attempt that was leased is reported once, or has ended without this runner: the gateway said so,
+or it lapses because heartbeats no longer name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+import httpx
+
+from rljob_env.episode import Assignment, Attempt, Harness, Report
+from rljob_env.failures import EpisodeOver, Failed, GatewayAway, GatewayRefused, Part
+from rljob_env.gateway_client import GatewayClient
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunnerSettings:
+    """Bounds of a runner."""
+
+    episodes: int
+    """Most episodes at a time."""
+    heartbeat_seconds: float = 2.0
+    grace_seconds: float = 10.0
+    overrun_seconds: float = 60.0
+    """A harness that has not ended so long after its deadline is cancelled: its own end failed."""
+
+
+@dataclass
+class RunnerStats:
+    """Totals of a runner."""
+
+    leased: int = 0
+    reported: int = 0
+    failed: int = 0
+    """Reports of failures of ours."""
+    stopped: int = 0
+    """Attempts that ended because a heartbeat said so."""
+    ended_before: int = 0
+    """Attempts that had ended when they were reported."""
+    not_reported: int = 0
+    """Attempts whose report found no gateway."""
+    heartbeats_missed: int = 0
+
+
+class Runner:
+    """A runner with its open attempts."""
+
+    def __init__(self, gateway: GatewayClient, harness: Harness, settings: RunnerSettings) -> None:
+        self.stats = RunnerStats()
+        self._gateway = gateway
+        self._harness = harness
+        self._settings = settings
+        self._open: dict[Attempt, asyncio.Task[Report]] = {}
+        """The harness of each attempt, until the attempt is reported."""
+        self._stopped: set[Attempt] = set()
+        self._ending = False
+
+    async def run(self, end: asyncio.Event) -> None:
+        """Run episodes until `end` is set; then report those that run as failed, so that others take them.
+
+        Raises `GatewayAway` and `GatewayRefused`.
+        """
+        heartbeats = asyncio.create_task(self._heartbeats())
+        ended = asyncio.create_task(end.wait())
+        leases = asyncio.create_task(self._lease_and_run())
+        try:
+            await asyncio.wait({ended, leases, heartbeats}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (leases, heartbeats):
+                if task.done():
+                    task.result()
+        finally:
+            ended.cancel()
+            leases.cancel()
+            # Reports of attempts need the lease of heartbeats, so these end last.
+            await asyncio.wait({leases})
+            heartbeats.cancel()
+            await asyncio.wait({heartbeats})
+            await self._harness.close()
+
+    async def _lease_and_run(self) -> None:
+        free = asyncio.Semaphore(self._settings.episodes)
+        episodes: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                await free.acquire()
+                assignment = await self._gateway.lease()
+                if assignment is None:
+                    free.release()
+                    continue
+                self.stats.leased += 1
+                task = asyncio.create_task(self._episode(assignment))
+                episodes.add(task)
+                task.add_done_callback(episodes.discard)
+                task.add_done_callback(lambda _: free.release())
+        finally:
+            await self._end(episodes)
+
+    async def _end(self, episodes: set[asyncio.Task[None]]) -> None:
+        """End the open attempts within the grace."""
+        self._ending = True
+        for work in self._open.values():
+            work.cancel()
+        if not episodes:
+            return
+        _, late = await asyncio.wait(episodes, timeout=self._settings.grace_seconds)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+    async def _episode(self, assignment: Assignment) -> None:
+        attempt = assignment.attempt
+        work = self._open[attempt] = asyncio.create_task(self._harness.run(assignment))
+        if self._ending:
+            work.cancel()
+        try:
+            bound = assignment.seconds_left() + self._settings.overrun_seconds
+            _, late = await asyncio.wait({work}, timeout=bound)
+            if late:
+                work.cancel()
+                await asyncio.wait(late)
+            report = self._report_of(attempt, work)
+            if report is not None:
+                await self._deliver(attempt, report)
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work})
+            del self._open[attempt]
+            self._stopped.discard(attempt)
+
+    def _report_of(self, attempt: Attempt, work: asyncio.Task[Report]) -> Report | None:
+        """Return what to report of a harness that has ended; None if the attempt had ended before."""
+        if attempt in self._stopped:
+            self.stats.stopped += 1
+            return None
+        if work.cancelled():
+            detail = "the runner was told to end" if self._ending else "the harness did not end at its deadline"
+            return Report(failed=Part.ENVIRONMENT, detail=detail)
+        match work.exception():
+            case None:
+                return work.result()
+            case Failed() as error:
+                return Report(failed=error.part, detail=str(error))
+            case EpisodeOver():
+                self.stats.ended_before += 1
+                return None
+            case error:
+                log.error("%s: the harness failed unexpectedly", attempt, exc_info=error)
+                return Report(failed=Part.ENVIRONMENT, detail=f"the runner failed: {error!r}")
+
+    async def _deliver(self, attempt: Attempt, report: Report) -> None:
+        if report.failed is not None:
+            self.stats.failed += 1
+            log.warning("%s: %s failed: %s", attempt, report.failed, report.detail)
+        try:
+            await self._gateway.done(attempt, report)
+            self.stats.reported += 1
+        except EpisodeOver as error:
+            self.stats.ended_before += 1
+            log.info("%s", error)
+        except (GatewayAway, GatewayRefused) as error:
+            self.stats.not_reported += 1
+            log.error("%s is not reported, and lapses: %s", attempt, error)
+
+    async def _heartbeats(self) -> None:
+        while True:
+            try:
+                self._stop(await self._gateway.heartbeat(tuple(self._open)))
+            except (httpx.TransportError, GatewayAway, ValueError, KeyError, TypeError) as error:
+                self.stats.heartbeats_missed += 1
+                log.warning("the gateway misses a heartbeat: %r", error)
+            await asyncio.sleep(self._settings.heartbeat_seconds)
+
+    def _stop(self, attempts: list[Attempt]) -> None:
+        for attempt in attempts:
+            work = self._open.get(attempt)
+            if work is not None and not work.done():
+                self._stopped.add(attempt)
+                work.cancel()

@@ -1,0 +1,100 @@
+"""Tools harness: the loop of an environment without code. The model calls tools until it answers.
+
+It ends at the first answer without calls, at the most turns, at the episode's limits, or at its deadline. Each of these
+is the policy's doing, and the reward says what it is worth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import httpx
+
+from rljob_env.config import EnvironmentConfig
+from rljob_env.episode import Assignment, Json, Report
+from rljob_env.failures import Failed, Part
+from rljob_env.model import LimitReached, Model
+from rljob_env.scoring import Scorer
+from rljob_env.tools.mcp_client import McpClient
+from rljob_env.tools.toolbox import FunctionTools, Toolbox
+from rljob_env.workers import CallFailed, WorkerPool, WorkerSettings
+
+
+class ToolsHarness:
+    """The built-in loop. Functions of tools and the reward run in processes of their own."""
+
+    def __init__(
+        self, gateway: httpx.AsyncClient, servers: httpx.AsyncClient, config: EnvironmentConfig, root: Path
+    ) -> None:
+        self._gateway_http = gateway
+        self._servers_http = servers
+        self._config = config
+        self._functions = tuple(tool.function for tool in config.tools if tool.function is not None)
+        self._servers = tuple(tool.mcp_url for tool in config.tools if tool.mcp_url is not None)
+        self.tool_workers = WorkerPool(WorkerSettings(root, self._functions, config.variables, Part.TOOL_SERVER))
+        self.scorer = Scorer(config, root)
+        self._descriptions: dict[str, Json] | None = None
+
+    async def run(self, assignment: Assignment) -> Report:
+        """Run an episode."""
+        async with AsyncExitStack() as stack:
+            model, toolbox = Model(self._gateway_http, assignment), Toolbox()
+            messages: list[Json] = [dict(message) for message in assignment.messages]
+            answers: list[Json] = []
+            try:
+                async with asyncio.timeout(assignment.seconds_left()):
+                    await self._open(stack, toolbox)
+                    await self._converse(model, toolbox, messages, answers)
+            except TimeoutError as error:
+                if model.away:
+                    raise Failed(Part.ENVIRONMENT, "the gateway did not answer until the deadline") from error
+            except LimitReached:
+                pass  # The answers so far are the episode.
+            tools = toolbox.stats
+            metrics = {
+                "turns": float(len(answers)),
+                "tool_calls": float(tools.calls),
+                "tool_errors": float(tools.errors),
+                "tool_seconds": tools.seconds,
+            }
+        if not answers:  # No turn: the coordinator says what that means.
+            return Report(metrics=metrics)
+        reward, more = await self.scorer.score(assignment, messages, answers[-1].get("content") or "")
+        return Report(reward, metrics | more)
+
+    async def close(self) -> None:
+        """End the processes."""
+        await self.tool_workers.close()
+        await self.scorer.close()
+
+    async def _open(self, stack: AsyncExitStack, toolbox: Toolbox) -> None:
+        """Add all tools. Each episode has a session of its own with an MCP server."""
+        if self._functions:
+            await toolbox.add(FunctionTools(self.tool_workers, await self._described(), self._config.tool_seconds))
+        for url in self._servers:
+            client = McpClient(self._servers_http, url, self._config.tool_seconds)
+            stack.push_async_callback(client.close)
+            await toolbox.add(client)
+
+    async def _described(self) -> dict[str, Json]:
+        """Return the functions as tools. They are asked once."""
+        if self._descriptions is None:
+            try:
+                self._descriptions = {name: await self.tool_workers.describe(name) for name in self._functions}
+            except CallFailed as error:
+                raise Failed(Part.TOOL_SERVER, str(error)) from error
+        return self._descriptions
+
+    async def _converse(self, model: Model, toolbox: Toolbox, messages: list[Json], answers: list[Json]) -> None:
+        for _ in range(self._config.max_turns):
+            message = await model.answer(messages, toolbox.descriptions)
+            messages.append(message)
+            answers.append(message)
+            calls = message.get("tool_calls") or ()
+            if not calls:
+                return
+            for call in calls:
+                content = await toolbox.observation(call)
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})

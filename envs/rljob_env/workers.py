@@ -1,0 +1,172 @@
+"""Workers: processes in which foreign Python functions are called, with a time-out.
+
+A call that takes too long ends its process and no other one. A process serves calls of any episode, one at a time, so
+a function keeps nothing between calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_env.failures import Failed, Part
+from rljob_env.processes import bare_environment, process_group
+
+MOST_LINE_BYTES = 16 << 20
+START_SECONDS = 120.0
+"""Longest time in which a process imports its functions."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What a worker loads, and whose failure its own is."""
+
+    root: Path
+    functions: tuple[str, ...]
+    variables: Mapping[str, str]
+    part: Part
+
+
+@dataclass
+class WorkerStats:
+    """Totals of a pool."""
+
+    started: int = 0
+    timed_out: int = 0
+    died: int = 0
+
+
+class CallFailed(Exception):
+    """A function failed as it says itself. The message is its own."""
+
+
+class CallError(Exception):
+    """A function raised an exception on its arguments. The message is for who wrote them."""
+
+
+class Worker:
+    """A process with its functions loaded."""
+
+    def __init__(self, process: asyncio.subprocess.Process, settings: WorkerSettings) -> None:
+        self._process = process
+        self._settings = settings
+
+    async def started(self) -> None:
+        """Wait until the functions are loaded. Raises `Failed` if they cannot be."""
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                answer = await self._read()
+        except TimeoutError as error:
+            raise Failed(self._settings.part, f"not loaded after {START_SECONDS:g} s") from error
+        if "cannotLoad" in answer:
+            raise Failed(self._settings.part, f"cannot load {answer['cannotLoad']}")
+
+    async def call(self, what: str, function: str, **arguments: Any) -> Any:
+        """Return the answer to a call. Raises `CallError`, `CallFailed`, and `Failed` if the process dies."""
+        line = json.dumps({"what": what, "function": function, **arguments}).encode() + b"\n"
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line)
+            await self._process.stdin.drain()
+        except ConnectionError as error:
+            raise self._died() from error
+        answer = await self._read()
+        if "error" in answer:
+            raise CallError(answer["error"])
+        if "failed" in answer:
+            raise CallFailed(f"{function}: {answer['failed']}")
+        return answer["value"]
+
+    async def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        try:
+            answer = json.loads(await self._process.stdout.readline())
+        except (ValueError, ConnectionError) as error:  # An empty line is the end of a pipe.
+            raise self._died() from error
+        return dict(answer)
+
+    def _died(self) -> Failed:
+        names = ", ".join(self._settings.functions)
+        return Failed(self._settings.part, f"the process of {names} died, or wrote what is no answer")
+
+
+class WorkerPool:
+    """Workers of the same functions, as many as there are calls at a time."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.stats = WorkerStats()
+        self._settings = settings
+        self._idle: list[tuple[Worker, AsyncExitStack]] = []
+
+    async def observe(self, function: str, arguments: Mapping[str, Any], seconds: float) -> str:
+        """Return what a tool answers to a model's arguments. Raises `CallError`, `CallFailed`, `TimeoutError`."""
+        return str(await self._call(seconds, "observe", function, named=dict(arguments)))
+
+    async def evaluate(self, function: str, given: Sequence[Any], seconds: float) -> Any:
+        """Return what a function of the job's owner returns, as JSON. Raises `CallFailed`, `TimeoutError`."""
+        return await self._call(seconds, "evaluate", function, given=list(given))
+
+    async def describe(self, function: str) -> dict[str, Any]:
+        """Return a function as a tool. Raises `CallFailed` if it is none."""
+        return dict(await self._call(START_SECONDS, "describe", function))
+
+    async def close(self) -> None:
+        """End all processes."""
+        while self._idle:
+            await self._idle.pop()[1].aclose()
+
+    async def _call(self, seconds: float, what: str, function: str, **arguments: Any) -> Any:
+        async with self._one() as worker:
+            try:
+                async with asyncio.timeout(seconds):
+                    return await worker.call(what, function, **arguments)
+            except TimeoutError:
+                self.stats.timed_out += 1
+                raise
+
+    @contextlib.asynccontextmanager
+    async def _one(self) -> AsyncIterator[Worker]:
+        """Take a worker. One that did not answer its call is ended: its answer would be read by the next."""
+        worker, stack = self._idle.pop() if self._idle else await self._start()
+        answered = False
+        try:
+            yield worker
+            answered = True
+        except (CallError, CallFailed):
+            answered = True
+            raise
+        except Failed:
+            self.stats.died += 1
+            raise
+        finally:
+            if answered:
+                self._idle.append((worker, stack))
+            else:
+                await stack.aclose()
+
+    async def _start(self) -> tuple[Worker, AsyncExitStack]:
+        settings = self._settings
+        async with AsyncExitStack() as stack:
+            home = Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="rljob-env-", ignore_cleanup_errors=True))
+            )
+            # The runner's own package, wherever it was imported from.
+            paths = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+            variables = bare_environment(home, paths | dict(settings.variables))
+            command = [sys.executable, "-m", "rljob_env.worker_main", str(settings.root), *settings.functions]
+            pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "limit": MOST_LINE_BYTES}
+            process = await stack.enter_async_context(process_group(command, variables, settings.root, **pipes))
+            worker = Worker(process, settings)
+            await worker.started()
+            self.stats.started += 1
+            return worker, stack.pop_all()
+        raise AssertionError("unreachable")

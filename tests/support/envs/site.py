@@ -1,0 +1,129 @@
+"""A real gateway server with a scripted model and a stand-in coordinator, and a runner of an environment against it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from rljob_env.agent_harness import AgentHarness
+from rljob_env.config import TOOLS, EnvironmentConfig, Tool
+from rljob_env.episode import Harness
+from rljob_env.gateway_client import GatewayClient
+from rljob_env.runner import Runner, RunnerSettings
+from rljob_env.tools.harness import ToolsHarness
+from rljob_runtime.gateway.capability import gateway_key
+from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
+from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
+from rljob_runtime.gateway.runner_key import mint_runner_key, runners_key
+from rljob_runtime.gateway.server import serve
+from rljob_runtime.gateway.text.suffix_text import SuffixText
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport
+from rljob_runtime.protocols.turns import EpisodeAttempt
+from rljob_runtime.scheduling.episodes.episode import EpisodeRules
+from rljob_runtime.scheduling.episodes.limits import Limits
+from tests.support.gateway.light_tokenizer import WITH_TOOLS, light_tokenizer, render_of
+from tests.support.gateway.stand_in_coordinator import RecordingEngine, Script, StandInCoordinator, attempt_of
+from tests.support.gateway.stand_in_environments import StandInEnvironments
+
+SECRET = b"the job's secret"
+TOKENIZER = light_tokenizer()
+RUNNER_KEY = mint_runner_key(runners_key(SECRET), "calc")
+RECORD = {"prompt": "2+3", "answer": 5}
+MESSAGES = [{"role": "user", "content": "2+3"}]
+SETTINGS = RunnerSettings(episodes=4, heartbeat_seconds=0.05, grace_seconds=20.0)
+
+
+@dataclass
+class Site:
+    """A gateway with its stand-ins."""
+
+    coordinator: StandInCoordinator
+    environments: StandInEnvironments
+    routes: EnvironmentRoutes
+    http: httpx.AsyncClient
+    stack: AsyncExitStack
+    url: str = ""
+    runners: list[Runner] = field(default_factory=list)
+
+    async def put(self, index: int = 0, seconds: float = 60.0, record: Mapping[str, Any] = RECORD) -> EpisodeAttempt:
+        """Let a runner lease an episode."""
+        episode = attempt_of(index)
+        self.coordinator.start(episode)
+        await self.environments.put(Assignment(episode, "calc", record, MESSAGES, time.time() + seconds))
+        return episode
+
+    async def run(self, harness: Harness, settings: RunnerSettings = SETTINGS, **client: Any) -> Runner:
+        """Start a runner; it ends with the site."""
+        runner = Runner(self.client(**client), harness, settings)
+        self.runners.append(runner)
+        end = asyncio.Event()
+        task = asyncio.create_task(runner.run(end))
+
+        async def close() -> None:
+            end.set()
+            await task
+
+        self.stack.push_async_callback(close)
+        return runner
+
+    def client(self, http: httpx.AsyncClient | None = None, patience: float = 30.0) -> GatewayClient:
+        return GatewayClient(http or self.http, self.url, RUNNER_KEY, "r1", 2.0, patience)
+
+    async def report_of(self, harness: Harness, **episode: Any) -> EpisodeReport:
+        """Run one episode with a runner; return its report."""
+        await self.run(harness)
+        return await self.environments.reported(await self.put(**episode))
+
+    def tools(self, root: Path, *functions: str, servers: tuple[str, ...] = (), **options: Any) -> ToolsHarness:
+        tools = (*(Tool(function=name) for name in functions), *(Tool(mcp_url=url) for url in servers))
+        config = EnvironmentConfig("calc", TOOLS, tools, **options)
+        return ToolsHarness(self.http, self.http, config, root)
+
+    def agent(self, root: Path, *command: str, **options: Any) -> AgentHarness:
+        return AgentHarness(EnvironmentConfig("calc", "Agent", command=command, **options), root)
+
+    def prompts(self) -> list[str]:
+        """Return the prompt of each turn, as text."""
+        return [TOKENIZER.decode(prompt) for prompt, _, _ in self.coordinator.engine.emitted]
+
+
+def scripted(*turns: str) -> Script:
+    """Return a model that says these texts, turn by turn of an episode, and then the last again."""
+    return lambda prompt, turn: turns[min(prompt.count("<|im_start|>assistant") - 1, len(turns) - 1)]
+
+
+def call(name: str, arguments: str) -> str:
+    return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+
+
+@contextlib.asynccontextmanager
+async def open_site(
+    script: Script | None = None,
+    limits: Limits = Limits(),  # noqa: B008, a frozen value
+    now: Callable[[], float] = time.time,
+) -> AsyncIterator[Site]:
+    """Open a site; its model says what the script says."""
+    async with AsyncExitStack() as stack:
+        engine = RecordingEngine(TOKENIZER, script or scripted("5"))
+        coordinator = StandInCoordinator(engine, EpisodeRules(limits))
+        environments = StandInEnvironments()
+        capabilities = gateway_key(SECRET)
+        routes = EnvironmentRoutes(environments, RunnerAccess(runners_key(SECRET), capabilities, "policy"), now)
+        text = SuffixText(TOKENIZER, render_of(WITH_TOOLS), [TOKENIZER.end])  # type: ignore[arg-type]
+        settings = GatewaySettings("policy", 8192, TOKENIZER.size, 1024)
+        gateway = Gateway(coordinator, text, settings, stack.enter_context(ThreadPoolExecutor(2)), now)
+        http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+        port = await stack.enter_async_context(
+            serve(gateway, capabilities, now, "127.0.0.1", 0, environments=routes)
+        )  # fmt: skip
+        async with AsyncExitStack() as runners:
+            yield Site(coordinator, environments, routes, http, runners, f"http://127.0.0.1:{port}")

@@ -1,0 +1,196 @@
+"""Mutants of rljob_env."""
+
+from hack.mutants import Mutant
+
+AGENT = "tests/unit/envs/test_agent_harness.py"
+FUNCTIONS = "tests/unit/envs/test_functions.py"
+MCP = "tests/unit/envs/test_mcp.py"
+RUNNER = "tests/unit/envs/test_runner.py"
+TOOLS = "tests/unit/envs/test_tools_harness.py"
+
+MUTANTS = (
+    Mutant(
+        name="a tool's exception is a failure of ours",
+        target="rljob_env.worker_main:_observe",
+        before='{"error": shortened(f"{type(error).__name__}: {error}")}',
+        after='{"failed": str(error)}',
+        tests=(f"{TOOLS}::test_what_the_models_arguments_cause_is_an_observation",),
+    ),
+    Mutant(
+        name="a model's arguments are not checked",
+        target="rljob_env.worker_main:_observe",
+        before="wrong is not None",
+        after="False",
+        tests=(f"{TOOLS}::test_what_the_models_arguments_cause_is_an_observation",),
+    ),
+    Mutant(
+        name="what a tool prints is its answer",
+        target="rljob_env.worker_main:main",
+        before="os.dup2(2, 1)",
+        after="pass",
+        tests=(f"{TOOLS}::test_an_episode_ends_at_an_answer_without_calls_and_is_scored_by_its_function",),
+    ),
+    Mutant(
+        name="a process that did not answer serves the next call",
+        target="rljob_env.workers:WorkerPool._one",
+        before="if answered:\n    self._idle.append((worker, stack))\nelse:\n    await stack.aclose()",
+        after="self._idle.append((worker, stack))",
+        tests=(f"{TOOLS}::test_a_tool_that_hangs_is_ended_and_the_next_call_is_answered",),
+    ),
+    Mutant(
+        name="a tool without its server answers the model",
+        target="rljob_env.tools.toolbox:FunctionTools.call",
+        before="Failed(Part.TOOL_SERVER, str(error))",
+        after="ToolError(str(error))",
+        tests=(f"{TOOLS}::test_a_tool_that_breaks_by_itself_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="a reward that fails is none",
+        target="rljob_env.scoring:Scorer.score",
+        before="raise Failed(Part.ENVIRONMENT, str(error)) from error",
+        after="return None, {}",
+        tests=(f"{TOOLS}::test_a_reward_that_fails_is_no_zero",),
+    ),
+    Mutant(
+        name="an infinite reward counts",
+        target="rljob_env.results:finite",
+        before="math.isfinite(number)",
+        after="True",
+        tests=(f"{FUNCTIONS}::test_a_reward_that_is_no_number_is_refused",),
+    ),
+    Mutant(
+        name="an episode has no most turns",
+        target="rljob_env.tools.harness:ToolsHarness._converse",
+        before="range(self._config.max_turns)",
+        after="range(10)",
+        tests=(f"{TOOLS}::test_the_most_turns_end_an_episode",),
+    ),
+    Mutant(
+        name="a gateway that is away is the policy's time-out",
+        target="rljob_env.tools.harness:ToolsHarness.run",
+        before="model.away",
+        after="False",
+        tests=(f"{TOOLS}::test_a_deadline_while_the_gateway_is_away_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="a request that is sent again is a new turn",
+        target="rljob_env.model:Model.answer",
+        before="RETRY_HEADER: str(tries)",
+        after='RETRY_HEADER: "0"',
+        tests=(f"{TOOLS}::test_a_request_is_sent_again_as_a_retry_until_the_gateway_answers",),
+    ),
+    Mutant(
+        name="a limit of the episode is a failure of ours",
+        target="rljob_env.model:_message",
+        before="code in LIMITS",
+        after="False",
+        tests=(f"{TOOLS}::test_a_refusal_is_the_policys_end_or_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="a call that broke off is sent again",
+        target="rljob_env.tools.mcp_client:McpClient._request",
+        before="not (not_sent or repeatable)",
+        after="False",
+        tests=(f"{MCP}::test_a_call_that_broke_off_is_not_executed_twice",),
+        canary=True,
+    ),
+    Mutant(
+        name="a call that was not accepted is given up",
+        target="rljob_env.tools.mcp_client:McpClient._request",
+        before="response.status_code not in NOT_ACCEPTED",
+        after="True",
+        tests=(f"{MCP}::test_a_call_that_a_server_did_not_accept_is_sent_again",),
+    ),
+    Mutant(
+        name="an answer to another request counts",
+        target="rljob_env.tools.json_rpc:result_of",
+        before='message.get("id") == id',
+        after="True",
+        tests=(f"{MCP}::test_a_server_that_lies_or_breaks_off_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="a slow server is not asked whether it lives",
+        target="rljob_env.tools.mcp_client:McpClient.call",
+        before="await self._ping()",
+        after="pass",
+        tests=(f"{MCP}::test_a_server_that_answers_no_ping_either_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="a session is not ended",
+        target="rljob_env.tools.mcp_client:McpClient.close",
+        before="SESSION in self._headers",
+        after="False",
+        tests=(f"{MCP}::test_a_call_is_answered_as_json_or_in_a_stream",),
+    ),
+    Mutant(
+        name="an agent's children outlive it",
+        target="rljob_env.processes:end_group",
+        before="_signal(process.pid, signal.SIGKILL)",
+        after="pass",
+        tests=(f"{AGENT}::test_what_an_agent_leaves_behind_is_ended_with_its_episode",),
+    ),
+    Mutant(
+        name="an agent has the runner's variables",
+        target="rljob_env.processes:bare_environment",
+        before='{"PATH": path, "HOME": str(home), "TMPDIR": str(home), **language, **more}',
+        after='{**os.environ, "PATH": path, "HOME": str(home), "TMPDIR": str(home), **language, **more}',
+        tests=(f"{AGENT}::test_an_agent_asks_the_model_and_writes_its_reward",),
+    ),
+    Mutant(
+        name="an agent that crashed has no reward",
+        target="rljob_env.agent_harness:_result_of",
+        before="return _parsed(text, detail)",
+        after='return _parsed(text if code == 0 else b"null", detail)',
+        tests=(f"{AGENT}::test_the_end_of_an_agent_is_its_own_doing",),
+    ),
+    Mutant(
+        name="a result that is none is no reward",
+        target="rljob_env.agent_harness:_result_of",
+        before="if code is None:\n    return _Ended(None, {}, None, detail)",
+        after="return _Ended(None, {}, None, detail)",
+        tests=(f"{AGENT}::test_a_result_that_is_none_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="a runner leases without bound",
+        target="rljob_env.runner:Runner._lease_and_run",
+        before="await free.acquire()",
+        after="pass",
+        tests=(f"{RUNNER}::test_a_runner_runs_so_many_episodes_at_a_time",),
+    ),
+    Mutant(
+        name="a stopped attempt is reported",
+        target="rljob_env.runner:Runner._report_of",
+        before="attempt in self._stopped",
+        after="False",
+        tests=(f"{RUNNER}::test_an_attempt_that_a_heartbeat_stops_is_ended_and_not_reported",),
+        canary=True,
+    ),
+    Mutant(
+        name="a report whose answer was lost is lost",
+        target="rljob_env.gateway_client:GatewayClient._send_again",
+        before="time.monotonic() - since + seconds > self._patience_seconds",
+        after="True",
+        tests=(f"{RUNNER}::test_a_report_whose_answer_was_lost_is_sent_again_and_counts_once",),
+    ),
+    Mutant(
+        name="a runner that ends keeps its attempts",
+        target="rljob_env.runner:Runner._end",
+        before="work.cancel()",
+        after="pass",
+        tests=(f"{RUNNER}::test_a_runner_that_ends_reports_its_attempts_for_others",),
+    ),
+    Mutant(
+        name="a runner that ends waits without bound",
+        target="rljob_env.runner:Runner._end",
+        before="timeout=self._settings.grace_seconds",
+        after="timeout=None",
+        tests=(f"{RUNNER}::test_a_runner_ends_within_its_grace_although_the_coordinator_is_away",),
+    ),
+    Mutant(
+        name="a harness may overrun its deadline for ever",
+        target="rljob_env.runner:Runner._episode",
+        before="timeout=bound",
+        after="timeout=None",
+        tests=(f"{RUNNER}::test_a_harness_that_does_not_end_at_its_deadline_is_cancelled",),
+    ),
+)

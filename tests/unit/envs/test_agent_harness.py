@@ -1,0 +1,208 @@
+"""Any program is an agent: it has the task, the model and a scratch folder, and nothing of it outlives its episode."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_runtime.protocols.environments import FailedPart
+from tests.support.envs.site import MESSAGES, RECORD, open_site
+
+ASK = """
+import json, os, sys, urllib.request
+
+def ask(messages):
+    body = json.dumps({"model": os.environ["OPENAI_MODEL"], "messages": messages}).encode()
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+    with urllib.request.urlopen(request) as answer:
+        return json.load(answer)["choices"][0]["message"]["content"]
+
+def result(value):
+    with open(os.environ["RLJOB_RESULT"], "w") as file:
+        file.write(value if isinstance(value, str) else json.dumps(value))
+
+with open(os.environ["RLJOB_TASK"]) as file:
+    task = json.load(file)
+"""
+FUNCTION = """
+import json, os, urllib.request
+
+def solve(task):
+    assert task["messages"][0]["content"] == task["record"]["prompt"]
+    return {"reward": 0.25, "steps": 3}
+
+async def later(task):
+    return 0.75
+
+def wrong(task):
+    return "good"
+"""
+
+
+def agent(root: Path, program: str) -> tuple[str, ...]:
+    (root / "agent.py").write_text(ASK + textwrap.dedent(program))
+    return (sys.executable, "agent.py")
+
+
+async def test_an_agent_asks_the_model_and_writes_its_reward(tmp_path: Path) -> None:
+    command = agent(
+        tmp_path,
+        """
+        answer = ask(task["messages"])
+        os.makedirs("seen", exist_ok=True)
+        with open("seen/environ.json", "w") as file:
+            json.dump({"task": task, "environ": dict(os.environ)}, file)
+        result({"reward": float(int(answer) == task["record"]["answer"]), "metrics": {"steps": 1}})
+        """,
+    )
+    async with open_site() as site, site.stack:
+        harness = site.agent(tmp_path, *command, variables={"SEARCH_URL": "http://search"})
+        report = await site.report_of(harness)
+        assert (report.reward, report.failed, report.metrics["steps"]) == (1.0, None, 1)
+        assert report.metrics["agent_seconds"] > 0
+        seen = json.loads((tmp_path / "seen/environ.json").read_text())
+        assert seen["task"] == {
+            "episode": "0.0.0",
+            "attempt": 1,
+            "record": RECORD,
+            "messages": MESSAGES,
+            "model": "policy",
+        }
+        environ = seen["environ"]
+        given = {"PATH", "HOME", "TMPDIR", "LANG", "OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"}
+        given |= {"RLJOB_TASK", "RLJOB_RESULT", "SEARCH_URL"}
+        of_python_itself = {"LC_CTYPE"}
+        assert environ.keys() - of_python_itself <= given
+        assert environ["OPENAI_BASE_URL"] == f"{site.url}/v1"
+        assert not Path(environ["HOME"]).exists()
+        assert harness.stats.ended == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "reward", "detail"),
+    [
+        ("result({'reward': 1}); sys.exit('crashed after a good answer')", 1.0, "crashed after a good answer"),
+        ("sys.exit(3)", None, "the agent ended with 3"),
+        ("raise ValueError('wrong')", None, "ValueError: wrong"),
+        ("result('null')", None, "the agent ended with 0"),
+        ("result('0.5')", 0.5, "the agent ended with 0"),
+    ],
+)
+async def test_the_end_of_an_agent_is_its_own_doing(
+    tmp_path: Path, program: str, reward: float | None, detail: str
+) -> None:
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.agent(tmp_path, *agent(tmp_path, program)))
+        assert (report.reward, report.failed) == (reward, None)
+        assert detail in report.detail
+
+
+@pytest.mark.parametrize(
+    ("program", "part", "detail"),
+    [
+        ("result('{\"rew')", FailedPart.ENVIRONMENT, "RLJOB_RESULT"),
+        ("result({'reward': 'good'})", FailedPart.ENVIRONMENT, "a finite number would be right"),
+        ("result('NaN')", FailedPart.ENVIRONMENT, "a finite number would be right"),
+        ("result('1' * 70000)", FailedPart.ENVIRONMENT, "longer than"),
+        ("result({'failed': 'tool server', 'detail': 'no index'})", FailedPart.TOOL_SERVER, "no index"),
+    ],
+)
+async def test_a_result_that_is_none_is_a_failure_of_ours(
+    tmp_path: Path, program: str, part: FailedPart, detail: str
+) -> None:
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.agent(tmp_path, *agent(tmp_path, program)))
+        assert (report.reward, report.failed) == (None, part)
+        assert detail in report.detail
+
+
+async def test_a_command_that_does_not_exist_is_a_failure_of_ours(tmp_path: Path) -> None:
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.agent(tmp_path, "no-such-agent"))
+        assert report.failed is FailedPart.ENVIRONMENT
+        assert "'no-such-agent' cannot be started" in report.detail
+
+
+async def test_an_agent_that_hangs_ends_at_its_deadline_with_all_that_it_started(tmp_path: Path) -> None:
+    command = agent(
+        tmp_path,
+        """
+        import signal, subprocess, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        with open("pids.json", "w") as file:
+            json.dump([os.getpid(), child.pid, os.environ["HOME"]], file)
+        result('{"rew')
+        time.sleep(600)
+        """,
+    )
+    async with open_site() as site, site.stack:
+        harness = site.agent(tmp_path, *command)
+        report = await site.report_of(harness, seconds=6.0)
+        assert (report.reward, report.failed, harness.stats.killed) == (None, None, 1)
+        assert report.detail.startswith("the deadline ended the agent")
+        *pids, home = json.loads((tmp_path / "pids.json").read_text())
+        await gone(pids)
+        assert not Path(home).exists()
+
+
+async def test_what_an_agent_leaves_behind_is_ended_with_its_episode(tmp_path: Path) -> None:
+    command = agent(
+        tmp_path,
+        """
+        import subprocess
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        with open("pids.json", "w") as file:
+            json.dump([child.pid], file)
+        """,
+    )
+    async with open_site() as site, site.stack:
+        await site.report_of(site.agent(tmp_path, *command))
+        await gone(json.loads((tmp_path / "pids.json").read_text()))
+
+
+async def gone(pids: list[int]) -> None:
+    """Wait until processes have ended. Those without a parent are zombies until one takes them."""
+    async with asyncio.timeout(30):
+        while any(_lives(pid) for pid in pids):  # noqa: ASYNC110, the processes are no children of this one
+            await asyncio.sleep(0.02)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("function", "reward", "failed"),
+    [
+        ("solver.py:solve", 0.25, None),
+        ("solver.py:later", 0.75, None),
+        ("solver.py:wrong", None, FailedPart.ENVIRONMENT),
+        ("solver.py:absent", None, FailedPart.ENVIRONMENT),
+    ],
+)
+async def test_a_function_is_an_agent(tmp_path: Path, function: str, reward: Any, failed: Any) -> None:
+    (tmp_path / "solver.py").write_text(FUNCTION)
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.agent(tmp_path, function=function))
+        assert (report.reward, report.failed) == (reward, failed)
+
+
+async def test_an_answer_that_an_agent_writes_is_scored_by_the_environments_function(tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text("def right(record, messages, answer):\n    return float(answer == '5')\n")
+    command = agent(tmp_path, "result({'answer': ask(task['messages'])})")
+    async with open_site() as site, site.stack:
+        harness = site.agent(tmp_path, *command, reward="rewards.py:right")
+        assert (await site.report_of(harness)).reward == 1.0

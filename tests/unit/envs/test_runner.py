@@ -1,0 +1,238 @@
+"""A runner leases, lives and reports, whatever happens between: each leased attempt has one end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rljob_env.episode import Assignment, Report
+from rljob_env.failures import GatewayAway, GatewayRefused
+from rljob_env.gateway_client import GatewayClient
+from rljob_env.runner import Runner, RunnerSettings
+from rljob_runtime.protocols.environments import FailedPart
+from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
+from tests.support.envs.site import RUNNER_KEY, SETTINGS, Site, open_site
+from tests.support.gateway.stand_in_coordinator import attempt_of
+from tests.support.paths import ROOT
+
+
+@dataclass
+class StandInHarness:
+    """A harness that ends when it is let go. `running`: its episodes; `cancelled`: those that it was told to end."""
+
+    report: Report = field(default_factory=lambda: Report(1.0))
+    error: Exception | None = None
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    running: set[str] = field(default_factory=set)
+    most: int = 0
+    cancelled: set[str] = field(default_factory=set)
+    closed: bool = False
+
+    async def run(self, assignment: Assignment) -> Report:
+        name = assignment.attempt.episode
+        self.running.add(name)
+        self.most = max(self.most, len(self.running))
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            self.cancelled.add(name)
+            raise
+        finally:
+            self.running.discard(name)
+        if self.error is not None:
+            raise self.error
+        return self.report
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110, the runner's states have no event
+            await asyncio.sleep(0.005)
+
+
+async def put_and_start(site: Site, harness: StandInHarness, count: int = 1) -> None:
+    for index in range(count):
+        await site.put(index)
+    await until(lambda: len(harness.running) == count)
+
+
+async def test_a_runner_runs_so_many_episodes_at_a_time() -> None:
+    harness = StandInHarness()
+    async with open_site() as site, site.stack:
+        runner = await site.run(harness)
+        for index in range(10):
+            await site.put(index)
+        await until(lambda: len(harness.running) == SETTINGS.episodes)
+        heartbeats = len(site.environments.heartbeats)
+        await until(lambda: len(site.environments.heartbeats) > heartbeats + 1)
+        assert len(site.environments.leased) == SETTINGS.episodes
+        harness.go.set()
+        for index in range(10):
+            assert (await site.environments.reported(attempt_of(index))).reward == 1.0
+        assert harness.most == SETTINGS.episodes
+        await until(lambda: runner.stats.reported == 10)
+        assert runner.stats.leased == 10
+    assert harness.closed
+
+
+async def test_heartbeats_name_the_open_attempts_while_a_harness_works() -> None:
+    harness = StandInHarness()
+    async with open_site() as site, site.stack:
+        await site.run(harness)
+        await until(lambda: len(site.environments.heartbeats) > 0)
+        await put_and_start(site, harness)
+        await until(lambda: ("calc/r1", (attempt_of(),)) in site.environments.heartbeats)
+        harness.go.set()
+        await site.environments.reported(attempt_of())
+        await until(lambda: site.environments.heartbeats[-1] == ("calc/r1", ()))
+
+
+async def test_an_attempt_that_a_heartbeat_stops_is_ended_and_not_reported() -> None:
+    harness = StandInHarness()
+    async with open_site() as site, site.stack:
+        runner = await site.run(harness)
+        await put_and_start(site, harness, 2)
+        await site.environments.end(attempt_of(0))
+        await until(lambda: runner.stats.stopped == 1)
+        assert (harness.cancelled, harness.running) == ({"0.0.0"}, {"0.1.0"})
+        harness.go.set()
+        await site.environments.reported(attempt_of(1))
+        assert site.environments.done_calls == 1
+
+
+async def test_an_attempt_is_reported_when_the_coordinator_is_back() -> None:
+    harness = StandInHarness()
+    async with open_site() as site, site.stack:
+        runner = await site.run(harness, RunnerSettings(1, heartbeat_seconds=30.0))
+        site.environments.faults += [PeerGone("restarts"), PeerTimeout("slow")]
+        await put_and_start(site, harness)
+        site.environments.faults += [PeerGone("restarts"), PeerTimeout("slow")]
+        harness.go.set()
+        assert (await site.environments.reported(attempt_of())).reward == 1.0
+        await until(lambda: runner.stats.reported == 1)
+        assert site.routes.stats.coordinator_away == 4
+
+
+class LosesAnswers(httpx.AsyncBaseTransport):
+    """A transport that loses the first answer to a report."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self._inner = httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        response = await self._inner.handle_async_request(request)
+        if request.url.path == "/env/done" and not self.lost:
+            self.lost += 1
+            await response.aread()
+            raise httpx.ReadError("the answer is lost")
+        return response
+
+
+async def test_a_report_whose_answer_was_lost_is_sent_again_and_counts_once() -> None:
+    harness = StandInHarness()
+    async with httpx.AsyncClient(transport=LosesAnswers()) as http, open_site() as site, site.stack:
+        runner = await site.run(harness, http=http)
+        await put_and_start(site, harness)
+        harness.go.set()
+        await until(lambda: runner.stats.reported == 1)
+        assert site.environments.done_calls == 2
+        assert site.environments.reports.keys() == {attempt_of()}
+
+
+async def test_an_unforeseen_error_of_a_harness_is_a_failure_of_ours() -> None:
+    harness = StandInHarness(error=ZeroDivisionError("a mistake in a harness"))
+    harness.go.set()
+    async with open_site() as site, site.stack:
+        report = await site.report_of(harness)
+        assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)
+        assert "a mistake in a harness" in report.detail
+
+
+async def test_a_harness_that_does_not_end_at_its_deadline_is_cancelled() -> None:
+    harness = StandInHarness()
+    async with open_site() as site, site.stack:
+        await site.run(harness, RunnerSettings(1, overrun_seconds=0.2))
+        report = await site.environments.reported(await site.put(seconds=0.3))
+        assert report.failed is FailedPart.ENVIRONMENT
+        assert harness.cancelled == {"0.0.0"}
+
+
+async def test_a_runner_that_ends_reports_its_attempts_for_others() -> None:
+    harness = StandInHarness()
+    async with open_site() as site:
+        async with site.stack:
+            await site.run(harness)
+            await put_and_start(site, harness, 3)
+        assert harness.cancelled == {"0.0.0", "0.1.0", "0.2.0"}
+        reports = site.environments.reports
+        assert [report.failed for report in reports.values()] == [FailedPart.ENVIRONMENT] * 3
+        assert reports[attempt_of()].detail == "the runner was told to end"
+
+
+async def test_a_runner_ends_within_its_grace_although_the_coordinator_is_away() -> None:
+    harness = StandInHarness()
+    async with open_site() as site:
+        async with site.stack:
+            runner = await site.run(harness, RunnerSettings(2, heartbeat_seconds=30.0, grace_seconds=0.5))
+            await put_and_start(site, harness)
+            site.environments.faults += [PeerGone("away")] * 1000
+            began = asyncio.get_running_loop().time()
+        assert asyncio.get_running_loop().time() - began < 20
+        assert (harness.cancelled, runner.stats.reported) == ({"0.0.0"}, 0)
+
+
+async def test_a_gateway_that_stays_away_ends_the_runner() -> None:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        client = GatewayClient(http, "http://127.0.0.1:9", RUNNER_KEY, "r1", 1.0, patience_seconds=0.6)
+        with pytest.raises(GatewayAway, match="did not answer for"):
+            await Runner(client, StandInHarness(), SETTINGS).run(asyncio.Event())
+        assert client.stats.sent_again >= 1
+
+
+async def test_a_key_that_opens_nothing_ends_the_runner_at_once() -> None:
+    async with open_site() as site:
+        client = GatewayClient(site.http, site.url, "rlr1.Y2FsYw.AAAA", "r1", 1.0, 300.0)
+        with pytest.raises(GatewayRefused, match="not made for this job"):
+            await Runner(client, StandInHarness(), SETTINGS).run(asyncio.Event())
+        assert client.stats.sent_again == 0
+
+
+async def test_the_process_ends_at_sigterm_with_reports_and_without_its_agents(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(RUNNER_KEY)
+    (tmp_path / "agent.py").write_text(
+        "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nos.rename('pid', 'started')\ntime.sleep(600)\n"
+    )
+    async with open_site() as site:
+        config = {
+            "url": "http://127.0.0.1:9",
+            "keyFile": "key",
+            "heartbeatSeconds": 0.2,
+            "environment": {"name": "calc", "kind": "Agent", "command": [sys.executable, "agent.py"], "tools": None},
+        }
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        path = os.pathsep.join((str(ROOT / "envs"), os.environ.get("PYTHONPATH", "")))
+        variables = {**os.environ, "PYTHONPATH": path, "RLJOB_ENV_URL": site.url}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "rljob_env", str(tmp_path / "config.json"), env=variables
+        )
+        await site.put()
+        await until((tmp_path / "started").exists)
+        process.send_signal(signal.SIGTERM)
+        report = await site.environments.reported(attempt_of())
+        assert (report.failed, report.detail) == (FailedPart.ENVIRONMENT, "the runner was told to end")
+        assert await process.wait() == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "started").read_text()), 0)
