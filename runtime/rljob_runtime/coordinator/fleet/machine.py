@@ -20,6 +20,7 @@ from rljob_runtime.protocols import (
     RelayStatus,
     Replica,
 )
+from rljob_runtime.scheduling.adaptive_tp.kv_drops import KvDrops
 from rljob_runtime.scheduling.fault_detection.suspicion import Heartbeats
 
 T = TypeVar("T")
@@ -61,6 +62,10 @@ class RolloutMachine:
     left: asyncio.Event = field(default_factory=asyncio.Event)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while its layout changes or its replicas load."""
+    kv_drops: KvDrops = field(default_factory=KvDrops)
+    """The KV files that its replicas still have to remove."""
+    dropping: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    """By replica: the removal in progress."""
 
     @property
     def member(self) -> Member:

@@ -3,13 +3,16 @@
 The old engines write a file each when the responses are stopped. Each request on the machine's new replicas names the
 file that has its KV. A file is dropped when no request can need it any more: all have a token, have ended, or generate
 elsewhere. KV is an optimisation, so a refusal, a failed call or a missing file costs a prefill and nothing else.
+
+Each replica drops its file by itself, so that one which hangs holds back no other. A drop that fails is repeated
+(`scheduling/adaptive_tp/kv_drops.py`), also in later rounds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rljob_runtime.coordinator.fleet.fleet import Fleet
@@ -17,6 +20,7 @@ from rljob_runtime.coordinator.fleet.machine import RolloutMachine, machine_of
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.protocols import KvStats, PeerError, Replica, StaleTerm
 from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.adaptive_tp.kv_drops import WAIT_SECONDS
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.layout_switch import LayoutSwitch, record_export, record_import
 from rljob_runtime.scheduling.round_plan import Launch
@@ -48,7 +52,7 @@ class KvHandovers:
         self._term = term
         self._costs = costs
         self._open: dict[str, _Handover] = {}
-        self._drops: dict[str, asyncio.Task[None]] = {}
+        self._clock = asyncio.get_running_loop().time
 
     async def end(self, machine: str) -> None:
         """End the handover of a machine that switches again: what its engines took of it is measured now or never."""
@@ -58,16 +62,22 @@ class KvHandovers:
 
     async def export(self, switch: LayoutSwitch, stopped: Sequence[Launch]) -> None:
         """Stop these responses of the machine that switches, and have its engines write their KV."""
-        if (drop := self._drops.pop(switch.machine, None)) is not None:
-            # A late drop would remove the new file.
-            await asyncio.wait({drop})
         kv, machine = self._pool.kv_size, self._fleet.joined.get(switch.machine)
-        receipts = await self._pool.export_kv(stopped)
+        if machine is None:
+            return
+        replicas = {launch.lease.replica for launch in stopped}
+        dropping = await self._still_dropping(machine, replicas)
+        for name in replicas - dropping:
+            machine.kv_drops.record_written(name)
+        receipts, _ = await asyncio.gather(
+            self._pool.export_kv([launch for launch in stopped if launch.lease.replica not in dropping]),
+            self._pool.abort([launch for launch in stopped if launch.lease.replica in dropping]),
+        )
         for replica, receipt in receipts:
             if receipt.refusal:
                 log.info("%s: KV is computed again instead of moved: %s", replica.name, receipt.refusal)
         written = [(replica, receipt) for replica, receipt in receipts if receipt.file is not None]
-        if machine is None or not written:
+        if not written:
             return
         record_export(self._costs, switch, [receipt for _, receipt in written], kv)
         sources = tuple(replica for replica, _ in written)
@@ -119,6 +129,8 @@ class KvHandovers:
             member = self._fleet.is_member(handover.machine)
             if not member or not any(needs(handover, key) for key in handover.files):
                 self._end(name)
+        for machine in self._fleet.joined.values():
+            self._drop_due(machine)
 
     def close(self) -> None:
         """End all handovers: no request of another weight version may name their files."""
@@ -133,14 +145,34 @@ class KvHandovers:
             totals = {replica: self._pool.kv_stats(replica) for replica in handover.before}
             taken = [now.since(handover.before[replica]) for replica, now in totals.items() if now is not None]
             record_import(self._costs, handover.switch, taken)
-            self._drops[name] = self._fleet.run_in_background(self._drop(handover.sources))
+            handover.machine.kv_drops.add([replica.name for replica in handover.sources], self._clock())
+            self._drop_due(handover.machine)
 
-    async def _drop(self, sources: Sequence[Replica]) -> None:
-        for replica in sources:
-            try:
-                await self._fleet.run_while_member(replica, replica.drop_kv(self._term))
-            except StaleTerm:
-                raise
-            except PeerError as error:
-                # Its file ends with its process, its term or its weight version.
-                log.warning("%s keeps its KV file: %s", replica.name, error)
+    def _drop_due(self, machine: RolloutMachine) -> None:
+        """Have replicas of a machine remove the files that are due."""
+        if due := machine.kv_drops.due(self._clock()):
+            for replica in machine.peers.replicas:
+                if replica.name in due and replica.name not in machine.dropping:
+                    drop = self._drop(machine, replica)
+                    machine.dropping[replica.name] = self._fleet.run_in_background(drop)
+
+    async def _drop(self, machine: RolloutMachine, replica: Replica) -> None:
+        try:
+            await machine.run_while_member(replica.drop_kv(self._term))
+        except StaleTerm:
+            raise
+        except PeerError as error:
+            # Its file ends with its process, its term or its weight version.
+            delay = machine.kv_drops.record_failure(replica.name, self._clock())
+            again = "it is not asked again" if delay is None else f"it is asked again in {delay:g} s"
+            log.warning("%s keeps its KV file, %s: %s", replica.name, again, error)
+        else:
+            machine.kv_drops.record_removed(replica.name)
+        finally:
+            del machine.dropping[replica.name]
+
+    async def _still_dropping(self, machine: RolloutMachine, replicas: Collection[str]) -> set[str]:
+        """Wait a little for removals in progress; return which of these replicas still remove a file."""
+        if drops := [drop for name, drop in machine.dropping.items() if name in replicas]:
+            await asyncio.wait(drops, timeout=WAIT_SECONDS)
+        return machine.dropping.keys() & set(replicas)

@@ -19,6 +19,8 @@ POLICY_FAILURES = "tests/unit/coordinator/on_policy/test_policy_failures.py"
 
 KV = "tests/unit/coordinator/on_policy/test_kv_handover.py"
 MOVED = f"{KV}::test_responses_of_a_machine_that_switches_go_on_with_their_kv"
+HANGS = f"{KV}::test_a_replica_that_hangs_holds_back_no_other_file"
+LATE_DROP = f"{KV}::test_an_export_does_not_wait_for_a_removal_that_hangs"
 
 MUTANTS = (
     Mutant(
@@ -65,6 +67,34 @@ MUTANTS = (
         before="waits(key)",
         after="False",
         tests=(MOVED,),
+    ),
+    Mutant(
+        name="a KV file whose removal failed is kept",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers.end_taken",
+        before="self._drop_due(machine)",
+        after="pass",
+        tests=(HANGS, f"{KV}::test_a_file_that_was_not_removed_in_its_round_is_removed_in_a_later_one"),
+    ),
+    Mutant(
+        name="a replica that hangs holds back the files of others",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._drop_due",
+        before="replica.name not in machine.dropping",
+        after="not machine.dropping",
+        tests=(HANGS,),
+    ),
+    Mutant(
+        name="an export waits for a removal however long it takes",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._still_dropping",
+        before="timeout=WAIT_SECONDS",
+        after="timeout=None",
+        tests=(LATE_DROP,),
+    ),
+    Mutant(
+        name="a late removal takes the new KV file",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers.export",
+        before="launch.lease.replica not in dropping",
+        after="True",
+        tests=(LATE_DROP,),
     ),
     Mutant(
         name="KV files outlive their round",

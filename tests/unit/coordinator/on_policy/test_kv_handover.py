@@ -17,6 +17,7 @@ from rljob_runtime.coordinator.on_policy.kv_handover import KvHandovers
 from rljob_runtime.coordinator.on_policy.loop import OnPolicyLoop
 from rljob_runtime.coordinator.on_policy.switch_report import switches_report
 from rljob_runtime.protocols import KvSize, PeerTimeout
+from rljob_runtime.scheduling.adaptive_tp.kv_drops import WAIT_SECONDS, KvDrops
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, State, SwitchCosts
 from rljob_runtime.scheduling.layout_switch import LayoutSwitch, SwitchLook
@@ -227,6 +228,89 @@ def test_a_new_coordinator_names_no_file_of_the_one_before(
     db = sqlite3.connect(run.stage.path)
     assert db.execute("SELECT COUNT(*) FROM trajectories").fetchone()[0] == 6 * 4
     db.close()
+
+
+class Drops:
+    """Calls of `drop_kv` at one replica of rollout-0 that fail, after they hung for some seconds."""
+
+    def __init__(self, run: Run, monkeypatch: pytest.MonkeyPatch, failures: int, hangs: float = 0.0) -> None:
+        self.run = run
+        self.calls: list[tuple[float, str]] = []
+        drop, left = SimulatedReplica.drop_kv, [failures]
+
+        async def drops(replica: SimulatedReplica, term: int) -> None:
+            self.calls.append((asyncio.get_running_loop().time(), replica.name))
+            if replica.name == "rollout-0/replica-0" and left[0]:
+                left[0] -= 1
+                await asyncio.sleep(hangs)
+                raise PeerTimeout("no answer")
+            await drop(replica, term)
+
+        monkeypatch.setattr(SimulatedReplica, "drop_kv", drops)
+        # Nothing else removes a file.
+        monkeypatch.setattr(KvMemory, "drop_older", lambda *_: None)
+
+    def at(self, replica: int) -> list[float]:
+        return [at for at, name in self.calls if name == f"rollout-0/replica-{replica}"]
+
+    @property
+    def record(self) -> KvDrops:
+        coordinator = self.run.stage.coordinator
+        assert coordinator is not None
+        assert isinstance(coordinator.loop, OnPolicyLoop)
+        return coordinator.loop._context.fleet.joined["rollout-0"].kv_drops
+
+
+def test_a_replica_that_hangs_holds_back_no_other_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: None
+) -> None:
+    run = Run(tmp_path, 4)
+    drops = Drops(run, monkeypatch, failures=1, hangs=2.0)
+    run.play()
+    assert [len(drops.at(replica)) for replica in range(4)] == [2, 1, 1, 1]
+    assert {round(drops.at(replica)[0] - drops.at(0)[0], 2) for replica in range(4)} <= {0.0, 0.01}
+    assert run.files().files == {}, "the second try has removed it"
+    assert (drops.record.removed, drops.record.failures, drops.record.abandoned) == (4, 1, 0)
+
+
+def test_a_file_that_was_not_removed_in_its_round_is_removed_in_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: None
+) -> None:
+    monkeypatch.setattr(KvHandovers, "end_taken", at_the_end(KvHandovers.end_taken))
+    run = Run(tmp_path, 4, rounds=3)
+    drops = Drops(run, monkeypatch, failures=2)
+    left: list[int] = []
+    run.stage.observers.append(lambda report, _: left.append(len(run.files().files)))
+    run.play()
+    assert left[0] == 1
+    assert left[-1] == 0
+    assert (drops.record.removed, drops.record.failures) == (4, 2)
+    first, second, third = drops.at(0)
+    assert second - first >= 1.0
+    assert third - second >= 4.0
+
+
+def at_the_end(end_taken: Callable[..., None]) -> Callable[..., None]:
+    """No handover ends before its round, as if a response still needed it."""
+
+    def ends(self: KvHandovers, *_: Any) -> None:
+        end_taken(self, lambda key: True, lambda key: None, lambda key: 0)
+
+    return ends
+
+
+def test_an_export_does_not_wait_for_a_removal_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: None
+) -> None:
+    """A late removal would take the new file. So the replica computes again, and no one waits for long."""
+    run = Run(tmp_path, 4, 1)
+    drops = Drops(run, monkeypatch, failures=1, hangs=4.0)
+    report = run.play()
+    assert [one.state for one in report.switches] == ["Migrate", "Recompute"]
+    stopped = run.switches[1].seconds["stop"]
+    assert WAIT_SECONDS <= stopped < WAIT_SECONDS + 0.5
+    assert run.files().files == {}
+    assert drops.record.failures == 1
 
 
 @pytest.mark.parametrize("seed", [1, *slow(*range(2, 12))])

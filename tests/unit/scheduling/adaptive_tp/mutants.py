@@ -7,6 +7,7 @@ COURSE = "tests/unit/scheduling/adaptive_tp/test_course.py"
 COSTS = "tests/unit/scheduling/adaptive_tp/test_switch_costs.py"
 TAIL = "tests/unit/scheduling/adaptive_tp/test_tail.py"
 FORECAST = "tests/unit/scheduling/adaptive_tp/test_forecast.py"
+DROPS = "tests/unit/scheduling/adaptive_tp/test_kv_drops.py"
 GUARD = "tests/unit/scheduling/adaptive_tp/test_guard.py"
 
 MUTANTS = (
@@ -23,6 +24,20 @@ MUTANTS = (
         before="is_worth(gain, plan.never, 0.0, rules)",
         after="True",
         tests=(f"{FORECAST}::test_a_gain_is_clear_or_none_and_the_same_each_time",),
+    ),
+    Mutant(
+        name="a replica that never removes its KV file is asked for ever",
+        target="rljob_runtime.scheduling.adaptive_tp.kv_drops:RETRIES",
+        before="limit=5",
+        after="limit=10**6",
+        tests=(f"{DROPS}::test_tries_come_later_each_time_and_end",),
+    ),
+    Mutant(
+        name="a failed removal takes the KV file that was written since",
+        target="rljob_runtime.scheduling.adaptive_tp.kv_drops:KvDrops.record_written",
+        before="self._due.pop(replica, None)",
+        after="pass",
+        tests=(f"{DROPS}::test_a_replica_that_writes_another_file_keeps_that_one",),
     ),
     Mutant(
         name="stored costs of switches lose those of all pairs",
