@@ -331,26 +331,30 @@ class Generation:
             moved = [launch for launch in self._running() if machine_of(launch.lease.replica) in loaned]
             await self._stop(moved, self._pool.abort)
             await self._evaluator.stop(self._pool, lambda replica: machine_of(replica) in loaned)
+        switches = []
         for machine, decision in sorted(decided.switches.items()):
             busy = any(self._load(name) for name in self._pool.names() if machine_of(name) == machine)
             if (switch := self.switcher.begin(machine, decision, busy)) is not None:
-                since = asyncio.get_running_loop().time()
-                stopped = await self._stop_machine(switch)
-                self.switcher.start(switch, stopped, asyncio.get_running_loop().time() - since)
+                switches.append(switch)
+        if switches:
+            await self._stop_machines(switches)
 
-    async def _stop_machine(self, switch: LayoutSwitch) -> list[TrajectoryKey]:
-        """Stop and store all that a machine generates, and let its replicas leave the pool.
+    async def _stop_machines(self, switches: Sequence[LayoutSwitch]) -> None:
+        """Stop and store all that these machines generate, let their replicas leave the pool, and start the switches.
 
-        Returns the responses of the round that wait now."""
-        machine = switch.machine
-        await self._evaluator.stop(self._pool, lambda replica: machine_of(replica) == machine)
-        await self._kv.end(machine)
-        stopped = [launch for launch in self._running() if machine_of(launch.lease.replica) == machine]
-        await self._stop(stopped, partial(self._kv.export, switch) if switch.moves_kv else self._pool.abort)
+        The machines stop side by side: the stage waits once."""
+        since, machines = asyncio.get_running_loop().time(), {switch.machine for switch in switches}
+        await self._evaluator.stop(self._pool, lambda replica: machine_of(replica) in machines)
+        await self._kv.end(machines)
+        stopped = [launch for launch in self._running() if machine_of(launch.lease.replica) in machines]
+        await self._stop(stopped, partial(self._kv.stop, switches))
         await self._flush()
         self._fleet_changed = True
         await self._track_replicas()
-        return [launch.key for launch in stopped if self.round.state(launch.key) is SampleState.WAITING]
+        waiting = [launch for launch in stopped if self._waits(launch.key)]
+        for switch in switches:
+            its = [launch.key for launch in waiting if machine_of(launch.lease.replica) == switch.machine]
+            self.switcher.start(switch, its, asyncio.get_running_loop().time() - since)
 
     @property
     def _wanted(self) -> int:

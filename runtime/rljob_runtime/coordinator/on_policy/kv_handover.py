@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.machine import RolloutMachine, machine_of
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
-from rljob_runtime.protocols import KvStats, PeerError, Replica, StaleTerm
+from rljob_runtime.protocols import KvStats, PeerError, PeerTimeout, Replica, StaleTerm
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.kv_drops import WAIT_SECONDS
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.layout_switch import LayoutSwitch, record_export, record_import
+from rljob_runtime.scheduling.layout_switch import LayoutSwitch, record_export, record_import, stop_bound
 from rljob_runtime.scheduling.round_plan import Launch
 
 log = logging.getLogger(__name__)
@@ -54,18 +54,41 @@ class KvHandovers:
         self._open: dict[str, _Handover] = {}
         self._clock = asyncio.get_running_loop().time
 
-    async def end(self, machine: str) -> None:
-        """End the handover of a machine that switches again: what its engines took of it is measured now or never."""
-        if (before := self._open.get(machine)) is not None:
-            await self._pool.collect(before.before)
-            self._end(machine)
+    async def end(self, machines: Collection[str]) -> None:
+        """End the handovers of machines that switch again: what their engines took of it is measured now or never."""
+        ending = {name: handover for name, handover in self._open.items() if name in machines}
+        await self._pool.collect({replica for handover in ending.values() for replica in handover.before})
+        for name in ending:
+            self._end(name)
 
-    async def export(self, switch: LayoutSwitch, stopped: Sequence[Launch]) -> None:
-        """Stop these responses of the machine that switches, and have its engines write their KV."""
-        kv, machine = self._pool.kv_size, self._fleet.joined.get(switch.machine)
-        if machine is None:
-            return
-        replicas = {launch.lease.replica for launch in stopped}
+    async def stop(self, switches: Sequence[LayoutSwitch], stopped: Sequence[Launch]) -> None:
+        """Stop these responses of the machines that switch. Engines whose KV moves write it first.
+
+        All machines stop side by side, and within one bound: one that does not is lost."""
+        within = self._clock() + stop_bound(switches)
+        ended = await asyncio.gather(*(self._stop_by(within, switch, stopped) for switch in switches))
+        for switch, at in zip(switches, ended, strict=True):
+            if (wait := max(ended) - at) > 0:
+                switch.seconds["wait"] = wait
+
+    async def _stop_by(self, within: float, switch: LayoutSwitch, stopped: Sequence[Launch]) -> float:
+        """Stop a machine's responses; return when that has ended."""
+        its = [launch for launch in stopped if machine_of(launch.lease.replica) == switch.machine]
+        machine = self._fleet.joined.get(switch.machine)
+        try:
+            async with asyncio.timeout_at(within):
+                if machine is not None and switch.moves_kv:
+                    await self._export(switch, machine, its)
+                else:
+                    await self._pool.abort(its)
+        except TimeoutError:
+            if machine is not None:
+                error = PeerTimeout("its responses did not stop in time for its layout switch")
+                self._fleet.mark_machine_lost(machine, "CommandFailed", error)
+        return self._clock()
+
+    async def _export(self, switch: LayoutSwitch, machine: RolloutMachine, stopped: Sequence[Launch]) -> None:
+        kv, replicas = self._pool.kv_size, {launch.lease.replica for launch in stopped}
         dropping = await self._still_dropping(machine, replicas)
         for name in replicas - dropping:
             machine.kv_drops.record_written(name)

@@ -134,8 +134,8 @@ class Switcher:
     def begin(self, name: str, decision: SwitchDecision, busy: bool) -> LayoutSwitch | None:
         """Begin what a look decided for a machine, and close the machine to launches; None if it does not switch.
 
-        A machine that has changed since the look, or is not `busy` any more, does not switch. Machines begin one after
-        the other: `start` has to follow before the next one, so that each is stopped while it is tracked."""
+        A machine that has changed since the look, or is not `busy` any more, does not switch. Its replicas are no
+        longer available, so its responses have to be stopped before replicas are tracked again, and `start` follows."""
         if decision.outcome is not SwitchOutcome.SWITCHED or decision.target is None:
             self._record(decision)
             return None
@@ -172,9 +172,12 @@ class Switcher:
         return {key for switch in (*self._running.values(), *self._ended.values()) for key in switch.responses}
 
     def start(self, switch: LayoutSwitch, responses: Sequence[TrajectoryKey], stop_seconds: float) -> None:
-        """Switch the machine in the background. `responses` were stopped, in `stop_seconds`, and wait for it."""
+        """Switch the machine in the background. `responses` were stopped, in `stop_seconds`, and wait for it.
+
+        These include the export, and the wait for other machines of the same look."""
         switch.responses = tuple(responses)
-        switch.seconds["stop"] = max(0.0, stop_seconds - switch.seconds.get("export", 0.0))
+        known = sum(switch.seconds.get(part, 0.0) for part in ("export", "wait"))
+        switch.seconds["stop"] = max(0.0, stop_seconds - known)
         self._fleet.run_in_background(self._run(switch))
 
     async def _run(self, switch: LayoutSwitch) -> None:

@@ -49,7 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a switch that shall move KV computes it again",
-        target="rljob_runtime.coordinator.on_policy.generation:Generation._stop_machine",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._stop_by",
         before="switch.moves_kv",
         after="False",
         tests=(MOVED,),
@@ -67,6 +67,27 @@ MUTANTS = (
         before="waits(key)",
         after="False",
         tests=(MOVED,),
+    ),
+    Mutant(
+        name="machines of one look write their KV one after the other",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers.stop",
+        before="await asyncio.gather(*(self._stop_by(within, switch, stopped) for switch in switches))",
+        after="[await self._stop_by(within, switch, stopped) for switch in switches]",
+        tests=(f"{KV}::test_machines_of_one_look_write_their_kv_side_by_side",),
+    ),
+    Mutant(
+        name="a machine that waits for others is measured as slow to stop",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.start",
+        before='("export", "wait")',
+        after='("export",)',
+        tests=(f"{KV}::test_machines_of_one_look_write_their_kv_side_by_side",),
+    ),
+    Mutant(
+        name="a machine that never stops holds the round",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._stop_by",
+        before="asyncio.timeout_at(within)",
+        after="asyncio.timeout(None)",
+        tests=(f"{KV}::test_a_machine_that_does_not_stop_is_lost_and_holds_back_no_other",),
     ),
     Mutant(
         name="a KV file whose removal failed is kept",
@@ -91,7 +112,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a late removal takes the new KV file",
-        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers.export",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._export",
         before="launch.lease.replica not in dropping",
         after="True",
         tests=(LATE_DROP,),
@@ -105,9 +126,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a refused export loses its responses",
-        target="rljob_runtime.coordinator.on_policy.generation:Generation._stop_machine",
-        before="partial(self._kv.export, switch)",
-        after="(lambda stopped: self._kv.export(switch, stopped[1:]))",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._stop_by",
+        before="self._export(switch, machine, its)",
+        after="self._export(switch, machine, its[1:])",
         tests=(f"{KV}::test_a_switch_without_a_file_computes_again",),
     ),
     Mutant(
@@ -171,7 +192,7 @@ MUTANTS = (
         target="rljob_runtime.coordinator.on_policy.switcher:Switcher.machines",
         before="self._running.keys()",
         after="self._running.keys() | self._looked.keys()",
-        tests=(f"{SWITCHER}::test_machines_that_switch_after_one_look_are_stopped_one_after_the_other",),
+        tests=(f"{SWITCHER}::test_machines_that_switch_after_one_look_wait_for_all_that_each_generates",),
     ),
     Mutant(
         name="a machine without responses switches",

@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 
 from rljob_api.status import FinishedOutcome, LayoutSwitchesReport
+from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.on_policy.kv_handover import KvHandovers
 from rljob_runtime.coordinator.on_policy.loop import OnPolicyLoop
 from rljob_runtime.coordinator.on_policy.switch_report import switches_report
+from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.protocols import KvSize, PeerTimeout
+from rljob_runtime.scheduling import layout_switch
 from rljob_runtime.scheduling.adaptive_tp.kv_drops import WAIT_SECONDS, KvDrops
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, State, SwitchCosts
@@ -43,6 +46,16 @@ class Later(Script):
     def decide(self, look: SwitchLook) -> dict[str, SwitchDecision]:
         machines = [one for one in look.machines if min(one.responses.values(), default=0) >= 2 * KV_BLOCK]
         return super().decide(replace(look, machines=machines))
+
+
+class Together(Later):
+    """Switches both machines after the same look."""
+
+    def decide(self, look: SwitchLook) -> dict[str, SwitchDecision]:
+        found, left = super().decide(look), list(self.left)
+        if len(found) == 1:
+            self.left = [decision.target for decision in found.values() if decision.target] + left
+        return found if len(found) > 1 else {}
 
 
 class Run:
@@ -288,6 +301,63 @@ def test_a_file_that_was_not_removed_in_its_round_is_removed_in_a_later_one(
     first, second, third = drops.at(0)
     assert second - first >= 1.0
     assert third - second >= 4.0
+
+
+def delay_exports(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> list[float]:
+    """Delay exports by machine; return the list of times at which they begin."""
+    export, began = SimulatedReplica.export_kv, []
+
+    async def slow_export(self: SimulatedReplica, term: int, attempts: Any) -> Any:
+        began.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(seconds[machine_of(self.name)])
+        return await export(self, term, attempts)
+
+    monkeypatch.setattr(SimulatedReplica, "export_kv", slow_export)
+    return began
+
+
+def both(folder: Path) -> Run:
+    run = Run(folder)
+    run.policy = run.stage.switch_policy = Together(None, 4, 4, state=State.MIGRATE)
+    return run
+
+
+def test_machines_of_one_look_write_their_kv_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: None
+) -> None:
+    began = delay_exports(monkeypatch, {"rollout-0": 0.5, "rollout-1": 2.0})
+    run = both(tmp_path)
+    report = run.play()
+    assert [one.state for one in report.switches] == ["Migrate"] * 2
+    assert len(began) == 8
+    assert max(began) - min(began) < 0.1
+    waits, stops = zip(*((one.seconds.get("wait", 0.0), one.seconds["stop"]) for one in run.switches), strict=True)
+    assert waits == (pytest.approx(1.5, abs=0.1), 0.0)
+    assert stops == (pytest.approx(0.5, abs=0.2), pytest.approx(2.0, abs=0.2)), "each its own"
+    assert all(one.total_seconds > 2.0 for one in run.switches)
+
+
+def test_a_machine_that_does_not_stop_is_lost_and_holds_back_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: None
+) -> None:
+    monkeypatch.setattr(layout_switch, "STOP_SECONDS", 3.0)
+    began = delay_exports(monkeypatch, {"rollout-0": 0.0, "rollout-1": 20.0})
+    run = both(tmp_path)
+    starts: list[float] = []
+    start = Switcher.start
+
+    def starts_at(self: Switcher, *args: Any) -> None:
+        starts.append(asyncio.get_running_loop().time())
+        start(self, *args)
+
+    monkeypatch.setattr(Switcher, "start", starts_at)
+    finished = run.stage.play()
+    assert finished is not None
+    assert finished.outcome is FinishedOutcome.COMPLETE
+    ids = run.stage.trained_ids()
+    assert len(ids) == len(set(ids)) == 6 * 4
+    assert [(one.machine, one.reached) for one in run.switches] == [("rollout-0", 4), ("rollout-1", 0)]
+    assert all(at - began[0] == pytest.approx(3.0, abs=0.5) for at in starts)
 
 
 def at_the_end(end_taken: Callable[..., None]) -> Callable[..., None]:

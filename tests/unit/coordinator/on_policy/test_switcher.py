@@ -95,7 +95,7 @@ def test_a_machine_switches_up_and_back_while_others_go_on_and_no_token_is_lost(
     assert at_boundaries == [0.0, pytest.approx(0.5, abs=0.1)], "back to the start at the boundary"
 
 
-def test_machines_that_switch_after_one_look_are_stopped_one_after_the_other(stage, monkeypatch):
+def test_machines_that_switch_after_one_look_wait_for_all_that_each_generates(stage, monkeypatch):
     """All that each one generates waits for it. The others are not torn away from what they generate."""
     delay_polls(monkeypatch)
     waited = {}
