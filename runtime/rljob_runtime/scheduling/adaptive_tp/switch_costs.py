@@ -46,18 +46,24 @@ class Part(StrEnum):
 FIXED = (Part.DRAIN, Part.SLEEP, Part.WAKE, Part.LOAD)
 """Parts that do not depend on the responses."""
 
+COPY_RATE = 25e9
+"""Bytes a second between shared memory and an accelerator."""
+CHECKSUM_RATE = 3e9
+"""Bytes a second of a CRC-32 over mapped memory, on the core of an accelerator's process: both directions have one."""
+KV_BYTE_SECONDS = 1 / COPY_RATE + 1 / CHECKSUM_RATE
+"""Seconds of a byte of KV in one direction: its process copies it and computes its checksum, one after the other."""
+
 PRIORS: Mapping[Part, float] = {
     Part.BUILD: 30.0,
     Part.DRAIN: 0.1,
     Part.SLEEP: 0.3,
     Part.WAKE: 0.3,
     Part.LOAD: 0.3,
-    Part.EXPORT: 1 / 25e9,
-    Part.IMPORT: 1 / 25e9,
+    Part.EXPORT: KV_BYTE_SECONDS,
+    Part.IMPORT: KV_BYTE_SECONDS,
     Part.PREFILL: 1.0,
 }
-"""Until something is measured: engines that are kept, weights in shared memory, 25 GB/s between it and an accelerator.
-"""
+"""Until something is measured: engines that are kept, and weights in shared memory."""
 
 
 class State(StrEnum):

@@ -183,6 +183,13 @@ MUTANTS = (
         tests=(f"{COSTS}::test_state_goes_the_cheaper_way_unless_one_is_required",),
     ),
     Mutant(
+        name="a move of KV is predicted without its checksums",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:KV_BYTE_SECONDS",
+        before="1 / CHECKSUM_RATE",
+        after="0.0",
+        tests=(f"{COSTS}::test_the_prior_of_a_move_has_a_copy_and_a_checksum_in_each_direction",),
+    ),
+    Mutant(
         name="a pair of sizes has the costs of all pairs",
         target="rljob_runtime.scheduling.adaptive_tp.switch_costs:SwitchCosts.unit",
         before="self._pairs.get((start, target))",

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import (
+    CHECKSUM_RATE,
+    COPY_RATE,
     ENOUGH,
     FIXED,
     KEPT,
@@ -26,6 +28,18 @@ NOTHING = Carried(0, 0, 0)
 def test_priors_hold_until_something_is_measured():
     pair = SwitchCosts().table(ENGINES, 4)[1, 4]
     assert pair.seconds(NOTHING) == pytest.approx(sum(PRIORS[part] for part in FIXED))
+
+
+def test_the_prior_of_a_move_has_a_copy_and_a_checksum_in_each_direction():
+    """A process does one after the other, so their rates add up harmonically: about 1.3 GB/s, and not 12.5."""
+    costs = SwitchCosts(dict.fromkeys(FIXED, 0.0))
+    tokens = 10**9
+    seconds = costs.table(ENGINES, 4, State.MIGRATE)[1, 4].seconds(Carried(4, tokens, 0))
+    left, arrived = tokens // 4 * ENGINES[1].kv_token_bytes, tokens * ENGINES[4].kv_token_bytes
+    assert left == arrived, "each accelerator has a quarter before and after"
+    rate = left / seconds
+    assert 1 / rate == pytest.approx(2 / COPY_RATE + 2 / CHECKSUM_RATE)
+    assert rate < CHECKSUM_RATE / 2 < COPY_RATE / 2
 
 
 def test_a_pair_has_its_own_measurements_others_have_those_of_all():
