@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,7 @@ from rljob_runtime.protocols import KvExport, KvSize, KvStats
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_switches import AdaptiveSwitches, snapshot_of
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome, SwitchRules
-from rljob_runtime.scheduling.adaptive_tp.snapshot import OtherEngine, Running
+from rljob_runtime.scheduling.adaptive_tp.snapshot import MAX_RUNNING, OtherEngine, Running
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, State, SwitchCosts
 from rljob_runtime.scheduling.layout_switch import (
     LayoutSwitch,
@@ -242,6 +243,20 @@ def test_totals_that_did_not_grow_measure_no_import():
     assert (switch.imported_tokens, costs.measured) == (0, 0)
 
 
-def test_an_engine_runs_as_many_responses_as_it_was_seen_to():
-    seen = Speed(1, 1 << 40, 64, (SpeedSample(100, 4, 0.0, 0.5),))
-    assert sized_engines({1: (seen,)})[1].max_running == 64
+@pytest.mark.parametrize(
+    ("seen", "kv_tokens", "max_running"),
+    [
+        ([(5000, 64)], 5000, 64),
+        ([(5000, 64), (4000, 32)], 4000, 32),
+        ([(5000, 64), (0, 0)], 5000, 64),
+        ([(0, 0)], UNBOUNDED, MAX_RUNNING),
+    ],
+    ids=["one round", "the last one counts", "the last one did not see it", "unknown bounds nothing"],
+)
+def test_an_engine_holds_and_runs_as_much_as_it_was_seen_to(seen, kv_tokens, max_running):
+    speeds = tuple(Speed(1, kv, most, (SpeedSample(100, 4, 0.0, 0.5),)) for kv, most in seen)
+    found = sized_engines({1: speeds}, KV)[1]
+    assert (found.kv_tokens, found.max_running) == (kv_tokens, max_running)
+    assert (found.kv_token_bytes, found.kv_room_tokens) == (KV.accelerator_bytes(1), KV.room_tokens)
+    free = sized_engines({1: speeds})[1]
+    assert (free.kv_token_bytes, free.kv_room_tokens) == (None, inf)

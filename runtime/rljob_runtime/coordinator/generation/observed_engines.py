@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.observed_speed import Speed, fit_latency
 from rljob_runtime.protocols import KvSize
 from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
-from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
+from rljob_runtime.scheduling.adaptive_tp.snapshot import MAX_RUNNING, SizedEngine
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 
 UNBOUNDED = 1 << 40
@@ -54,6 +54,17 @@ def _latency(speeds: Sequence[Speed]) -> LatencyModel | None:
     return None if speed is None else replace(speed.latency, prefill_token_seconds=speed.prompt_token)
 
 
+def _sized(size: int, latency: LatencyModel, seen: Sequence[Speed], kv: KvSize | None) -> SizedEngine:
+    """Return an engine with the sizes that it had when it was seen last; an unknown one bounds nothing."""
+    return SizedEngine(
+        latency,
+        kv_tokens=next((one.kv_tokens for one in reversed(seen) if one.kv_tokens), UNBOUNDED),
+        kv_token_bytes=None if kv is None else kv.accelerator_bytes(size),
+        kv_room_tokens=inf if kv is None else kv.room_tokens,
+        max_running=next((one.max_running for one in reversed(seen) if one.max_running), MAX_RUNNING),
+    )
+
+
 def sized_engines(speeds: Mapping[int, Sequence[Speed]], kv: KvSize | None = None) -> dict[int, SizedEngine]:
     """Return the engine of each size with a sample. `speeds`: of earlier rounds and, last, of this one.
 
@@ -64,13 +75,7 @@ def sized_engines(speeds: Mapping[int, Sequence[Speed]], kv: KvSize | None = Non
     for size, seen in speeds.items():
         if (latency := _latency(seen)) is None:
             continue
-        kv_tokens = next((one.kv_tokens for one in reversed(seen) if one.kv_tokens), UNBOUNDED)
-        engines[size] = SizedEngine(latency, kv_tokens)
-        if most := next((one.max_running for one in reversed(seen) if one.max_running), None):
-            engines[size] = replace(engines[size], max_running=most)
-        if kv is not None:
-            token_bytes, room = kv.accelerator_bytes(size), kv.room_tokens
-            engines[size] = replace(engines[size], kv_token_bytes=token_bytes, kv_room_tokens=room)
+        engines[size] = _sized(size, latency, seen, kv)
         if (before := _latency(seen[:-1])) is not None:
             earlier[size] = replace(engines[size], latency=before)
             for one in seen[-1].decode_without_loans:

@@ -10,6 +10,9 @@ from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.lending.gain import OpenGroup
 from rljob_runtime.scheduling.round_planner.survival import Survival
 
+MAX_RUNNING = 1024
+"""Responses that an engine generates simultaneously if its limit is unknown."""
+
 
 @dataclass(frozen=True)
 class SizedEngine:
@@ -23,7 +26,7 @@ class SizedEngine:
     kv_tokens: int
     kv_token_bytes: int | None = None
     kv_room_tokens: float = inf
-    max_running: int = 1024
+    max_running: int = MAX_RUNNING
 
 
 @dataclass(frozen=True, slots=True)
