@@ -99,6 +99,8 @@ class Looks:
         if not loan and not switch:
             return None
         engines = observed()
+        if engines.kv is not None:
+            self._switcher.costs.kv = engines.kv
         machines = self._switcher.candidates(engines.waiting) if switch else []
         if not loan and not machines:
             return None

@@ -157,7 +157,7 @@ def _saved_by_switches(
     if rules is None or layout is None or switch_costs is None:
         return {}
     machines = max(1, fleet.replicas * layout // settings.slots)
-    engines = sized_engines({**remembered.elsewhere, layout: remembered.alone or remembered.beside})
+    engines = sized_engines({**remembered.elsewhere, layout: remembered.alone or remembered.beside}, switch_costs.kv)
     stages = []
     for draw in range(stages_to_draw(horizon.prompts * horizon.responses // machines)):
         prompts = lengths.draw(Random(f"{seed}/switches/{draw}"), horizon.prompts, horizon.responses)

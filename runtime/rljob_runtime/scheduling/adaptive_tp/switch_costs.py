@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from enum import StrEnum
 from math import inf
 from statistics import median
 
+from rljob_runtime.protocols import KvSize
 from rljob_runtime.scheduling.adaptive_tp.snapshot import Running, SizedEngine
 
 KEPT = 8
@@ -110,6 +111,8 @@ class SwitchCosts:
         self._priors = {**PRIORS, **(priors or {})}
         self._pairs: dict[tuple[int, int], _Measured] = {}
         self._all = _Measured()
+        self.kv: KvSize | None = None
+        """Size of the KV that the engines can move, as last observed; None if they move none."""
 
     def record(self, start: int, target: int, part: Part, units: float, seconds: float) -> None:
         """Record a part of a switch; 0 units are ignored. Raises `ValueError` for negative numbers."""
@@ -130,15 +133,16 @@ class SwitchCosts:
 
     @property
     def measured(self) -> bool:
-        """Whether a switch was measured."""
-        return bool(self._pairs)
+        """Whether a switch, or the size of KV, was measured."""
+        return bool(self._pairs) or self.kv is not None
 
     def to_json(self, engines: str = "") -> str:
         """Serialise the measurements for `from_json`; the priors are not among them.
 
         `engines`: what the costs depend on, in any form."""
         pairs = [[*pair, measured.parts] for pair, measured in self._pairs.items()]
-        return json.dumps({"engines": engines, "pairs": pairs, "all": self._all.parts}, default=list)
+        kv = None if self.kv is None else astuple(self.kv)
+        return json.dumps({"engines": engines, "pairs": pairs, "all": self._all.parts, "kv": kv}, default=list)
 
     @classmethod
     def from_json(cls, text: str, engines: str = "") -> SwitchCosts:
@@ -157,6 +161,8 @@ class SwitchCosts:
             return costs
         costs._pairs = {(start, target): _Measured.parsed(parts) for start, target, parts in told["pairs"]}
         costs._all = _Measured.parsed(told["all"])
+        if (kv := told.get("kv")) is not None:
+            costs.kv = KvSize(*map(int, kv))
         return costs
 
     def table(

@@ -34,6 +34,22 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a round is predicted as if its switches moved no KV",
+        target="rljob_runtime.coordinator.on_policy.plan_next_round:_saved_by_switches",
+        before=", switch_costs.kv)",
+        after=")",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_switch_forecast.py::test_a_switch_that_moves_kv_is_predicted_as_one",
+        ),
+    ),
+    Mutant(
+        name="the size of KV is forgotten after the round",
+        target="rljob_runtime.coordinator.on_policy.looks:Looks.begin",
+        before="engines.kv is not None",
+        after="False",
+        tests=(f"{KV}::test_what_a_move_takes_becomes_a_rate",),
+    ),
+    Mutant(
         name="a policy that failed is asked again in the same round",
         target="rljob_runtime.coordinator.on_policy.looks:Looks._failed",
         before="self._asked.discard(policy)",

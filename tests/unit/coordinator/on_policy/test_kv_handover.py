@@ -134,6 +134,7 @@ def test_what_a_move_takes_becomes_a_rate(tmp_path: Path, late: None) -> None:
     for part in (Part.EXPORT, Part.IMPORT):
         assert PRIORS[part] != pytest.approx(BYTE_SECONDS)
         assert run.costs.unit(1, 4, part) == pytest.approx(BYTE_SECONDS, rel=1e-6)
+    assert run.costs.kv == KV, "forecasts price a move by it"
 
 
 @pytest.mark.parametrize(

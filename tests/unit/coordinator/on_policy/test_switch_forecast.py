@@ -13,9 +13,10 @@ from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.on_policy.plan_next_round import _choose
 from rljob_runtime.coordinator.store.round_history import Remembered, RememberedRound
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
+from rljob_runtime.protocols import KvSize
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
-from rljob_runtime.scheduling.adaptive_tp.switch_costs import ENOUGH, Part, SwitchCosts
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import ENOUGH, Part, State, SwitchCosts
 from rljob_runtime.scheduling.round_planner.length_model import PromptLengths
 from rljob_runtime.scheduling.round_planner.planner import PlanningHorizon
 from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN, SelectedPlan
@@ -68,6 +69,21 @@ def test_switches_that_cost_too_much_are_not_predicted() -> None:
         for _ in range(ENOUGH):
             dear.record(*pair, Part.LOAD, 1, 1e5)
     assert choose(RULES, dear).layouts == choose(None).layouts
+
+
+def test_a_switch_that_moves_kv_is_predicted_as_one() -> None:
+    """Its cost is that of the cheaper way, as in the decision."""
+
+    def with_kv(room: int, state: State = State.AUTO) -> dict[int, float]:
+        costs = SwitchCosts()
+        costs.kv = KvSize(heads=4, head_bytes=100, room_bytes=room)
+        return dict(choose(replace(RULES, state=state), costs).layouts)
+
+    recomputed, moved = dict(choose(RULES).layouts), with_kv(1 << 40)
+    assert moved[1] < recomputed[1]
+    assert moved[4] <= recomputed[4]
+    assert with_kv(1 << 40, State.RECOMPUTE) == recomputed
+    assert with_kv(400) == recomputed, "no room"
 
 
 @pytest.mark.parametrize(("rules", "told"), [(RULES, True), (None, False)], ids=["switches", "none"])

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_runtime.protocols import KvSize
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import (
     CHECKSUM_RATE,
     COPY_RATE,
@@ -143,9 +144,10 @@ SIZES = st.sampled_from([1, 2, 4])
 RECORDS = st.lists(st.tuples(SIZES, SIZES, st.sampled_from(Part), st.floats(0.1, 9.0), st.floats(0.0, 9.0)))
 
 
-@given(RECORDS, RECORDS)
-def test_costs_that_were_stored_are_the_same_from_then_on(before, after):
+@given(RECORDS, RECORDS, st.sampled_from([None, KvSize(2, 400, 800_000)]))
+def test_costs_that_were_stored_are_the_same_from_then_on(before, after, kv):
     costs = SwitchCosts()
+    costs.kv = kv
     for record in before:
         costs.record(*record)
     restored = SwitchCosts.from_json(costs.to_json())
@@ -153,6 +155,7 @@ def test_costs_that_were_stored_are_the_same_from_then_on(before, after):
         costs.record(*record)
         restored.record(*record)
     assert restored.to_json() == costs.to_json()
+    assert restored.kv == kv
     for start in (1, 2, 4):
         for target in (1, 2, 4):
             assert [restored.unit(start, target, part) for part in Part] == [
@@ -166,6 +169,7 @@ def test_a_part_that_this_runtime_does_not_know_is_ignored():
         costs.record(1, 4, Part.LOAD, 1, 2.0)
     stored = json.loads(costs.to_json())
     stored["all"]["compile"] = stored["pairs"][0][2]["compile"] = [1.0]
+    del stored["kv"]  # A runtime that does not know it stores none.
     assert SwitchCosts.from_json(json.dumps(stored)).unit(1, 4, Part.LOAD) == 2.0
 
 
