@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from math import ceil
 from random import Random
 from statistics import fmean
 
@@ -20,7 +21,7 @@ from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.perf_model.observed_speed import fit_latency, slowdown
 from rljob_runtime.protocols import PromptSource
 from rljob_runtime.scheduling.adaptive_tp.forecast import stages_to_draw, switch_gains
-from rljob_runtime.scheduling.adaptive_tp.stage import Asked
+from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Race
 from rljob_runtime.scheduling.adaptive_tp.start import Machine
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.round_planner.length_model import LengthModel, PromptLengths
@@ -38,8 +39,8 @@ from rljob_runtime.scheduling.round_planner.planner import (
 )
 from rljob_runtime.scheduling.round_planner.plans import CandidatePlans, Plan, SelectedPlan
 from rljob_runtime.scheduling.round_planner.round_history import PastRound, population
-from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet
-from rljob_runtime.scheduling.tail_batching import next_round
+from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet, PromptDemand
+from rljob_runtime.scheduling.tail_batching import Factors, ceil_product, next_round
 
 UNBOUNDED = 1 << 40
 """Tokens of a KV cache of unknown size."""
@@ -109,10 +110,17 @@ def _choose(
     most = settings.rules(next_round(horizon.prompts, horizon.responses, None, 0, 1).shape).max_prompts
     costs, seed = _costs(remembered, updates, fleet), f"{settings.seed}/what-if/{step}"
     layout = rounds[-1].report.tensor_parallel_size or 0
-    saved = _saved_by_switches(settings, remembered, fleet, switch_costs, lengths, horizon, seed)
+
+    def saving(factors: Factors | None) -> dict[int, float]:
+        return _saved_by_switches(settings, remembered, fleet, switch_costs, lengths, horizon, seed, factors)
+
+    saved = saving(None)
+    # One race stands for all that are compared: a play for each would cost more than they differ.
+    factors = next((plan.factors for plan in candidates.plans if plan.factors is not None), None)
+    in_race = saving(factors) if candidates.is_undecided and factors is not None else {}
 
     def planner(candidates: CandidatePlans, fleet: EngineFleet, size: int = layout) -> RoundPlanner:
-        its = replace(costs, saved=saved.get(size, 0.0))
+        its = replace(costs, saved=saved.get(size, 0.0), saved_in_race=in_race.get(size, 0.0))
         return RoundPlanner(candidates, fleet, lengths, its, horizon, most, seed)
 
     chosen = SelectedPlan(candidates.reference)
@@ -123,6 +131,8 @@ def _choose(
             return _unforeseen(candidates, why)
         chosen = _decided(decision, lengths, horizon, len(rounds), saved.get(layout))
     plan, following = CandidatePlans((chosen.plan,)), _next(chosen.plan, horizon)
+    if following[0] is RoundKind.SHORT and not (in_race and factors == chosen.plan.factors):
+        in_race = saving(chosen.plan.factors)
 
     def predicted(fleet: EngineFleet, size: int = layout) -> float | None:
         return planner(plan, fleet, size).predict(*following)
@@ -148,23 +158,48 @@ def _saved_by_switches(
     lengths: LengthModel,
     horizon: PlanningHorizon,
     seed: str,
+    factors: Factors | None = None,
 ) -> dict[int, float]:
-    """Return the seconds that layout switches save in a round without a race, by the size in which it begins.
+    """Return the seconds that layout switches save in a round, by the size in which it begins.
 
     Empty if machines do not switch, or fewer than two of their sizes were measured. `switch_costs`: None if the policy
-    of switches is not asked any more."""
+    of switches is not asked any more. `factors`: of a race; None if the last response ends the round."""
     rules, layout = settings.switch_rules, remembered.rounds[-1].report.tensor_parallel_size
     if rules is None or layout is None or switch_costs is None:
         return {}
     machines = max(1, fleet.replicas * layout // settings.slots)
     engines = sized_engines({**remembered.elsewhere, layout: remembered.alone or remembered.beside}, switch_costs.kv)
-    stages = []
-    for draw in range(stages_to_draw(horizon.prompts * horizon.responses // machines)):
-        prompts = lengths.draw(Random(f"{seed}/switches/{draw}"), horizon.prompts, horizon.responses)
-        asked = [Asked(prompt.prompt_tokens, tokens) for prompt in prompts for tokens in prompt.lengths]
-        stages.append(asked[::machines])
+    stages, race = _stages(lengths, horizon, machines, f"{seed}/switches", factors)
     machine = Machine(engines, settings.slots, switch_costs, rules)
-    return switch_gains(machine, stages, lengths.observed, settings.max_response_tokens)
+    return switch_gains(machine, stages, lengths.observed, settings.max_response_tokens, race)
+
+
+def _stages(
+    lengths: LengthModel, horizon: PlanningHorizon, machines: int, seed: str, factors: Factors | None
+) -> tuple[list[list[Asked]], Race | None]:
+    """Draw stages of one machine; return them with what they keep, None for all.
+
+    Without a race a machine has its share of the responses. With one it has its share of the prompts, so that a group
+    is complete where it is generated."""
+    launched = factors or Factors(1, 1)
+    count = ceil_product(launched.prompts, horizon.prompts)
+    responses = ceil_product(launched.responses, horizon.responses)
+    stages = []
+    for draw in range(stages_to_draw(count * responses // machines)):
+        prompts = lengths.draw(Random(f"{seed}/{draw}"), count, responses)
+        if factors is None:
+            stages.append([one for prompt in prompts for one in _asked(prompt)][::machines])
+        else:
+            share = enumerate(prompts[::machines])
+            stages.append([one for number, prompt in share for one in _asked(prompt, number)])
+    if factors is None:
+        return stages, None
+    kept = ceil(len(range(0, count, machines)) * horizon.prompts / count)
+    return stages, Race(kept, horizon.responses)
+
+
+def _asked(prompt: PromptDemand, group: int = 0) -> list[Asked]:
+    return [Asked(prompt.prompt_tokens, tokens, group) for tokens in prompt.lengths]
 
 
 def _unforeseen(candidates: CandidatePlans, why: str) -> SelectedPlan:

@@ -2,7 +2,8 @@
 
 The round simulator predicts rounds without switches. This is the difference: a machine's stage is played until nothing
 waits, and the switch plan then compares its best sequence with none. So start and switches are predicted together, at
-the cost of one play and one plan for each size.
+the cost of one play and one plan for each size. Of a race, a machine plays its share: as large a part of the prompts
+as of the machines, with the same part of the groups that are kept.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from statistics import fmean
 from rljob_runtime.scheduling.adaptive_tp.course import course_of
 from rljob_runtime.scheduling.adaptive_tp.policy import is_worth
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot
-from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Stage, generate
+from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Race, Stage, generate
 from rljob_runtime.scheduling.adaptive_tp.start import Machine
 from rljob_runtime.scheduling.adaptive_tp.switch_plan import plan_switches
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation
@@ -34,48 +35,46 @@ def stages_to_draw(responses: int) -> int:
 
 
 def switch_gains(
-    machine: Machine, stages: Sequence[Sequence[Asked]], observed: Sequence[LengthObservation], max_tokens: int
+    machine: Machine,
+    stages: Sequence[Sequence[Asked]],
+    observed: Sequence[LengthObservation],
+    max_tokens: int,
+    race: Race | None = None,
 ) -> dict[int, float]:
     """Return the mean seconds by which switches end a machine's stage earlier, by the size in which it begins.
 
     0 where no plan is clearly better than none. A size that does not hold the longest response is left out. `stages`:
-    drawn ones, of one machine. `observed`: lengths that are known before the stage."""
+    drawn ones, of one machine. `observed`: lengths that are known before the stage. `race`: what a stage keeps, None
+    for all."""
     longest = max((one.prompt_tokens + one.tokens for stage in stages for one in stage), default=0)
     sizes = [size for size, engine in sorted(machine.engines.items()) if longest <= engine.kv_tokens]
     permitted = [size for size in sizes if size in machine.rules.sizes]
     if not stages or len(permitted) < 2:
         return {}
-    return {size: fmean(_gain(machine, one, size, observed, max_tokens) for one in stages) for size in permitted}
+    known = [one.tokens for one in observed if one.ended], [one.tokens for one in observed if not one.ended]
+
+    def gain(asked: Sequence[Asked], size: int) -> float:
+        """Compare the best plan with none, at the first look at which nothing waits. 0 if responses always wait."""
+        seen: list[tuple[MachineSnapshot, float]] = []
+
+        def look(stage: Stage) -> None:
+            if not seen and not stage.waiting:
+                seen.append((stage.snapshot(*known, max_tokens), stage.now))
+
+        end = generate(asked, size, machine.engines, machine.accelerators, {}, look, race).seconds
+        return _gain(machine, seen[0][0], end - seen[0][1]) if seen else 0.0
+
+    return {size: fmean(gain(one, size) for one in stages) for size in permitted}
 
 
-def _gain(
-    machine: Machine, asked: Sequence[Asked], size: int, observed: Sequence[LengthObservation], max_tokens: int
-) -> float:
-    rules, accelerators = machine.rules, machine.accelerators
-    snapshot, left = _after_waiting(machine, asked, size, observed, max_tokens)
-    if snapshot is None:
-        return 0.0
+def _gain(machine: Machine, snapshot: MachineSnapshot, left: float) -> float:
+    """Return the seconds that switches save of the `left` ones of a stage.
+
+    Switches are priced as the policy prices them: KV is moved where that is cheaper."""
+    rules, accelerators, size = machine.rules, machine.accelerators, snapshot.tensor_parallel
     known = {its: engine for its, engine in machine.engines.items() if its in rules.sizes}
     pairs = machine.costs.table(known, accelerators, rules.state)
     plan = plan_switches(course_of(snapshot), size, known, accelerators, pairs, rules.max_switches)
     gain = plan.never - min([plan.wait, *plan.now.values()])
     # The plan expects lengths, of which the stage has one outcome: a longer tail has more to save.
     return gain / plan.never * left if is_worth(gain, plan.never, 0.0, rules) else 0.0
-
-
-def _after_waiting(
-    machine: Machine, asked: Sequence[Asked], size: int, observed: Sequence[LengthObservation], max_tokens: int
-) -> tuple[MachineSnapshot | None, float]:
-    """Return the machine at the first look at which nothing waits, and its seconds from there to the end.
-
-    No machine if responses wait until the end."""
-    past = [one.tokens for one in observed if one.ended]
-    cut = [one.tokens for one in observed if not one.ended]
-    seen: list[tuple[MachineSnapshot, float]] = []
-
-    def look(stage: Stage) -> None:
-        if not seen and not stage.waiting:
-            seen.append((stage.snapshot(past, cut, max_tokens), stage.now))
-
-    end = generate(asked, size, machine.engines, machine.accelerators, {}, look).seconds
-    return (seen[0][0], end - seen[0][1]) if seen else (None, 0.0)

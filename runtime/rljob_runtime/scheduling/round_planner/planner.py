@@ -87,13 +87,15 @@ class Costs:
     """Factor by which engines slow down while the trainer computes concurrently."""
     saved: float = 0.0
     """Seconds by which layout switches are predicted to end generation earlier, where the last response decides."""
+    saved_in_race: float = 0.0
+    """The same for short rounds. Few of their responses are long, as the others are stopped."""
 
     def round(self, simulated: SimulatedRound, stream: bool, race: bool = False) -> float:
         """Return the seconds of the complete round.
 
-        Layout switches shorten the tail, which a race does not have. With streaming the trainer processes groups one by
-        one as they arrive; at best it never waits for the next one, and gains what switches save."""
-        end = max(0.0, simulated.seconds - (0.0 if race else self.saved))
+        With streaming the trainer processes groups one by one as they arrive; at best it never waits for the next one,
+        and gains what layout switches save."""
+        end = max(0.0, simulated.seconds - (self.saved_in_race if race else self.saved))
         if not stream:
             tokens = sum(group.tokens for group in simulated.groups)
             return end + self.token * tokens + self.update + self.broadcast

@@ -34,10 +34,19 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="races are compared without their switches",
+        target="rljob_runtime.coordinator.on_policy.plan_next_round:_choose",
+        before="candidates.is_undecided and factors is not None",
+        after="False",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_switch_forecast.py::test_races_are_compared_with_their_switches",
+        ),
+    ),
+    Mutant(
         name="a round is predicted as if its switches moved no KV",
         target="rljob_runtime.coordinator.on_policy.plan_next_round:_saved_by_switches",
-        before=", switch_costs.kv)",
-        after=")",
+        before="switch_costs.kv",
+        after="None",
         tests=(
             "tests/unit/coordinator/on_policy/test_switch_forecast.py::test_a_switch_that_moves_kv_is_predicted_as_one",
         ),

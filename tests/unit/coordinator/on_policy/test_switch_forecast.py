@@ -38,9 +38,9 @@ def speed(size: int) -> Speed:
 
 
 def choose(
-    rules: SwitchRules | None, costs: SwitchCosts | None = None, tail: dict[str, Any] | None = None
+    rules: SwitchRules | None, costs: SwitchCosts | None = None, tail: dict[str, Any] | None = None, size: int = 1
 ) -> SelectedPlan:
-    """Choose the plan after two rounds, each in one size of one machine with four accelerators."""
+    """Choose the plan after two rounds in this size, on one machine with four accelerators that was seen in 1 and 4."""
     random = Random(3)
 
     def prompt() -> PromptLengths:
@@ -48,9 +48,9 @@ def choose(
         return PromptLengths(20, tuple(lengths))
 
     past = [PastRound(step, {PromptKey(0, 32 * step + n): prompt() for n in range(32)}, frozenset()) for step in (1, 2)]
-    report = RoundReport(round=2, kind=RoundKind.PLAIN, responses=256, tensor_parallel_size=1)
-    rounds = tuple(RememberedRound(report, DEFAULT_PLAN, speed(1), {}) for _ in past)
-    remembered = Remembered(rounds, alone=(speed(1),), elsewhere={4: (speed(4),)})
+    report = RoundReport(round=2, kind=RoundKind.PLAIN, responses=256, tensor_parallel_size=size)
+    rounds = tuple(RememberedRound(report, DEFAULT_PLAN, speed(size), {}) for _ in past)
+    remembered = Remembered(rounds, alone=(speed(size),), elsewhere={5 - size: (speed(5 - size),)})
     of = job(prompts=32, responses=8, data={"maxResponseTokens": 2000}, tail=tail or {"enabled": False})
     settings = replace(Settings.of(of), first_responses=64, tensor_parallel_sizes=(1, 4), slots=4, switch_rules=rules)
     return _choose(settings, remembered, past, [(1000.0, 1.0)], costs or SwitchCosts(), HORIZON, 3)
@@ -84,6 +84,22 @@ def test_a_switch_that_moves_kv_is_predicted_as_one() -> None:
     assert moved[4] <= recomputed[4]
     assert with_kv(1 << 40, State.RECOMPUTE) == recomputed
     assert with_kv(400) == recomputed, "no room"
+
+
+def test_a_race_is_predicted_with_its_own_switches() -> None:
+    """It has no tail that a wide size shortens, but a start in a wide size is left."""
+    race = {"enabled": True, "promptFactor": 1.25, "responseFactor": 1.25}
+    without, switched = dict(choose(None, tail=race).layouts), dict(choose(RULES, tail=race).layouts)
+    assert switched[1] == without[1]
+    assert switched[1] < switched[4] < 0.7 * without[4]
+
+
+def test_races_are_compared_with_their_switches() -> None:
+    """Otherwise a plain round would be chosen because the present size does not suit any round."""
+    without, switched = (choose(rules, tail={**AUTO, "enabled": True}, size=4) for rules in (None, RULES))
+    assert without.seconds is not None
+    assert switched.seconds is not None
+    assert switched.seconds < 0.8 * without.seconds
 
 
 @pytest.mark.parametrize(("rules", "told"), [(RULES, True), (None, False)], ids=["switches", "none"])

@@ -8,6 +8,7 @@ COSTS = "tests/unit/scheduling/adaptive_tp/test_switch_costs.py"
 TAIL = "tests/unit/scheduling/adaptive_tp/test_tail.py"
 FORECAST = "tests/unit/scheduling/adaptive_tp/test_forecast.py"
 DROPS = "tests/unit/scheduling/adaptive_tp/test_kv_drops.py"
+STAGE = "tests/unit/scheduling/adaptive_tp/test_stage.py"
 GUARD = "tests/unit/scheduling/adaptive_tp/test_guard.py"
 
 MUTANTS = (
@@ -38,6 +39,27 @@ MUTANTS = (
         before="self._due.pop(replica, None)",
         after="pass",
         tests=(f"{DROPS}::test_a_replica_that_writes_another_file_keeps_that_one",),
+    ),
+    Mutant(
+        name="losers of a predicted race run on",
+        target="rljob_runtime.scheduling.adaptive_tp.stage:_Play._end",
+        before="self._stop(group)",
+        after="pass",
+        tests=(f"{STAGE}::test_a_policy_sees_open_places_and_stopped_responses",),
+    ),
+    Mutant(
+        name="a predicted race ends with its last group",
+        target="rljob_runtime.scheduling.adaptive_tp.stage:_Play._end",
+        before="self.missing.count(0) >= self.wanted",
+        after="False",
+        tests=(f"{STAGE}::test_a_race_ends_when_it_does_in_the_round_simulator",),
+    ),
+    Mutant(
+        name="switches of a predicted race are planned for responses that run to their end",
+        target="rljob_runtime.scheduling.adaptive_tp.stage:Stage.snapshot",
+        before="[OpenGroup(missing) for missing in self._play.missing]",
+        after="()",
+        tests=(f"{STAGE}::test_a_policy_sees_open_places_and_stopped_responses",),
     ),
     Mutant(
         name="stored costs of switches lose those of all pairs",

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rljob_runtime.scheduling.adaptive_tp.forecast import DRAWN_RESPONSES, MOST_DRAWS, stages_to_draw, switch_gains
 from rljob_runtime.scheduling.adaptive_tp.policy import LEAST_SECONDS, SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
-from rljob_runtime.scheduling.adaptive_tp.stage import Asked, generate
+from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Race, generate
 from rljob_runtime.scheduling.adaptive_tp.start import Machine, predict_starts
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 from tests.unit.scheduling.adaptive_tp.machines import ACCELERATORS, ENGINES, LIMIT, costs, engine
@@ -74,6 +74,31 @@ def test_responses_that_wait_to_the_end_leave_nothing_to_gain() -> None:
     alike = [500] * 64
     small = {size: replace(ENGINES[size], kv_tokens=700) for size in ENGINES}
     assert gains(machine(engines=small), alike) == {1: 0.0, 2: 0.0, 4: 0.0}
+
+
+def raced(its: Machine, groups: int, group_size: int, launched: tuple[int, int] = (25, 8)) -> dict[int, float]:
+    past = lengths()
+    asked = [Asked(100, one, number // launched[1]) for number, one in enumerate(past[: launched[0] * launched[1]])]
+    return switch_gains(its, [asked], [LengthObservation(one) for one in past], LIMIT, Race(groups, group_size))
+
+
+def test_switches_of_a_race_are_predicted_as_its_machines_would_make_them() -> None:
+    """Prompts x responses: 25 x 8 are launched, 20 x 6 are kept."""
+    found, past, race = raced(machine(), 20, 6), lengths(), Race(20, 6)
+    asked = [Asked(100, one, number // 8) for number, one in enumerate(past)]
+    choose = machine().chooser(past, LIMIT)
+    pairs = machine().costs.table(ENGINES, ACCELERATORS, machine().rules.state)
+    for size in ENGINES:
+        without = generate(asked, size, ENGINES, ACCELERATORS, {}, race=race)
+        played = generate(asked, size, ENGINES, ACCELERATORS, pairs, choose, race)
+        assert without.seconds - found[size] == pytest.approx(played.seconds, rel=0.12)
+
+
+def test_a_race_has_less_tail_to_shorten() -> None:
+    short, plain = raced(machine(), 20, 6), raced(machine(), 25, 8)
+    assert plain == gains(machine()), "all are kept"
+    assert all(short[size] < plain[size] for size in ENGINES)
+    assert raced(machine(fixed=1e4), 20, 6) == dict.fromkeys(ENGINES, 0.0)
 
 
 @settings(max_examples=15, deadline=None)

@@ -4,15 +4,24 @@ from hack.mutants import Mutant
 
 PLANNER = "tests/unit/scheduling/round_planner/test_planner.py"
 
+SAVED = f"{PLANNER}::test_switches_shorten_rounds_and_races_by_seconds_of_their_own"
+
 MUTANTS = (
     Mutant(
-        name="layout switches shorten the tail that a race does not have",
+        name="switches of plain rounds shorten races",
         target="rljob_runtime.scheduling.round_planner.planner:Costs.round",
-        before="(0.0 if race else self.saved)",
+        before="(self.saved_in_race if race else self.saved)",
         after="self.saved",
+        tests=(SAVED,),
+    ),
+    Mutant(
+        name="a race is predicted without its switches",
+        target="rljob_runtime.scheduling.round_planner.planner:Costs.round",
+        before="(self.saved_in_race if race else self.saved)",
+        after="(0.0 if race else self.saved)",
         tests=(
-            "tests/unit/scheduling/round_planner/test_planner.py::"
-            "test_switches_shorten_rounds_in_which_the_last_response_decides",
+            SAVED,
+            "tests/unit/coordinator/on_policy/test_switch_forecast.py::test_a_race_is_predicted_with_its_own_switches",
         ),
     ),
     Mutant(

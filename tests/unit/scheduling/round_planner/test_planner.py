@@ -315,12 +315,12 @@ def test_streaming_hides_what_can_be_computed_before_the_last_group():
 
 
 @pytest.mark.parametrize(
-    ("stream", "race", "saved"), [(False, False, 30), (False, True, 0), (True, False, 30), (True, True, 0)]
+    ("stream", "race", "saved"), [(False, False, 30), (False, True, 7), (True, False, 30), (True, True, 7)]
 )
-def test_switches_shorten_rounds_in_which_the_last_response_decides(stream, race, saved):
+def test_switches_shorten_rounds_and_races_by_seconds_of_their_own(stream, race, saved):
     went = simulate_round(STAGE, asked((90,), (10,)), 2, 2, 1)
     costs = Costs(update=4.0, token=1.0, broadcast=1.0)
-    switched = replace(costs, saved=30.0)
+    switched = replace(costs, saved=30.0, saved_in_race=7.0)
     assert switched.round(went, stream, race) == costs.round(went, stream, race) - saved
 
 
