@@ -8,6 +8,13 @@ RAY_HEAD = "tests/unit/entrypoints/test_ray_head.py"
 
 MUTANTS = (
     Mutant(
+        name="a gateway outlives its parent",
+        target="rljob_runtime.entrypoints.gateway:_tied_to",
+        before="prctl(PR_SET_PDEATHSIG, signal.SIGTERM)",
+        after="None",
+        tests=(f"{GATEWAY}::test_a_gateway_does_not_outlive_its_parent",),
+    ),
+    Mutant(
         name="a template that cannot be used is tried again",
         target="rljob_runtime.entrypoints.gateway:run",
         before='_say(f"TemplateNotAppendOnly: {error}", REFUSED)',

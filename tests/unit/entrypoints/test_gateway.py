@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -175,7 +176,31 @@ def test_a_key_that_is_none_is_refused_and_not_shown(tmp_path: Path) -> None:
         read_key(tmp_path / "absent")
 
 
-async def test_a_gateway_ends_with_its_parent(tmp_path: Path, model: Path) -> None:
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+sys.stdin.read()
+"""
+CHILD = """
+import os, time
+from rljob_runtime.entrypoints.gateway import _tied_to
+print(_tied_to(os.getppid()), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_gateway_does_not_outlive_its_parent() -> None:
+    line = (sys.executable, "-c", PARENT, CHILD)
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "True\n"
+        parent.kill()
+        # The child holds the other end of the pipe as long as it lives.
+        parent.communicate(timeout=60)
+
+
+async def test_a_gateway_without_its_parent_does_not_start(tmp_path: Path, model: Path) -> None:
     process = await start(config_of(tmp_path, model, parent=os.getppid()))
     async with asyncio.timeout(START_SECONDS):
         assert await process.wait() == 0
