@@ -100,7 +100,11 @@ async def _serve(
         if config.port_file is not None:
             _write(config.port_file, str(port))
         log.info("agents are served on %s:%d", config.host, port)
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # Requests that wait for the coordinator end now: the server waits for those that are open.
+            await link.close()
 
 
 def _tied_to(parent: int | None) -> bool:

@@ -81,17 +81,17 @@ class LocalEnvironments:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         secret = secrets.token_bytes(SECRET_BYTES)
         runner = self._runner_command()
-        try:
-            # A socket's path has 107 bytes at most, and a run folder's may be longer.
-            with tempfile.TemporaryDirectory(prefix="rljob-") as short:
-                socket = Path(short) / "link.sock"
-                async with serve_link(socket, turns, environments):
+        # A socket's path has 107 bytes at most, and a run folder's may be longer.
+        with tempfile.TemporaryDirectory(prefix="rljob-") as short:
+            socket = Path(short) / "link.sock"
+            async with serve_link(socket, turns, environments):
+                try:
                     await self._start_gateway(folder, socket, secret)
                     for environment in self._job.spec.environments:
                         self._start_runners(folder, environment, secret, runner)
                     yield
-        finally:
-            await self._end()
+                finally:
+                    await self._end()
 
     async def failed(self) -> NoReturn:
         """Wait until a process cannot work any more. Raises its `ProcessFailed`."""

@@ -8,6 +8,13 @@ RAY_HEAD = "tests/unit/entrypoints/test_ray_head.py"
 
 MUTANTS = (
     Mutant(
+        name="a gateway that ends waits for its requests",
+        target="rljob_runtime.entrypoints.gateway:_serve",
+        before="await link.close()",
+        after="pass",
+        tests=(f"{GATEWAY}::test_requests_that_wait_have_an_answer_when_the_process_ends",),
+    ),
+    Mutant(
         name="a gateway outlives its parent",
         target="rljob_runtime.entrypoints.gateway:_tied_to",
         before="prctl(PR_SET_PDEATHSIG, signal.SIGTERM)",

@@ -131,8 +131,18 @@ async def test_a_runner_leases_an_episode_and_its_agent_plays_it(site: Site) -> 
         assert "rljob_gateway_turns_total 3.0" in counted
         assert "rljob_gateway_reports_total 1.0" in counted
         assert "rljob_gateway_reencoded_tokens_total 0.0" in counted
-    site.process.send_signal(signal.SIGTERM)
-    async with asyncio.timeout(60):
+
+
+async def test_requests_that_wait_have_an_answer_when_the_process_ends(site: Site) -> None:
+    headers = {"Authorization": f"Bearer {mint_runner_key(runners_key(SECRET), 'calc')}"}
+    async with asyncio.timeout(60), aiohttp.ClientSession(headers=headers) as session:
+        body = {"runner": "runner-0", "waitSeconds": 60}
+        waiting = asyncio.create_task(session.post(f"{site.url}/env/lease", json=body))
+        while not site.environments.leases:  # noqa: ASYNC110, the lease arrives from another process
+            await asyncio.sleep(0.02)
+        site.process.send_signal(signal.SIGTERM)
+        async with await waiting as answer:
+            assert answer.status == 503
         assert await site.process.wait() == 0
 
 

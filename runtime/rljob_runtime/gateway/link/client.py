@@ -104,7 +104,11 @@ class LinkClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the connection. Calls under way fail."""
+        """See `close`."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection for good. Calls under way fail with `PeerGone`."""
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
