@@ -47,12 +47,17 @@ class Part(StrEnum):
 FIXED = (Part.DRAIN, Part.SLEEP, Part.WAKE, Part.LOAD)
 """Parts that do not depend on the responses."""
 
-COPY_RATE = 25e9
-"""Bytes a second between shared memory and an accelerator."""
-CHECKSUM_RATE = 3e9
-"""Bytes a second of a CRC-32 over mapped memory, on the core of an accelerator's process: both directions have one."""
-KV_BYTE_SECONDS = 1 / COPY_RATE + 1 / CHECKSUM_RATE
-"""Seconds of a byte of KV in one direction: its process copies it and computes its checksum, one after the other."""
+EXPORT_COPY, IMPORT_COPY = 12.6e9, 4.8e9
+"""Bytes a second from an accelerator to mapped shared memory, and from a new mapping to it: measured on one H100
+(docs/results/bench-gpu.md)."""
+CHECKSUM_RATE = 8 * 1.8e9
+"""Bytes a second of CRC-32 in the eight threads of a process, one of which was measured beside that H100."""
+
+
+def _harmonic(*rates: float) -> float:
+    """Return the seconds of a byte that is handled at these rates, one after the other."""
+    return sum(1 / rate for rate in rates)
+
 
 PRIORS: Mapping[Part, float] = {
     Part.BUILD: 30.0,
@@ -60,8 +65,8 @@ PRIORS: Mapping[Part, float] = {
     Part.SLEEP: 0.3,
     Part.WAKE: 0.3,
     Part.LOAD: 0.3,
-    Part.EXPORT: KV_BYTE_SECONDS,
-    Part.IMPORT: KV_BYTE_SECONDS,
+    Part.EXPORT: _harmonic(EXPORT_COPY, CHECKSUM_RATE),
+    Part.IMPORT: _harmonic(CHECKSUM_RATE, IMPORT_COPY),
     Part.PREFILL: 1.0,
 }
 """Until something is measured: engines that are kept, and weights in shared memory."""

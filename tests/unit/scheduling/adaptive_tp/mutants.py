@@ -206,9 +206,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a move of KV is predicted without its checksums",
-        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:KV_BYTE_SECONDS",
-        before="1 / CHECKSUM_RATE",
-        after="0.0",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:PRIORS",
+        before="_harmonic(CHECKSUM_RATE, IMPORT_COPY)",
+        after="_harmonic(IMPORT_COPY)",
         tests=(f"{COSTS}::test_the_prior_of_a_move_has_a_copy_and_a_checksum_in_each_direction",),
     ),
     Mutant(

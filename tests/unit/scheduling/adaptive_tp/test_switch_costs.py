@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from rljob_runtime.protocols import KvSize
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import (
     CHECKSUM_RATE,
-    COPY_RATE,
     ENOUGH,
+    EXPORT_COPY,
     FIXED,
+    IMPORT_COPY,
     KEPT,
     PRIORS,
     Carried,
@@ -32,15 +33,15 @@ def test_priors_hold_until_something_is_measured():
 
 
 def test_the_prior_of_a_move_has_a_copy_and_a_checksum_in_each_direction():
-    """A process does one after the other, so their rates add up harmonically: about 1.3 GB/s, and not 12.5."""
+    """A process does one after the other, so their rates add up harmonically: 2.3 GB/s."""
     costs = SwitchCosts(dict.fromkeys(FIXED, 0.0))
     tokens = 10**9
     seconds = costs.table(ENGINES, 4, State.MIGRATE)[1, 4].seconds(Carried(4, tokens, 0))
     left, arrived = tokens // 4 * ENGINES[1].kv_token_bytes, tokens * ENGINES[4].kv_token_bytes
     assert left == arrived, "each accelerator has a quarter before and after"
     rate = left / seconds
-    assert 1 / rate == pytest.approx(2 / COPY_RATE + 2 / CHECKSUM_RATE)
-    assert rate < CHECKSUM_RATE / 2 < COPY_RATE / 2
+    assert 1 / rate == pytest.approx(1 / EXPORT_COPY + 1 / CHECKSUM_RATE + 1 / CHECKSUM_RATE + 1 / IMPORT_COPY)
+    assert rate == pytest.approx(2.34e9, rel=0.01)
 
 
 def test_a_pair_has_its_own_measurements_others_have_those_of_all():
