@@ -15,8 +15,10 @@ from rljob_api.status import Finished, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.async_utils import Apart
 from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.episodes.episodes import Episodes, SingleTurns
 from rljob_runtime.coordinator.loop.context import EndObserver, RoundObserver
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols import PromptSource, Rewards
 from rljob_runtime.scheduling.layout_switch import SwitchPolicy
@@ -132,6 +134,10 @@ class Stage:
         self.on_opening()
         return self.source
 
+    def episodes(self, store: StoreAccess) -> Episodes:
+        """How the next coordinator generates responses."""
+        return SingleTurns()
+
     async def coordinate(self, **changes: Any) -> Finished | None:
         """One coordinator's life, over whatever is there."""
         if self.control is None:
@@ -140,10 +146,11 @@ class Stage:
         store = self.store = ObservedStore(self.path, "uid-1", self.observe, sources)
         try:
             self.term = store.adopt_term(self.term)
+            access = InlineStore(store, self.around)
             inputs = CoordinatorInputs(
                 self.control,
                 self.world,
-                InlineStore(store, self.around),
+                access,
                 self.prompts_from,
                 self.rewards or SimulatedRewards(fails=self.fails, levels=self.reward_levels),
                 replace(Settings.of(self.job), **{"join_patience": 5.0, **changes}),
@@ -154,6 +161,7 @@ class Stage:
                 before=self.control.reports[-1] if self.control.reports else None,
                 switch_policy=self.switch_policy,
                 apart=self.apart,
+                episodes=self.episodes(access),
             )
             self.coordinator = Coordinator(inputs)
             return await self.coordinator.run()

@@ -29,6 +29,7 @@ from rljob_runtime.coordinator.core.errors import (
     TrainerLost,
 )
 from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.episodes.episodes import Episodes, SingleTurns
 from rljob_runtime.coordinator.evaluation.evaluator import Evaluator
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.layouts import check_layouts
@@ -103,6 +104,7 @@ class CoordinatorInputs:
     timeline: Timeline = field(default_factory=Timeline)
     switch_policy: SwitchPolicy | None = None
     apart: Apart = in_daemon_thread
+    episodes: Episodes = field(default_factory=SingleTurns)
 
 
 def _switch_policy(settings: Settings) -> SwitchPolicy:
@@ -122,7 +124,8 @@ class Coordinator:
         first = resumed_status(before or RuntimeStatus(), term)
         self._reporter = Reporter(inputs.control, first, settings.back_off, inputs.timeline)
         self._reporter.on_written = inputs.on_report
-        self._fleet = Fleet(inputs.backend, term, settings, self._reporter)
+        self._episodes = inputs.episodes
+        self._fleet = Fleet(inputs.episodes.backend(inputs.backend), term, settings, self._reporter)
         self._trainer = TrainerClient(inputs.backend, term, settings, self._reporter)
         self._best_model = BestModel(self._trainer, store, term, settings, self._reporter)
         self._checkpoints = Checkpoints(
@@ -149,6 +152,7 @@ class Coordinator:
             inputs.switch_policy or _switch_policy(settings),
             inputs.apart,
             inputs.on_end,
+            inputs.episodes,
         )
         self._evaluator = Evaluator(context)
         self.loop: TrainingLoop = (
@@ -181,6 +185,7 @@ class Coordinator:
             asyncio.create_task(self._fleet.weights.load_newcomers(), name="newcomers"),
             asyncio.create_task(self.loop.run(), name="loop"),
             asyncio.create_task(self._evaluator.run(), name="evaluations"),
+            asyncio.create_task(self._episodes.run(), name="episodes"),
             asyncio.create_task(self._store.watch(self._reporter), name="store"),
         ]
         try:

@@ -167,6 +167,8 @@ class ReplicaReport:
     deltas: tuple[Delta, ...]
     weight_version: int | None
     stats: EngineStats
+    outside: int = 0
+    """Responses for which the engine has nothing to compute now: they wait for their environments."""
 
 
 class Replica(Protocol):

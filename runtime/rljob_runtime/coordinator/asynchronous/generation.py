@@ -78,7 +78,8 @@ class AsyncGeneration:
         self._pool = ReplicaPool(context.fleet, context.term, settings, self._observer, post, context.fleet.available)
         self._dispatcher = Dispatcher(context, prompts, self.groups, self._receiver, self._pool, self.stats)
         self._weights = ReplicaWeights(context.fleet, context.term, post, buffer.knows)
-        self._scoring = RewardRequests(prompts, context.rewards, self.stats, post, context.reporter.timeline)
+        scorer = context.episodes.scorer(prompts, context.rewards)
+        self._scoring = RewardRequests(scorer, self.stats, post, context.reporter.timeline)
         self._repack_monitor = RepackMonitor(settings, self._pool, self._receiver.partials, prompts)
         self._requeued: deque[PromptKey] = deque()
         self._cursor = Cursor()
@@ -315,6 +316,7 @@ class AsyncGeneration:
             for sample in range(self._context.settings.responses_per_prompt):
                 self._receiver.partials.forget(TrajectoryKey(prompt, sample))
         self.stats.requeued_prompts += len(prompts)
+        self._context.episodes.drop(prompts)
         lost = await self._context.store.do(lambda s: s.experience.end(prompts, PromptOutcome.REQUEUED, reason))
         self.stats.lost_tokens += lost
         self._requeued.extend(prompts)
@@ -458,6 +460,7 @@ class AsyncGeneration:
         if settings.replaces(source, self._filtered[source]):
             cursor = self._cursor = settings.shares.given_back(self._cursor, source)
         self._filtered[source] += 1
+        self._context.episodes.drop([group.prompt])
         lost = await self._context.store.do(
             lambda s: s.experience.end([group.prompt], PromptOutcome.FILTERED, reason, cursor)
         )

@@ -196,7 +196,8 @@ class AsyncLoop:
 
     async def _group(self, prompt: PromptKey) -> Group:
         responses = await self._context.store.do(lambda s: s.experience.responses(prompt))
-        return Group(prompt, self._token_ids(prompt), responses)
+        await self._context.episodes.load(one.response.key for one in responses)
+        return self._context.episodes.group(Group(prompt, self._token_ids(prompt), responses))
 
     def _token_ids(self, prompt: PromptKey) -> tuple[int, ...]:
         assert self._prompts is not None
@@ -278,6 +279,7 @@ class AsyncLoop:
             return closed
 
         closed = await self._context.store.do(close)
+        self._context.episodes.drop(group.prompt for group in groups)
         report = closed.report or measured
         clock.start()
         self._context.notify_closed(report, trained)

@@ -116,11 +116,11 @@ class Evaluator:
             version=version,
             prompts=prompts,
             open=found,
+            drawn=frozenset(key.prompt for key in keys),
             progress=EvaluationProgress(keys, self._last_attempt + 1, self._context.settings.reward_failures),
             receiver=TokenReceiver(GenerationStats()),
             scoring=RewardRequests(
-                prompts,
-                self._context.rewards,
+                self._context.episodes.scorer(prompts, self._context.rewards),
                 GenerationStats(),
                 self._inbox.put_nowait,
                 self._context.reporter.timeline,
@@ -192,6 +192,7 @@ class Evaluator:
         await work.scoring.close()
         if self._pool is not None:
             await self._pool.abort(work.progress.running())
+        self._context.episodes.drop(work.drawn)
         self._replicas.clear()
         self.on_change()
 

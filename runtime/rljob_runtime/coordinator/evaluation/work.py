@@ -12,7 +12,7 @@ from rljob_runtime.evaluation import EvaluationResult, EvaluationTimes, SampleSc
 from rljob_runtime.evaluation.result import Evaluated
 from rljob_runtime.protocols import PromptSource
 from rljob_runtime.protocols.rewards import terms_of
-from rljob_runtime.protocols.trajectory import FinishReason, Response, TrajectoryKey
+from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.evaluation import EvaluationProgress, responses
 from rljob_runtime.scheduling.round_plan import REWARD_FAILED
 
@@ -74,6 +74,8 @@ class EvaluationWork:
     progress: EvaluationProgress
     receiver: TokenReceiver
     scoring: RewardRequests
+    drawn: frozenset[PromptKey]
+    """The prompts that are generated for them."""
     began: float
     """Time of the event loop."""
 

@@ -252,7 +252,7 @@ class ReplicaPool:
             stats = report.stats
             done = stats.computed_tokens
             self._record_ends(replica, report)
-            held, assigned = stats.running + stats.waiting, len(self._assigned[replica.name])
+            held, assigned = stats.running + stats.waiting, len(self._assigned[replica.name]) - report.outside
             expected = held + assigned > 0 and not self._transfers[replica.name]
             if progress.stalled(expected, done, clock()):
                 raise PeerTimeout(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
 from rljob_runtime.coordinator.generation.stats import GenerationStats
@@ -29,19 +30,42 @@ class RewardReceived:
     cause: str = ""
 
 
+class Scorer(Protocol):
+    """Scores responses."""
+
+    async def score(self, response: Response) -> float:
+        """Return the reward, as `Rewards.score` does. Raises `PeerError`."""
+        ...
+
+
+class TextScorer:
+    """Scores a response by its text."""
+
+    def __init__(self, prompts: PromptSource, rewards: Rewards) -> None:
+        self._prompts = prompts
+        self._rewards = rewards
+
+    async def score(self, response: Response) -> float:
+        """See `Scorer.score`."""
+        prompt = self._prompts.prompt(response.key.prompt)
+        try:
+            text = await self._prompts.decode(response.token_ids)
+        except Exception as error:  # a tokenizer may raise anything for an unknown id
+            raise RewardFailed(f"its tokens cannot be decoded: {error!r}", by_response=True) from error
+        return await self._rewards.score(prompt, text)
+
+
 class RewardRequests:
     """The reward requests of one stage. `post` receives an event for each."""
 
     def __init__(
         self,
-        prompts: PromptSource,
-        rewards: Rewards,
+        scorer: Scorer,
         stats: GenerationStats,
         post: Callable[[RewardReceived | Broken], None],
         timeline: Timeline,
     ) -> None:
-        self._prompts = prompts
-        self._rewards = rewards
+        self._scorer = scorer
         self._stats = stats
         self._post = post
         self._timeline = timeline
@@ -67,22 +91,15 @@ class RewardRequests:
         self._post(received)
 
     async def _score(self, response: Response) -> None:
-        prompt = self._prompts.prompt(response.key.prompt)
+        clock = asyncio.get_running_loop().time
+        began, by_response, cause = clock(), False, ""
         try:
-            text = await self._prompts.decode(response.token_ids)
-        except Exception as error:  # a tokenizer may raise anything for an unknown id
-            log.warning("%s cannot be decoded, the sample is aborted: %r", response.key, error)
-            cause = f"its tokens cannot be decoded: {error!r}"
-            self._end(RewardReceived(response, None, by_response=True, cause=cause))
-            return
-        ended, by_response, cause = asyncio.get_running_loop().time(), False, ""
-        try:
-            reward: float | None = await self._rewards.score(prompt, text)
+            reward: float | None = await self._scorer.score(response)
         except PeerError as error:
             log.warning("reward of %s failed, the sample is aborted: %s", response.key, error)
             reward, by_response = None, isinstance(error, RewardFailed) and error.by_response
             cause = str(error)
         else:
             self._stats.rewards += 1
-            self._stats.reward_seconds += asyncio.get_running_loop().time() - ended
+            self._stats.reward_seconds += clock() - began
         self._end(RewardReceived(response, reward, by_response, cause))

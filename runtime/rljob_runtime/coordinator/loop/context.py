@@ -13,6 +13,7 @@ from rljob_api.status import RoundKind, RoundReport, StatusWarning
 from rljob_runtime.coordinator.control_plane.target_follower import TargetFollower
 from rljob_runtime.coordinator.core.async_utils import Apart, in_daemon_thread
 from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.episodes.episodes import Episodes, SingleTurns
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.reporting.observer_feed import OBSERVER_FAILS
 from rljob_runtime.coordinator.reporting.policy_failures import PolicyFailures
@@ -67,6 +68,7 @@ class CoordinatorContext:
     apart: Apart = in_daemon_thread
     """Computes decisions, whose duration depends on the number of responses."""
     end_observers: Sequence[EndObserver] = ()
+    episodes: Episodes = field(default_factory=SingleTurns)
 
     @cached_property
     def policy_failures(self) -> PolicyFailures:

@@ -122,8 +122,12 @@ class Generation:
         self._loans = context.loans
         self._evaluator = context.evaluator
         self._measured = context.measured
+        self._episodes = shared.episodes
         self._scoring = RewardRequests(
-            context.prompts, shared.rewards, self.stats, self._inbox.put_nowait, shared.reporter.timeline
+            shared.episodes.scorer(context.prompts, shared.rewards),
+            self.stats,
+            self._inbox.put_nowait,
+            shared.reporter.timeline,
         )
         self._interrupted = False
         self._fleet_changed = True
@@ -145,6 +149,7 @@ class Generation:
 
         Raises `Interrupted`, or `StaleTerm` if another coordinator has taken over."""
         self._restore()
+        await self._episodes.load(self.responses)
         flushed = asyncio.get_running_loop().time()
         try:
             # Also without work: a former coordinator may have died before it aborted the losers.
@@ -189,7 +194,7 @@ class Generation:
             reward = self.round.reward(key)
             assert reward is not None
             scored.append(ScoredResponse(self.responses[key], float(reward)))
-        return Group(prompt, tuple(self._prompts.prompt(prompt).token_ids), tuple(scored))
+        return self._episodes.group(Group(prompt, tuple(self._prompts.prompt(prompt).token_ids), tuple(scored)))
 
     def _tell_of_groups(self) -> None:
         """Pass on groups that became final while others still generate; the store has them completely.

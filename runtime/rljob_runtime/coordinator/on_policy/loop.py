@@ -191,6 +191,7 @@ class OnPolicyLoop:
         self.notify()
         try:
             await generation.run()
+            self._context.episodes.cut(generation.round.plan.prompts)
             clock.generated()
             streaming.offer(held)
             clock.stream = await streaming.finish()
@@ -256,6 +257,7 @@ class OnPolicyLoop:
             return closed
 
         closed = await self._context.store.do(close)
+        self._context.episodes.drop({key.prompt for key in plan.trajectories()})
         report = closed.report or measured
         self._context.notify_closed(report, trained)
         first, last = await self._context.store.do(lambda store: store.boundaries.reward_ends())

@@ -30,6 +30,8 @@ class AbortCause(StrEnum):
     """No engine holds the version that `versions: Single` needs."""
     NO_TURN = "no turn"
     """The agent ended without a call of the model, so there is nothing to train on."""
+    NOT_NEEDED = "not needed"
+    """Its response was dropped, or begins again: nothing has failed."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from rljob_runtime.audit.stored_keys import cursor_of
+from rljob_runtime.coordinator.episodes.attempt import turn_of
 from rljob_runtime.coordinator.reporting.policy_failures import PROBLEM as POLICY_FAILED
 from rljob_runtime.protocols.trajectory import Group, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.shares import ONE_SOURCE
@@ -39,6 +40,7 @@ from rljob_runtime.simulator.core.events import (
     Committed,
     Event,
     Exported,
+    Generated,
     KvAsked,
     Learned,
     Loaded,
@@ -51,6 +53,7 @@ from rljob_runtime.simulator.core.events import (
     Trained,
 )
 from rljob_runtime.simulator.core.tokens import digest, phase, text
+from rljob_runtime.simulator.invariants.episodes import EpisodeTexts
 from rljob_runtime.simulator.invariants.evaluations import EvaluationRecord
 
 
@@ -87,6 +90,7 @@ class Invariants(ABC):
         on_broken: Callable[[], None] = lambda: None,
     ) -> None:
         self.evaluations = EvaluationRecord({})
+        self.episodes = EpisodeTexts()
         self.broken: Violation | None = None
         self.events = 0
         self.planned = False
@@ -130,6 +134,8 @@ class Invariants(ABC):
                 self._store_lost = True
             case Submitted():
                 self._submitted(event)
+            case Generated():
+                self.episodes.generated(event)
             case KvAsked(replica, key, written, version):
                 own = written in (None, version)
                 self._expect(own, "one version", f"{key} of version {version} asks {replica} for KV of {written}")
@@ -242,6 +248,9 @@ class Invariants(ABC):
 
     def _not_invented(self, response: Response) -> None:
         key, version = response.key, response.weight_version
+        if self.episodes.knows(key):
+            self._expect_none(self.episodes.problem(response), "one version")
+            return
         made = text(phase(key, version), 0, len(response.token_ids))
         self._expect(
             (tuple(response.token_ids), tuple(response.logprobs)) == made,
@@ -273,6 +282,8 @@ class Invariants(ABC):
         self._expect(
             holder == event.replica, "one lease", f"{event.key} attempt {event.attempt} at {holder} and {event.replica}"
         )
+        if turn_of(event.key) is not None:
+            return
         if event.key.prompt.evaluation is not None:
             problem = self.evaluations.submitted(event, self._versions, self._contents)
             self._expect_none(problem, "own weights")

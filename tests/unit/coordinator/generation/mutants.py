@@ -99,9 +99,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a response that cannot be decoded is waited for",
-        target="rljob_runtime.coordinator.generation.scoring:RewardRequests._score",
-        before="self._end(RewardReceived(response, None, by_response=True, cause=cause))",
-        after="",
+        target="rljob_runtime.coordinator.generation.scoring:TextScorer.score",
+        before='raise RewardFailed(f"its tokens cannot be decoded: {error!r}", by_response=True) from error',
+        after="await asyncio.Event().wait()",
         tests=(
             (
                 "tests/unit/coordinator/core/test_task_failures.py::test_a_response_that_cannot_be_decoded_is_an_"

@@ -169,7 +169,7 @@ class Rounds:
             if one.finish is not None:
                 found.finish_reasons[one.key] = one.finish
             tokens, logprobs = self._trajectories.tokens(step, one.key)
-            if tokens:
+            if tokens or one.finish is not None:
                 found.partials[one.key] = Partial(Lease(one.replica or "", one.attempt), version, tokens, logprobs)
         return found
 

@@ -1,0 +1,1 @@
+"""Episodes: responses of several turns, whose environments run elsewhere."""

@@ -1,0 +1,135 @@
+"""Attempt: one attempt of an episode, as the coordinator holds it: its tree, its open turns, and what it is to report.
+
+The coordinator's loops see the attempt as one response. The turns that the store has are its tokens, in the order in
+which they were stored, and the runner's report is its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rljob_runtime.protocols import Delta
+from rljob_runtime.protocols.environments import EpisodeReport
+from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, TurnCall
+from rljob_runtime.scheduling.episodes.ends import EndState
+from rljob_runtime.scheduling.episodes.episode import Episode
+from rljob_runtime.scheduling.episodes.turns import Turn
+
+
+class Holder(Protocol):
+    """The replica that has an attempt: it generates its turns and reports what is stored."""
+
+    def hold(self, attempt: Attempt) -> None:
+        """Go on with an attempt: report what is not reported yet, and generate its open turns."""
+        ...
+
+    def tell(self, attempt: Attempt) -> None:
+        """Report what is stored of an attempt that is held here."""
+        ...
+
+    def generate(self, attempt: Attempt, live: OpenTurn) -> None:
+        """Submit an open turn."""
+        ...
+
+    def stop(self, attempt: Attempt, turns: Mapping[int, OpenTurn]) -> None:
+        """Stop turns that no client waits for."""
+        ...
+
+
+@dataclass
+class OpenTurn:
+    """A turn that an engine generates, or that waits for one. `token_ids`: what has arrived of it."""
+
+    turn: Turn
+    call: TurnCall
+    forked: bool
+    answer: asyncio.Future[RecordedTurn]
+    launches: int = 0
+    """The attempt of its request. It rises with each submission, and is higher than those of earlier coordinators."""
+    replica: Holder | None = None
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+@dataclass
+class Attempt:
+    """One attempt. `lease`: the attempt of the response that it is, as the loops count them."""
+
+    id: EpisodeAttempt
+    environment: str
+    version: int
+    episode: Episode
+    lease: int = 0
+    sampling: Sampling | None = None
+    holder: Holder | None = None
+    """The replica that has it; None while it is stopped. Its open turns wait then."""
+    open: dict[int, OpenTurn] = field(default_factory=dict)
+    recorded: dict[int, RecordedTurn] = field(default_factory=dict)
+    """The stored turns by node, in the order in which they were stored."""
+    token_ids: list[int] = field(default_factory=list)
+    """Of the stored turns."""
+    logprobs: list[float] = field(default_factory=list)
+    told: int = 0
+    """Tokens that its holder has reported."""
+    report: EpisodeReport | None = None
+    reporter: str | None = None
+    """The runner that ended it."""
+    ended: bool = False
+    """Whether its end is stored."""
+
+    @property
+    def key(self) -> TrajectoryKey:
+        """The response that the attempt is."""
+        return self.id.key
+
+    def record(self, turn: RecordedTurn) -> None:
+        """Add a stored turn."""
+        self.recorded[turn.node] = turn
+        self.token_ids += turn.token_ids
+        self.logprobs += turn.logprobs
+
+    def take_delta(self) -> Delta | None:
+        """Return what is stored and not yet reported: tokens, the end, or both; None if there is nothing."""
+        begin, self.told = self.told, max(self.told, len(self.token_ids))
+        if begin == self.told and not self.ended:
+            return None
+        return Delta(
+            key=self.key,
+            attempt=self.lease,
+            offset=begin,
+            token_ids=tuple(self.token_ids[begin:]),
+            logprobs=tuple(self.logprobs[begin:]),
+            weight_version=self.version,
+            finish_reason=self._finish_reason() if self.ended else None,
+        )
+
+    def _finish_reason(self) -> FinishReason:
+        end, sampled = self.episode.end, self.episode.sampled
+        is_cut = (end is not None and end.state is EndState.TRUNCATED) or (bool(sampled) and sampled[-1].is_cut)
+        return FinishReason.LENGTH if is_cut else FinishReason.STOP
+
+
+def turn_key(attempt: EpisodeAttempt, turn: int) -> TrajectoryKey:
+    """Return the key of a turn's request.
+
+    >>> turn_key(EpisodeAttempt(TrajectoryKey(PromptKey(0, 3, "math"), 1), 7), 2)
+    TrajectoryKey(prompt=PromptKey(epoch=0, index=3, source='7.2:math'), sample=1)
+    """
+    prompt = attempt.key.prompt
+    return TrajectoryKey(
+        PromptKey(prompt.epoch, prompt.index, f"{attempt.attempt}.{turn}:{prompt.source}"), attempt.key.sample
+    )
+
+
+def turn_of(key: TrajectoryKey) -> tuple[int, int] | None:
+    """Return the number of the attempt and the turn that a key belongs to; None for another key.
+
+    >>> [turn_of(TrajectoryKey(PromptKey(0, 3, source), 1)) for source in ("7.2:math", "evaluation:a")]
+    [(7, 2), None]
+    """
+    number, point, turn = key.prompt.source.partition(":")[0].partition(".")
+    return (int(number), int(turn)) if point and number.isdecimal() and turn.isdecimal() else None

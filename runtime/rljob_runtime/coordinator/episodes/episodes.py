@@ -1,0 +1,117 @@
+"""Episodes: what the loops ask about responses of several turns; and its answers for a job whose responses have one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Protocol
+
+from rljob_runtime.coordinator.episodes.book import EpisodeBook
+from rljob_runtime.coordinator.episodes.replica import EpisodeBackend
+from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
+from rljob_runtime.coordinator.generation.scoring import Scorer, TextScorer
+from rljob_runtime.protocols import Backend, PromptSource, Rewards
+from rljob_runtime.protocols.trajectory import Group, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.episodes.responses import ScoredEpisode, group_of
+
+
+class Episodes(Protocol):
+    """How a job's responses are generated, scored and trained on."""
+
+    def backend(self, backend: Backend) -> Backend:
+        """Return the backend whose replicas generate the job's responses."""
+        ...
+
+    def scorer(self, prompts: PromptSource, rewards: Rewards) -> Scorer:
+        """Return the scorer of the job's responses."""
+        ...
+
+    async def load(self, keys: Iterable[TrajectoryKey]) -> None:
+        """Read what a former coordinator stored about these responses."""
+        ...
+
+    def group(self, group: Group) -> Group:
+        """Return a group of loaded responses as it is trained on."""
+        ...
+
+    def cut(self, prompts: Iterable[PromptKey]) -> None:
+        """End what is still generated for these prompts: it is not needed."""
+        ...
+
+    def drop(self, prompts: Iterable[PromptKey]) -> None:
+        """Forget these prompts: trained, filtered, requeued or not needed."""
+        ...
+
+    async def run(self) -> None:
+        """Run background work until cancelled."""
+        ...
+
+
+class SingleTurns:
+    """Every response is one turn, of its prompt."""
+
+    def backend(self, backend: Backend) -> Backend:
+        """Return it."""
+        return backend
+
+    def scorer(self, prompts: PromptSource, rewards: Rewards) -> Scorer:
+        """Score each response by its text."""
+        return TextScorer(prompts, rewards)
+
+    async def load(self, keys: Iterable[TrajectoryKey]) -> None:
+        """Do nothing: the response is all there is."""
+
+    def group(self, group: Group) -> Group:
+        """Return it."""
+        return group
+
+    def cut(self, prompts: Iterable[PromptKey]) -> None:
+        """Do nothing: an abort has ended it."""
+
+    def drop(self, prompts: Iterable[PromptKey]) -> None:
+        """Do nothing: nothing is kept."""
+
+    async def run(self) -> None:
+        """Wait until cancelled."""
+        await asyncio.Event().wait()
+
+
+class ManyTurns:
+    """Responses are episodes of environments, in `book`."""
+
+    def __init__(self, book: EpisodeBook) -> None:
+        self.book = book
+
+    def backend(self, backend: Backend) -> Backend:
+        """Let replicas generate the turns of episodes."""
+        return EpisodeBackend(backend, self.book)
+
+    def scorer(self, prompts: PromptSource, rewards: Rewards) -> Scorer:
+        """Score each response by its environment, or by the text of its last turn."""
+        return EpisodeScorer(self.book, TextScorer(prompts, rewards))
+
+    async def load(self, keys: Iterable[TrajectoryKey]) -> None:
+        """See `Episodes.load`."""
+        await self.book.load(keys)
+
+    def group(self, group: Group) -> Group:
+        """Return the group with the sequences of its episodes."""
+        scored = []
+        for one in group.responses:
+            attempt = self.book.finished(one.response.key)
+            assert attempt is not None, f"the episode of {one.response.key} is not known"
+            response = one.response
+            scored.append(ScoredEpisode(response.key, response.attempt, response.replica, attempt.episode, one.reward))
+        return group_of(group.prompt, scored)
+
+    def cut(self, prompts: Iterable[PromptKey]) -> None:
+        """See `Episodes.cut`."""
+        self.book.cut(prompts)
+
+    def drop(self, prompts: Iterable[PromptKey]) -> None:
+        """See `Episodes.drop`."""
+        self.book.drop(prompts)
+
+    async def run(self) -> None:
+        """See `Episodes.run`."""
+        await self.book.run()

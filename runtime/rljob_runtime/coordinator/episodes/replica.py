@@ -1,0 +1,209 @@
+"""Episode replica: a replica whose responses are episodes.
+
+A request for a response opens an attempt of an episode, or goes on with it. Each turn of the attempt is a request of
+the replica below, so that its leases, aborts and losses are those of every request. The stored turns come back as the
+response's tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from rljob_api.status import Member
+from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
+from rljob_runtime.coordinator.episodes.attempt import Attempt, Holder, OpenTurn, turn_key, turn_of
+from rljob_runtime.coordinator.store.connection import ATTEMPTS_A_TERM
+from rljob_runtime.protocols import (
+    Backend,
+    Delta,
+    GenerateRequest,
+    KvExport,
+    MachinePeers,
+    Replica,
+    ReplicaReport,
+)
+from rljob_runtime.protocols.delegating import DelegatingBackend
+from rljob_runtime.protocols.trajectory import TrajectoryKey
+
+KV_STAYS = "episodes of several turns move no keys and values"
+
+
+class Book(Protocol):
+    """The attempts, as replicas need them; `book.EpisodeBook` has them."""
+
+    async def take(self, requests: Sequence[GenerateRequest], holder: Holder) -> None:
+        """Open an attempt for each response, or go on with the one that it has."""
+        ...
+
+    def request(self, attempt: Attempt, live: OpenTurn) -> GenerateRequest:
+        """Return the request of an open turn."""
+        ...
+
+    def receive(self, place: tuple[int, int], replica: Holder, delta: Delta) -> bool:
+        """Take tokens of a turn; return whether the replica shall go on with it."""
+        ...
+
+
+class EpisodeBackend(DelegatingBackend):
+    """A backend whose replicas generate episodes."""
+
+    def __init__(self, backend: Backend, book: Book) -> None:
+        super().__init__(backend)
+        self._book = book
+
+    async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
+        """See `protocols.Backend.rollout_machine`."""
+        peers = await super().rollout_machine(term, member, model_files)
+        replicas = tuple(EpisodeReplica(one, self._book) for one in peers.replicas)
+        return replace(peers, replicas=replicas)
+
+
+class EpisodeReplica:
+    """A `protocols.Replica` over another one, for the attempts in `book`."""
+
+    def __init__(self, replica: Replica, book: Book) -> None:
+        self.name = replica.name
+        self._replica = replica
+        self._book = book
+        self._held: dict[TrajectoryKey, Attempt] = {}
+        self._outbox: list[tuple[int, Delta]] = []
+        self._sent = 0
+        self._received = 0
+        """The cursor of the replica below."""
+        self._report: ReplicaReport | None = None
+        self._wake = asyncio.Event()
+        self._failure: BaseException | None = None
+        self._tasks = StageTasks(self._fail)
+        self._term = 0
+
+    # --- passed on ---
+
+    async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
+        """See `protocols.Replica.release_accelerators`."""
+        await self._replica.release_accelerators(term, tensor_parallel)
+
+    async def switch_layout(self, term: int, tensor_parallel: int) -> None:
+        """See `protocols.Replica.switch_layout`."""
+        await self._replica.switch_layout(term, tensor_parallel)
+
+    async def drop_kv(self, term: int) -> None:
+        """See `protocols.Replica.drop_kv`."""
+        await self._replica.drop_kv(term)
+
+    async def load(self, term: int, version: int) -> int:
+        """See `protocols.Replica.load`."""
+        return await self._replica.load(term, version)
+
+    # --- responses ---
+
+    async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
+        """See `protocols.Replica.submit`. A wrong version is found by the first turn, and told by the next poll."""
+        self._term = term
+        await self._book.take(requests, self)
+
+    async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
+        """Stop these responses: their attempts wait with their open turns until another replica has them."""
+        self._term = term
+        stopped = [held for key, attempt in attempts.items() if (held := self._held.get(key)) and held.lease <= attempt]
+        turns: dict[TrajectoryKey, int] = {}
+        for one in stopped:
+            del self._held[one.key]
+            one.holder = None
+            turns |= {turn_key(one.id, turn): live.launches for turn, live in one.open.items() if live.replica is self}
+        await self._replica.abort(term, turns)
+
+    async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
+        """Stop these responses. No KV is written."""
+        await self.abort(term, attempts)
+        return KvExport(None, {}, 0, 0.0, KV_STAYS)
+
+    async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
+        """See `protocols.Replica.poll`. It also ends as soon as a turn or an end is stored."""
+        self._term = term
+        self._outbox = [entry for entry in self._outbox if entry[0] > after]
+        if self._failure is None:
+            report = await self._poll_below(0.0 if self._outbox else wait_seconds)
+        if self._failure is not None:
+            raise self._failure
+        idle = sum(not any(live.replica is self for live in held.open.values()) for held in self._held.values())
+        deltas = tuple(delta for _, delta in self._outbox)
+        return replace(report, cursor=self._sent, deltas=deltas, outside=idle)
+
+    # --- for the book ---
+
+    def hold(self, attempt: Attempt) -> None:
+        """Go on with an attempt: report what is not reported yet, and generate its open turns."""
+        self._held[attempt.key] = attempt
+        attempt.holder = self
+        self.tell(attempt)
+        for live in attempt.open.values():
+            self.generate(attempt, live)
+
+    def tell(self, attempt: Attempt) -> None:
+        """Report what is stored of an attempt that is held here."""
+        if (delta := attempt.take_delta()) is None:
+            return
+        self._sent += 1
+        self._outbox.append((self._sent, delta))
+        if attempt.ended:
+            self._held.pop(attempt.key, None)
+        self._wake.set()
+
+    def generate(self, attempt: Attempt, live: OpenTurn) -> None:
+        """Submit an open turn."""
+        # An earlier coordinator may have submitted a turn of the same number, and died before it was stored.
+        live.launches = max(live.launches, self._term * ATTEMPTS_A_TERM) + 1
+        live.replica = self
+        request = self._book.request(attempt, live)
+        self._tasks.start(self._replica.submit(self._term, [request]), name=f"turn-{request.key}")
+
+    def stop(self, attempt: Attempt, turns: Mapping[int, OpenTurn]) -> None:
+        """Stop turns that no client waits for."""
+        ours = {turn_key(attempt.id, turn): live.launches for turn, live in turns.items() if live.replica is self}
+        if ours:
+            self._tasks.start(self._replica.abort(self._term, ours), name=f"stop-{attempt.id}")
+
+    # --- details ---
+
+    async def _poll_below(self, wait_seconds: float) -> ReplicaReport:
+        """Return the newest report of the replica below; the last one if the outbox fills first."""
+        self._wake.clear()
+        poll = asyncio.ensure_future(self._replica.poll(self._term, self._received, wait_seconds))
+        wake = asyncio.ensure_future(self._wake.wait())
+        first: list[asyncio.Future[Any]] = [poll] if self._report is None else [poll, wake]
+        try:
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+            if poll.done():
+                self._take(poll.result())
+        finally:
+            for task in (poll, wake):
+                task.cancel()
+            await asyncio.gather(poll, wake, return_exceptions=True)
+        assert self._report is not None
+        return self._report
+
+    def _take(self, report: ReplicaReport) -> None:
+        """Take the tokens of turns. Those of turns that are not open here are stopped."""
+        strays: dict[TrajectoryKey, int] = {}
+        for delta in report.deltas:
+            place = turn_of(delta.key)
+            if place is None or not self._book.receive(place, self, delta):
+                strays[delta.key] = delta.attempt
+        unended = {key: attempt for key, attempt in strays.items() if not _has_ended(key, attempt, report)}
+        if unended:
+            self._tasks.start(self._replica.abort(self._term, unended), name="stray-turns")
+        self._report, self._received = report, report.cursor
+
+    def _fail(self, broken: Broken) -> None:
+        """Have the next poll raise the error of a call: the pool takes the replica for lost, if it is a peer's."""
+        self._failure = self._failure or broken.error
+        self._wake.set()
+
+
+def _has_ended(key: TrajectoryKey, attempt: int, report: ReplicaReport) -> bool:
+    return any(
+        delta.finish_reason is not None for delta in report.deltas if (delta.key, delta.attempt) == (key, attempt)
+    )

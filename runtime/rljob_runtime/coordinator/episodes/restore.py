@@ -1,0 +1,25 @@
+"""Restore: an attempt as a former coordinator stored it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rljob_runtime.coordinator.episodes.attempt import Attempt
+from rljob_runtime.coordinator.store.tables.turns import KeptEpisode
+from rljob_runtime.protocols.environments import EpisodeReport
+from rljob_runtime.protocols.turns import EpisodeAttempt, StoredTurn
+from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
+
+
+def restored(kept: KeptEpisode, history: Sequence[StoredTurn], rules: EpisodeRules) -> Attempt:
+    """Return the attempt. It has no holder, and no turn of it is open."""
+    episode = Episode(rules, kept.started, kept.nodes, kept.last_node_id)
+    attempt = Attempt(EpisodeAttempt(kept.key, kept.number), kept.environment, kept.version, episode)
+    turns = {one.turn.node: one.turn for one in history}
+    for node in kept.nodes:
+        if node.is_sampled:
+            attempt.record(turns[node.id])
+    if kept.end is not None:
+        episode.end, episode.truncated_by = kept.end, kept.end.limit
+        attempt.report, attempt.ended = EpisodeReport(reward=kept.reward, metrics=kept.metrics), True
+    return attempt

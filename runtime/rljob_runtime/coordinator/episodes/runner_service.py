@@ -1,0 +1,205 @@
+"""Runner service: gives attempts to the runners of environments, and ends those whose runner is silent or late."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from rljob_runtime.coordinator.core.async_utils import wait_for_event
+from rljob_runtime.coordinator.episodes.attempt import Attempt
+from rljob_runtime.coordinator.store.tables.turns import metrics_text
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
+from rljob_runtime.protocols.trajectory import PromptKey
+from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
+from rljob_runtime.scheduling.episodes.ends import AbortCause, EpisodeEnd
+from rljob_runtime.scheduling.episodes.runners import RunnerLeases
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+CAUSES = {FailedPart.ENVIRONMENT: AbortCause.ENVIRONMENT, FailedPart.TOOL_SERVER: AbortCause.TOOL_SERVER}
+NO_RUNNER = "NoRunner"
+"""Reason of the warning about an environment for whose episodes no runner asks."""
+
+
+@dataclass(frozen=True)
+class RunnerRules:
+    """What is expected of runners.
+
+    `silence`: seconds for which one may be silent. `overtime`: seconds after an attempt's deadline in which it reports.
+    `unserved`: seconds after which an environment without a runner is told.
+    """
+
+    silence: float = 30.0
+    overtime: float = 30.0
+    unserved: float = 60.0
+
+
+class EpisodePrompts(Protocol):
+    """The prompts of a job with environments."""
+
+    def environment(self, key: PromptKey) -> str:
+        """Return the name of a prompt's environment."""
+        ...
+
+    async def record(self, key: PromptKey) -> Mapping[str, object]:
+        """Return a prompt's record as JSON values."""
+        ...
+
+    async def messages(self, key: PromptKey) -> Sequence[Mapping[str, str]]:
+        """Return a prompt as chat messages."""
+        ...
+
+
+class Attempts(Protocol):
+    """The attempts, as the service needs them; `book.EpisodeBook` has them."""
+
+    async def find(self, episode: EpisodeAttempt) -> Attempt:
+        """Return an open attempt. Raises `AttemptEnded`."""
+        ...
+
+    def number(self, number: int) -> Attempt | None:
+        """Return the attempt of this number, if it is known."""
+        ...
+
+    def numbers(self) -> Iterable[Attempt]:
+        """Return all known attempts."""
+        ...
+
+    def end(self, attempt: Attempt, end: EpisodeEnd) -> asyncio.Event:
+        """Store the end of an attempt, and tell it. The event is set afterwards."""
+        ...
+
+
+class RunnerService:
+    """The runners of one coordinator; it implements `protocols.environments.Environments`.
+
+    `now`: seconds of the epoch. `warn` shows a warning, or withdraws it with None.
+    """
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        rules: RunnerRules,
+        now: Callable[[], float],
+        warn: Callable[[str, str | None], None],
+    ) -> None:
+        self._attempts = attempts
+        self._rules = rules
+        self._now = now
+        self._warn = warn
+        self._leases: RunnerLeases[int] = RunnerLeases(rules.silence)
+        self._offered = asyncio.Event()
+        self.prompts: EpisodePrompts | None = None
+
+    # --- from the book ---
+
+    def offer(self, attempt: Attempt) -> None:
+        """Let the next runner that asks have the attempt."""
+        self._leases.offer(attempt.id.attempt, attempt.environment, self._now())
+        self._offered.set()
+
+    def adopt(self, attempt: Attempt) -> None:
+        """Wait for the runner that has the attempt from a former coordinator."""
+        self._leases.adopt(attempt.id.attempt, self._now())
+
+    def forget(self, attempt: Attempt) -> None:
+        """Forget an attempt that has ended."""
+        self._leases.end(attempt.id.attempt)
+
+    # --- from the gateway ---
+
+    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
+        """See `protocols.environments.Environments.lease`."""
+        until = self._now() + wait_seconds
+        while (number := self._leases.take(environment, runner, self._now())) is None:
+            if (left := until - self._now()) <= 0:
+                return None
+            await wait_for_event(self._offered, min(left, LOOK_SECONDS))
+        attempt = self._attempts.number(number)
+        assert attempt is not None, "an attempt that has ended does not wait for a runner"
+        # The time in the queue is none of the harness's.
+        attempt.episode.started = self._now()
+        deadline = attempt.episode.deadline
+        assert deadline is not None, "every environment has a longest time"
+        assert self.prompts is not None, "attempts begin after the prompts were opened"
+        prompt = attempt.key.prompt
+        record, messages = await self.prompts.record(prompt), await self.prompts.messages(prompt)
+        return Assignment(attempt.id, environment, record, messages, deadline)
+
+    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
+        """See `protocols.environments.Environments.heartbeat`."""
+        foreign = set(self._leases.heartbeat(runner, [one.attempt for one in episodes], self._now()))
+        return [one for one in episodes if one.attempt in foreign and not await self._adopts(one, runner)]
+
+    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
+        """See `protocols.environments.Environments.done`."""
+        known = self._attempts.number(episode.attempt)
+        if known is not None and known.ended and known.reporter == runner:
+            return
+        attempt = await self._attempts.find(episode)
+        if self._leases.runner(episode.attempt) not in (None, runner):
+            raise AttemptEnded(f"{episode} is run by another runner")
+        attempt.report, attempt.reporter = _storable(report, episode), runner
+        report = attempt.report
+        if report.failed is not None:
+            end = attempt.episode.abort(CAUSES[report.failed], report.detail)
+        else:
+            end = attempt.episode.complete()
+        await self._attempts.end(attempt, end).wait()
+
+    # --- its task ---
+
+    async def run(self) -> None:
+        """End the attempts of silent and late runners, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            self.look(self._now())
+
+    def look(self, now: float) -> None:
+        """End the attempts of runners that are silent or late now, and warn of environments without any."""
+        for number in self._leases.lapsed(now):
+            self._fail(number, f"its runner was silent for {self._rules.silence:g} s")
+        for number in self._late(now):
+            self._fail(number, f"its runner did not end it within {self._rules.overtime:g} s of its deadline")
+        names = self._leases.unserved(now, self._rules.unserved)
+        text = f"no runner asks for episodes of {', '.join(names)}; see the logs of the environments' runners"
+        self._warn(NO_RUNNER, text if names else None)
+
+    def _late(self, now: float) -> Collection[int]:
+        held = [one for one in self._attempts.numbers() if self._leases.runner(one.id.attempt) is not None]
+        before = now - self._rules.overtime
+        return [one.id.attempt for one in held if one.episode.deadline is not None and one.episode.deadline < before]
+
+    def _fail(self, number: int, why: str) -> None:
+        attempt = self._attempts.number(number)
+        if attempt is None or attempt.episode.end is not None:
+            self._leases.end(number)
+            return
+        log.warning("%s is aborted: %s", attempt.id, why)
+        self._attempts.end(attempt, attempt.episode.abort(AbortCause.ENVIRONMENT, why))
+
+    async def _adopts(self, episode: EpisodeAttempt, runner: str) -> bool:
+        """Return whether a runner goes on with an attempt that a former coordinator gave it."""
+        try:
+            await self._attempts.find(episode)
+        except AttemptEnded:
+            return False
+        return not self._leases.heartbeat(runner, [episode.attempt], self._now())
+
+
+def _storable(report: EpisodeReport, episode: EpisodeAttempt) -> EpisodeReport:
+    """Return a report that the store takes: a runner is foreign, and what it says must not end the coordinator."""
+    if report.reward is not None and not math.isfinite(report.reward):
+        text = f"the environment's reward was {report.reward}; a finite number would be right"
+        return EpisodeReport(failed=FailedPart.ENVIRONMENT, detail=text)
+    try:
+        metrics_text(report.metrics)
+    except ValueError as error:
+        log.warning("the metrics of %s are left out: %s", episode, error)
+        return replace(report, metrics={})
+    return report

@@ -1,0 +1,39 @@
+"""Episode scorer: the reward of an episode, from its environment or from the job's rewards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rljob_runtime.coordinator.episodes.book import EpisodeBook
+from rljob_runtime.coordinator.generation.scoring import Scorer
+from rljob_runtime.protocols import RewardFailed
+from rljob_runtime.protocols.rewards import Reward
+from rljob_runtime.protocols.trajectory import Response
+from rljob_runtime.scheduling.episodes.ends import EndState
+
+ENVIRONMENT = "environment"
+"""Name of the reward's only rule, if the environment gives the reward."""
+
+
+class EpisodeScorer:
+    """A `Scorer` of episodes. `last_answer` scores the text of the last turn."""
+
+    def __init__(self, book: EpisodeBook, last_answer: Scorer) -> None:
+        self._book = book
+        self._last_answer = last_answer
+
+    async def score(self, response: Response) -> float:
+        """Return the environment's reward, or that of the last answer.
+
+        An attempt that a failure of ours ended has none: raises `RewardFailed`.
+        """
+        await self._book.load([response.key])
+        attempt = self._book.finished(response.key)
+        if attempt is None or attempt.episode.end is None:
+            raise RewardFailed("its episode is not known")
+        if attempt.episode.end.state is EndState.ABORTED:
+            raise RewardFailed(f"its episode was aborted: {attempt.episode.end.reason}")
+        if attempt.report is not None and attempt.report.reward is not None:
+            return Reward(attempt.report.reward, {ENVIRONMENT: attempt.report.reward})
+        last = attempt.episode.sampled[-1]
+        return await self._last_answer.score(replace(response, token_ids=last.token_ids, logprobs=last.logprobs))

@@ -1,0 +1,60 @@
+"""Episode invariants: each token that is trained on is one that an engine emitted in a turn of that response, once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from rljob_runtime.coordinator.episodes.attempt import turn_of
+from rljob_runtime.protocols.trajectory import PromptKey, Response, TrajectoryKey
+from rljob_runtime.simulator.core.events import Generated
+from rljob_runtime.simulator.core.tokens import phase, text
+
+Text = tuple[tuple[int, ...], tuple[float, ...]]
+
+
+class EpisodeTexts:
+    """What engines emitted for the turns of each response."""
+
+    def __init__(self) -> None:
+        self._emitted: defaultdict[TrajectoryKey, dict[TrajectoryKey, tuple[int, int]]] = defaultdict(dict)
+        """By response, by turn: version and tokens."""
+        self.trained_turns = 0
+
+    def generated(self, event: Generated) -> None:
+        """Record the end of a turn."""
+        if turn_of(event.key) is None:
+            return
+        prompt = event.key.prompt
+        source = prompt.source.partition(":")[2]
+        response = TrajectoryKey(PromptKey(prompt.epoch, prompt.index, source), event.key.sample)
+        self._emitted[response][event.key] = event.version, event.tokens
+
+    def knows(self, key: TrajectoryKey) -> bool:
+        """Return whether a response has turns."""
+        return key in self._emitted
+
+    def problem(self, response: Response) -> str | None:
+        """Return what is wrong with the tokens of a response that is trained on."""
+        emitted = {
+            turn: text(phase(turn, version), 0, length)
+            for turn, (version, length) in self._emitted[response.key].items()
+        }
+        for part in _parts(response):
+            turn = next((turn for turn, made in emitted.items() if made == part), None)
+            if turn is None:
+                return f"{response.key} has {len(part[0])} tokens that no turn of it emitted, or trains on a turn twice"
+            del emitted[turn]
+            self.trained_turns += 1
+        return None
+
+
+def _parts(response: Response) -> Sequence[Text]:
+    """Return the sampled spans of a response."""
+    lengths = [span.sampled for one in response.sequences for span in one] or [len(response.token_ids)]
+    parts, begin = [], 0
+    for length in lengths:
+        end = begin + length
+        parts.append((tuple(response.token_ids[begin:end]), tuple(response.logprobs[begin:end])))
+        begin = end
+    return parts

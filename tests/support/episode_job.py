@@ -1,0 +1,164 @@
+"""Jobs whose responses are episodes, under virtual time: the simulated job, with simulated runners beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from rljob_api.status import Finished
+from rljob_runtime.coordinator.episodes.book import BookRules, BookTotals, EpisodeBook
+from rljob_runtime.coordinator.episodes.episodes import ManyTurns
+from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
+from rljob_runtime.coordinator.store.store_thread import StoreAccess
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport
+from rljob_runtime.protocols.errors import PeerGone
+from rljob_runtime.protocols.trajectory import Group, PromptKey
+from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, StoredTurn, TurnCall
+from rljob_runtime.scheduling.episodes.episode import EpisodeRules
+from rljob_runtime.scheduling.episodes.limits import Limits
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import Event, Trained
+from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
+from rljob_runtime.simulator.peers.runners import Door, HarnessLaw, SimulatedRunners
+from tests.support.crashes import Crash, CrashAt
+from tests.support.simulated_job import Stage
+
+T = TypeVar("T")
+
+ENVIRONMENT = "calc"
+
+
+class EpisodePrompts(SimulatedPrompts):
+    """Prompts of one environment."""
+
+    def environment(self, key: PromptKey) -> str:
+        return ENVIRONMENT
+
+    async def record(self, key: PromptKey) -> Mapping[str, object]:
+        return {"prompt": str(key)}
+
+
+@dataclass
+class EpisodeStage(Stage):
+    """A stage whose responses are episodes."""
+
+    law: HarnessLaw = field(default_factory=HarnessLaw)
+    limits: Limits = field(default_factory=Limits)
+    rules: RunnerRules = field(default_factory=RunnerRules)
+    seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        self.prompts = self.prompts or EpisodePrompts(
+            evaluations={one.name: one.max_prompts for one in self.job.spec.evaluation}
+        )
+        super().__post_init__()
+        self.books: list[EpisodeBook] = []
+        """Of each coordinator."""
+        self.runners = SimulatedRunners(ENVIRONMENT, self.law, self._door)
+        self.trained: list[Group] = []
+        self.watchers.append(self._keep)
+
+    def episodes(self, store: StoreAccess) -> ManyTurns:
+        rules = BookRules(EpisodeRules(self.limits), {ENVIRONMENT: self.seconds}, seed=7, runners=self.rules)
+        book = EpisodeBook(store, rules, asyncio.get_running_loop().time)
+        assert isinstance(self.source, EpisodePrompts)
+        book.use_prompts(self.source)
+        self.books.append(book)
+        return ManyTurns(book)
+
+    @property
+    def book(self) -> EpisodeBook:
+        """The present coordinator's."""
+        return self.books[-1]
+
+    def totals(self) -> BookTotals:
+        """Return the counts of all coordinators."""
+        made = BookTotals()
+        for book in self.books:
+            made.attempts += book.totals.attempts
+            made.turns += book.totals.turns
+            made.forks += book.totals.forks
+            made.retries += book.totals.retries
+            made.ends += book.totals.ends
+            made.aborts += book.totals.aborts
+        return made
+
+    def play(self, *meanwhile: Callable[[Any], Awaitable[None]], **changes: Any) -> Finished | None:
+        return super().play(self._run_runners, *meanwhile, **changes)
+
+    def play_through(self, crashes: Sequence[int], *meanwhile: Callable[[Any], Awaitable[None]]) -> Finished | None:
+        """Play; kill the coordinator after so many moments around its store, each time; play on to the end."""
+
+        async def lives() -> Finished | None:
+            tasks = [asyncio.ensure_future(action(self)) for action in (self._run_runners, *meanwhile)]
+            try:
+                for moment in crashes:
+                    self.around = CrashAt(moment)
+                    with contextlib.suppress(Crash):
+                        return await self.coordinate()
+                self.around = lambda moment: None
+                return await self.coordinate()
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+        return virtual_time.run(lives())
+
+    async def coordinate(self, **changes: Any) -> Finished | None:
+        self._dead = asyncio.Event()
+        try:
+            # As the settings of a job with environments have it: episodes stay on their replicas.
+            async with asyncio.timeout(3_600):
+                return await super().coordinate(**{"repack": None, **changes})
+        finally:
+            self._dead.set()
+
+    async def _run_runners(self, stage: Stage) -> None:
+        await self.runners.run()
+
+    def _door(self) -> Door | None:
+        return _Door(self.book, self._dead) if self.books and not self._dead.is_set() else None
+
+    def _keep(self, event: Event) -> None:
+        if isinstance(event, Trained):
+            self.trained += event.groups
+
+
+class _Door:
+    """What a coordinator offers; its calls end with it."""
+
+    def __init__(self, book: EpisodeBook, dead: asyncio.Event) -> None:
+        self._book = book
+        self._dead = dead
+        self.turns = self.environments = self
+
+    async def turn(self, call: TurnCall) -> RecordedTurn:
+        return await self._while_it_lives(self._book.turn(call))
+
+    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
+        return await self._while_it_lives(self._book.history(episode))
+
+    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
+        return await self._while_it_lives(self._book.runners.lease(environment, runner, wait_seconds))
+
+    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
+        return await self._while_it_lives(self._book.runners.heartbeat(runner, episodes))
+
+    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
+        await self._while_it_lives(self._book.runners.done(runner, episode, report))
+
+    async def _while_it_lives(self, call: Coroutine[Any, Any, T]) -> T:
+        task, dead = asyncio.ensure_future(call), asyncio.ensure_future(self._dead.wait())
+        try:
+            await asyncio.wait({task, dead}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise PeerGone("the coordinator died")
+            return task.result()
+        finally:
+            for one in (task, dead):
+                one.cancel()
+            await asyncio.gather(task, dead, return_exceptions=True)

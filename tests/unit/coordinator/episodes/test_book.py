@@ -1,0 +1,381 @@
+"""The episode book and its replicas, call by call: with a stand-in for the engine below, and a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
+from rljob_runtime.coordinator.episodes.replica import EpisodeReplica
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, PeerGone, ReplicaReport
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
+from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, TurnBounds, TurnCall, TurnRefused
+from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
+from rljob_runtime.scheduling.episodes.episode import EpisodeRules
+from rljob_runtime.scheduling.episodes.limits import Limits
+from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
+from tests.support.episode_job import ENVIRONMENT, EpisodePrompts
+
+T = TypeVar("T")
+KEY = TrajectoryKey(PromptKey(0, 3), 1)
+STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+
+
+@dataclass
+class StandInEngine:
+    """A replica that emits what a test tells it, and remembers what it was asked."""
+
+    name: str = "rollout-0/replica-0"
+    requests: list[GenerateRequest] = field(default_factory=list)
+    aborted: list[Mapping[TrajectoryKey, int]] = field(default_factory=list)
+    outbox: list[Delta] = field(default_factory=list)
+    failure: Exception | None = None
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.requests += requests
+        self._wake.set()
+
+    async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
+        self.aborted.append(dict(attempts))
+
+    async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
+        if len(self.outbox) <= after:
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+        stats = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0)
+        return ReplicaReport("boot", len(self.outbox), tuple(self.outbox[after:]), 1, stats)
+
+    def emit(self, tokens: Sequence[int], finish: FinishReason | None = STOP, offset: int = 0) -> None:
+        """Emit tokens for the last request."""
+        last = self.requests[-1]
+        logprobs = tuple(-0.5 for _ in tokens)
+        self.outbox.append(
+            Delta(last.key, last.attempt, offset, tuple(tokens), logprobs, last.weight_version, finish)
+        )  # fmt: skip
+        self._wake.set()
+
+
+class HeldStore(InlineStore):
+    """A store that waits while it is not free."""
+
+    def __init__(self, store: ObservedStore) -> None:
+        super().__init__(store)
+        self.free = asyncio.Event()
+        self.free.set()
+
+    async def do(self, work: Callable[[Store], T]) -> T:
+        await self.free.wait()
+        return await super().do(work)
+
+
+@dataclass
+class Bench:
+    """A book with one replica over a stand-in engine."""
+
+    book: EpisodeBook
+    engine: StandInEngine
+    replica: EpisodeReplica
+    store: Store
+    access: HeldStore
+    now: list[float]
+
+    async def launch(self, attempt: int = 1, version: int = 1, prefix: Sequence[int] = ()) -> None:
+        request = GenerateRequest(KEY, attempt, (9,), Sampling(64, seed=1), version, tuple(prefix))
+        await self.replica.submit(1, [request])
+
+    async def leased(self) -> Assignment:
+        found = await self.book.runners.lease(ENVIRONMENT, "r", 1.0)
+        assert found is not None
+        return found
+
+    def ask(self, episode: EpisodeAttempt, prompt: Sequence[int], retry: bool = False, most: int = 16) -> TurnCall:
+        return TurnCall(episode, str(prompt), retry, tuple(prompt), TurnBounds(most), b"{}", 1e9)
+
+    async def answered(self, call: TurnCall, tokens: Sequence[int], finish: FinishReason = STOP) -> asyncio.Task:
+        """Ask for a turn, let the engine emit it, and wait until it is answered."""
+        asked, count = asyncio.ensure_future(self.book.turn(call)), len(self.engine.requests)
+        while len(self.engine.requests) == count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        self.engine.emit(tokens, finish)
+        await self.replica.poll(1, 0, 5.0)
+        await asyncio.wait_for(asyncio.shield(asked), 5.0)
+        return asked
+
+    async def deltas(self) -> list[Delta]:
+        return list((await self.replica.poll(1, 0, 0.0)).deltas)
+
+
+@asynccontextmanager
+async def bench(path: Path, limits: Limits | None = None) -> AsyncIterator[Bench]:
+    store, now = ObservedStore(path / "state.db", "job", lambda event: None, ()), [1000.0]
+    store.adopt_term(1)
+    rules = BookRules(EpisodeRules(limits or Limits()), {ENVIRONMENT: 60.0}, seed=7)
+    access = HeldStore(store)
+    book = EpisodeBook(access, rules, lambda: now[0])
+    book.use_prompts(EpisodePrompts())
+    engine = StandInEngine()
+    running = asyncio.ensure_future(book.run())
+    try:
+        yield Bench(book, engine, EpisodeReplica(engine, book), store, access, now)  # type: ignore[arg-type]
+        assert not running.done(), running
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        store.close()
+
+
+async def test_a_turn_is_answered_and_reported_when_it_is_stored(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1, 2])))
+        await asyncio.sleep(0.01)
+        made.access.free.clear()
+        made.engine.emit([5, 6])
+        first = await made.replica.poll(1, 0, 0.0)
+        polled = asyncio.ensure_future(made.replica.poll(1, first.cursor, 60.0))
+        await asyncio.sleep(0.05)
+        assert (first.deltas, asked.done(), polled.done()) == ((), False, False), "the store has not written it"
+        made.access.free.set()
+        report = await asyncio.wait_for(polled, 5.0)
+        assert list((await asked).token_ids) == [5, 6]
+        assert [(one.key, one.offset, one.token_ids, one.finish_reason) for one in report.deltas] == [
+            (KEY, 0, (5, 6), None)
+        ]
+        assert len(made.store.turns.history(episode.attempt)) == 1
+
+
+async def test_the_end_reports_a_response_with_the_tokens_of_all_turns(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        await made.answered(made.ask(episode, [1, 2]), [5, 6])
+        await made.answered(made.ask(episode, [1, 2, 5, 6, 3]), [7])
+        await made.book.runners.done("r", episode, EpisodeReport(reward=0.5))
+        deltas = await made.deltas()
+        assert [token for one in deltas for token in one.token_ids] == [5, 6, 7]
+        assert [one.finish_reason for one in deltas] == [None, None, STOP]
+        assert [one.offset for one in deltas] == [0, 2, 3]
+        kept = made.store.turns.newest([KEY])[KEY]
+        assert kept.reward == 0.5
+        assert kept.end is not None
+        assert kept.end.state is EndState.COMPLETED
+
+
+async def test_a_retry_gets_the_recorded_turn_and_opens_none(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        first = (await made.answered(made.ask(episode, [1]), [5])).result()
+        again = await made.book.turn(made.ask(episode, [1], retry=True))
+        assert (again.node, list(again.token_ids), again.replayed) == (first.node, [5], True)
+        assert len(made.engine.requests) == 1
+
+
+async def test_a_stopped_response_waits_and_goes_on_from_what_has_arrived(tmp_path):
+    """A turn goes on with its own tokens at the next launch; the client waits meanwhile."""
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1])))
+        await asyncio.sleep(0.01)
+        made.engine.emit([5, 6], finish=None)
+        await made.replica.poll(1, 0, 0.0)
+        await made.replica.abort(1, {KEY: 1})
+        assert list(made.engine.aborted[-1]) == [made.engine.requests[-1].key]
+        assert not asked.done()
+        await made.launch(attempt=2)
+        await asyncio.sleep(0.01)
+        assert made.engine.requests[-1].prefix_token_ids == (5, 6)
+        assert made.engine.requests[-1].attempt > made.engine.requests[0].attempt
+        made.engine.emit([7], offset=2)
+        await made.replica.poll(1, 0, 5.0)
+        assert list((await asked).token_ids) == [5, 6, 7]
+        assert [one.attempt for one in await made.deltas()] == [2]
+
+
+async def test_tokens_of_a_stopped_turn_are_stopped_at_the_engine(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1])))
+        await asyncio.sleep(0.01)
+        made.book.drop([KEY.prompt])
+        made.engine.emit([5], finish=None)
+        await made.replica.poll(1, 0, 0.0)
+        await asyncio.sleep(0.01)
+        stopped = made.engine.requests[0]
+        assert {stopped.key: stopped.attempt} in made.engine.aborted
+        with pytest.raises(AttemptEnded):
+            await asked
+
+
+async def test_other_weights_begin_another_attempt(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        first = (await made.leased()).episode
+        await made.replica.abort(1, {KEY: 1})
+        await made.launch(attempt=2, version=2)
+        second = (await made.leased()).episode
+        assert second.attempt > first.attempt
+        assert list(await made.book.runners.heartbeat("r", [first, second])) == [first]
+        with pytest.raises(AttemptEnded):
+            await made.book.turn(made.ask(first, [1]))
+
+
+async def test_a_limit_refuses_turns_and_the_episode_is_truncated(tmp_path):
+    async with bench(tmp_path, Limits(turns=1)) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        await made.answered(made.ask(episode, [1]), [5])
+        with pytest.raises(TurnRefused, match="turns"):
+            await made.book.turn(made.ask(episode, [1, 5, 2]))
+        await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
+        assert (await made.deltas())[-1].finish_reason is LENGTH
+
+
+async def test_an_agent_that_never_calls_the_model_has_no_answer(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
+        kept = made.store.turns.newest([KEY])[KEY]
+        assert kept.end is not None
+        assert kept.end.cause is AbortCause.NO_TURN
+        assert kept.reward is None
+        assert made.book.totals.aborts[AbortCause.NO_TURN] == 1
+
+
+@pytest.mark.parametrize(
+    "report",
+    [EpisodeReport(reward=math.nan), EpisodeReport(metrics={"a": math.inf}), EpisodeReport(metrics={"x" * 999: 1.0})],
+)
+async def test_a_report_that_cannot_be_stored_does_not_end_the_coordinator(tmp_path, report):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        await made.answered(made.ask(episode, [1]), [5])
+        await asyncio.wait_for(made.book.runners.done("r", episode, report), 5.0)
+        kept = made.store.turns.newest([KEY])[KEY]
+        assert kept.end is not None
+        assert (kept.end.cause is AbortCause.ENVIRONMENT) == (report.reward is not None)
+        assert kept.metrics == {}
+
+
+async def test_a_report_counts_once_and_another_runner_has_none(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        await made.answered(made.ask(episode, [1]), [5])
+        with pytest.raises(AttemptEnded):
+            await made.book.runners.done("other", episode, EpisodeReport(reward=0.0))
+        await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
+        await made.book.runners.done("r", episode, EpisodeReport(reward=0.0))
+        assert made.store.turns.newest([KEY])[KEY].reward == 1.0
+        with pytest.raises(AttemptEnded):
+            await made.book.runners.done("other", episode, EpisodeReport(reward=0.0))
+
+
+async def test_the_deadline_counts_from_the_lease(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        made.now[0] += 50.0
+        assert (await made.leased()).deadline == 1000.0 + 50.0 + 60.0
+
+
+async def test_a_runner_that_waits_gets_the_next_attempt(tmp_path):
+    async with bench(tmp_path) as made:
+        waiting = asyncio.ensure_future(made.book.runners.lease(ENVIRONMENT, "r", 30.0))
+        await asyncio.sleep(0.01)
+        await made.launch()
+        assert (await asyncio.wait_for(waiting, 5.0)) is not None
+        assert await made.book.runners.lease("another", "r", 0.0) is None
+
+
+async def test_a_failed_call_for_a_turn_is_an_error_of_the_next_poll(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        made.engine.failure = PeerGone("its process ended")
+        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1])))
+        with pytest.raises(PeerGone):
+            await made.replica.poll(1, 0, 5.0)
+        assert not asked.done(), "another replica goes on"
+        asked.cancel()
+
+
+async def test_a_response_whose_turns_are_lost_ends_as_a_failure_of_ours(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch(attempt=4, prefix=(5, 6))
+        await asyncio.sleep(0.01)
+        deltas = await made.deltas()
+        assert [(one.offset, one.token_ids, one.finish_reason) for one in deltas] == [(2, (), STOP)]
+        kept = made.store.turns.newest([KEY])[KEY]
+        assert kept.end is not None
+        assert kept.end.cause is AbortCause.GATEWAY
+
+
+async def test_a_failed_tool_server_is_no_reward(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        await made.answered(made.ask(episode, [1]), [5])
+        failed = EpisodeReport(reward=1.0, failed=FailedPart.TOOL_SERVER, detail="it is gone")
+        await made.book.runners.done("r", episode, failed)
+        kept = made.store.turns.newest([KEY])[KEY]
+        assert kept.reward is None
+        assert kept.end is not None
+        assert kept.end.reason == "tool server: it is gone"
+
+
+async def test_a_silent_runner_loses_its_attempt_and_one_that_lives_keeps_it(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        made.now[0] += 29.0
+        await made.book.runners.heartbeat("r", [episode])
+        made.now[0] += 29.0
+        made.book.runners.look(made.now[0])
+        assert not made.book.totals.aborts
+        made.now[0] += 2.0
+        made.book.runners.look(made.now[0])
+        assert made.book.totals.aborts[AbortCause.ENVIRONMENT] == 1
+        await asyncio.sleep(0.01)
+        assert list(await made.book.runners.heartbeat("r", [episode])) == [episode]
+
+
+async def test_a_runner_goes_on_under_the_next_coordinator(tmp_path):
+    """It says that it lives before its response is launched again, and its client's turn is there."""
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        await made.answered(made.ask(episode, [1]), [5, 6])
+    async with bench(tmp_path) as made:
+        assert list(await made.book.runners.heartbeat("r", [episode])) == []
+        assert list((await made.book.turn(made.ask(episode, [1], retry=True))).token_ids) == [5, 6]
+        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1, 5, 6, 2])))
+        await asyncio.sleep(0.01)
+        assert not made.engine.requests, "it waits for a replica"
+        await made.launch(attempt=2, prefix=(5,))
+        await asyncio.sleep(0.01)
+        made.engine.emit([7])
+        await made.replica.poll(1, 0, 5.0)
+        assert list((await asked).token_ids) == [7]
+        await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
+        assert [(one.offset, one.token_ids) for one in await made.deltas()] == [(1, (6,)), (2, (7,)), (3, ())]

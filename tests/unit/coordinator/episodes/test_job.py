@@ -1,0 +1,128 @@
+"""Jobs whose responses are episodes: what engines emitted is trained on once, and no failure of ours is a zero."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_api.spec_training import Mode
+from rljob_api.status import FinishedOutcome
+from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
+from rljob_runtime.simulator.peers.runners import Fault, HarnessLaw
+from tests.support.episode_job import EpisodeStage
+from tests.support.rows import slow
+from tests.support.simulated_job import job, until
+
+MODES = [Mode.ON_POLICY, Mode.ASYNCHRONOUS]
+
+
+def stage_of(path: Path, mode: Mode, law: HarnessLaw | None = None, **more: Any) -> EpisodeStage:
+    return EpisodeStage(
+        path / "state.db", job=job(rounds=4, prompts=3, responses=3, mode=mode), law=law or HarnessLaw(), **more
+    )
+
+
+def complete(stage: EpisodeStage, *meanwhile: Callable[[EpisodeStage], Awaitable[None]]) -> None:
+    """Play the job; it must train on each of its responses."""
+    finished = stage.play(*meanwhile)
+    assert finished is not None
+    assert finished.outcome is FinishedOutcome.COMPLETE
+    assert len(stage.trained_ids()) == len(set(stage.trained_ids())) == 4 * 3 * 3
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_job_of_episodes_trains_on_what_engines_emitted(tmp_path, mode):
+    stage = stage_of(tmp_path, mode)
+    complete(stage)
+    totals = stage.totals()
+    assert totals.turns > totals.attempts > 0
+    assert stage.invariants.episodes.trained_turns >= 4 * 3 * 3
+    assert totals.ends[EndState.COMPLETED] >= 4 * 3 * 3
+    assert not totals.aborts.keys() - {AbortCause.NOT_NEEDED}
+    rewards = {scored.reward for group in stage.trained for scored in group.responses}
+    assert rewards == {0.0, 1.0}, "the environment's"
+
+
+FAULTS = ((Fault.CRASH, 120), (Fault.FAILURE, 120), (Fault.REWRITE, 150), (Fault.REPEAT, 150), (Fault.SILENT, 120))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_failures_of_ours_are_aborted_attempts_and_never_a_reward(tmp_path, mode):
+    stage = stage_of(tmp_path, mode, HarnessLaw(faults=FAULTS, seed=1))
+    finished = stage.play()
+    assert finished is not None
+    assert finished.outcome is FinishedOutcome.COMPLETE
+    # A group whose attempts keep failing is filtered, and no response is trained on twice.
+    assert 30 <= len(stage.trained_ids()) == len(set(stage.trained_ids())) <= 36
+    totals, seen = stage.totals(), stage.runners.counts
+    assert all(seen[fault] for fault, _ in FAULTS), seen
+    assert totals.aborts[AbortCause.ENVIRONMENT] == seen[Fault.CRASH]
+    assert totals.aborts[AbortCause.TOOL_SERVER] == seen[Fault.FAILURE]
+    assert totals.aborts[AbortCause.NO_TURN] == seen[Fault.SILENT]
+    assert totals.forks >= 1
+    assert totals.retries >= 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("machine", ["rollout-0", "rollout-1"])
+def test_an_episode_outlives_its_engine(tmp_path, mode, machine):
+    """Turns that were stored are kept, and the open ones go on at another machine."""
+    stage = stage_of(tmp_path, mode, HarnessLaw(turns=6, tool_seconds=2.0))
+
+    async def kill(stage: EpisodeStage) -> None:
+        await until(lambda: bool(stage.books) and stage.totals().turns > 10)
+        stage.world.kill(machine)
+
+    complete(stage, kill)
+    assert not stage.totals().aborts.keys() - {AbortCause.NOT_NEEDED}
+    assert stage.runners.counts["tool calls"] == sum(stage.law.turns_of(key) for key in stage.runners.played), (
+        "no tool is called twice"
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("after", [3, 17, 40])
+def test_an_episode_outlives_the_coordinator(tmp_path, mode, after):
+    stage = stage_of(tmp_path, mode, HarnessLaw(turns=6, tool_seconds=1.0))
+    finished = stage.play_through([after])
+    assert finished is not None
+    assert len(stage.trained_ids()) == len(set(stage.trained_ids())) == 4 * 3 * 3
+    assert len(stage.books) == 2
+    assert not stage.totals().aborts.keys() - {AbortCause.NOT_NEEDED}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", [0, 5, 26, *slow(*(seed for seed in range(40) if seed not in (0, 5, 26)))])
+def test_nothing_is_lost_or_trained_on_twice_whatever_fails(tmp_path, mode, seed):
+    """Engines, coordinators and environments fail in one job."""
+    drawn = random.Random(seed)
+    law = HarnessLaw(drawn.randint(1, 6), tool_seconds=drawn.choice([0.0, 0.5, 4.0]), faults=FAULTS, seed=seed)
+    stage = stage_of(tmp_path, mode, law, seed=seed)
+    crashes = [drawn.randint(1, 120) for _ in range(drawn.randint(0, 3))]
+
+    async def kill(stage: EpisodeStage) -> None:
+        for _ in range(drawn.randint(0, 3)):
+            await asyncio.sleep(drawn.uniform(0.5, 20.0))
+            stage.world.kill(f"rollout-{drawn.randrange(2)}")
+
+    finished = stage.play_through(crashes, kill)
+    assert finished is not None
+    assert finished.outcome is FinishedOutcome.COMPLETE
+    assert len(stage.trained_ids()) == len(set(stage.trained_ids())) > 0
+    assert {scored.reward for group in stage.trained for scored in group.responses} <= {0.0, 1.0}
+
+
+def test_a_replica_is_not_lost_while_its_episodes_wait_for_tools(tmp_path, caplog):
+    """No token comes for longer than a replica may be silent."""
+    stage = stage_of(tmp_path, Mode.ON_POLICY, HarnessLaw(turns=2, tool_seconds=150.0), seconds=3_000.0)
+    complete(stage)
+    assert Settings.of(stage.job).stall < 150.0
+    assert not stage.totals().aborts.keys() - {AbortCause.NOT_NEEDED}
+    assert not [record for record in caplog.records if "lost" in record.getMessage()]
+    assert stage.totals().attempts == stage.totals().ends[EndState.COMPLETED], "no attempt moved or began again"

@@ -1,0 +1,116 @@
+"""Runner leases: who runs which attempt, and who is silent."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from rljob_runtime.scheduling.episodes.runners import RunnerLeases
+
+PATIENCE = 10.0
+
+
+def test_the_attempt_that_waits_longest_is_taken_first_by_its_environment():
+    leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
+    for number, environment in [(1, "a"), (2, "b"), (3, "a")]:
+        leases.offer(number, environment, float(number))
+    assert leases.take("b", "r", 4.0) == 2
+    assert [leases.take("a", "r", 4.0) for _ in range(3)] == [1, 3, None]
+    assert leases.runner(3) == "r"
+    assert leases.runner(9) is None
+
+
+def test_a_runner_that_is_silent_loses_its_attempts_and_one_that_says_so_keeps_them():
+    leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
+    for number, runner in [(1, "silent"), (2, "lives")]:
+        leases.offer(number, "a", 0.0)
+        assert leases.take("a", runner, 0.0) == number
+    assert leases.heartbeat("lives", [2], 8.0) == []
+    assert leases.lapsed(PATIENCE) == []
+    assert leases.lapsed(PATIENCE + 0.1) == [1]
+    leases.end(1)
+    assert leases.lapsed(18.0) == []
+    assert leases.lapsed(18.1) == [2]
+
+
+def test_a_runner_is_told_which_attempts_are_not_its_own():
+    leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
+    leases.offer(1, "a", 0.0)
+    leases.take("a", "one", 0.0)
+    assert leases.heartbeat("two", [1, 7], 1.0) == [1, 7]
+    assert leases.runner(1) == "one"
+    leases.end(1)
+    assert leases.heartbeat("one", [1], 2.0) == [1]
+
+
+def test_an_attempt_of_a_former_process_belongs_to_the_first_that_claims_it():
+    leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
+    leases.adopt(4, 0.0)
+    assert leases.runner(4) is None
+    assert leases.heartbeat("r", [4], 5.0) == []
+    assert leases.heartbeat("s", [4], 5.0) == [4]
+    assert leases.lapsed(15.1) == [4]
+
+
+def test_environments_for_which_no_runner_asks_are_found():
+    leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
+    leases.offer(1, "a", 0.0)
+    leases.offer(2, "b", 50.0)
+    assert leases.unserved(60.0, 60.0) == []
+    assert leases.unserved(60.1, 60.0) == ["a"]
+    leases.end(1)
+    assert leases.unserved(100.0, 60.0) == []
+
+
+class Leases(RuleBasedStateMachine):
+    """An attempt is with one runner at most, and is given out once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
+        self.now = 0.0
+        self.number = 0
+        self.waiting: list[int] = []
+        self.held: dict[int, str] = {}
+
+    @rule(seconds=st.floats(0.0, 5.0))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def offer(self) -> None:
+        self.number += 1
+        self.waiting.append(self.number)
+        self.leases.offer(self.number, "a", self.now)
+
+    @rule(runner=st.sampled_from("xyz"))
+    def take(self, runner: str) -> None:
+        taken = self.leases.take("a", runner, self.now)
+        assert taken == (self.waiting.pop(0) if self.waiting else None)
+        if taken is not None:
+            self.held[taken] = runner
+
+    @rule(runner=st.sampled_from("xyz"), data=st.data())
+    def heartbeat(self, runner: str, data: st.DataObject) -> None:
+        named = data.draw(st.lists(st.integers(1, self.number + 1), unique=True, max_size=4))
+        foreign = self.leases.heartbeat(runner, named, self.now)
+        assert foreign == [one for one in named if self.held.get(one) != runner]
+
+    @precondition(lambda self: self.number)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(1, self.number))
+        self.leases.end(number)
+        self.held.pop(number, None)
+        if number in self.waiting:
+            self.waiting.remove(number)
+
+    @invariant()
+    def every_attempt_has_its_runner(self) -> None:
+        for number in range(1, self.number + 1):
+            assert self.leases.runner(number) == self.held.get(number)
+
+
+TestLeases = Leases.TestCase
+TestLeases.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
