@@ -19,6 +19,7 @@ from rljob_env.config import TOOLS, BadConfig, Config, load_config, read_key
 from rljob_env.episode import Harness
 from rljob_env.failures import GatewayAway, GatewayRefused
 from rljob_env.gateway_client import GatewayClient
+from rljob_env.guard import Guard
 from rljob_env.runner import Runner, RunnerSettings
 from rljob_env.tools.harness import ToolsHarness
 
@@ -56,14 +57,16 @@ async def run(config: Config, key: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     async with AsyncExitStack() as stack:
+        guard = Guard()
+        stack.callback(guard.close)
         # The gateway is reached directly, whatever proxy leads to tools.
         direct = await stack.enter_async_context(_http(trust_env=False))
         outside = await stack.enter_async_context(_http(trust_env=True))
         harness: Harness
         if config.environment.kind == TOOLS:
-            harness = ToolsHarness(direct, outside, config.environment, config.root)
+            harness = ToolsHarness(direct, outside, config.environment, config.root, guard)
         else:
-            harness = AgentHarness(config.environment, config.root)
+            harness = AgentHarness(config.environment, config.root, guard)
         name = runner_name()
         gateway = GatewayClient(direct, config.url, key, name, config.wait_seconds, config.patience_seconds)
         settings = RunnerSettings(config.environment.episodes, config.heartbeat_seconds, config.grace_seconds)

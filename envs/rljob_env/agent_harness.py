@@ -20,6 +20,7 @@ from typing import Any
 from rljob_env.config import EnvironmentConfig
 from rljob_env.episode import Assignment, Report
 from rljob_env.failures import Failed, Part
+from rljob_env.guard import Guard
 from rljob_env.processes import bare_environment, process_group
 from rljob_env.results import reward_and_metrics
 from rljob_env.scoring import Scorer
@@ -42,11 +43,12 @@ class AgentStats:
 class AgentHarness:
     """Runs a command, or a Python function in a process of its own, for each episode."""
 
-    def __init__(self, config: EnvironmentConfig, root: Path) -> None:
+    def __init__(self, config: EnvironmentConfig, root: Path, guard: Guard) -> None:
         self.stats = AgentStats()
         self._config = config
         self._root = root
-        self.scorer = Scorer(config, root)
+        self._guard = guard
+        self.scorer = Scorer(config, root, guard)
         self._command = config.command
         if config.function is not None:
             self._command = (sys.executable, "-m", "rljob_env.agent_main", str(root), config.function)
@@ -85,7 +87,7 @@ class AgentHarness:
         try:
             with output.open("wb") as log:
                 pipes: dict[str, Any] = {"stdin": asyncio.subprocess.DEVNULL, "stdout": log, "stderr": log}
-                async with process_group(self._command, environment, self._root, **pipes) as process:
+                async with process_group(self._command, environment, self._root, self._guard, **pipes) as process:
                     async with asyncio.timeout(assignment.seconds_left()):
                         code = await process.wait()
         except TimeoutError:

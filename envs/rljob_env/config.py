@@ -61,7 +61,8 @@ class EnvironmentConfig:
     max_turns: int = 16
     episodes: int = 8
     tool_seconds: float = 30.0
-    reward_seconds: float = 30.0
+    reward_seconds: float = 20.0
+    """The coordinator waits for a report for 30 s after the deadline."""
 
 
 @dataclass(frozen=True)

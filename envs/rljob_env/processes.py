@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rljob_env.guard import Guard
+
 END_SECONDS = 1.0
 """Time between the request to end and the kill."""
 
@@ -27,29 +29,31 @@ def bare_environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def process_group(
-    command: Sequence[str], environment: Mapping[str, str], folder: Path, **pipes: Any
+    command: Sequence[str], environment: Mapping[str, str], folder: Path, guard: Guard, **pipes: Any
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Start a program in a session of its own; at the end of the context nothing of the session lives.
 
-    Raises `OSError` if it cannot be started.
+    `guard` ends it if this process dies. Raises `OSError` if it cannot be started.
     """
     process = await asyncio.create_subprocess_exec(
         *command, env=dict(environment), cwd=folder, start_new_session=True, **pipes
     )
+    guard.begin(process.pid)
     try:
         yield process
     finally:
-        await asyncio.shield(end_group(process))
+        await asyncio.shield(_end(process, guard))
 
 
-async def end_group(process: asyncio.subprocess.Process, seconds: float = END_SECONDS) -> None:
+async def _end(process: asyncio.subprocess.Process, guard: Guard) -> None:
     """End a session: ask it first if its program still runs, then kill what is left of it."""
     if process.returncode is None and _signal(process.pid, signal.SIGTERM):
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(END_SECONDS):
                 await process.wait()
     _signal(process.pid, signal.SIGKILL)
     await process.wait()
+    guard.end(process.pid)
 
 
 def _signal(group: int, number: signal.Signals) -> bool:

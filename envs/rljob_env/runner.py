@@ -28,8 +28,8 @@ class RunnerSettings:
     """Most episodes at a time."""
     heartbeat_seconds: float = 2.0
     grace_seconds: float = 10.0
-    overrun_seconds: float = 60.0
-    """A harness that has not ended so long after its deadline is cancelled: its own end failed."""
+    overrun_seconds: float = 25.0
+    """A harness that has not ended so long after its deadline is cancelled: the coordinator waits for 30 s."""
 
 
 @dataclass

@@ -9,6 +9,7 @@ from typing import Any
 from rljob_env.config import EnvironmentConfig
 from rljob_env.episode import Assignment
 from rljob_env.failures import Failed, Part
+from rljob_env.guard import Guard
 from rljob_env.results import reward_and_metrics
 from rljob_env.workers import CallFailed, WorkerPool, WorkerSettings
 
@@ -16,11 +17,11 @@ from rljob_env.workers import CallFailed, WorkerPool, WorkerSettings
 class Scorer:
     """The reward function of an environment, if it has one. Its time is not the episode's."""
 
-    def __init__(self, config: EnvironmentConfig, root: Path) -> None:
+    def __init__(self, config: EnvironmentConfig, root: Path, guard: Guard) -> None:
         self._name = config.reward
         self._seconds = config.reward_seconds
         names = (config.reward,) if config.reward is not None else ()
-        self.workers = WorkerPool(WorkerSettings(root, names, config.variables, Part.ENVIRONMENT))
+        self.workers = WorkerPool(WorkerSettings(root, names, config.variables, Part.ENVIRONMENT, guard))
 
     async def score(
         self, assignment: Assignment, messages: Sequence[Mapping[str, Any]], answer: str | None

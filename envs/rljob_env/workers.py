@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_env.failures import Failed, Part
+from rljob_env.guard import Guard
 from rljob_env.processes import bare_environment, process_group
 
 MOST_LINE_BYTES = 16 << 20
@@ -34,6 +35,7 @@ class WorkerSettings:
     functions: tuple[str, ...]
     variables: Mapping[str, str]
     part: Part
+    guard: Guard
 
 
 @dataclass
@@ -164,7 +166,9 @@ class WorkerPool:
             variables = bare_environment(home, paths | dict(settings.variables))
             command = [sys.executable, "-m", "rljob_env.worker_main", str(settings.root), *settings.functions]
             pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "limit": MOST_LINE_BYTES}
-            process = await stack.enter_async_context(process_group(command, variables, settings.root, **pipes))
+            process = await stack.enter_async_context(
+                process_group(command, variables, settings.root, settings.guard, **pipes)
+            )
             worker = Worker(process, settings)
             await worker.started()
             self.stats.started += 1

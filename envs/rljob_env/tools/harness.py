@@ -15,6 +15,7 @@ import httpx
 from rljob_env.config import EnvironmentConfig
 from rljob_env.episode import Assignment, Json, Report
 from rljob_env.failures import Failed, Part
+from rljob_env.guard import Guard
 from rljob_env.model import LimitReached, Model
 from rljob_env.scoring import Scorer
 from rljob_env.tools.mcp_client import McpClient
@@ -26,15 +27,21 @@ class ToolsHarness:
     """The built-in loop. Functions of tools and the reward run in processes of their own."""
 
     def __init__(
-        self, gateway: httpx.AsyncClient, servers: httpx.AsyncClient, config: EnvironmentConfig, root: Path
+        self,
+        gateway: httpx.AsyncClient,
+        servers: httpx.AsyncClient,
+        config: EnvironmentConfig,
+        root: Path,
+        guard: Guard,
     ) -> None:
         self._gateway_http = gateway
         self._servers_http = servers
         self._config = config
         self._functions = tuple(tool.function for tool in config.tools if tool.function is not None)
         self._servers = tuple(tool.mcp_url for tool in config.tools if tool.mcp_url is not None)
-        self.tool_workers = WorkerPool(WorkerSettings(root, self._functions, config.variables, Part.TOOL_SERVER))
-        self.scorer = Scorer(config, root)
+        settings = WorkerSettings(root, self._functions, config.variables, Part.TOOL_SERVER, guard)
+        self.tool_workers = WorkerPool(settings)
+        self.scorer = Scorer(config, root, guard)
         self._descriptions: dict[str, Json] | None = None
 
     async def run(self, assignment: Assignment) -> Report:

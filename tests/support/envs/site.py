@@ -18,6 +18,7 @@ from rljob_env.agent_harness import AgentHarness
 from rljob_env.config import TOOLS, EnvironmentConfig, Tool
 from rljob_env.episode import Harness
 from rljob_env.gateway_client import GatewayClient
+from rljob_env.guard import Guard
 from rljob_env.runner import Runner, RunnerSettings
 from rljob_env.tools.harness import ToolsHarness
 from rljob_runtime.gateway.capability import gateway_key
@@ -51,6 +52,7 @@ class Site:
     routes: EnvironmentRoutes
     http: httpx.AsyncClient
     stack: AsyncExitStack
+    guard: Guard
     url: str = ""
     runners: list[Runner] = field(default_factory=list)
 
@@ -86,10 +88,10 @@ class Site:
     def tools(self, root: Path, *functions: str, servers: tuple[str, ...] = (), **options: Any) -> ToolsHarness:
         tools = (*(Tool(function=name) for name in functions), *(Tool(mcp_url=url) for url in servers))
         config = EnvironmentConfig("calc", TOOLS, tools, **options)
-        return ToolsHarness(self.http, self.http, config, root)
+        return ToolsHarness(self.http, self.http, config, root, self.guard)
 
     def agent(self, root: Path, *command: str, **options: Any) -> AgentHarness:
-        return AgentHarness(EnvironmentConfig("calc", "Agent", command=command, **options), root)
+        return AgentHarness(EnvironmentConfig("calc", "Agent", command=command, **options), root, self.guard)
 
     def prompts(self) -> list[str]:
         """Return the prompt of each turn, as text."""
@@ -125,5 +127,7 @@ async def open_site(
         port = await stack.enter_async_context(
             serve(gateway, capabilities, now, "127.0.0.1", 0, environments=routes)
         )  # fmt: skip
+        guard = Guard()
+        stack.callback(guard.close)
         async with AsyncExitStack() as runners:
-            yield Site(coordinator, environments, routes, http, runners, f"http://127.0.0.1:{port}")
+            yield Site(coordinator, environments, routes, http, runners, guard, f"http://127.0.0.1:{port}")

@@ -124,7 +124,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an agent's children outlive it",
-        target="rljob_env.processes:end_group",
+        target="rljob_env.processes:_end",
         before="_signal(process.pid, signal.SIGKILL)",
         after="pass",
         tests=(f"{AGENT}::test_what_an_agent_leaves_behind_is_ended_with_its_episode",),
@@ -192,5 +192,12 @@ MUTANTS = (
         before="timeout=bound",
         after="timeout=None",
         tests=(f"{RUNNER}::test_a_harness_that_does_not_end_at_its_deadline_is_cancelled",),
+    ),
+    Mutant(
+        name="agents outlive a runner that is killed",
+        target="rljob_env.processes:process_group",
+        before="guard.begin(process.pid)",
+        after="pass",
+        tests=(f"{RUNNER}::test_agents_end_with_a_runner_that_is_killed",),
     ),
 )

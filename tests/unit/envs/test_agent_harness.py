@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import sys
 import textwrap
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 import pytest
 
 from rljob_runtime.protocols.environments import FailedPart
+from tests.support.envs.processes import gone
 from tests.support.envs.site import MESSAGES, RECORD, open_site
 
 ASK = """
@@ -167,21 +166,6 @@ async def test_what_an_agent_leaves_behind_is_ended_with_its_episode(tmp_path: P
     async with open_site() as site, site.stack:
         await site.report_of(site.agent(tmp_path, *command))
         await gone(json.loads((tmp_path / "pids.json").read_text()))
-
-
-async def gone(pids: list[int]) -> None:
-    """Wait until processes have ended. Those without a parent are zombies until one takes them."""
-    async with asyncio.timeout(30):
-        while any(_lives(pid) for pid in pids):  # noqa: ASYNC110, the processes are no children of this one
-            await asyncio.sleep(0.02)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (ProcessLookupError, FileNotFoundError):
-        return False
 
 
 @pytest.mark.parametrize(

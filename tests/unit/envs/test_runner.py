@@ -20,6 +20,7 @@ from rljob_env.gateway_client import GatewayClient
 from rljob_env.runner import Runner, RunnerSettings
 from rljob_runtime.protocols.environments import FailedPart
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
+from tests.support.envs.processes import gone
 from tests.support.envs.site import RUNNER_KEY, SETTINGS, Site, open_site
 from tests.support.gateway.stand_in_coordinator import attempt_of
 from tests.support.paths import ROOT
@@ -210,29 +211,50 @@ async def test_a_key_that_opens_nothing_ends_the_runner_at_once() -> None:
         assert client.stats.sent_again == 0
 
 
-async def test_the_process_ends_at_sigterm_with_reports_and_without_its_agents(tmp_path: Path) -> None:
-    (tmp_path / "key").write_text(RUNNER_KEY)
-    (tmp_path / "agent.py").write_text(
-        "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nos.rename('pid', 'started')\ntime.sleep(600)\n"
+PROGRAM = """
+import json, os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+with open("pids", "w") as file:
+    json.dump([os.getpid(), child.pid], file)
+os.rename("pids", "started")
+time.sleep(600)
+"""
+
+
+async def runner_process(site: Site, folder: Path) -> tuple[asyncio.subprocess.Process, list[int]]:
+    """Start a runner with an episode; return it with the processes of its agent."""
+    (folder / "key").write_text(RUNNER_KEY)
+    (folder / "agent.py").write_text(PROGRAM)
+    config = {
+        "url": "http://127.0.0.1:9",
+        "keyFile": "key",
+        "heartbeatSeconds": 0.2,
+        "environment": {"name": "calc", "kind": "Agent", "command": [sys.executable, "agent.py"], "tools": None},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    path = os.pathsep.join((str(ROOT / "envs"), os.environ.get("PYTHONPATH", "")))
+    variables = {**os.environ, "PYTHONPATH": path, "RLJOB_ENV_URL": site.url}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "rljob_env", str(folder / "config.json"), env=variables, start_new_session=True
     )
+    await site.put()
+    await until((folder / "started").exists)
+    return process, json.loads((folder / "started").read_text())
+
+
+async def test_the_process_ends_at_sigterm_with_reports_and_without_its_agents(tmp_path: Path) -> None:
     async with open_site() as site:
-        config = {
-            "url": "http://127.0.0.1:9",
-            "keyFile": "key",
-            "heartbeatSeconds": 0.2,
-            "environment": {"name": "calc", "kind": "Agent", "command": [sys.executable, "agent.py"], "tools": None},
-        }
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        path = os.pathsep.join((str(ROOT / "envs"), os.environ.get("PYTHONPATH", "")))
-        variables = {**os.environ, "PYTHONPATH": path, "RLJOB_ENV_URL": site.url}
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "rljob_env", str(tmp_path / "config.json"), env=variables
-        )
-        await site.put()
-        await until((tmp_path / "started").exists)
+        process, agents = await runner_process(site, tmp_path)
         process.send_signal(signal.SIGTERM)
         report = await site.environments.reported(attempt_of())
         assert (report.failed, report.detail) == (FailedPart.ENVIRONMENT, "the runner was told to end")
         assert await process.wait() == 0
-        with pytest.raises(ProcessLookupError):
-            os.kill(int((tmp_path / "started").read_text()), 0)
+        await gone(agents)
+
+
+async def test_agents_end_with_a_runner_that_is_killed(tmp_path: Path) -> None:
+    async with open_site() as site:
+        process, agents = await runner_process(site, tmp_path)
+        os.killpg(process.pid, signal.SIGKILL)
+        assert await process.wait() == -signal.SIGKILL
+        await gone(agents)

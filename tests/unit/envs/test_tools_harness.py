@@ -203,7 +203,7 @@ def answers_of(*answers: httpx.Response | Exception) -> tuple[httpx.AsyncClient,
 async def test_a_deadline_while_the_gateway_is_away_is_a_failure_of_ours(root: Path) -> None:
     http, sent = answers_of(httpx.ConnectError("refused"))
     async with open_site() as site, site.stack, http:
-        harness = ToolsHarness(http, http, EnvironmentConfig("calc", TOOLS), root)
+        harness = ToolsHarness(http, http, EnvironmentConfig("calc", TOOLS), root, site.guard)
         report = await site.report_of(harness, seconds=2.0)
         assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)
         assert report.detail == "the gateway did not answer until the deadline"
