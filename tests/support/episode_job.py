@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from rljob_api.status import Finished
@@ -62,7 +62,9 @@ class EpisodeStage(Stage):
         self.watchers.append(self._keep)
 
     def episodes(self, store: StoreAccess) -> ManyTurns:
-        rules = BookRules(EpisodeRules(self.limits), {ENVIRONMENT: self.seconds}, seed=7, runners=self.rules)
+        rules = BookRules(
+            {ENVIRONMENT: EpisodeRules(replace(self.limits, seconds=self.seconds))}, seed=7, runners=self.rules
+        )
         book = EpisodeBook(store, rules, asyncio.get_running_loop().time)
         assert isinstance(self.source, EpisodePrompts)
         book.use_prompts(self.source)

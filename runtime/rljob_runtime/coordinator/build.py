@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,9 @@ from rljob_api.spec_resources import Samples
 from rljob_api.status import Finished, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.coordinator.inputs import LazyRewards, open_prompts
+from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
+from rljob_runtime.coordinator.episodes.episodes import ManyTurns, SingleTurns
+from rljob_runtime.coordinator.inputs import LazyRewards, ObservedPrompts, open_prompts
 from rljob_runtime.coordinator.loop.context import RoundObserver
 from rljob_runtime.coordinator.reporting.observer_feed import ObserverFeed, observer_journals
 from rljob_runtime.coordinator.reporting.round_log import RoundJournal, RoundLog, TensorBoard
@@ -28,6 +31,10 @@ from rljob_runtime.protocols import Backend, ControlPlane, PromptSource
 
 STORE_PATIENCE = 5.0
 """Seconds to wait for a store that another process holds, if that process may not end."""
+
+
+ServeEpisodes = Callable[[EpisodeBook], contextlib.AbstractAsyncContextManager[None]]
+"""Serves the attempts of a book to agents and runners while the context is open."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +57,12 @@ async def run_job(
     on_report: Callable[[RuntimeStatus], None] = lambda status: None,
     on_start: Callable[[Coordinator], None] = lambda coordinator: None,
     patience: float = STORE_PATIENCE,
+    serve_episodes: ServeEpisodes | None = None,
 ) -> Finished | None:
     """Run the job's coordinator until the job ends; return its result, or None after `Coordinator.stop`.
 
-    `advantages`: the trainer's, of a group's rewards; samples show them.
+    `advantages`: the trainer's, of a group's rewards; samples show them. `serve_episodes`: gateway and runners of a job
+    with environments, which run from the time at which prompts are open.
     Raises `StoreUnusable` if the state folder belongs to another job, or another process holds its store for longer
     than `patience` seconds.
     """
@@ -67,6 +76,9 @@ async def run_job(
     timeline.on_event = feed.event
     journals = [_round_files(folders.state, timeline), *feed.journals]
 
+    rules = BookRules(settings.environments, settings.seed)
+    book = EpisodeBook(store, rules, time.time) if settings.environments else None
+
     async def samples_of_spec() -> Samples:
         return (await control.observe()).job.spec.samples
 
@@ -77,6 +89,8 @@ async def run_job(
         await rewards.open(closing)
         prompts = await asyncio.to_thread(open_prompts, job.spec, model_files, folders.scratch)
         samples.use_prompts(prompts)
+        if book is not None:
+            await _open_episodes(book, prompts, serve_episodes, closing)
         return prompts
 
     async with contextlib.AsyncExitStack() as closing:
@@ -101,11 +115,22 @@ async def run_job(
             on_report=on_report,
             before=early.draft if job.status.runtime is not None else None,
             timeline=timeline,
+            episodes=SingleTurns() if book is None else ManyTurns(book),
         )
         coordinator = Coordinator(inputs)
         on_start(coordinator)
         async with _beside(samples.run(), "samples"):
             return await coordinator.run()
+
+
+async def _open_episodes(
+    book: EpisodeBook, prompts: ObservedPrompts, serve: ServeEpisodes | None, closing: contextlib.AsyncExitStack
+) -> None:
+    """Let runners have the prompts; start gateway and runners the first time."""
+    first = book.runners.prompts is None
+    book.use_prompts(prompts)
+    if first and serve is not None:
+        await closing.enter_async_context(serve(book))
 
 
 def _round_files(folder: Path, timeline: Timeline) -> RoundJournal:

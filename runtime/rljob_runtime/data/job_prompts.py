@@ -118,6 +118,11 @@ class JobPrompts:
             raise DataError(f"there is no evaluation {name!r}") from None
 
 
+def tokenizer_folder(scratch: Path) -> Path:
+    """Return the folder to which `open_prompts` writes the model's tokenizer and config."""
+    return scratch / "tokenizer"
+
+
 def open_prompts(
     data: DataSpec,
     model_files: Mapping[str, bytes],
@@ -133,7 +138,7 @@ def open_prompts(
     draws. A record that names none of `environments`, but another one, is a bad record. Raises `DataError`.
     """
     problem = or_unknown_environment(environments, problem)
-    tokenizer, stop = _tokenizer(model_files, scratch / "tokenizer", data.stop_strings)
+    tokenizer, stop = _tokenizer(model_files, tokenizer_folder(scratch), data.stop_strings)
     sources = {
         name: open_source(prompts, data.seed, scratch, _field(index, name))
         for index, (name, prompts) in enumerate(data.prompts_of.items())

@@ -16,8 +16,10 @@ from rljob_api.status import RLJobStatus, RoundReport, RuntimeStatus, StatusWarn
 from rljob_runtime.coordinator.build import Folders, run_job
 from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.inputs import LazyRewards
+from rljob_runtime.data.job_prompts import tokenizer_folder
 from rljob_runtime.local.blocking import Interrupt, run_blocking
 from rljob_runtime.local.control_plane import LocalControlPlane
+from rljob_runtime.local.environments import EnvironmentFolders, LocalEnvironments
 from rljob_runtime.local.run_folder import Change, FolderRefused, hold, relay_key
 from rljob_runtime.models.source import cache_folder
 from rljob_runtime.protocols import TrainReport
@@ -36,12 +38,14 @@ def run(
     on_progress: Callable[[RuntimeStatus], None] = lambda status: None,
     on_round: Callable[[RoundReport, TrainReport], None] = lambda report, trained: None,
     on_changes: Callable[[Sequence[Change]], None] = lambda changes: None,
+    manifest: Path = Path(),
 ) -> RuntimeStatus:
     """Run the job to its end and return its last `status.runtime`; `finished` is None if it was interrupted.
 
     All state is below `workdir`: a second call continues where the first stopped, and `on_changes` receives the fields
     of the spec that differ since then. SIGINT and SIGTERM stop the run cleanly. In a notebook, interrupting the cell
-    does. Raises `FolderRefused` or `StoreUnusable` if the folder cannot be used, and `RayFailed`.
+    does. `manifest`: the folder in which commands of environments begin. Raises `FolderRefused` or `StoreUnusable` if
+    the folder cannot be used, `RayFailed`, and `ProcessFailed` if a process of an environment cannot work.
     """
     with hold(workdir.resolve(), job) as folder:
         on_changes(folder.changes)
@@ -52,7 +56,8 @@ def run(
             _log_to(folder.path / "coordinator.log"),
             local_ray(job) as node,
         ):
-            return run_blocking(_run(job, placement, node, _Callbacks(on_progress, on_round), interrupt), interrupt)
+            tell = _Callbacks(on_progress, on_round)
+            return run_blocking(_run(job, placement, node, tell, interrupt, manifest), interrupt)
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,12 @@ def local_places(folder: Path, shared: Path) -> Iterator[ActorPlacement]:
 
 
 async def _run(
-    job: RLJob, placement: ActorPlacement, node: LocalRay, tell: _Callbacks, interrupt: Interrupt
+    job: RLJob,
+    placement: ActorPlacement,
+    node: LocalRay,
+    tell: _Callbacks,
+    interrupt: Interrupt,
+    manifest: Path = Path(),
 ) -> RuntimeStatus:
     running: list[Coordinator] = []
 
@@ -113,6 +123,8 @@ async def _run(
     backend = RayBackend(job, placement, resource_of=lambda member: member.machine)
     rewards = LazyRewards(job.spec)
     folders = Folders(placement.volume, placement.scratch)
+    places = EnvironmentFolders(placement.volume, tokenizer_folder(placement.scratch), manifest)
+    environments = LocalEnvironments(job, places)
     playing = asyncio.create_task(
         run_job(
             job,
@@ -122,21 +134,24 @@ async def _run(
             folders,
             term=1,
             advantages=advantages_of(job.spec),
-            observers=[observe],
+            observers=[observe, environments.observe],
             on_start=started,
+            serve_episodes=lambda book: environments.serve(book, book.runners),
         )
     )
-    ended = asyncio.create_task(node.ended())
+    ended, failed = asyncio.create_task(node.ended()), asyncio.create_task(environments.failed())
     try:
-        await asyncio.wait({playing, ended}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({playing, ended, failed}, return_when=asyncio.FIRST_COMPLETED)
+        if failed.done():
+            failed.result()
         if not playing.done():
             name = ended.result()
             raise node.failure(f"Ray's {name} has ended, and all actors with it", f"{name}.*")
         playing.result()
     finally:
-        for task in (playing, ended):
+        for task in (playing, ended, failed):
             task.cancel()
-        await asyncio.gather(playing, ended, return_exceptions=True)
+        await asyncio.gather(playing, ended, failed, return_exceptions=True)
     return control.status.runtime or RuntimeStatus()
 
 

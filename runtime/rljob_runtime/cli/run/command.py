@@ -59,7 +59,7 @@ def run(
     if missing := missing_accelerators(job.spec, visible_accelerators(os.environ)):
         raise fail("\n".join(f"{source}: {error}" for error in missing))
     _import_from(source.absolute().parent)
-    _run(console, job, place, options.command())
+    _run(console, job, place, options.command(), source.absolute().parent)
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ def _import_from(folder: Path) -> None:
     os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{before}" if before else str(folder)
 
 
-def _run(console: Console, job: RLJob, place: Path, again: str) -> None:
+def _run(console: Console, job: RLJob, place: Path, again: str, folder: Path) -> None:
     # Ray and torch take seconds to import, so the manifest is checked first.
     from rljob_runtime.coordinator.store.connection import StoreUnusable
-    from rljob_runtime.local import FolderRefused, RayFailed
+    from rljob_runtime.local import FolderRefused, ProcessFailed, RayFailed
     from rljob_runtime.local import run as run_local
 
     def tell_changes(changes: Sequence[tuple[str, object, object]]) -> None:
@@ -114,10 +114,10 @@ def _run(console: Console, job: RLJob, place: Path, again: str) -> None:
 
     try:
         with display(console, job.spec.rounds) as shown:
-            result = run_local(job, place, shown.status, shown.round, tell_changes)
+            result = run_local(job, place, shown.status, shown.round, tell_changes, manifest=folder)
     except (FolderRefused, StoreUnusable) as error:
         raise fail(str(error)) from None
-    except RayFailed as error:
+    except (RayFailed, ProcessFailed) as error:
         raise fail(f"{job.name}: {error}", code=1) from None
     except KeyboardInterrupt:
         raise fail(f"{job.name}: interrupted before the first round; start again with: {again}", INTERRUPTED) from None

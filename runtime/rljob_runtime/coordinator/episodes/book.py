@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -18,7 +18,7 @@ from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.episodes.attempt import Attempt, Holder, OpenTurn, turn_key
 from rljob_runtime.coordinator.episodes.journal import Journal
 from rljob_runtime.coordinator.episodes.restore import restored
-from rljob_runtime.coordinator.episodes.runner_service import EpisodePrompts, RunnerRules, RunnerService
+from rljob_runtime.coordinator.episodes.runner_service import EpisodePrompts, RunnerRules, RunnerService, Warn
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.store.tables.turns import KeptEpisode
@@ -37,9 +37,8 @@ log = logging.getLogger(__name__)
 class BookRules:
     """What the attempts of a job may do, and what is expected of their runners."""
 
-    episodes: EpisodeRules
-    seconds: dict[str, float]
-    """The longest attempt of each environment."""
+    environments: Mapping[str, EpisodeRules]
+    """What bounds the attempts of each environment. Each has a longest time."""
     seed: int = 0
     runners: RunnerRules = field(default_factory=RunnerRules)
 
@@ -57,14 +56,13 @@ class BookTotals:
 
 
 class EpisodeBook:
-    """The attempts of one coordinator. `now`: seconds of the epoch. `warn` shows or withdraws a warning."""
+    """The attempts of one coordinator. `now`: seconds of the epoch."""
 
     def __init__(
         self,
         store: StoreAccess,
         rules: BookRules,
         now: Callable[[], float],
-        warn: Callable[[str, str | None], None] = lambda reason, message: None,
     ) -> None:
         self.totals = BookTotals()
         self._store = store
@@ -74,15 +72,15 @@ class EpisodeBook:
         self._attempts: dict[PromptKey, dict[int, Attempt]] = {}
         """The newest attempt of each response, by its sample."""
         self._numbers: dict[int, Attempt] = {}
-        self.runners = RunnerService(self, rules.runners, now, warn)
+        self.runners = RunnerService(self, rules.runners, now)
 
     def use_prompts(self, prompts: EpisodePrompts) -> None:
         """Give runners the records of these prompts."""
         self.runners.prompts = prompts
 
-    async def run(self) -> None:
+    async def run(self, warn: Warn) -> None:
         """Write events, and end the attempts of silent runners, until cancelled."""
-        await alongside(self._journal.run(), self.runners.run())
+        await alongside(self._journal.run(), self.runners.run(warn))
 
     # --- from replicas: responses ---
 
@@ -203,8 +201,7 @@ class EpisodeBook:
     # --- inside: begins and ends ---
 
     def _episode_rules(self, environment: str) -> EpisodeRules:
-        rules = self._rules.episodes
-        return replace(rules, limits=replace(rules.limits, seconds=self._rules.seconds[environment]))
+        return self._rules.environments[environment]
 
     async def _begin(self, requests: Sequence[GenerateRequest], holder: Holder) -> None:
         prompts, now = self.runners.prompts, self._now()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from rljob_runtime.coordinator.episodes.book import EpisodeBook
 from rljob_runtime.coordinator.episodes.replica import EpisodeBackend
+from rljob_runtime.coordinator.episodes.runner_service import Warn
 from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
 from rljob_runtime.coordinator.generation.scoring import Scorer, TextScorer
 from rljob_runtime.protocols import Backend, PromptSource, Rewards
@@ -42,7 +43,7 @@ class Episodes(Protocol):
         """Forget these prompts: trained, filtered, requeued or not needed."""
         ...
 
-    async def run(self) -> None:
+    async def run(self, warn: Warn) -> None:
         """Run background work until cancelled."""
         ...
 
@@ -71,7 +72,7 @@ class SingleTurns:
     def drop(self, prompts: Iterable[PromptKey]) -> None:
         """Do nothing: nothing is kept."""
 
-    async def run(self) -> None:
+    async def run(self, warn: Warn) -> None:
         """Wait until cancelled."""
         await asyncio.Event().wait()
 
@@ -112,6 +113,6 @@ class ManyTurns:
         """See `Episodes.drop`."""
         self.book.drop(prompts)
 
-    async def run(self) -> None:
+    async def run(self, warn: Warn) -> None:
         """See `Episodes.run`."""
-        await self.book.run()
+        await self.book.run(warn)

@@ -25,6 +25,9 @@ CAUSES = {FailedPart.ENVIRONMENT: AbortCause.ENVIRONMENT, FailedPart.TOOL_SERVER
 NO_RUNNER = "NoRunner"
 """Reason of the warning about an environment for whose episodes no runner asks."""
 
+Warn = Callable[[str, str | None], None]
+"""Shows a warning by its reason and message, or withdraws it with None."""
+
 
 @dataclass(frozen=True)
 class RunnerRules:
@@ -78,7 +81,7 @@ class Attempts(Protocol):
 class RunnerService:
     """The runners of one coordinator; it implements `protocols.environments.Environments`.
 
-    `now`: seconds of the epoch. `warn` shows a warning, or withdraws it with None.
+    `now`: seconds of the epoch.
     """
 
     def __init__(
@@ -86,12 +89,10 @@ class RunnerService:
         attempts: Attempts,
         rules: RunnerRules,
         now: Callable[[], float],
-        warn: Callable[[str, str | None], None],
     ) -> None:
         self._attempts = attempts
         self._rules = rules
         self._now = now
-        self._warn = warn
         self._leases: RunnerLeases[int] = RunnerLeases(rules.silence)
         self._offered = asyncio.Event()
         self.prompts: EpisodePrompts | None = None
@@ -154,21 +155,21 @@ class RunnerService:
 
     # --- its task ---
 
-    async def run(self) -> None:
-        """End the attempts of silent and late runners, until cancelled."""
+    async def run(self, warn: Warn) -> None:
+        """End the attempts of silent and late runners, and warn of environments without any, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            self.look(self._now())
+            names = self.look(self._now())
+            text = f"no runner asks for episodes of {', '.join(names)}; see the logs of the environments' runners"
+            warn(NO_RUNNER, text if names else None)
 
-    def look(self, now: float) -> None:
-        """End the attempts of runners that are silent or late now, and warn of environments without any."""
+    def look(self, now: float) -> list[str]:
+        """End the attempts of runners that are silent or late now; return the environments that have no runner."""
         for number in self._leases.lapsed(now):
             self._fail(number, f"its runner was silent for {self._rules.silence:g} s")
         for number in self._late(now):
             self._fail(number, f"its runner did not end it within {self._rules.overtime:g} s of its deadline")
-        names = self._leases.unserved(now, self._rules.unserved)
-        text = f"no runner asks for episodes of {', '.join(names)}; see the logs of the environments' runners"
-        self._warn(NO_RUNNER, text if names else None)
+        return self._leases.unserved(now, self._rules.unserved)
 
     def _late(self, now: float) -> Collection[int]:
         held = [one for one in self._attempts.numbers() if self._leases.runner(one.id.attempt) is not None]

@@ -43,7 +43,7 @@ def rljob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 
 
 def raising(error: BaseException) -> Callable[..., NoReturn]:
-    def run(*arguments: Any) -> NoReturn:
+    def run(*arguments: Any, **more: Any) -> NoReturn:
         raise error
 
     return run
@@ -75,9 +75,9 @@ def test_a_workdir_that_is_a_file_is_a_line(rljob, tmp_path):
 
 def test_the_last_line_of_a_job_and_of_one_that_was_complete_before(rljob):
     done = RuntimeStatus(round=5, weight_version=6, reward=0.5, model_path="runs/minimal/model", finished=COMPLETE)
-    assert "minimal: Complete rounds=5 weight_version=6 reward=0.5" in rljob(lambda *_: done).stdout
+    assert "minimal: Complete rounds=5 weight_version=6 reward=0.5" in rljob(lambda *_, **__: done).stdout
     before = done.model_copy(update={"weight_version": None, "reward": None})
-    told = " ".join(rljob(lambda *_: before).stdout.split())
+    told = " ".join(rljob(lambda *_, **__: before).stdout.split())
     assert "minimal: Complete rounds=5: nothing was left to do, the model is in runs/minimal/model" in told
     assert "None" not in told
 
@@ -90,7 +90,7 @@ def test_a_message_is_shown_as_it_is_written_and_in_one_line(rljob):
     failed = Finished(outcome=FinishedOutcome.FAILED, reason="PromptsNotUsable", message=BRACKETS)
 
     warned = RuntimeStatus(warnings=(StatusWarning(reason="StoreSlow", message=BRACKETS),))
-    result = rljob(lambda *_: RuntimeStatus(finished=failed))
+    result = rljob(lambda *_, **__: RuntimeStatus(finished=failed))
     assert result.exit_code == 1
     assert result.stdout.splitlines() == [f"minimal: not complete (PromptsNotUsable: {BRACKETS}); logs in runs/minimal"]
     console = screen()
@@ -109,7 +109,7 @@ def test_all_commands_print_on_the_one_kind_of_console():
 def test_problems_are_told_once_where_no_screen_shows_them(rljob):
     absent = StatusWarning(reason="MachinesNotJoined", message="rollout-0 does not join: SegmentBusy")
 
-    def run(job: Any, place: Any, show: Callable[[RuntimeStatus], None], *_: Any) -> RuntimeStatus:
+    def run(job: Any, place: Any, show: Callable[[RuntimeStatus], None], *_: Any, **__: Any) -> RuntimeStatus:
         for problems in ((), (absent,), (absent,), ()):
             show(RuntimeStatus(warnings=problems))
         return RuntimeStatus(round=5, finished=COMPLETE, model_path="model")
@@ -118,7 +118,7 @@ def test_problems_are_told_once_where_no_screen_shows_them(rljob):
 
 
 def test_each_round_is_a_line_where_no_screen_shows_it(rljob):
-    def run(job: Any, place: Any, show: Any, tell_round: Callable[..., None], *_: Any) -> RuntimeStatus:
+    def run(job: Any, place: Any, show: Any, tell_round: Callable[..., None], *_: Any, **__: Any) -> RuntimeStatus:
         for number in (1, 2):
             tell_round(RoundReport(round=number, reward=number / 4, responses=64, seconds=2.25), None)
         return RuntimeStatus(round=8, finished=COMPLETE, model_path="model", weight_version=9)
@@ -128,7 +128,7 @@ def test_each_round_is_a_line_where_no_screen_shows_it(rljob):
 
 
 def test_an_interrupted_run_prints_the_command_that_continues_it(rljob):
-    told = rljob(lambda *_: RuntimeStatus(round=2), "--set", "spec.rounds=3", "--workdir", "my runs")
+    told = rljob(lambda *_, **__: RuntimeStatus(round=2), "--set", "spec.rounds=3", "--workdir", "my runs")
     assert told.exit_code == INTERRUPTED
     assert told.stdout.splitlines()[-1] == (
         f"continue with: rljob run {EXAMPLE} --set spec.rounds=3 --workdir 'my runs'"
@@ -144,7 +144,9 @@ def test_an_interrupt_while_ray_starts_is_one_line(rljob):
 
 
 def test_values_that_changed_since_the_last_run_are_told(rljob):
-    def run(job: Any, place: Any, show: Any, tell_round: Any, tell_changes: Callable[..., None]) -> RuntimeStatus:
+    def run(
+        job: Any, place: Any, show: Any, tell_round: Any, tell_changes: Callable[..., None], **__: Any
+    ) -> RuntimeStatus:
         assert job.spec.rounds == 3
         tell_changes([("spec.rounds", 8, 3), ("spec.runPolicy.x", ABSENT, "a")])
         return RuntimeStatus(round=3, finished=COMPLETE)
@@ -212,7 +214,7 @@ def test_reward_functions_beside_the_manifest_can_be_imported(tmp_path, monkeypa
     monkeypatch.setenv("PYTHONPATH", "/before")
     seen: list[str] = []
 
-    def run(*_: Any) -> RuntimeStatus:
+    def run(*_: Any, **__: Any) -> RuntimeStatus:
         seen.append(os.environ["PYTHONPATH"])
         return RuntimeStatus(finished=COMPLETE)
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -125,12 +125,12 @@ class Bench:
 async def bench(path: Path, limits: Limits | None = None) -> AsyncIterator[Bench]:
     store, now = ObservedStore(path / "state.db", "job", lambda event: None, ()), [1000.0]
     store.adopt_term(1)
-    rules = BookRules(EpisodeRules(limits or Limits()), {ENVIRONMENT: 60.0}, seed=7)
+    rules = BookRules({ENVIRONMENT: EpisodeRules(replace(limits or Limits(), seconds=60.0))}, seed=7)
     access = HeldStore(store)
     book = EpisodeBook(access, rules, lambda: now[0])
     book.use_prompts(EpisodePrompts())
     engine = StandInEngine()
-    running = asyncio.ensure_future(book.run())
+    running = asyncio.ensure_future(book.run(lambda reason, message: None))
     try:
         yield Bench(book, engine, EpisodeReplica(engine, book), store, access, now)  # type: ignore[arg-type]
         assert not running.done(), running
