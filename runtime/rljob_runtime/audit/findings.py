@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -26,6 +26,8 @@ class Rule(StrEnum):
     """A state without its precondition."""
     SHARE = "share"
     """A round that trained on more or less of a prompt source than its share, or draws that do not have the shares."""
+    LINEAGE = "lineage"
+    """A trained token that no engine emitted, or one of an attempt that does not count."""
     DAMAGED = "damaged"
     """The file itself is damaged."""
 
@@ -45,6 +47,20 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class EpisodeCounts:
+    """Episodes of the remaining updates.
+
+    `attempts`: by state. `proved`: trained responses whose tokens, log-probabilities and version are those of one
+    attempt, with their `turns` and sampled `tokens`. `unproved`: trained tokens of other responses."""
+
+    attempts: Mapping[str, int] = field(default_factory=dict)
+    proved: int = 0
+    turns: int = 0
+    tokens: int = 0
+    unproved: int = 0
+
+
+@dataclass(frozen=True)
 class AuditResult:
     """Result of an audit.
 
@@ -52,7 +68,7 @@ class AuditResult:
 
     `prompts`: number of drawn prompts by state: trained, filtered, requeued, open. `trajectories` and `tokens`: those
     trained on. `versions`: number of their weight versions. `draws`: number of draws; `skipped`: unusable records that
-    the cursor has passed."""
+    the cursor has passed. `episodes`: None for a job without any."""
 
     mode: str
     began: int
@@ -64,6 +80,7 @@ class AuditResult:
     tokens: int = 0
     versions: int = 0
     skipped: int = 0
+    episodes: EpisodeCounts | None = None
     findings: tuple[Finding, ...] = ()
 
     @property
@@ -92,6 +109,7 @@ class AuditResult:
             "tokens": self.tokens,
             "versions": self.versions,
             "skipped": self.skipped,
+            **({"episodes": asdict(self.episodes)} if self.episodes is not None else {}),
             "lost": self.lost,
             "duplicated": self.duplicated,
             "broken": dict(Counter(finding.rule.value for finding in self.findings)),

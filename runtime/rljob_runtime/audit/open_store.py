@@ -14,6 +14,7 @@ from pathlib import Path
 from rljob_runtime.audit import asynchronous as asynchronous_audit
 from rljob_runtime.audit import on_policy
 from rljob_runtime.audit.findings import AuditResult, Finding, Rule
+from rljob_runtime.audit.lineage import audit_episodes
 from rljob_runtime.audit.stored_keys import add_sources
 from rljob_runtime.audit.updates import Updates
 
@@ -42,6 +43,9 @@ def audit(path: Path) -> AuditResult:
             raise NoHistory(f"{file}: no update was begun yet")
         asynchronous = "pool" in tables and db.execute("SELECT 1 FROM pool").fetchone() is not None
         verdict = asynchronous_audit.audit_groups(db, updates) if asynchronous else on_policy.audit_rounds(db, updates)
+        lineage = audit_episodes(db, asynchronous)
+        if lineage is not None:
+            verdict = replace(verdict, findings=(*verdict.findings, *lineage.findings), episodes=lineage.counts)
         return replace(verdict, findings=(*verdict.findings, *_orphans(db)))
 
 

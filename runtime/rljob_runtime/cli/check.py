@@ -48,6 +48,15 @@ def _print(verdict: AuditResult) -> None:
         f"{verdict.tokens} tokens; lost {verdict.lost}, duplicated {verdict.duplicated}, "
         f"broken {len(verdict.findings)}"
     )
+    if (episodes := verdict.episodes) is not None:
+        attempts = ", ".join(
+            f"{episodes.attempts.get(state, 0)} {state}" for state in ("completed", "truncated", "aborted", "open")
+        )
+        typer.echo(
+            f"check: episodes: {sum(episodes.attempts.values())} attempts ({attempts}); {episodes.proved} trained "
+            f"responses of {episodes.turns} turns and {episodes.tokens} tokens are as the engines emitted them; "
+            f"tokens of another origin {episodes.unproved}"
+        )
     if verdict.kept > verdict.began:
         typer.echo(
             f"check: updates {verdict.began + 1} to {verdict.kept} are pruned (spec.store.keepRounds): their prompts "

@@ -3,6 +3,7 @@
 from hack.mutants import Mutant
 
 HISTORIES = "tests/unit/audit/test_histories.py"
+LINEAGE = "tests/unit/audit/test_lineage.py"
 
 MUTANTS = (
     Mutant(
@@ -60,5 +61,66 @@ MUTANTS = (
         before="yield from self.pruned.findings()",
         after="",
         tests=("tests/unit/coordinator/store/test_pruning.py::test_what_is_wrong_with_the_sums_is_found",),
+    ),
+    Mutant(
+        name="the lineage check does not compare what was trained on",
+        target="rljob_runtime.audit.lineage:_response",
+        before="loss_digest(tokens, logprobs) != one.digest",
+        after="False",
+        tests=(
+            f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key[a trained logprob is another-rounds]",
+        ),
+    ),
+    Mutant(
+        name="the lineage check lets an aborted attempt be trained on",
+        target="rljob_runtime.audit.lineage:_response",
+        before='one.state not in ("completed", "truncated")',
+        after="False",
+        tests=(
+            f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key[the trained attempt is aborted-rounds]",
+        ),
+    ),
+    Mutant(
+        name="the lineage check lets a response have no origin",
+        target="rljob_runtime.audit.lineage:_ties",
+        before="HAVING SUM(e.step IS r.step) <> 1",
+        after="HAVING SUM(e.step IS r.step) > 1",
+        text=True,
+        tests=(
+            f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key[a response is of no attempt-rounds]",
+        ),
+    ),
+    Mutant(
+        name="the lineage check lets a response have two origins",
+        target="rljob_runtime.audit.lineage:_ties",
+        before="HAVING SUM(e.step IS r.step) <> 1",
+        after="HAVING SUM(e.step IS r.step) = 0",
+        text=True,
+        tests=(
+            f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key[a response is of two attempts-rounds]",
+        ),
+    ),
+    Mutant(
+        name="the lineage check does not look for fake zeros",
+        target="rljob_runtime.audit.lineage:_attempts",
+        before="e.state = 'aborted'",
+        after="FALSE",
+        text=True,
+        tests=(f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key[a fake zero-rounds]",),
+    ),
+    Mutant(
+        name="the lineage check does not compare tokens that wait for a checkpoint",
+        target="rljob_runtime.audit.lineage:_response",
+        before="one.held",
+        after="False",
+        tests=(f"{LINEAGE}::test_tokens_that_wait_for_a_checkpoint_are_compared",),
+    ),
+    Mutant(
+        name="the lineage check reads nodes in the order of their ids",
+        target="rljob_runtime.audit.lineage:audit_episodes",
+        before="ORDER BY number",
+        after="ORDER BY node",
+        text=True,
+        tests=(f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key[turns are in another order-rounds]",),
     ),
 )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
-import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +18,7 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.round_plan import PromptOutcome
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
+from tests.support.histories import broken, expect
 from tests.support.simulated_job import Stage, job, until
 
 TAIL = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}
@@ -101,24 +100,6 @@ def groups(tmp_path_factory) -> Path:
     work.generate(five, whole=False)
     work.store.close()
     return path
-
-
-def broken(path: Path, folder: Path, *sabotages: str) -> Path:
-    """A copy in which something was done that the store refuses."""
-    copy = folder / "state.db"
-    for suffix in ("", "-wal"):
-        if (part := path.with_name(path.name + suffix)).is_file():
-            shutil.copyfile(part, folder / ("state.db" + suffix))
-    with closing(sqlite3.connect(copy, isolation_level=None)) as db:
-        kinds = [
-            *db.execute("SELECT type, name FROM sqlite_master WHERE type = 'trigger' OR sql LIKE 'CREATE UNIQUE%'")
-        ]
-        for kind, name in kinds:
-            db.execute(f"DROP {kind} {name}")
-        db.execute("PRAGMA ignore_check_constraints = ON")
-        for sabotage in sabotages:
-            assert db.execute(sabotage).rowcount > 0, sabotage
-    return copy
 
 
 def test_a_whole_history_of_rounds_passes(rounds) -> None:
@@ -343,11 +324,6 @@ def test_what_is_wrong_with_rounds_is_told_with_its_key(rounds, tmp_path, rule, 
 @pytest.mark.parametrize(("rule", "key", "sabotages"), GROUPS.values(), ids=GROUPS.keys())
 def test_what_is_wrong_with_groups_is_told_with_its_key(groups, tmp_path, rule, key, sabotages) -> None:
     expect(audit(broken(groups, tmp_path, *sabotages)), rule, key)
-
-
-def expect(verdict, rule, key) -> None:
-    found = [finding for finding in verdict.findings if finding.rule is rule and re.fullmatch(key, finding.key)]
-    assert found, verdict.findings
 
 
 def test_tokens_of_a_round_under_way_are_looked_at(tmp_path) -> None:

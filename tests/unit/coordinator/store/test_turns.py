@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.status import RoundKind
 from rljob_runtime.audit.stored_turns import loss_digest
-from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
+from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables.turns import (
     MOST_BODY_BYTES,
@@ -23,19 +22,30 @@ from rljob_runtime.coordinator.store.tables.turns import (
     KeptEpisode,
     NodeChanged,
 )
-from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.node import Node, NodeKind
-from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome, RoundPlan, RoundRules, RoundShape
+from rljob_runtime.scheduling.round_plan import PromptOutcome
 from tests.support.episodes import LENGTH, STOP, RecordingEngine, opened
+from tests.support.stored_episodes import (
+    ABORTED,
+    COMPLETED,
+    begin_asynchronous,
+    collect,
+    generate,
+    given,
+    open_round,
+    play_round,
+    sampled,
+    settle,
+    update,
+)
 
 PROMPT = PromptKey(0, 0)
 KEY = TrajectoryKey(PROMPT, 0)
-COMPLETED = EpisodeEnd(EndState.COMPLETED)
 TRUNCATED = EpisodeEnd(EndState.TRUNCATED, limit=Limit.TURNS)
-ABORTED = EpisodeEnd(EndState.ABORTED, cause=AbortCause.TOOL_SERVER, detail="it is gone")
 
 
 @pytest.fixture
@@ -49,15 +59,6 @@ def store(path: Path) -> Iterator[Store]:
     store.start_at(Boundary(0, Cursor()))
     yield store
     store.close()
-
-
-def given(number: int, parent: int, *tokens: int) -> Node:
-    return Node(number, parent, NodeKind.GIVEN, tokens)
-
-
-def sampled(number: int, parent: int, *tokens: int, version: int = 1, finish: FinishReason = STOP) -> Node:
-    logprobs = tuple(-0.1 * token for token in tokens)
-    return Node(number, parent, NodeKind.SAMPLED, tokens, logprobs, version, f"digest-{number}", finish)
 
 
 def as_stored(node: Node) -> tuple[object, ...]:
@@ -260,7 +261,7 @@ def test_numbers_are_not_given_again(path):
 
 
 def test_a_job_without_environments_writes_nothing(store, path):
-    play_round(store, 1)
+    settle(store, open_round(store, 1, PROMPT))
     store.close()
     assert rows(path, "SELECT COUNT(*) FROM episodes UNION ALL SELECT COUNT(*) FROM turns") == [(0,), (0,)]
     assert rows(path, "SELECT * FROM sqlite_sequence") == []
@@ -268,58 +269,12 @@ def test_a_job_without_environments_writes_nothing(store, path):
 
 # --- rounds ---
 
-RULES = RoundRules()
-
-
-def open_round(store: Store, step: int, *prompts: PromptKey) -> RoundPlan:
-    store.versions.publish(step, step - 1)
-    shape = RoundShape(RoundKind.PLAIN, len(prompts), 1, len(prompts), 1)
-    plan = RoundPlan(step, step, shape, prompts, RULES)
-    store.rounds.open(plan, Cursor(0, 9))
-    return plan
-
-
-def generate(store: Store, step: int, key: TrajectoryKey, end: EpisodeEnd = COMPLETED) -> int:
-    """Play one attempt of two turns; the response has the sampled tokens in the order of their commits."""
-    number = store.turns.begin(key, step, 0.0, "calc")
-    turns = [given(1, 0, 1), sampled(2, 1, 3, version=step)], [given(3, 2, 4), sampled(4, 3, 5, 6, version=step)]
-    start = 0
-    for nodes in turns:
-        store.turns.commit(number, nodes, b"{}", 1.0)
-        store.trajectories.append(step, [Tokens(key, start, nodes[1].token_ids, nodes[1].logprobs)])
-        start += len(nodes[1].token_ids)
-    store.turns.end(number, end, 2.0, None if end is ABORTED else 1.0)
-    return number
-
-
-def settle(store: Store, plan: RoundPlan, requeued: tuple[PromptKey, ...] = ()) -> None:
-    keys = tuple(key for key in plan.trajectories() if key.prompt not in requeued)
-    lease = Lease("rollout-0", 1)
-    store.trajectories.launched(plan.step, plan.version, [(key, lease) for key in keys])
-    done = [Response(key, 1, plan.version, (), (), STOP, "rollout-0") for key in keys]
-    store.trajectories.finish(plan.step, [], done)
-    for key in keys:
-        store.trajectories.score(plan.step, key, 1.0)
-    store.trajectories.assign(plan.step, keys)
-    outcomes = {one: PromptOutcome.REQUEUED if one in requeued else PromptOutcome.TRAINED for one in plan.prompts}
-    reasons = dict.fromkeys(requeued, "LongPrompt")
-    store.rounds.close(
-        RoundOutcome(plan.prompts, outcomes, reasons, keys), Boundary(plan.step, Cursor(0, 9), queue=requeued)
-    )
-
-
-def play_round(store: Store, step: int, *prompts: PromptKey, episodes: bool = False) -> None:
-    plan = open_round(store, step, *(prompts or (PROMPT,)))
-    for key in plan.trajectories() if episodes else ():
-        generate(store, step, key)
-    settle(store, plan)
-
 
 def test_a_closed_round_ties_its_responses_to_their_attempts(store, path):
     plan = open_round(store, 1, PROMPT)
-    failed = generate(store, 1, KEY, ABORTED)
+    failed = generate(store, plan, KEY, ABORTED)
     store.trajectories.restart(1, KEY, 1)
-    number = generate(store, 1, KEY)
+    number = generate(store, plan, KEY)
     settle(store, plan)
     store.close()
     digest = loss_digest((3, 5, 6), array("f", (-0.1 * token for token in (3, 5, 6))))
@@ -329,17 +284,32 @@ def test_a_closed_round_ties_its_responses_to_their_attempts(store, path):
     ]
 
 
+def test_requests_go_when_their_round_closes(store):
+    plan = open_round(store, 1, PROMPT, PromptKey(0, 1))
+    numbers = [generate(store, plan, key) for key in plan.trajectories()]
+    assert [one.body for number in numbers for one in store.turns.history(number)] == [b"{}"] * 4
+    settle(store, plan, requeued=(PromptKey(0, 1),))
+    assert [one.body for number in numbers for one in store.turns.history(number)] == [b""] * 4
+
+
+def test_requests_go_when_their_update_closes(store):
+    begin_asynchronous(store, PROMPT, PromptKey(0, 1))
+    numbers = [collect(store, TrajectoryKey(PromptKey(0, one), 0)) for one in range(2)]
+    update(store, 1, PROMPT)
+    assert [[one.body for one in store.turns.history(number)] for number in numbers] == [[b""] * 2, [b"{}"] * 2]
+
+
 def test_an_attempt_without_a_good_end_is_not_tied(store, path):
     plan = open_round(store, 1, PROMPT)
-    generate(store, 1, KEY, ABORTED)
+    generate(store, plan, KEY, ABORTED)
     settle(store, plan)
     store.close()
     assert rows(path, "SELECT step, loss FROM episodes") == [(None, None)]
 
 
 def test_a_restarted_response_has_no_attempt_until_one_begins(store):
-    open_round(store, 1, PROMPT)
-    generate(store, 1, KEY)
+    plan = open_round(store, 1, PROMPT)
+    generate(store, plan, KEY)
     assert store.turns.newest([KEY])[KEY].end == COMPLETED
     store.trajectories.restart(1, KEY, 1, "the reward failed")
     assert store.turns.newest([KEY]) == {}
@@ -359,8 +329,8 @@ def test_a_prompt_that_is_drawn_again_begins_without_attempts(store):
 
 
 def test_a_rewind_keeps_the_attempts_of_undone_rounds_as_former_ones(store, path):
-    play_round(store, 1, PROMPT, episodes=True)
-    play_round(store, 2, PromptKey(0, 1), episodes=True)
+    play_round(store, 1, PROMPT)
+    play_round(store, 2, PromptKey(0, 1))
     open_round(store, 3, PromptKey(0, 2))
     third = TrajectoryKey(PromptKey(0, 2), 0)
     store.turns.begin(third, 3, 0.0, "calc")
@@ -373,14 +343,12 @@ def test_a_rewind_keeps_the_attempts_of_undone_rounds_as_former_ones(store, path
 
 
 def test_an_undone_response_is_tied_again(store, path):
-    play_round(store, 1, PROMPT, episodes=True)
+    play_round(store, 1, PROMPT)
     store.rewind(0)
     open_round(store, 2, PromptKey(0, 5))
     store.rewind(0)
-    store.versions.publish(3, 0)
-    again = RoundPlan(1, 3, RoundShape(RoundKind.PLAIN, 1, 1, 1, 1), (PROMPT,), RULES)
-    store.rounds.open(again, Cursor(0, 9))
-    generate(store, 1, KEY)
+    again = open_round(store, 1, PROMPT, version=3)
+    generate(store, again, KEY)
     settle(store, again)
     store.close()
     assert rows(path, "SELECT step FROM episodes ORDER BY id") == [(None,), (1,)]
@@ -389,10 +357,10 @@ def test_an_undone_response_is_tied_again(store, path):
 def test_attempts_go_with_their_prompts(store, path):
     plan = open_round(store, 1, PROMPT, PromptKey(0, 1))
     for key in plan.trajectories():
-        generate(store, 1, key)
+        generate(store, plan, key)
     settle(store, plan, requeued=(PromptKey(0, 1),))
-    play_round(store, 2, PromptKey(0, 1), episodes=True)
-    play_round(store, 3, PromptKey(0, 2), episodes=True)
+    play_round(store, 2, PromptKey(0, 1))
+    play_round(store, 3, PromptKey(0, 2))
     assert store.prune(2)
     assert rows_of(store) == [(0, 1), (0, 1), (0, 2)], "a later round drew it again"
     assert store.prune(1)
@@ -408,44 +376,23 @@ def rows_of(store: Store) -> list[tuple[int, int]]:
 # --- updates ---
 
 
-def asynchronous(store: Store) -> None:
-    store.start_at(Boundary(0, Cursor()), pool=Pool())
-    store.versions.publish(1, 0)
-
-
-def collect(store: Store, key: TrajectoryKey, end: EpisodeEnd = COMPLETED) -> int:
-    number = store.turns.begin(key, 1, 0.0, "calc")
-    nodes = [given(1, 0, 1), sampled(2, 1, 3, 4)]
-    store.turns.commit(number, nodes, b"{}", 1.0)
-    store.turns.end(number, end, 2.0, 1.0)
-    done = Response(key, 1, 1, (), (), STOP, "rollout-0")
-    store.experience.finish([Tokens(key, 0, nodes[1].token_ids, nodes[1].logprobs)], [done])
-    store.experience.score([(key, 1.0)])
-    return number
-
-
 def test_an_update_ties_its_responses_and_a_rewind_unties_them(store, path):
-    asynchronous(store)
-    store.experience.draw((PROMPT,), Cursor(0, 1), 1, "rollout-0", 1)
+    begin_asynchronous(store, PROMPT)
     number = collect(store, KEY)
-    store.experience.assign(1, (PROMPT,))
-    store.experience.close_update(Boundary(1, Cursor(0, 1)))
-    digest = loss_digest((3, 4), array("f", (-0.1 * token for token in (3, 4))))
+    update(store, 1, PROMPT)
+    digest = loss_digest((3, 5, 6), array("f", (-0.1 * token for token in (3, 5, 6))))
     assert store._db.execute("SELECT id, step, loss FROM episodes").fetchall() == [(number, 1, digest)]
     store.rewind(0)
     assert store._db.execute("SELECT step, loss FROM episodes").fetchall() == [(None, None)]
     assert store.turns.newest([KEY])[KEY].number == number, "its group is ready again"
-    store.experience.assign(1, (PROMPT,))
-    store.experience.close_update(Boundary(1, Cursor(0, 1)))
+    update(store, 1, PROMPT)
     assert store._db.execute("SELECT id, step, loss FROM episodes").fetchall() == [(number, 1, digest)]
 
 
 def test_a_group_that_is_generated_again_has_no_attempts(store):
-    asynchronous(store)
-    store.experience.draw((PROMPT,), Cursor(0, 1), 1, "rollout-0", 1)
+    begin_asynchronous(store, PROMPT)
     collect(store, KEY)
-    store.experience.assign(1, (PROMPT,))
-    store.experience.close_update(Boundary(1, Cursor(0, 1)))
+    update(store, 1, PROMPT)
     assert store.experience.forget(1) is False
     store.rewind(0)
     assert store.experience.requeued() == (PROMPT,)
@@ -454,8 +401,7 @@ def test_a_group_that_is_generated_again_has_no_attempts(store):
 
 @pytest.mark.parametrize("outcome", [PromptOutcome.FILTERED, PromptOutcome.REQUEUED])
 def test_an_ended_group_sets_its_attempts_aside(store, outcome):
-    asynchronous(store)
-    store.experience.draw((PROMPT,), Cursor(0, 1), 1, "rollout-0", 1)
+    begin_asynchronous(store, PROMPT)
     store.turns.begin(KEY, 1, 0.0, "calc")
     store.experience.end((PROMPT,), outcome, "EnvironmentFailed")
     assert store.turns.newest([KEY]) == {}
@@ -463,14 +409,12 @@ def test_an_ended_group_sets_its_attempts_aside(store, outcome):
 
 
 def test_attempts_go_with_their_groups(store):
-    asynchronous(store)
     prompts = [PromptKey(0, one) for one in range(3)]
-    store.experience.draw(prompts, Cursor(0, 3), 1, "rollout-0", 1)
+    begin_asynchronous(store, *prompts)
     for prompt in prompts:
         collect(store, TrajectoryKey(prompt, 0))
     for step, prompt in enumerate(prompts, 1):
-        store.experience.assign(step, (prompt,))
-        store.experience.close_update(Boundary(step, Cursor(0, 3)))
+        update(store, step, prompt)
     while store.experience.forget(3):
         pass
     assert store.prune(1)
@@ -478,8 +422,7 @@ def test_attempts_go_with_their_groups(store):
 
 
 def test_a_restart_sets_the_ended_attempt_of_a_group_aside(store):
-    asynchronous(store)
-    store.experience.draw((PROMPT,), Cursor(0, 1), 1, "rollout-0", 1)
+    begin_asynchronous(store, PROMPT)
     number = store.turns.begin(KEY, 1, 0.0, "calc")
     store.turns.end(number, ABORTED, 1.0)
     store.experience.restart(KEY, 1)

@@ -39,7 +39,8 @@ CREATE INDEX episodes_by_step ON episodes (step) WHERE step IS NOT NULL;
 CREATE UNIQUE INDEX episodes_trained_once ON episodes (epoch, idx, sample) WHERE step IS NOT NULL;
 
 -- The nodes of an attempt's tree, in the order in which they were stored. `parent`: 0 for none. Tokens are int32 and
--- log-probabilities float32. `digest`: of the request that a sampled node answers; `body`: this request, compressed.
+-- log-probabilities float32. `digest`: of the request that a sampled node answers; `body`: this request,
+-- compressed, until its round or update is closed.
 CREATE TABLE turns (
   number INTEGER PRIMARY KEY,
   episode INTEGER NOT NULL REFERENCES episodes (id) ON DELETE CASCADE,

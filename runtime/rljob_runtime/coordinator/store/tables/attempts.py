@@ -40,10 +40,12 @@ def there_are_any(db: sqlite3.Connection) -> bool:
 
 def set_aside(db: sqlite3.Connection, prompts: Iterable[PromptKey]) -> None:
     """Make all attempts of these prompts former ones: their round is closed, or their group has ended."""
-    if there_are_any(db):
-        db.executemany(
-            "UPDATE episodes SET former = 1 WHERE epoch = ? AND idx = ?", [columns_of(db, prompt) for prompt in prompts]
-        )
+    if not there_are_any(db):
+        return
+    for prompt in prompts:
+        columns = columns_of(db, prompt)
+        db.execute("UPDATE episodes SET former = 1 WHERE epoch = ? AND idx = ?", columns)
+        _drop_bodies(db, "epoch = ? AND idx = ?", columns)
 
 
 def set_aside_ended(db: sqlite3.Connection, key: TrajectoryKey) -> None:
@@ -62,10 +64,20 @@ def keep_trained(db: sqlite3.Connection, step: int, keys: Iterable[TrajectoryKey
     if not there_are_any(db):
         return
     for key in keys:
-        row = db.execute(NEWEST.format(columns="id, state"), (*columns_of(db, key.prompt), key.sample)).fetchone()
+        columns = (*columns_of(db, key.prompt), key.sample)
+        _drop_bodies(db, "epoch = ? AND idx = ? AND sample = ?", columns)
+        row = db.execute(NEWEST.format(columns="id, state"), columns).fetchone()
         if row is not None and row[1] in ("completed", "truncated"):
             digest = loss_digest(*tokens_of(key))
             db.execute("UPDATE episodes SET step = ?, loss = ? WHERE id = ?", (step, digest, row[0]))
+
+
+def _drop_bodies(db: sqlite3.Connection, where: str, parameters: Sequence[int]) -> None:
+    """Delete the requests of attempts that ask no more. Each repeats all that was said before it."""
+    db.execute(
+        f"UPDATE turns SET body = NULL WHERE body IS NOT NULL AND episode IN (SELECT id FROM episodes WHERE {where})",
+        parameters,
+    )
 
 
 def undo_after(db: sqlite3.Connection, step: int) -> None:

@@ -136,7 +136,9 @@ class Turns:
         return [self._kept(row) for row in self._db.execute(query).fetchall()]
 
     def history(self, number: int) -> list[StoredTurn]:
-        """Return the turns of an attempt, in the order of their nodes, each with its whole prompt."""
+        """Return the turns of an attempt, in the order of their nodes, each with its whole prompt.
+
+        Their requests are empty once the round or the update of the attempt is closed."""
         rows = self._db.execute(
             f"SELECT body, stored_at, {_NODE} FROM turns WHERE episode = ? ORDER BY node", (number,)
         ).fetchall()
@@ -146,7 +148,9 @@ class Turns:
             paths[node.id] = paths[node.parent] + array("i", node.token_ids)
         forks = _forks(nodes)
         return [
-            StoredTurn(paths[node.parent], zlib.decompress(body), _recorded(node, stored_at, node.id in forks))
+            StoredTurn(
+                paths[node.parent], zlib.decompress(body) if body else b"", _recorded(node, stored_at, node.id in forks)
+            )
             for node, (body, stored_at, *_) in zip(nodes, rows, strict=True)
             if node.is_sampled
         ]

@@ -1,0 +1,197 @@
+"""Lineage audit: every trained token of an episode is one that an engine emitted, in an attempt that counts.
+
+An attempt's nodes stay in the store, and the update that trained on it left a digest of what it got. So each trained
+response is compared with the sampled nodes of its attempt, in the order of their commits: tokens and log-probabilities
+bit by bit. Nothing is decoded or encoded for it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rljob_runtime.audit.findings import EpisodeCounts, Finding, Rule
+from rljob_runtime.audit.stored_keys import prompt_sql
+from rljob_runtime.audit.stored_turns import loss_digest
+
+_KEY = f"{prompt_sql('e')} || '.' || e.sample"
+_IS_KEY = "e.epoch = r.epoch AND e.idx = r.idx AND e.sample = r.sample"
+_NODES = f"SELECT {_KEY}, e.id, t.node, {{told}} FROM turns AS t JOIN episodes AS e ON e.id = t.episode WHERE {{where}}"
+
+_ROUNDS = (
+    "SELECT epoch, idx, sample, 0 AS draw, step, version, tokens, FALSE AS held FROM trajectories"
+    " WHERE outcome = 'trained'"
+)
+_GROUPS = (
+    "SELECT s.epoch, s.idx, s.sample, s.draw, g.step, g.version, ifnull(s.tokens, (SELECT SUM(length(c.tokens)) / 4"
+    " FROM experience_chunks AS c WHERE c.epoch = s.epoch AND c.idx = s.idx AND c.draw = s.draw"
+    " AND c.sample = s.sample)) AS tokens, s.tokens IS NULL AS held FROM samples AS s"
+    " JOIN groups AS g ON g.epoch = s.epoch AND g.idx = s.idx AND g.draw = s.draw WHERE g.fate = 'trained'"
+)
+"""Trained responses of both modes. `held`: their tokens are in the store until a checkpoint."""
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """What is wrong with the episodes of a job, and their counts."""
+
+    findings: tuple[Finding, ...]
+    counts: EpisodeCounts
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """A trained response, and the attempt that is tied to its update."""
+
+    key: str
+    attempt: int
+    state: str
+    digest: bytes
+    step: int
+    version: int
+    tokens: int
+    held: bool
+    row: tuple[int, ...]
+    """Epoch, index, draw and sample of the response."""
+
+
+def audit_episodes(db: sqlite3.Connection, asynchronous: bool) -> Lineage | None:
+    """Audit the episodes of the remaining updates; None for a job without any."""
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if "episodes" not in tables or db.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is None:
+        return None
+    trained = _GROUPS if asynchronous else _ROUNDS
+    findings = [*_ties(db, trained), *_attempts(db), *_nodes(db)]
+    proved = turns = tokens = 0
+    for one in list(_tied(db, trained)):
+        nodes = db.execute(
+            "SELECT tokens, logprobs, version, node FROM turns WHERE episode = ? AND kind = 'sampled' ORDER BY number",
+            (one.attempt,),
+        ).fetchall()
+        length = sum(len(node[0]) // 4 for node in nodes)
+        wrong = [*_response(db, one, nodes, length, asynchronous)]
+        findings += [Finding(rule, one.key, _told(one, what)) for rule, what in wrong]
+        if not wrong:
+            proved, turns, tokens = proved + 1, turns + len(nodes), tokens + length
+    whole = db.execute(
+        f"SELECT ifnull(SUM(tokens), 0) FROM ({trained}) AS r"
+        f" WHERE EXISTS (SELECT 1 FROM episodes AS e WHERE {_IS_KEY})"
+    ).fetchone()[0]
+    states = dict(db.execute("SELECT ifnull(state, 'open'), COUNT(*) FROM episodes GROUP BY 1").fetchall())
+    return Lineage(tuple(findings), EpisodeCounts(states, proved, turns, tokens, whole - tokens))
+
+
+def _told(one: _Trained, what: str) -> str:
+    return (
+        f"attempt {one.attempt} {what}. Update {one.step} trained on it: continue from a checkpoint before that update"
+    )
+
+
+def _tied(db: sqlite3.Connection, trained: str) -> Iterator[_Trained]:
+    rows = db.execute(
+        f"SELECT {_KEY}, e.id, ifnull(e.state, 'open'), e.loss, r.step, r.version, ifnull(r.tokens, 0), r.held,"
+        f" r.epoch, r.idx, r.draw, r.sample FROM ({trained}) AS r JOIN episodes AS e ON {_IS_KEY} AND e.step = r.step"
+        " ORDER BY e.id"
+    )
+    for key, attempt, state, digest, step, version, tokens, held, *row in rows:
+        yield _Trained(key, attempt, state, digest, step, version, tokens, bool(held), tuple(row))
+
+
+def _ties(db: sqlite3.Connection, trained: str) -> Iterator[Finding]:
+    """Check that each trained response of an episode has one attempt, and that no other attempt was trained on."""
+    rows = db.execute(
+        f"SELECT {_KEY}, r.step, SUM(e.step IS r.step) FROM ({trained}) AS r JOIN episodes AS e ON {_IS_KEY}"
+        " GROUP BY r.epoch, r.idx, r.sample, r.step HAVING SUM(e.step IS r.step) <> 1"
+    )
+    for key, step, attempts in rows:
+        if attempts:
+            yield Finding(Rule.TWICE, key, f"is trained on by update {step} from {attempts} attempts")
+        else:
+            told = f"is trained on by update {step}, and from none of its attempts: its tokens have no origin"
+            yield Finding(Rule.LINEAGE, key, f"{told}. Continue from a checkpoint before that update")
+    rows = db.execute(
+        f"SELECT {_KEY}, e.id, e.step FROM episodes AS e WHERE e.step IS NOT NULL AND NOT EXISTS"
+        f" (SELECT 1 FROM ({trained}) AS r WHERE {_IS_KEY} AND r.step = e.step)"
+    )
+    for key, attempt, step in rows:
+        told = f"attempt {attempt} is tied to update {step}, which did not train on this response"
+        yield Finding(Rule.UNFOUNDED, key, told)
+
+
+def _attempts(db: sqlite3.Connection) -> Iterator[Finding]:
+    """Check that no failure of ours has a reward: it would teach that the answers were wrong."""
+    rows = db.execute(
+        f"SELECT {_KEY}, e.id, e.reward FROM episodes AS e WHERE e.reward IS NOT NULL"
+        " AND (e.state IS NULL OR e.state = 'aborted')"
+    )
+    for key, attempt, reward in rows:
+        yield Finding(Rule.UNFOUNDED, key, f"attempt {attempt} was aborted or is open, and has the reward {reward}")
+
+
+_WRONG_NODES: tuple[tuple[Rule, str, str], ...] = (
+    (
+        Rule.TWICE,
+        "'is stored ' || COUNT(*) || ' times'",
+        "TRUE GROUP BY t.episode, t.node HAVING COUNT(*) > 1",
+    ),
+    (
+        Rule.UNEQUAL,
+        "'has ' || length(t.tokens) / 4.0 || ' tokens and ' || ifnull(length(t.logprobs), 0) / 4.0 || ' logprobs'",
+        "length(t.tokens) = 0 OR length(t.tokens) % 4 <> 0 OR ifnull(length(t.logprobs), 0)"
+        " <> CASE t.kind WHEN 'sampled' THEN length(t.tokens) ELSE 0 END",
+    ),
+    (
+        Rule.UNFOUNDED,
+        "'hangs below node ' || t.parent || ', which was not stored before it or was cut'",
+        "t.parent <> 0 AND NOT EXISTS (SELECT 1 FROM turns AS p WHERE p.episode = t.episode AND p.node = t.parent"
+        " AND p.number < t.number AND p.finish IS NOT 'length')",
+    ),
+    (
+        Rule.MIXED,
+        "'is of version ' || ifnull(t.version, 'none') || ', which was never published'",
+        "t.kind = 'sampled' AND NOT EXISTS (SELECT 1 FROM versions AS v WHERE v.version = t.version)",
+    ),
+)
+
+
+def _nodes(db: sqlite3.Connection) -> Iterator[Finding]:
+    for rule, told, where in _WRONG_NODES:
+        for key, attempt, node, what in db.execute(_NODES.format(told=told, where=where)):
+            yield Finding(rule, key, f"node {node} of attempt {attempt} {what}")
+
+
+def _response(
+    db: sqlite3.Connection,
+    one: _Trained,
+    nodes: list[tuple[bytes, bytes, int, int]],
+    length: int,
+    asynchronous: bool,
+) -> Iterator[tuple[Rule, str]]:
+    """Compare a trained response with the sampled nodes of its attempt."""
+    if one.state not in ("completed", "truncated"):
+        yield Rule.LINEAGE, f"is {one.state}, and only one that was completed or truncated counts"
+    tokens, logprobs = array("i"), array("f")
+    for ids, values, _, _ in nodes:
+        # A length that is no number of values is a finding of its own.
+        tokens.frombytes(ids[: len(ids) // 4 * 4])
+        logprobs.frombytes((values or b"")[: len(values or b"") // 4 * 4])
+    if loss_digest(tokens, logprobs) != one.digest:
+        yield Rule.LINEAGE, "has other sampled tokens or log-probabilities than those that were trained on"
+    if one.tokens != length:
+        yield Rule.LINEAGE, f"has {length} sampled tokens, and {one.tokens} were trained on"
+    if one.held and _held(db, one) != (tokens, logprobs):
+        yield Rule.LINEAGE, "has other sampled tokens or log-probabilities than the response in the store"
+    for _, _, version, node in nodes:
+        if version is not None and (version < one.version if asynchronous else version != one.version):
+            yield Rule.MIXED, f"has version {version} at node {node}, and the response has version {one.version}"
+
+
+def _held(db: sqlite3.Connection, one: _Trained) -> tuple[array[int], array[float]]:
+    rows = db.execute(
+        "SELECT tokens, logprobs FROM experience_chunks WHERE epoch = ? AND idx = ? AND draw = ? AND sample = ?"
+        " ORDER BY start",
+        one.row,
+    ).fetchall()
+    return array("i", b"".join(row[0] for row in rows)), array("f", b"".join(row[1] for row in rows))

@@ -1,0 +1,239 @@
+"""Lineage: trained tokens of episodes are those of one attempt's sampled nodes; what is wrong is told with its key."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rljob_runtime.audit import Rule, audit
+from rljob_runtime.audit.findings import EpisodeCounts
+from rljob_runtime.cli import app
+from rljob_runtime.coordinator.store.records import Boundary
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.episodes.ends import EndState, EpisodeEnd
+from rljob_runtime.scheduling.episodes.limits import Limit
+from tests.support.histories import broken, expect
+from tests.support.stored_episodes import (
+    ABORTED,
+    begin_asynchronous,
+    collect,
+    generate,
+    open_round,
+    play_round,
+    settle,
+    update,
+)
+
+PROMPTS = [PromptKey(0, index) for index in range(9)]
+
+
+@pytest.fixture(scope="module")
+def rounds(tmp_path_factory) -> Path:
+    """Two rounds: one attempt was aborted and one truncated, and a round between them was undone."""
+    path = tmp_path_factory.mktemp("rounds") / "state.db"
+    store = Store(path, "uid-1")
+    store.start_at(Boundary(0, Cursor()))
+    plan = open_round(store, 1, *PROMPTS[:5])
+    failed, *others = plan.trajectories()
+    generate(store, plan, failed, ABORTED)
+    store.trajectories.restart(1, failed, 1)
+    generate(store, plan, failed)
+    for key in others:
+        generate(store, plan, key, EpisodeEnd(EndState.TRUNCATED, limit=Limit.TURNS))
+    settle(store, plan)
+    play_round(store, 2, *PROMPTS[5:])
+    store.rewind(1)
+    plan = open_round(store, 2, *PROMPTS[5:], version=3)
+    for key in plan.trajectories():
+        generate(store, plan, key)
+    settle(store, plan)
+    store.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory) -> Path:
+    """Two updates of groups; the tokens of the second one are still there. A third group is under way."""
+    path = tmp_path_factory.mktemp("groups") / "state.db"
+    store = Store(path, "uid-1")
+    begin_asynchronous(store, *PROMPTS[:3])
+    for step, prompt in enumerate(PROMPTS[:2], 1):
+        collect(store, TrajectoryKey(prompt, 0))
+        update(store, step, prompt)
+    store.experience.forget(1)
+    store.turns.begin(TrajectoryKey(PROMPTS[2], 0), 1, 9.0, "calc")
+    store.close()
+    return path
+
+
+def test_rounds_of_episodes_pass(rounds) -> None:
+    verdict = audit(rounds)
+    assert verdict.findings == ()
+    states = {"completed": 9, "truncated": 4, "aborted": 1}
+    assert verdict.episodes == EpisodeCounts(states, proved=9, turns=18, tokens=27, unproved=0)
+
+
+def test_updates_of_episodes_pass(groups) -> None:
+    verdict = audit(groups)
+    assert verdict.findings == ()
+    assert verdict.episodes == EpisodeCounts({"completed": 2, "open": 1}, proved=2, turns=4, tokens=6, unproved=0)
+
+
+FIRST = "(SELECT id FROM episodes WHERE step = 1 LIMIT 1)"
+KEY = r"0\.0\.0"
+SABOTAGES = {
+    "a trained token is another": (
+        Rule.LINEAGE,
+        [f"UPDATE turns SET tokens = x'09000000' WHERE episode = {FIRST} AND node = 2"],
+    ),
+    "a trained logprob is another": (
+        Rule.LINEAGE,
+        [f"UPDATE turns SET logprobs = x'0000803f' WHERE episode = {FIRST} AND node = 2"],
+    ),
+    "a sampled node is gone": (Rule.LINEAGE, [f"DELETE FROM turns WHERE episode = {FIRST} AND node = 4"]),
+    "a given node passes for a sampled one": (
+        Rule.LINEAGE,
+        [
+            "UPDATE turns SET kind = 'sampled', logprobs = x'00000000', version = 1, digest = '', finish = 'stop'"
+            f" WHERE episode = {FIRST} AND node = 1"
+        ],
+    ),
+    "turns are in another order": (
+        Rule.LINEAGE,
+        [f"UPDATE turns SET number = -1 WHERE episode = {FIRST} AND node = 4"],
+    ),
+    "the trained attempt is aborted": (
+        Rule.LINEAGE,
+        [f"UPDATE episodes SET state = 'aborted', reward = NULL WHERE id = {FIRST}"],
+    ),
+    "the trained attempt has no end": (
+        Rule.LINEAGE,
+        [f"UPDATE episodes SET state = NULL, reward = NULL WHERE id = {FIRST}"],
+    ),
+    "a response is of no attempt": (Rule.LINEAGE, [f"UPDATE episodes SET step = NULL WHERE id = {FIRST}"]),
+    "a response is of two attempts": (
+        Rule.TWICE,
+        [
+            "INSERT INTO episodes (epoch, idx, sample, version, environment, started, state, step, loss)"
+            " SELECT epoch, idx, sample, version, environment, started, state, step, loss FROM episodes"
+            f" WHERE id = {FIRST}"
+        ],
+    ),
+    "an attempt is tied to another update": (Rule.UNFOUNDED, [f"UPDATE episodes SET step = 2 WHERE id = {FIRST}"]),
+    "a fake zero": (
+        Rule.UNFOUNDED,
+        [f"UPDATE episodes SET state = 'aborted', reward = 0.0 WHERE id = {FIRST}"],
+    ),
+    "a turn is of another version": (
+        Rule.MIXED,
+        [
+            "INSERT INTO versions (version, step, lost) VALUES (-7, 0, 1)",
+            f"UPDATE turns SET version = -7 WHERE episode = {FIRST} AND node = 2",
+        ],
+    ),
+    "a turn is of an unknown version": (
+        Rule.MIXED,
+        [f"UPDATE turns SET version = 99 WHERE episode = {FIRST} AND node = 2"],
+    ),
+    "a logprob is missing": (
+        Rule.UNEQUAL,
+        [f"UPDATE turns SET logprobs = x'00000000' WHERE episode = {FIRST} AND node = 4"],
+    ),
+    "a node has no parent": (Rule.UNFOUNDED, [f"UPDATE turns SET parent = 77 WHERE episode = {FIRST} AND node = 4"]),
+    "a cut turn is extended": (
+        Rule.UNFOUNDED,
+        [f"UPDATE turns SET finish = 'length' WHERE episode = {FIRST} AND node = 2"],
+    ),
+}
+
+
+@pytest.mark.parametrize("history", ["rounds", "groups"])
+@pytest.mark.parametrize(("rule", "sabotages"), SABOTAGES.values(), ids=SABOTAGES.keys())
+def test_what_is_wrong_with_episodes_is_told_with_its_key(request, tmp_path, history, rule, sabotages) -> None:
+    expect(audit(broken(request.getfixturevalue(history), tmp_path, *sabotages)), rule, KEY)
+
+
+UNPROVED = [name for name, (rule, _) in SABOTAGES.items() if rule is Rule.LINEAGE]
+
+
+@pytest.mark.parametrize("name", UNPROVED)
+def test_tokens_of_another_origin_are_counted(rounds, tmp_path, name) -> None:
+    verdict = audit(broken(rounds, tmp_path, *SABOTAGES[name][1]))
+    assert (verdict.episodes.proved, verdict.episodes.tokens, verdict.episodes.unproved) == (8, 24, 3)
+
+
+def test_a_node_is_stored_once(rounds, tmp_path) -> None:
+    copy = broken(rounds, tmp_path)
+    with closing(sqlite3.connect(copy, isolation_level=None)) as db:
+        db.execute("CREATE TABLE copied AS SELECT * FROM turns")
+        db.execute("DROP TABLE turns")
+        db.execute("ALTER TABLE copied RENAME TO turns")
+        db.execute(
+            "INSERT INTO turns SELECT 1000 + number, episode, node, parent, kind, version, digest, tokens, logprobs,"
+            f" finish, body, stored_at FROM turns WHERE episode = {FIRST} AND node = 2"
+        )
+    verdict = audit(copy)
+    expect(verdict, Rule.TWICE, KEY)
+    expect(verdict, Rule.LINEAGE, KEY)
+
+
+def test_tokens_that_wait_for_a_checkpoint_are_compared(groups, tmp_path) -> None:
+    change = "UPDATE experience_chunks SET tokens = x'09000000' WHERE idx = 1 AND start = 0"
+    verdict = audit(broken(groups, tmp_path, change))
+    expect(verdict, Rule.LINEAGE, r"0\.1\.0")
+    assert verdict.episodes.unproved == 3
+
+
+def test_the_command_tells_origin_and_next_step(rounds, tmp_path) -> None:
+    def check(*arguments: str):
+        return CliRunner().invoke(app, ["check", *arguments])
+
+    done = check(str(rounds))
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[1] == (
+        "check: episodes: 14 attempts (9 completed, 4 truncated, 1 aborted, 0 open); 9 trained responses of 18 turns "
+        "and 27 tokens are as the engines emitted them; tokens of another origin 0"
+    )
+    bad = broken(rounds, tmp_path, *SABOTAGES["a trained token is another"][1])
+    done = check(str(bad))
+    assert done.exit_code == 1
+    assert (
+        "lineage: 0.0.0: attempt 2 has other sampled tokens or log-probabilities than those that were trained on. "
+        "Update 1 trained on it: continue from a checkpoint before that update"
+    ) in done.stdout
+    assert json.loads(check(str(bad), "--json").stdout)["episodes"] == {
+        "attempts": {"aborted": 1, "completed": 9, "truncated": 4},
+        "proved": 8,
+        "turns": 16,
+        "tokens": 24,
+        "unproved": 3,
+    }
+
+
+def test_episodes_of_kept_rounds_are_proved(tmp_path) -> None:
+    store = Store(tmp_path / "state.db", "uid-1")
+    store.start_at(Boundary(0, Cursor()))
+    for step, prompt in enumerate(PROMPTS, 1):
+        play_round(store, step, prompt)
+        while store.prune(2):
+            pass
+    store.close()
+    verdict = audit(tmp_path)
+    assert (verdict.findings, verdict.trajectories, verdict.tokens) == ((), 9, 27)
+    assert verdict.episodes == EpisodeCounts({"completed": 2}, proved=2, turns=4, tokens=6, unproved=0)
+
+
+def test_a_job_without_environments_has_no_line_about_episodes(tmp_path) -> None:
+    store = Store(tmp_path / "state.db", "uid-1")
+    store.start_at(Boundary(0, Cursor()))
+    settle(store, open_round(store, 1, PROMPTS[0]))
+    store.close()
+    verdict = audit(tmp_path)
+    assert verdict.episodes is None
+    assert "episodes" not in verdict.to_dict()

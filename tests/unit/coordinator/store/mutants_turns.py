@@ -1,0 +1,110 @@
+"""Mutants of the store's episodes."""
+
+from hack.mutants import Mutant
+
+TURNS = "tests/unit/coordinator/store/test_turns.py"
+HISTORIES = "tests/unit/coordinator/store/test_turn_histories.py"
+TABLE = "rljob_runtime.coordinator.store.tables.turns"
+ATTEMPTS = "rljob_runtime.coordinator.store.tables.attempts"
+
+MUTANTS = (
+    Mutant(
+        name="a node that is committed again with other tokens passes",
+        target=f"{TABLE}:Turns.commit",
+        before="kept != row",
+        after="False",
+        tests=(f"{TURNS}::test_a_node_never_changes",),
+    ),
+    Mutant(
+        name="the last end of an attempt counts",
+        target=f"{TABLE}:Turns.end",
+        before="id = ? AND state IS NULL",
+        after="id = ?",
+        text=True,
+        tests=(f"{TURNS}::test_the_first_end_counts",),
+    ),
+    Mutant(
+        name="nodes are read in the order of their ids",
+        target=f"{TABLE}:Turns._kept",
+        before="ORDER BY number",
+        after="ORDER BY node",
+        text=True,
+        tests=(f"{TURNS}::test_nodes_are_in_the_order_of_their_commits",),
+    ),
+    Mutant(
+        name="the prompt of a turn has only the tokens of its last node",
+        target=f"{TABLE}:Turns.history",
+        before='paths[node.parent] + array("i", node.token_ids)',
+        after='array("i", node.token_ids)',
+        tests=(f"{TURNS}::test_history_has_the_whole_prompt_of_each_turn",),
+    ),
+    Mutant(
+        name="a metric that is no number reaches the store",
+        target=f"{TABLE}:metrics_text",
+        before="not math.isfinite(value)",
+        after="False",
+        tests=(f"{TURNS}::test_a_metric_that_is_no_finite_number_is_refused",),
+    ),
+    Mutant(
+        name="an attempt of an earlier draw goes on",
+        target=f"{ATTEMPTS}:set_aside",
+        before="SET former = 1",
+        after="SET former = former",
+        text=True,
+        tests=(f"{TURNS}::test_a_prompt_that_is_drawn_again_begins_without_attempts",),
+    ),
+    Mutant(
+        name="an attempt of an undone round goes on",
+        target=f"{ATTEMPTS}:undo_after",
+        before="SET former = 1",
+        after="SET former = former",
+        text=True,
+        tests=(f"{TURNS}::test_a_rewind_keeps_the_attempts_of_undone_rounds_as_former_ones",),
+    ),
+    Mutant(
+        name="a rewind leaves attempts tied to undone updates",
+        target=f"{ATTEMPTS}:undo_after",
+        before="UPDATE episodes SET step = NULL, loss = NULL WHERE step > ?",
+        after="UPDATE episodes SET step = NULL, loss = NULL WHERE step > 1 + ?",
+        text=True,
+        tests=(f"{TURNS}::test_an_update_ties_its_responses_and_a_rewind_unties_them",),
+    ),
+    Mutant(
+        name="an aborted attempt is tied to its update",
+        target=f"{ATTEMPTS}:keep_trained",
+        before='row[1] in ("completed", "truncated")',
+        after="True",
+        tests=(f"{TURNS}::test_an_attempt_without_a_good_end_is_not_tied",),
+    ),
+    Mutant(
+        name="a new store gives the numbers of the one that was lost",
+        target=f"{ATTEMPTS}:begin_numbers",
+        before="term > 1",
+        after="False",
+        tests=(f"{TURNS}::test_numbers_are_not_given_again",),
+    ),
+    Mutant(
+        name="requests stay as long as their turns",
+        target=f"{ATTEMPTS}:_drop_bodies",
+        before="SET body = NULL",
+        after="SET body = body",
+        text=True,
+        tests=(f"{TURNS}::test_requests_go_when_their_round_closes",),
+    ),
+    Mutant(
+        name="attempts stay when their round is pruned",
+        target=f"{ATTEMPTS}:prune_round",
+        before="DELETE FROM episodes WHERE (epoch, idx) IN",
+        after="DELETE FROM episodes WHERE FALSE AND (epoch, idx) IN",
+        text=True,
+        tests=(f"{TURNS}::test_attempts_go_with_their_prompts",),
+    ),
+    Mutant(
+        name="a pruned round takes attempts of later draws along",
+        target=f"{ATTEMPTS}:prune_round",
+        before="AND step > p.step",
+        after="AND step > p.step + 9",
+        text=True,
+        tests=(f"{TURNS}::test_attempts_go_with_their_prompts",),
+    ),
+)
