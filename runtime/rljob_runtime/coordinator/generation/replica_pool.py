@@ -154,21 +154,25 @@ class ReplicaPool:
         return left
 
     async def submit(self, requests: Mapping[str, Sequence[GenerateRequest]]) -> None:
-        """Submit these requests to these replicas."""
+        """Submit these requests to these replicas.
+
+        A replica that copies KV first is not waited for: that takes as long as the KV is large. An abort meanwhile
+        holds for its requests too, since no attempt starts after its abort."""
         self._observer.record_submitted(requests, self._tracked, asyncio.get_running_loop().time())
+        calls = []
         for name, its in requests.items():
+            replica = self._tracked[name]
             # Before the call: a poll may return the end of a response before the call returns.
             self._assigned[name] |= {one.key: one.attempt for one in its}
             self._fleet.timeline.busy(name, "generate", held=bool(self._assigned[name]))
-        calls = ((self._tracked[name], its) for name, its in requests.items())
-        await asyncio.gather(*(self._submit(replica, its) for replica, its in calls))
+            if any(one.kv_file is not None for one in its):
+                self._tasks.start(self._submit_with_kv(replica, its), name=f"import-{name}")
+            else:
+                calls.append(self._command(replica, partial(replica.submit, self._term, its)))
+        await asyncio.gather(*calls)
 
-    async def _submit(self, replica: Replica, requests: Sequence[GenerateRequest]) -> None:
-        call = partial(replica.submit, self._term, requests)
-        if any(one.kv_file is not None for one in requests):
-            await self._transfer(replica, call)
-        else:
-            await self._command(replica, call)
+    async def _submit_with_kv(self, replica: Replica, requests: Sequence[GenerateRequest]) -> None:
+        await self._transfer(replica, partial(replica.submit, self._term, requests))
 
     async def _transfer(self, replica: Replica, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
         """Return the result of a call that moves KV, as `_command` does."""

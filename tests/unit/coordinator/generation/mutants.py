@@ -10,6 +10,15 @@ ADAPTIVE = "tests/unit/scheduling/test_adaptive_switches.py"
 
 MUTANTS = (
     Mutant(
+        name="a round waits while a machine takes its KV",
+        target="rljob_runtime.coordinator.generation.replica_pool:ReplicaPool.submit",
+        before='self._tasks.start(self._submit_with_kv(replica, its), name=f"import-{name}")',
+        after="await self._submit_with_kv(replica, its)",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_kv_handover.py::test_a_round_goes_on_while_a_machine_takes_its_kv",
+        ),
+    ),
+    Mutant(
         name="to compute tokens again is free until it was measured",
         target="rljob_runtime.coordinator.generation.observed_engines:_latency",
         before="speed.prompt_token",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rljob_runtime.coordinator.on_policy.kv_handover import KvHandovers
 from rljob_runtime.coordinator.on_policy.loop import OnPolicyLoop
 from rljob_runtime.coordinator.on_policy.switch_report import switches_report
 from rljob_runtime.coordinator.on_policy.switcher import Switcher
-from rljob_runtime.protocols import KvSize, PeerTimeout
+from rljob_runtime.protocols import GenerateRequest, KvSize, PeerTimeout
 from rljob_runtime.scheduling import layout_switch
 from rljob_runtime.scheduling.adaptive_tp.kv_drops import WAIT_SECONDS, KvDrops
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
@@ -336,6 +336,34 @@ def test_machines_of_one_look_write_their_kv_side_by_side(
     assert waits == (pytest.approx(1.5, abs=0.1), 0.0)
     assert stops == (pytest.approx(0.5, abs=0.2), pytest.approx(2.0, abs=0.2)), "each its own"
     assert all(one.total_seconds > 2.0 for one in run.switches)
+
+
+def test_a_round_goes_on_while_a_machine_takes_its_kv(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: None
+) -> None:
+    submit, end_taken = SimulatedReplica.submit, KvHandovers.end_taken
+    taking: list[tuple[float, float]] = []
+    passes: list[float] = []
+
+    async def slow_submit(self: SimulatedReplica, term: int, requests: Sequence[GenerateRequest]) -> None:
+        since = asyncio.get_running_loop().time()
+        if any(one.kv_file is not None for one in requests):
+            await asyncio.sleep(3.0)
+            taking.append((since, asyncio.get_running_loop().time()))
+        await submit(self, term, requests)
+
+    def counted(self: KvHandovers, *args: Any) -> None:
+        passes.append(asyncio.get_running_loop().time())
+        end_taken(self, *args)
+
+    monkeypatch.setattr(SimulatedReplica, "submit", slow_submit)
+    monkeypatch.setattr(KvHandovers, "end_taken", counted)
+    run = Run(tmp_path, 4)
+    report = run.play()
+    assert [one.state for one in report.switches] == ["Migrate"]
+    ((since, until),) = taking
+    assert sum(since < one < until for one in passes) > 5
+    assert run.switches[0].seconds["import"] > 3.0
 
 
 def test_a_machine_that_does_not_stop_is_lost_and_holds_back_no_other(
