@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from rljob_api import RLJob, load
+from rljob_env.config import load_config
 from rljob_runtime.local.environments import PROCESS_RESTARTED, EnvironmentFolders, LocalEnvironments
 from rljob_runtime.local.processes import ProcessFailed
 from rljob_runtime.protocols.environments import Assignment
@@ -150,6 +151,9 @@ async def test_episodes_are_played_through_the_death_of_runners_and_gateway(fold
         await until(lambda: run.local.restarts == 2)
         assert await run.played(2) == 5.0
         assert run.local.url == url
+        settings = load_config(str(folder / "run" / "environments" / "calc.json"), {})
+        assert (settings.url, settings.root) == (url, folder)
+        assert (settings.environment.command, settings.environment.episodes) == (("python", "agent.py"), 8)
         for file in (folder / "run" / "environments").iterdir():
             assert file.name == "gateway-port" or file.stat().st_mode & 0o077 == 0, file
     assert [line for line in processes().values() if str(folder) in line] == []
