@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 from rljob_runtime.protocols.environments import Assignment, EpisodeReport
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
 
+REPORT_SECONDS = 240.0
+"""A gateway that was killed imports transformers again before the report arrives, on processors that others use."""
+
 
 @dataclass
 class StandInEnvironments:
@@ -41,7 +44,7 @@ class StandInEnvironments:
 
     async def reported(self, episode: EpisodeAttempt) -> EpisodeReport:
         """Wait for the report of an attempt."""
-        async with asyncio.timeout(60), self._changed:
+        async with asyncio.timeout(REPORT_SECONDS), self._changed:
             await self._changed.wait_for(lambda: episode in self.reports)
             return self.reports[episode]
 
