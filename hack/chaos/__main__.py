@@ -33,7 +33,7 @@ from .job import JOB, KEEPS, ROLLS, manifest
 from .job_watch import JobWatch
 from .rows import MOVING, ROWS
 from .schedule import schedule
-from .table import Outcome, figures, table
+from .table import MOMENTS, Outcome, figures, table
 
 NAMESPACE, NODES = "rljob-chaos", 4
 LAST_ROUNDS = 5
@@ -47,25 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = prepare()
     injector = Injector(cluster.name, NAMESPACE)
-    started = time.time()
-    outcomes: list[Outcome] = []
-
-    def report(outcome: Outcome) -> None:
-        outcomes.append(outcome)
-        times = "  ".join(
-            f"{moment} {value:.1f} s"
-            for moment in ("detected", "acted", "back")
-            if (value := getattr(outcome, moment)) is not None
-        )
-        number = f"{len(outcomes)}/{args.faults}"
-        wrong = f"  WRONG: {'; '.join(outcome.wrong)}" if outcome.wrong else ""
-        print(f"[{time.time() - started:5.0f} s] {number} {outcome.row} {outcome.victim}: {times}{wrong}", flush=True)
-
+    progress = Progress(args.faults)
     # One machine for each node that may be lost: two simultaneous losses are more than half.
     apply(manifest(args.mode, cluster.nodes - 1, moves=not MOVING.isdisjoint(args.rows)))
     # Watch after the apply: before, it would report the job of an earlier campaign.
     watch = JobWatch(kubeconfig.load([cluster.kubeconfig]), NAMESPACE, JOB)
-    campaign = Campaign(watch, injector, args.seed, report)
+    campaign = Campaign(watch, injector, args.seed, progress.report)
     try:
         campaign.steady(600)
         campaign.run(schedule(args.rows, args.faults, args.seed))
@@ -76,12 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         trouble = "interrupted"
     volume = volume_of(cluster, injector)
     verdict = check_volume(volume)
+    outcomes, starts = progress.outcomes, campaign.starts.seconds
     result = {
         "bench": "chaos",
         "seed": args.seed,
         "settings": {"faults": args.faults, "mode": args.mode, "nodes": cluster.nodes},
-        "starts": campaign.starts.seconds,
-        "rows": figures(outcomes, campaign.starts.seconds.values()),
+        "starts": starts,
+        "rows": figures(outcomes, starts.values()),
         "faults": [vars(outcome) for outcome in outcomes],
         "trouble": trouble,
         "check": verdict,
@@ -91,6 +79,33 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(result, indent=1))
     print(table(result["rows"]))
+    print_faults(outcomes, trouble, verdict)
+    bad = sum(bool(outcome.wrong) for outcome in outcomes)
+    print(last_line(len(outcomes), bad, trouble, verdict))
+    succeeded = not bad and not trouble and not verdict.get("findings", True) and len(outcomes) == args.faults
+    return 0 if succeeded else 1
+
+
+class Progress:
+    """The outcomes of a campaign so far; prints each."""
+
+    def __init__(self, faults: int) -> None:
+        self.outcomes: list[Outcome] = []
+        self._faults = faults
+        self._started = time.time()
+
+    def report(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        times = "  ".join(
+            f"{moment} {value:.1f} s" for moment in MOMENTS if (value := getattr(outcome, moment)) is not None
+        )
+        seconds, number = time.time() - self._started, f"{len(self.outcomes)}/{self._faults}"
+        wrong = f"  WRONG: {'; '.join(outcome.wrong)}" if outcome.wrong else ""
+        print(f"[{seconds:5.0f} s] {number} {outcome.row} {outcome.victim}: {times}{wrong}", flush=True)
+
+
+def print_faults(outcomes: Sequence[Outcome], trouble: str, verdict: dict[str, Any]) -> None:
+    """Print what was wrong after single faults, with the job, and in the first findings of the audit."""
     for outcome in outcomes:
         for wrong in outcome.wrong:
             print(f"chaos: {outcome.row} {outcome.victim}: {wrong}")
@@ -98,10 +113,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"chaos: {trouble}")
     for finding in (verdict.get("findings") or [])[:20]:
         print(f"chaos: {finding['rule']}: {finding['key']}: {finding['what']}")
-    bad = sum(bool(outcome.wrong) for outcome in outcomes)
-    print(last_line(len(outcomes), bad, trouble, verdict))
-    succeeded = not bad and not trouble and not verdict.get("findings", True) and len(outcomes) == args.faults
-    return 0 if succeeded else 1
 
 
 def last_line(faults: int, wrong: int, trouble: str, verdict: dict[str, Any]) -> str:

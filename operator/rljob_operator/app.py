@@ -101,15 +101,7 @@ class Operator:
         self._kube = make_kube(
             Credentials(connection), on_request=self.metrics.observe_request, on_retry=self.metrics.observe_retry
         )
-        self._leader = LeaderElector(
-            self._kube,
-            options.lease_namespace,
-            options.lease_name,
-            options.identity,
-            duration=options.leader_lease_seconds,
-            deadline=options.leader_lease_seconds * 2 / 3,
-            retry=options.leader_lease_seconds * 2 / 15,
-        )
+        self._leader = _leader_elector(self._kube, options)
         self._pods = PodLister(self._kube)
         self._leases = CoordinatorLeaseMonitor(
             self._kube,
@@ -306,6 +298,19 @@ class Operator:
             yield
         finally:
             await runner.cleanup()
+
+
+def _leader_elector(kube: KubeClient, options: Options) -> LeaderElector:
+    """Return the election, with times in the proportions of Kubernetes' components: 15, 10 and 2 seconds."""
+    return LeaderElector(
+        kube,
+        options.lease_namespace,
+        options.lease_name,
+        options.identity,
+        duration=options.leader_lease_seconds,
+        deadline=options.leader_lease_seconds * 2 / 3,
+        retry=options.leader_lease_seconds * 2 / 15,
+    )
 
 
 def _listed(item: Json) -> tuple[Key, str, str]:

@@ -66,15 +66,13 @@ def bench(
     if markdown is not None:
         print(*map(markdown_table, _results(markdown)), sep="\n\n")
         return
-    found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-    if not found:
-        raise fail(MISSING)
+    found = _installed()
     if name is None:
         print(*sorted(found), sep="\n")
         return
     point = _chosen(found, name, real)
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise fail(f"--json {json_file}: {json_file.absolute().parent} is not a folder")
+    if json_file is not None:
+        _require_folder(json_file)
     options: dict[str, Any] = {
         "traces": traces,
         "profile": profile,
@@ -88,6 +86,20 @@ def bench(
     screen().print(_table(result))
     if json_file is not None:
         _write(result, json_file)
+
+
+def _installed() -> dict[str, EntryPoint]:
+    """Return the installed benchmarks by name. Fails if there is none."""
+    found = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+    if not found:
+        raise fail(MISSING)
+    return found
+
+
+def _require_folder(json_file: Path) -> None:
+    """Fail before the benchmark runs if its result could not be written."""
+    if not json_file.absolute().parent.is_dir():
+        raise fail(f"--json {json_file}: {json_file.absolute().parent} is not a folder")
 
 
 def _chosen(found: Mapping[str, EntryPoint], name: str, real: bool) -> EntryPoint:

@@ -72,18 +72,11 @@ async def run_job(
         store = await open_store(
             lambda opening: Store(path, job.metadata.uid or job.name, opening), early.tell, patience
         )
-    timeline, feed = Timeline(), ObserverFeed(observer_journals(job, folders.state))
-    timeline.on_event = feed.event
-    journals = [_round_files(folders.state, timeline), *feed.journals]
+    records = _Records.of(job, folders.state, store, control, advantages)
+    journals, samples = records.journals, records.samples
 
     rules = BookRules(settings.environments, settings.seed)
     book = EpisodeBook(store, rules, time.time) if settings.environments else None
-
-    async def samples_of_spec() -> Samples:
-        return (await control.observe()).job.spec.samples
-
-    samples = SampleWriter(folders.state, store, job.spec.data.seed, advantages, samples_of_spec)
-    samples.on_samples = feed.samples
 
     async def prompts_from(model_files: dict[str, bytes]) -> PromptSource:
         await rewards.open(closing)
@@ -95,10 +88,7 @@ async def run_job(
 
     async with contextlib.AsyncExitStack() as closing:
         closing.push_async_callback(store.aclose)
-        for journal in journals:
-            closing.push_async_callback(asyncio.to_thread, journal.close)
-        closing.callback(timeline.close)
-        closing.push_async_callback(samples.close)
+        records.close_with(closing)
         term = await store.do(lambda opened: opened.adopt_term(term))
         await samples.use(job.spec.samples)
         inputs = CoordinatorInputs(
@@ -114,7 +104,7 @@ async def run_job(
             on_end=[*(partial(asyncio.to_thread, journal.flush) for journal in journals), samples.finish],
             on_report=on_report,
             before=early.draft if job.status.runtime is not None else None,
-            timeline=timeline,
+            timeline=records.timeline,
             episodes=SingleTurns() if book is None else ManyTurns(book),
         )
         coordinator = Coordinator(inputs)
@@ -131,6 +121,34 @@ async def _open_episodes(
     book.use_prompts(prompts)
     if first and serve is not None:
         await closing.enter_async_context(serve(book))
+
+
+@dataclass(frozen=True)
+class _Records:
+    """Records of a run, beside its store: files of rounds, samples, the timeline, and the job's observers."""
+
+    journals: Sequence[RoundJournal]
+    samples: SampleWriter
+    timeline: Timeline
+
+    @classmethod
+    def of(cls, job: RLJob, folder: Path, store: Store, control: ControlPlane, advantages: Advantages) -> _Records:
+        timeline, feed = Timeline(), ObserverFeed(observer_journals(job, folder))
+        timeline.on_event = feed.event
+
+        async def samples_of_spec() -> Samples:
+            return (await control.observe()).job.spec.samples
+
+        samples = SampleWriter(folder, store, job.spec.data.seed, advantages, samples_of_spec)
+        samples.on_samples = feed.samples
+        return cls([_round_files(folder, timeline), *feed.journals], samples, timeline)
+
+    def close_with(self, closing: contextlib.AsyncExitStack) -> None:
+        """Have `closing` close the samples first, then the timeline, then the files."""
+        for journal in self.journals:
+            closing.push_async_callback(asyncio.to_thread, journal.close)
+        closing.callback(self.timeline.close)
+        closing.push_async_callback(self.samples.close)
 
 
 def _round_files(folder: Path, timeline: Timeline) -> RoundJournal:

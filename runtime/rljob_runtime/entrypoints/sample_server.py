@@ -40,33 +40,7 @@ def sample_routes(folder: Path, key: bytes) -> list[web.RouteDef]:
     `/samples` lists the rounds; `/samples/ROUND/OFFSET`, `/rounds/OFFSET`, `/evaluations/OFFSET` and `/timeline/OFFSET`
     return lines of a file from a byte on, and nothing at its end. `/evaluation-samples/NAME` has the samples of an
     evaluation, as `/samples` has those of rounds."""
-    expected = samples_key(key)
-    reading = 0
-
-    async def answer(request: web.Request, read: Callable[[], bytes]) -> web.Response:
-        nonlocal reading
-        given = request.headers.get(SAMPLES_KEY_HEADER, "")
-        if not hmac.compare_digest(given.encode(), expected.encode()):
-            return web.Response(status=403, text=f"header {SAMPLES_KEY_HEADER} is missing or wrong\n")
-        if reading >= AT_ONCE:
-            return web.Response(status=503, text="other readers wait for the volume\n")
-        reading += 1
-
-        work = asyncio.ensure_future(in_daemon_thread(read, "sample-server"))
-        work.add_done_callback(release)
-        try:
-            text = await asyncio.wait_for(asyncio.shield(work), ANSWER_SECONDS)
-        except FileNotFoundError:
-            return web.Response(status=404, text="no such round\n")
-        except (TimeoutError, OSError) as error:
-            return web.Response(status=504, text=f"the volume does not answer: {error}\n")
-        return web.Response(body=text, content_type="text/plain", charset="utf-8")
-
-    def release(work: asyncio.Future[bytes]) -> None:
-        nonlocal reading
-        reading -= 1
-        if not work.cancelled():
-            work.exception()  # it is answered, or no client waits for it
+    volume = _VolumeReader(samples_key(key))
 
     def samples_of(request: web.Request) -> SampleFolder:
         name = request.match_info.get("name")
@@ -74,19 +48,19 @@ def sample_routes(folder: Path, key: bytes) -> list[web.RouteDef]:
 
     async def rounds(request: web.Request) -> web.Response:
         samples = samples_of(request)
-        return await answer(request, lambda: " ".join(map(str, samples.rounds())).encode())
+        return await volume.answer(request, lambda: " ".join(map(str, samples.rounds())).encode())
 
     async def one_round(request: web.Request) -> web.Response:
         samples = samples_of(request)
         number, offset = (int(request.match_info[name]) for name in ("round", "offset"))
-        return await answer(request, lambda: lines(samples.file(number), offset, MOST_BYTES))
+        return await volume.answer(request, lambda: lines(samples.file(number), offset, MOST_BYTES))
 
     def one_file(name: str) -> Handler:
         path = folder / name
 
         async def serve(request: web.Request) -> web.Response:
             offset = int(request.match_info["offset"])
-            return await answer(request, lambda: lines(path, offset, MOST_BYTES) if path.exists() else b"")
+            return await volume.answer(request, lambda: lines(path, offset, MOST_BYTES) if path.exists() else b"")
 
         return serve
 
@@ -100,6 +74,37 @@ def sample_routes(folder: Path, key: bytes) -> list[web.RouteDef]:
         web.get(r"/evaluations/{offset:\d{1,15}}", one_file(EVALUATIONS)),
         web.get(r"/timeline/{offset:\d{1,15}}", one_file(TIMELINE)),
     ]
+
+
+class _VolumeReader:
+    """Answers requests from the volume: with the key only, few concurrently, each within a time."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key.encode()
+        self._reading = 0
+
+    async def answer(self, request: web.Request, read: Callable[[], bytes]) -> web.Response:
+        given = request.headers.get(SAMPLES_KEY_HEADER, "")
+        if not hmac.compare_digest(given.encode(), self._key):
+            return web.Response(status=403, text=f"header {SAMPLES_KEY_HEADER} is missing or wrong\n")
+        if self._reading >= AT_ONCE:
+            return web.Response(status=503, text="other readers wait for the volume\n")
+        self._reading += 1
+
+        work = asyncio.ensure_future(in_daemon_thread(read, "sample-server"))
+        work.add_done_callback(self._release)
+        try:
+            text = await asyncio.wait_for(asyncio.shield(work), ANSWER_SECONDS)
+        except FileNotFoundError:
+            return web.Response(status=404, text="no such round\n")
+        except (TimeoutError, OSError) as error:
+            return web.Response(status=504, text=f"the volume does not answer: {error}\n")
+        return web.Response(body=text, content_type="text/plain", charset="utf-8")
+
+    def _release(self, work: asyncio.Future[bytes]) -> None:
+        self._reading -= 1
+        if not work.cancelled():
+            work.exception()  # it is answered, or no client waits for it
 
 
 def lines(path: Path, offset: int, most: int) -> bytes:

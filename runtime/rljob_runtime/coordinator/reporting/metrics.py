@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from rljob_api.status import LayoutSwitchesReport, RoundReport, RuntimeStatus, SwitchesState
+from rljob_api.status import EvaluationReport, LayoutSwitchesReport, RoundReport, RuntimeStatus, SwitchesState
 from rljob_runtime.coordinator.reporting.group_metrics import QUANTILES
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.reward_stats import RewardStats
@@ -100,29 +100,8 @@ class CoordinatorMetrics:
             "rule",
             "of",
         )
-        self._evaluations = self._gauge(
-            "evaluation",
-            "Last result of an evaluation: average (avg@k) or pass_at_k, its value or its standard error.",
-            "evaluation",
-            "metric",
-            "of",
-        )
-        self._evaluation_seconds = self._gauge(
-            "evaluation_seconds",
-            "Duration of the last evaluation, and how long training waited for it.",
-            "evaluation",
-            "of",
-        )
-        self._switches = self._counter(
-            "layout_switches", "Switches of the tensor parallel size inside rounds: reached or failed.", "outcome"
-        )
-        text = "Rounds without such a switch, in jobs that allow it, by reason."
-        self._not_switched = self._counter("rounds_without_layout_switch", text, "reason")
-        self._switch_seconds = self._counter("layout_switch_seconds", "Seconds of switches inside rounds.")
-        text = "Unfinished responses that switches inside rounds carried over."
-        self._switched_responses = self._counter("layout_switch_responses", text)
-        text = "Bytes of keys and values that switches inside rounds moved."
-        self._switch_kv_bytes = self._counter("layout_switch_kv_bytes", text)
+        self._evaluations = _EvaluationMetrics(self._gauge)
+        self._switches = _SwitchMetrics(self._counter)
         text = "Prompts trained on, by their source in spec.data.sources."
         self._source_prompts = self._counter("source_prompts", text, "source")
         self._source_reward = self._gauge("source_reward", "Mean reward of a source in the last round.", "source")
@@ -182,18 +161,9 @@ class CoordinatorMetrics:
             self._source_prompts.labels(source.name).inc(source.prompts)
             self._source_reward.labels(source.name).set(source.reward or 0)
         if report.layout_switches is not None:
-            self._count_switches(report.layout_switches)
+            self._switches.count(report.layout_switches)
         for part in ("generation", "training", "broadcast"):
             self._seconds.labels(part).observe(getattr(report, f"{part}_seconds") or 0.0)
-
-    def _count_switches(self, report: LayoutSwitchesReport) -> None:
-        self._switches.labels("reached").inc(report.made or 0)
-        self._switches.labels("failed").inc(report.failed or 0)
-        self._switch_seconds.inc(report.seconds or 0)
-        self._switched_responses.inc(report.responses or 0)
-        self._switch_kv_bytes.inc(report.kv_bytes or 0)
-        if report.state is SwitchesState.NOT_SWITCHED:
-            self._not_switched.labels(report.reason or "").inc()
 
     def status(self, status: RuntimeStatus) -> None:
         """Show the reported status."""
@@ -205,18 +175,60 @@ class CoordinatorMetrics:
         self._warnings.clear()
         for warning in status.warnings:
             self._warnings.labels(warning.reason).set(1)
-        for report in status.evaluations:
-            if (last := report.last) is None:
-                continue
-            for (metric, of), field in _OF_EVALUATION.items():
-                if (value := getattr(last, field)) is not None:
-                    self._evaluations.labels(report.name, metric, of).set(value)
-            self._evaluation_seconds.labels(report.name, "total").set(last.seconds or 0)
-            self._evaluation_seconds.labels(report.name, "waiting").set(last.waiting_seconds or 0)
+        self._evaluations.show(status.evaluations)
 
     def _show(self, source: object, names: Iterable[str]) -> None:
         for name in names:
             self._shown[name].set(getattr(source, name) or 0)
+
+
+class _EvaluationMetrics:
+    """Metrics of the last result of each evaluation."""
+
+    def __init__(self, gauge: Callable[..., Gauge]) -> None:
+        self._results = gauge(
+            "evaluation",
+            "Last result of an evaluation: average (avg@k) or pass_at_k, its value or its standard error.",
+            "evaluation",
+            "metric",
+            "of",
+        )
+        text = "Duration of the last evaluation, and how long training waited for it."
+        self._seconds = gauge("evaluation_seconds", text, "evaluation", "of")
+
+    def show(self, reports: Iterable[EvaluationReport]) -> None:
+        for report in reports:
+            if (last := report.last) is None:
+                continue
+            for (metric, of), field in _OF_EVALUATION.items():
+                if (value := getattr(last, field)) is not None:
+                    self._results.labels(report.name, metric, of).set(value)
+            self._seconds.labels(report.name, "total").set(last.seconds or 0)
+            self._seconds.labels(report.name, "waiting").set(last.waiting_seconds or 0)
+
+
+class _SwitchMetrics:
+    """Metrics of switches of the tensor parallel size inside rounds."""
+
+    def __init__(self, counter: Callable[..., Counter]) -> None:
+        text = "Switches of the tensor parallel size inside rounds: reached or failed."
+        self._switches = counter("layout_switches", text, "outcome")
+        text = "Rounds without such a switch, in jobs that allow it, by reason."
+        self._rounds_without = counter("rounds_without_layout_switch", text, "reason")
+        self._seconds = counter("layout_switch_seconds", "Seconds of switches inside rounds.")
+        text = "Unfinished responses that switches inside rounds carried over."
+        self._responses = counter("layout_switch_responses", text)
+        text = "Bytes of keys and values that switches inside rounds moved."
+        self._kv_bytes = counter("layout_switch_kv_bytes", text)
+
+    def count(self, report: LayoutSwitchesReport) -> None:
+        self._switches.labels("reached").inc(report.made or 0)
+        self._switches.labels("failed").inc(report.failed or 0)
+        self._seconds.inc(report.seconds or 0)
+        self._responses.inc(report.responses or 0)
+        self._kv_bytes.inc(report.kv_bytes or 0)
+        if report.state is SwitchesState.NOT_SWITCHED:
+            self._rounds_without.labels(report.reason or "").inc()
 
 
 class _RewardCollector(Collector):
