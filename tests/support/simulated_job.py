@@ -27,9 +27,9 @@ from rljob_runtime.simulator.core.events import Event, Observe
 from rljob_runtime.simulator.invariants.asynchronous import invariants_of
 from rljob_runtime.simulator.peers.cluster import ClusterSpec, SimulatedCluster
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
+from rljob_runtime.simulator.peers.engine_kind import steady
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts, SimulatedRewards
 from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
-from rljob_runtime.simulator.peers.replica import steady
 from rljob_runtime.simulator.sample_writing import inline
 
 

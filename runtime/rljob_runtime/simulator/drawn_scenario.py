@@ -18,7 +18,7 @@ from rljob_runtime.simulator.faults.plan import FaultPlan, draw_plan
 from rljob_runtime.simulator.faults.spec_edits import draw_edit
 from rljob_runtime.simulator.peers.cluster import ClusterSpec
 from rljob_runtime.simulator.peers.code_rewards import Programs
-from rljob_runtime.simulator.peers.replica import EngineKind
+from rljob_runtime.simulator.peers.engine_kind import EngineKind
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.simulator.scenario import BestModel, Evaluated, Experience, Scenario
 

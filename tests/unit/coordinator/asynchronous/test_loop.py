@@ -26,7 +26,7 @@ from rljob_runtime.scheduling.failing_policies import MOST_FAILURES
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Aborted, Generated, Loaded, Published, Submitted, Trained
 from rljob_runtime.simulator.core.network import FaultKind
-from rljob_runtime.simulator.peers.replica import steady
+from rljob_runtime.simulator.peers.engine_kind import steady
 from tests.support.crashes import Crash, play_through
 from tests.support.rows import slow
 from tests.support.simulated_job import Stage, job, until
