@@ -27,6 +27,7 @@ from rljob_runtime.coordinator.samples.writer import SampleWriter
 from rljob_runtime.coordinator.store.kept_samples import Advantages
 from rljob_runtime.coordinator.store.opening import EarlyReports, open_store
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.protocols import Backend, ControlPlane, PromptSource
 
 STORE_PATIENCE = 5.0
@@ -132,7 +133,9 @@ class _Records:
     timeline: Timeline
 
     @classmethod
-    def of(cls, job: RLJob, folder: Path, store: Store, control: ControlPlane, advantages: Advantages) -> _Records:
+    def of(
+        cls, job: RLJob, folder: Path, store: StoreAccess, control: ControlPlane, advantages: Advantages
+    ) -> _Records:
         timeline, feed = Timeline(), ObserverFeed(observer_journals(job, folder))
         timeline.on_event = feed.event
 

@@ -22,7 +22,7 @@ from rljob_runtime.relay import tensors as flat
 from rljob_runtime.relay.fencing import PUBLISHER, FencingToken
 from rljob_runtime.relay.manifest import Manifest, checksum, layout
 from rljob_runtime.relay.network.wire import Identity
-from rljob_runtime.relay.segment import SegmentWriter, sweep
+from rljob_runtime.relay.segment import SegmentWriter, sweep_segments
 from rljob_runtime.relay.sender import LinkPhase, Sender
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.slot import Slot
@@ -46,7 +46,7 @@ class Publisher:
         self._settings = settings
         self._token = FencingToken()
         self._lock = threading.Lock()
-        sweep(keep=folder)
+        sweep_segments(keep=folder)
         self._store = VersionStore(SegmentWriter.open(folder), patience=float("inf"))
         self._sender = Sender(self._store, Identity(PUBLISHER, incarnation), key, settings)
         self._sender.start()

@@ -16,7 +16,7 @@ from rljob_runtime.relay.fencing import FencingToken, predecessor
 from rljob_runtime.relay.network import wire
 from rljob_runtime.relay.network.wire import Identity
 from rljob_runtime.relay.receiver import Receiver
-from rljob_runtime.relay.segment import SegmentWriter, sweep
+from rljob_runtime.relay.segment import SegmentWriter, sweep_segments
 from rljob_runtime.relay.sender import Sender
 from rljob_runtime.relay.version_store import Counters, VersionStore
 
@@ -49,7 +49,7 @@ class Relay:
         self._successor: RelayMember | None = None
         self._lock = threading.Lock()
         self._closed = False
-        sweep(keep=config.folder)
+        sweep_segments(keep=config.folder)
         self._store = VersionStore(SegmentWriter.open(config.folder), patience=config.settings.rebuild_timeout_seconds)
         self._sender = Sender(self._store, self.identity, config.key, config.settings, config.transport)
         try:

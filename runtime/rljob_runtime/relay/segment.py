@@ -28,7 +28,7 @@ from rljob_runtime.relay.slot import PAGE, SegmentError, Slot, SlotFile, read_ma
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "rljob-"
-"""Prefix of the folders below the shared root that belong to a job. `sweep` considers no others."""
+"""Prefix of the folders below the shared root that belong to a job. `sweep_segments` considers no others."""
 
 _LINK = "current"
 _LOCK = "writer.lock"
@@ -222,7 +222,7 @@ class SegmentWriter:
                 path.unlink()
 
 
-def sweep(root: Path = SHARED_MEMORY, keep: Path | None = None) -> list[Path]:
+def sweep_segments(root: Path = SHARED_MEMORY, keep: Path | None = None) -> list[Path]:
     """Remove and return the segments below `root` whose writer is dead, except `keep`.
 
     A killed process leaves its segment behind, and no other process would free its memory.

@@ -28,7 +28,7 @@ from rljob_runtime.rollout.kv.kv_file import (
     read_index,
     remove_older,
     room_beside,
-    sweep_all,
+    sweep_kv_of_all_jobs,
     written_bytes,
 )
 
@@ -51,7 +51,7 @@ class KvExchange:
         self.stats = KvStats()
         self.size: KvSize | None = None
         """As `measure` found it."""
-        sweep_all(folder.parents[1])
+        sweep_kv_of_all_jobs(folder.parents[1])
 
     def measure(self, engine: KvEngine) -> None:
         """Measure the KV that `engine` can move, and the room for it. Engines ask their ranks, so not at each step."""

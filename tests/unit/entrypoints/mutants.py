@@ -121,8 +121,8 @@ MUTANTS = (
     Mutant(
         name="samples are served without a key",
         target="rljob_runtime.entrypoints.sample_server:_VolumeReader.answer",
-        before="not hmac.compare_digest(given.encode(), expected.encode())",
-        after="given and not hmac.compare_digest(given.encode(), expected.encode())",
+        before="not hmac.compare_digest(given.encode(), self._key)",
+        after="given and not hmac.compare_digest(given.encode(), self._key)",
         tests=("tests/unit/entrypoints/test_sample_server.py::test_without_the_key_nothing_is_told",),
     ),
 )

@@ -26,7 +26,7 @@ from rljob_runtime.relay.segment import (
     SegmentWriter,
     VersionOrder,
     _map_complete,
-    sweep,
+    sweep_segments,
 )
 from rljob_runtime.relay.slot import SegmentFull
 from tests.support.examples import examples
@@ -241,7 +241,7 @@ def test_only_segments_of_dead_processes_are_swept(memory):
         writer.start()
         writer.join()
     (memory / "of-another").mkdir()
-    assert sweep(memory, keep=mine) == dead
+    assert sweep_segments(memory, keep=mine) == dead
     assert {path.name for path in memory.iterdir()} == {"rljob-1", "rljob-4", "of-another"}
     assert mine.exists()
     assert_whole(alive.folder, 1)
@@ -249,7 +249,7 @@ def test_only_segments_of_dead_processes_are_swept(memory):
 
 def test_writers_that_start_while_others_sweep_all_start(memory):
     def start(number: int) -> SegmentWriter:
-        sweep(memory)
+        sweep_segments(memory)
         return SegmentWriter.open(memory / "rljob-1" / f"rollout-{number}")
 
     for _ in range(10):

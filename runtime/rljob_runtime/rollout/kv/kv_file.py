@@ -4,7 +4,7 @@
 
 The header is written last, so a file with a valid header is complete. The index names where the KV comes from (job,
 machine, weight version), what its bytes mean (`KvShape`), and for each response its tokens and a checksum of each head.
-The writer locks its file for as long as it lives; `sweep` removes files whose writer is dead. A writer that
+The writer locks its file for as long as it lives; `sweep_kv` removes files whose writer is dead. A writer that
 takes memory and a sweep hold the folder's lock, so that no two writers count on the same free bytes.
 """
 
@@ -275,7 +275,7 @@ def read_index(path: Path) -> Index:
         raise Unusable(Mismatch.DAMAGED, f"{path.name}: {error}") from error
 
 
-def sweep(folder: Path) -> list[Path]:
+def sweep_kv(folder: Path) -> list[Path]:
     """Remove and return the KV files of dead writers, and the folder if it is empty then.
 
     A killed process leaves its file behind, and no other process would free its memory. Folders in which a writer takes
@@ -291,11 +291,11 @@ def sweep(folder: Path) -> list[Path]:
     return removed
 
 
-def sweep_all(root: Path) -> list[Path]:
+def sweep_kv_of_all_jobs(root: Path) -> list[Path]:
     """Sweep the KV folders of every job below `root`: a local run that was killed may never start again."""
     removed = []
     for folder in sorted(root.glob(f"{PREFIX}*/*{FOLDER_SUFFIX}")):
-        removed += sweep(folder)
+        removed += sweep_kv(folder)
         _remove_empty(folder.parent)
     return removed
 
@@ -307,7 +307,7 @@ def remove_older(folder: Path, weight_version: int) -> list[Path]:
     """
     removed = []
     for path in sorted(folder.glob(f"*{SUFFIX}")):
-        # A file that cannot be read is being written, or `sweep` removes it.
+        # A file that cannot be read is being written, or `sweep_kv` removes it.
         with contextlib.suppress(Unusable):
             if read_index(path).origin.weight_version < weight_version:
                 path.unlink(missing_ok=True)

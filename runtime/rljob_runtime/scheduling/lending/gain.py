@@ -147,11 +147,11 @@ class OpenGroup:
 
 @dataclass(frozen=True)
 class RoundSnapshot:
-    """A round in progress.
+    """A round in progress, over all its machines: what a loan is predicted from.
 
-    `Unfinished.group` is an index into `groups`; the round keeps the first `wanted` complete ones. `backlog`: loss
-    tokens of complete groups without gradients. `speed`: None before the engines were observed. `by_replica`: what each
-    replica generates."""
+    `adaptive_tp.snapshot.MachineSnapshot` is one machine with its engines. `Unfinished.group` is an index into
+    `groups`; the round keeps the first `wanted` complete ones. `backlog`: loss tokens of complete groups without
+    gradients. `speed`: None before the engines were observed. `by_replica`: what each replica generates."""
 
     machines: Sequence[LoanableMachine]
     waiting: Sequence[Unfinished]
@@ -214,6 +214,8 @@ def with_drawn_lengths(snapshot: RoundSnapshot, random: Random) -> RoundSnapshot
     """Return the round with a drawn quantile for each running response.
 
     Quantiles are spread evenly, so every draw has the expected number of long responses; chance decides which they are.
+    The lengths stay with the responses, which a loan spreads over other engines. `adaptive_tp.draws` draws the steps of
+    engines that keep their responses.
     """
     count = snapshot.unfinished
     shares = [(place + 0.5) / count for place in range(count)]
@@ -282,7 +284,11 @@ def _run(response: Unfinished, lengths: ExpectedLengths) -> _Run:
 
 
 def simulate_tail(engines: Sequence[EngineTimeline], groups: Sequence[OpenGroup], wanted: int) -> list[Arrival]:
-    """Return the first `wanted` of `groups` that become complete, in order. Responses without a place stop."""
+    """Return the first `wanted` of `groups` that become complete, in order. Responses without a place stop.
+
+    Training needs each group's time and tokens. `adaptive_tp.tail` needs the end of one machine, whose responses change
+    their engines on the way. Both run on `BatchTimeline`.
+    """
     arrivals = [(0.0, group.tokens) for group in groups if not group.missing][:wanted]
     missing = [group.missing for group in groups]
     tokens = [group.tokens for group in groups]

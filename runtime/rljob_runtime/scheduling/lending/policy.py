@@ -38,7 +38,7 @@ class LoanRules:
 
 @dataclass(frozen=True)
 class Unfinished:
-    """A response that is not complete: tokens of its prompt and of itself so far.
+    """A response that is not complete, in an engine or not: tokens of its prompt and of itself so far.
 
     `group`: index of its group, in the caller's numbering. `share`: its quantile, in [0, 1), among the responses that
     become longer than it is now."""

@@ -128,7 +128,7 @@ MUTANTS = (
     ),
     Mutant(
         name="switches that failed are counted as made",
-        target="rljob_runtime.coordinator.reporting.metrics:CoordinatorMetrics._count_switches",
+        target="rljob_runtime.coordinator.reporting.metrics:_SwitchMetrics.count",
         before='self._switches.labels("failed").inc(report.failed or 0)',
         after='self._switches.labels("reached").inc(report.failed or 0)',
         tests=("tests/unit/coordinator/reporting/test_switch_metrics.py::test_switches_are_counted_over_rounds",),

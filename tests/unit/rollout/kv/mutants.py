@@ -66,7 +66,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a KV file of a living writer is swept",
-        target="rljob_runtime.rollout.kv.kv_file:sweep",
+        target="rljob_runtime.rollout.kv.kv_file:sweep_kv",
         before="_is_of_dead_writer(path)",
         after="True",
         tests=(f"{FILE}::test_files_of_dead_writers_are_swept_and_those_of_living_ones_stay",),
@@ -80,8 +80,8 @@ MUTANTS = (
     ),
     Mutant(
         name="the folder of a killed run is not swept",
-        target="rljob_runtime.rollout.kv.kv_file:sweep_all",
-        before="removed += sweep(folder)",
+        target="rljob_runtime.rollout.kv.kv_file:sweep_kv_of_all_jobs",
+        before="removed += sweep_kv(folder)",
         after="pass",
         tests=(f"{FILE}::test_files_of_runs_that_were_killed_are_swept_in_every_folder",),
     ),

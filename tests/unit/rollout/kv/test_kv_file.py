@@ -32,8 +32,8 @@ from rljob_runtime.rollout.kv.kv_file import (
     plan,
     read_index,
     remove_older,
-    sweep,
-    sweep_all,
+    sweep_kv,
+    sweep_kv_of_all_jobs,
     written_bytes,
 )
 from rljob_runtime.rollout.kv.layout import KvShape
@@ -291,7 +291,7 @@ def test_a_sweep_takes_no_file_that_is_not_locked_yet(tmp_path: Path, monkeypatc
     def open_and_sweep(path: Path, *arguments: int) -> int:
         descriptor = opened(path, *arguments)
         if path.suffix == ".kv":
-            assert sweep(tmp_path / "kv") == []
+            assert sweep_kv(tmp_path / "kv") == []
         return descriptor
 
     monkeypatch.setattr(os, "open", open_and_sweep)
@@ -325,7 +325,7 @@ def test_writers_that_begin_while_others_sweep_all_have_their_file(tmp_path: Pat
     folder = tmp_path / "kv"
 
     def begin(_: int) -> KvFileWriter:
-        sweep(folder)
+        sweep_kv(folder)
         return KvFileWriter.create(folder, plan(ORIGIN, SHAPE, HELD))
 
     for _ in range(10):
@@ -334,7 +334,7 @@ def test_writers_that_begin_while_others_sweep_all_have_their_file(tmp_path: Pat
         assert sorted(folder.glob("*.kv")) == sorted(writer.path for writer in writers)
         for writer in writers:
             writer.close()
-        assert sweep(folder) == []
+        assert sweep_kv(folder) == []
         assert not folder.exists()
 
 
@@ -383,10 +383,10 @@ def test_files_of_dead_writers_are_swept_and_those_of_living_ones_stay(tmp_path:
     dead = die_with_a_file(tmp_path)
     living = KvFileWriter.create(tmp_path, plan(ORIGIN, SHAPE, HELD))
     (tmp_path / "other").write_text("not a KV file")
-    assert sweep(tmp_path) == [dead]
+    assert sweep_kv(tmp_path) == [dead]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.path.name, "other"])
     living.close()
-    assert sweep(tmp_path / "none") == []
+    assert sweep_kv(tmp_path / "none") == []
 
 
 def test_files_of_runs_that_were_killed_are_swept_in_every_folder(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ def test_files_of_runs_that_were_killed_are_swept_in_every_folder(tmp_path: Path
     assert living.path.exists()
     assert list(weights.parent.iterdir()) == [weights]
     assert other.exists()
-    assert sweep_all(tmp_path) == []
+    assert sweep_kv_of_all_jobs(tmp_path) == []
     living.close()
 
 
