@@ -13,7 +13,7 @@ from rljob_api.loading import load_status
 from rljob_runtime.cli.cluster import Cluster, NoAnswer
 from rljob_runtime.cli.files import Unusable, fail
 from rljob_runtime.cli.screen import screen
-from rljob_runtime.cli.view import job_view
+from rljob_runtime.cli.views.status import job_view
 
 _POLL_SECONDS = 2.0
 

@@ -5,7 +5,7 @@ from hack.mutants import Mutant
 MUTANTS = (
     Mutant(
         name="a round is predicted as if each size had as many replicas",
-        target="rljob_runtime.cli.profile_start:JobRound.start",
+        target="rljob_runtime.cli.profile.start:JobRound.start",
         before="rollout.slots // size",
         after="rollout.slots",
         tests=("tests/unit/rollout/profiling/test_profiler.py::test_the_size_to_start_at_is_told_and_written",),

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from rljob_api.status import EvaluationPoint, EvaluationReport, Finished, FinishedOutcome, RuntimeStatus
-from rljob_runtime.cli.evaluations import evaluation_line, evaluation_summary
 from rljob_runtime.cli.run.display import Lines
 from rljob_runtime.cli.run.ending import ending
 from rljob_runtime.cli.screen import screen
-from rljob_runtime.cli.view import runtime_view
+from rljob_runtime.cli.views.evaluations import evaluation_line, evaluation_summary
+from rljob_runtime.cli.views.status import runtime_view
 from tests.support.simulated_job import job
 
 FIRST = EvaluationPoint(round=0, average=0.25, average_error=0.03)

@@ -9,8 +9,8 @@ import pytest
 from rljob_api.status import LayoutSwitchesReport, LayoutSwitchReport, RoundReport, RuntimeStatus, SwitchesState
 from rljob_runtime.cli.run.display import Lines, round_line
 from rljob_runtime.cli.screen import screen
-from rljob_runtime.cli.switches import switch_lines, switches_summary, why_not
-from rljob_runtime.cli.view import runtime_view
+from rljob_runtime.cli.views.status import runtime_view
+from rljob_runtime.cli.views.switches import switch_lines, switches_summary, why_not
 from rljob_runtime.protocols import TrainReport
 
 TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)

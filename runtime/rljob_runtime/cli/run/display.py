@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.live import Live
 
 from rljob_api.status import EvaluationPoint, RoundKind, RoundReport, RuntimeStatus
-from rljob_runtime.cli.evaluations import evaluation_line
 from rljob_runtime.cli.screen import say
-from rljob_runtime.cli.switches import switch_lines, switches_summary
-from rljob_runtime.cli.view import runtime_view
+from rljob_runtime.cli.views.evaluations import evaluation_line
+from rljob_runtime.cli.views.status import runtime_view
+from rljob_runtime.cli.views.switches import switch_lines, switches_summary
 from rljob_runtime.protocols import TrainReport
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rljob_api import RLJob
 from rljob_api.constants import ENGINE_MISMATCH
 from rljob_api.status import FinishedOutcome, RuntimeStatus
-from rljob_runtime.cli.evaluations import evaluation_summary
+from rljob_runtime.cli.views.evaluations import evaluation_summary
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""

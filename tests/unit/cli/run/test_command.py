@@ -20,7 +20,7 @@ from rljob_runtime import cli, local
 from rljob_runtime.cli import app
 from rljob_runtime.cli.run.ending import INTERRUPTED
 from rljob_runtime.cli.screen import screen
-from rljob_runtime.cli.view import runtime_view
+from rljob_runtime.cli.views.status import runtime_view
 from rljob_runtime.coordinator.store.connection import StoreUnusable
 from tests.support.paths import ROOT
 

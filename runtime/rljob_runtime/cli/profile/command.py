@@ -16,7 +16,7 @@ from rich.table import Table
 
 from rljob_api import RLJob
 from rljob_runtime.cli.files import Unusable, fail, read_job, read_text
-from rljob_runtime.cli.profile_start import JobRound, show
+from rljob_runtime.cli.profile.start import JobRound, show
 from rljob_runtime.cli.screen import say, screen
 from rljob_runtime.perf_model.fitting import Fit, fit, predict_round, round_errors
 from rljob_runtime.perf_model.profile import Profile, ProfileError, Start

@@ -140,7 +140,7 @@ def _written(what: str, file: Path) -> Iterator[None]:
 
 def _plot(steps: tuple[Step, ...], statistics: TraceStatistics, file: Path) -> None:
     try:
-        from rljob_runtime.cli.trace_plot import plot  # matplotlib is an extra, and slow to import
+        from rljob_runtime.cli.trace.plot import plot  # matplotlib is an extra, and slow to import
     except ImportError:
         raise TraceError("--plot needs matplotlib: pip install 'rljob[plots]'") from None
     with _written("--plot", file):

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_api.status import RLJobStatus, RoundKind, RuntimeStatus
-from rljob_runtime.cli.evaluations import evaluation_summary
-from rljob_runtime.cli.switches import switch_lines, switches_summary, why_not
+from rljob_runtime.cli.views.evaluations import evaluation_summary
+from rljob_runtime.cli.views.switches import switch_lines, switches_summary, why_not
 
 _STATE_STYLES = {"True": "green", "False": "yellow", "Unknown": "dim"}
 

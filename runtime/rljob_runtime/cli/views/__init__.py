@@ -1,0 +1,1 @@
+"""Views: a job's status, evaluations and switches as text for a terminal."""
