@@ -1,6 +1,6 @@
 """Figures of the operator against a real API server, each beside a baseline of the same run.
 
-`operator_bench`: N jobs arrive at once; from the first apply until all pods of a job are created. The floor is a bare
+`operator_bench`: N jobs arrive together; from the first apply until all pods of a job are created. The floor is a bare
 client that creates the very same objects on the same server right before. `recovery_bench`: a pod fails; until its
 replacement is created. No kubelet is needed: what is measured is the control plane. Results are the JSON object of
 `rljob bench`; progress goes to stderr.
@@ -249,7 +249,7 @@ async def _delete_all(kube: KubeClient, namespaces: Sequence[str]) -> None:
 
 
 async def _apply_jobs(kube: KubeClient, namespaces: Sequence[str], jobs: int) -> dict[tuple[str, str], float]:
-    """All at once; when each was sent, by key."""
+    """Send all together; return when each was sent, by key."""
     applied: dict[tuple[str, str], float] = {}
 
     async def one(number: int) -> None:
@@ -351,7 +351,7 @@ async def _bare_creation(kube: KubeClient, watch: PodWatch, namespace: str, numb
 
 
 def operator(*, quick: bool, seed: int) -> Report:
-    """`rljob bench operator`, on the cluster of $KUBECONFIG: 100 jobs at once, then 1,000 for the memory they take."""
+    """`rljob bench operator`, on the cluster of $KUBECONFIG: 100 jobs together, then 1,000 for the memory they take."""
     report = _run(operator_bench, seed, jobs=20 if quick else 100, idle_seconds=10 if quick else 30)
     if not quick:
         many = _run(operator_bench, seed, jobs=1000)

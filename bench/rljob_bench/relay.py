@@ -146,7 +146,7 @@ class _Broadcaster:
         ]
 
     def once(self) -> float:
-        """Seconds from the order to broadcast a version, which the master holds, until the last relay has it whole."""
+        """Return the seconds from the order to broadcast a version of the master until the last relay has all of it."""
         self._version += 1
         master, last = self._relays[0], self._relays[-1]
         alone = Chain(self._version, 0, (master.member,))

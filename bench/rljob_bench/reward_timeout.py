@@ -146,7 +146,7 @@ async def _measure(plan: Plan, responses: Sequence[Response]) -> tuple[_Outcome,
 
 
 async def _score(name: str, plan: Plan, responses: Sequence[Response], timeout: RewardTimeout) -> _Outcome:
-    """All responses of a round at once, then the next round, as a job does."""
+    """All responses of a round together, then the next round, as a job does."""
     sandbox = _Metered(plan.processes)
     rule = CodeRule("code", settings=CodeReward(parallelism=plan.processes), timeout=timeout)
     scores: list[float] = []

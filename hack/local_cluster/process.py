@@ -75,7 +75,7 @@ class Daemons:
         self._children.append(child)
         process = Process.of(child.pid)
         if process is None:
-            raise ClusterError(f"{name} ended at once; its log: {self.tail(name)}")
+            raise ClusterError(f"{name} ended immediately; its log: {self.tail(name)}")
         (self.pids / f"{name}.json").write_text(json.dumps(asdict(process)))
         return process
 

@@ -11,7 +11,7 @@ from rljob_runtime.perf_model.engine_simulator import Finish
 
 
 class Clock:
-    """`finished` is told of every response that becomes whole, with its replica."""
+    """`finished` is told of every response that becomes complete, with its replica."""
 
     def __init__(self, rollouts: Rollouts, finished: Callable[[int, Finish], None]) -> None:
         self._rollouts = rollouts

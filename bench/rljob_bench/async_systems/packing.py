@@ -29,7 +29,7 @@ class Lengths:
         self.expected = ExpectedLengths(Survival(self._ended, running), self._longest)
 
     def peak(self, unfinished: Sequence[Unfinished]) -> int:
-        """Tokens in the KV cache at their peak, if these are generated at once."""
+        """Tokens in the KV cache at their peak, if these are generated together."""
         return round(peak_kv_tokens(unfinished, self.expected))
 
 

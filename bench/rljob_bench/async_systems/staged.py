@@ -23,7 +23,7 @@ class Generation:
     """A batch on empty engines. Seconds from its launch."""
 
     ready: tuple[tuple[float, Drawn], ...]
-    """When each group was whole, in this order."""
+    """When each group was complete, in this order."""
     latencies: tuple[float, ...]
     generated_tokens: int
     busy_seconds: float

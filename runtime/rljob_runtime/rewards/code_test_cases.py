@@ -6,7 +6,7 @@ A test is an object of one of three forms:
     {"function": "add", "arguments": [3, 4], "returns": 7}       a function, or a method of a class Solution
     {"assert": "assert add(3, 4) == 7"}                          code that raises when it is not satisfied
 
-Two forms of public data sets are also accepted: {"inputs": […], "outputs": […], "fn_name": …} for all tests at once (a
+Two forms of public data sets are also accepted: {"inputs": […], "outputs": […], "fn_name": …} for all tests together (a
 column of APPS, see `_from_columns`), and a list of assert statements as text.
 
 Expected values of the first two forms never enter the sandbox, so a program cannot look them up. An assert runs in the

@@ -188,7 +188,7 @@ async def test_a_namespace_that_cannot_be_listed_hides_no_silence_in_another() -
 
 
 async def test_many_namespaces_are_no_outage() -> None:
-    """Each answers at once, and all of them take longer than the time between two checks."""
+    """Each answers immediately, and all of them take longer than the time between two checks."""
     leases = Leases()
     names = [f"other-{number}" for number in range(20)]
     monitor = CoordinatorLeaseMonitor(leases, [*names, "ns"], lambda key: None, interval=5.0, clock=lambda: leases.now)

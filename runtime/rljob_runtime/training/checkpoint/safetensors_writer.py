@@ -1,7 +1,7 @@
 """Safetensors writer: writes a file tensor by tensor, so that gathering a sharded model needs memory for one tensor.
 
 The format is a length, a JSON header (names, types, shapes, offsets) and the raw data. The library's own writer needs
-all tensors at once. The library reads the files.
+all tensors together. The library reads the files.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The account holds the certain part: the rank's share of all values per weight, t
 longest row that the spec allows. Activations inside a layer, CUDA and Python come on top. So a spec that passes may
 still be too large, and one that fails cannot run.
 
-Four copies of a layer exist at once in a backward pass: the layer, the next one being gathered, the layer's gradient,
+A backward pass has four copies of a layer simultaneously: the layer, the next one being gathered, the layer's gradient
 and the previous gradient being reduced. Weights outside of layers, and their gradients, exist for the whole pass.
 """
 

@@ -154,7 +154,7 @@ def trouble(real_nodes, web):
 
 
 def test_a_cut_cable_is_noticed_and_joined_again(real_nodes, trouble):
-    """Behind a cut cable no client reaches the pods; with the cable the node is Ready at once."""
+    """Behind a cut cable no client reaches the pods; with the cable the node is Ready immediately."""
     wait_for("a client's failure", lambda: trouble.phase("tries") == "Failed")
     real_nodes.node("join", 1)
     wait_for("Ready", lambda: trouble.condition("node", "node-1", "Ready") == "True")

@@ -172,7 +172,7 @@ def test_what_is_needed_ends_the_work():
 
 
 def test_a_term_is_confirmed_by_a_renewal_that_began_later():
-    """At once where the server answers, for all who wait together; not at all where it does not."""
+    """Immediately where the server answers, for all who wait together; not at all where it does not."""
 
     async def program() -> None:
         clock_ = asyncio.get_running_loop().time

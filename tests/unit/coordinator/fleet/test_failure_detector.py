@@ -1,4 +1,4 @@
-"""A machine that does not answer: out of the chain at once, back when it answers, gone when a neighbour says so too."""
+"""A silent machine: out of the chain immediately, back when it answers, gone when a neighbour says so too."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def test_one_that_was_given_nothing_has_nothing_to_forget():
 
 
 def test_a_release_waits_for_the_call_in_hand():
-    """Longer than for a command that is answered at once: a worker that computes is healthy."""
+    """Longer than for a command that is answered immediately: a worker that computes is healthy."""
 
     async def program():
         worker = SimulatedWorker("rollout-0", Weights(whole=1), costs=TrainerCosts(loaned_token=1.0))
@@ -390,7 +390,7 @@ def test_missing_sums_are_awaited_no_longer_than_the_trainer_needs():
 
 
 def test_sums_that_cannot_be_brought_make_the_next_loan_dearer():
-    """Also when that is clear at once, as where memory is too small for them."""
+    """Also when that is clear immediately, as where memory is too small for them."""
 
     class Full(Worker):
         async def deliver(self, term, step, number, inbox):

@@ -56,7 +56,7 @@ def beside(module: str) -> Path:
 
 @pytest.mark.parametrize("mutant", every(), ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_the_code_and_its_tests_exist(mutant: Mutant) -> None:
-    """A change that moves one is noticed at once, and not when all mutants are tried."""
+    """A change that moves one is noticed immediately, and not when all mutants are tried."""
     apply(mutant, source(mutant.module))
     assert mutant.tests
     for test in mutant.tests:

@@ -43,7 +43,7 @@ from tests.support.training.rank_process import KEY, RELAY, ProcessRank
 from tests.support.training.toys import FakePublisher, LoneRank, changed, figures, make_groups
 
 PATIENCE = 100.0
-"""For what ends at once, on a busy machine."""
+"""For what ends immediately, on a busy machine."""
 
 
 @pytest.fixture

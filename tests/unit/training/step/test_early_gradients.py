@@ -1,5 +1,5 @@
 """Groups that come before their step is trained: whatever came early, in whatever calls and order, the normalised
-gradient (before clip and optimizer) and the weights are those of a step that is trained at once."""
+gradient (before clip and optimizer) and the weights are those of a step that is trained in one piece."""
 
 from __future__ import annotations
 

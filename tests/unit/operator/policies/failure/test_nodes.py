@@ -1,4 +1,4 @@
-"""Lost nodes: grace, avoiding, force, and many at once."""
+"""Lost nodes: grace, avoiding, force, and many together."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def test_a_fenced_node_gives_up_its_pods_in_every_state_of_the_job(ended: bool) 
     assert "PodForceDeleted" in [event.reason for event in decided.events]
 
 
-# --- many at once -----------------------------------------------------------------------------------------------------
+# --- many together ---------------------------------------------------------------------------------------------------
 
 
 def test_many_nodes_at_once_are_more_likely_the_network() -> None:
@@ -381,7 +381,7 @@ def test_what_has_ended_waits_for_no_pause() -> None:
 
 
 def test_a_successor_that_the_status_lacks_causes_no_hold() -> None:
-    """The operator died after it had created the pod; it counts the loss, and among those that fell at once."""
+    """The operator died after it had created the pod; it counts the loss, and among those that fell together."""
     cluster = working(3)
     cluster.suspect("rollout-0")
     decided = cluster.decide()

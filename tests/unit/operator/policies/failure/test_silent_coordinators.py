@@ -1,4 +1,4 @@
-"""Coordinators whose Lease expired: replaced at once, elsewhere, and counted when it is clear whose fault it was."""
+"""Coordinators whose Lease expired: immediately replaced elsewhere, and counted when it is clear whose fault it was."""
 
 from __future__ import annotations
 
