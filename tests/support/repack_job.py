@@ -221,7 +221,7 @@ class Played:
 
     def model(self, version: int) -> LlamaForCausalLM:
         """What the trainer held when it published this version."""
-        model = LlamaForCausalLM(self.folder.config).eval()  # type: ignore[no-untyped-call]
+        model: LlamaForCausalLM = LlamaForCausalLM(self.folder.config).eval()  # type: ignore[no-untyped-call]
         model.load_state_dict(self.versions[version])
         return model
 

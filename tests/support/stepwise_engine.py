@@ -5,10 +5,15 @@ It shares with the event model the price of a step and nothing else; where the t
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 from rljob_runtime.perf_model.engine_simulator import Request
 from rljob_runtime.perf_model.latency_model import LatencyModel
+
+Operation = tuple[float, str, Any]
+"""(time, "submit", request) or (time, "abort", id)."""
 
 
 @dataclass
@@ -18,30 +23,30 @@ class Sequence:
     cached: int
 
     @property
-    def context(self):
+    def context(self) -> int:
         return self.request.prompt_tokens + self.generated
 
 
 @dataclass
 class StepwiseEngine:
-    """`operations`: (time, "submit", request) and (time, "abort", id), by time."""
+    """`operations`: by time."""
 
     law: LatencyModel
     kv_tokens: int
     max_sequences: int
     watermark: float
-    operations: list
-    running: list = field(default_factory=list)
-    waiting: list = field(default_factory=list)
-    finishes: dict = field(default_factory=dict)
-    aborted: dict = field(default_factory=dict)
+    operations: list[Operation]
+    running: list[Sequence] = field(default_factory=list)
+    waiting: list[Sequence] = field(default_factory=list)
+    finishes: dict[Hashable, float] = field(default_factory=dict)
+    aborted: dict[Hashable, int] = field(default_factory=dict)
     preemptions: int = 0
     generated: int = 0
     prefilled: int = 0
     time: float = 0.0
     busy: float = 0.0
 
-    def run(self):
+    def run(self) -> StepwiseEngine:
         """To the end of all operations and all work."""
         while True:
             self.take_operations()
@@ -54,7 +59,7 @@ class StepwiseEngine:
             if self.preempt() or not self.admit():
                 self.decode()
 
-    def take_operations(self, inclusive=False):
+    def take_operations(self, inclusive: bool = False) -> None:
         """What was asked before the boundary; at it only where the engine was idle."""
         while self.operations and (
             self.operations[0][0] < self.time or (inclusive and self.operations[0][0] <= self.time)
@@ -68,14 +73,14 @@ class StepwiseEngine:
                     queue.remove(sequence)
                     self.aborted[what] = sequence.generated
 
-    def take(self, seconds):
+    def take(self, seconds: float) -> None:
         self.time += seconds
         self.busy += seconds
 
-    def total(self):
+    def total(self) -> int:
         return sum(sequence.context for sequence in self.running)
 
-    def preempt(self):
+    def preempt(self) -> bool:
         some = False
         while self.total() + len(self.running) > self.kv_tokens:
             youngest = self.running.pop()
@@ -85,7 +90,7 @@ class StepwiseEngine:
             some = True
         return some
 
-    def admit(self):
+    def admit(self) -> bool:
         """A prefill pass; False if nothing could be admitted."""
         admitted = []
         while self.waiting and len(self.running) < self.max_sequences:
@@ -100,18 +105,20 @@ class StepwiseEngine:
             self.prefilled += tokens
         return bool(admitted)
 
-    def decode(self):
+    def decode(self) -> None:
         self.take(self.law.step(len(self.running), self.total()))
         for sequence in self.running:
             sequence.generated += 1
             self.generated += 1
         for sequence in self.running:
             if sequence.generated == sequence.request.response_tokens:
-                outcome = self.aborted if self.dropped(sequence) else self.finishes
-                outcome[sequence.request.id] = sequence.generated if outcome is self.aborted else self.time
+                if self.dropped(sequence):
+                    self.aborted[sequence.request.id] = sequence.generated
+                else:
+                    self.finishes[sequence.request.id] = self.time
         self.running = [one for one in self.running if one.generated < one.request.response_tokens]
 
-    def dropped(self, sequence):
+    def dropped(self, sequence: Sequence) -> bool:
         """It was aborted during the step that makes its last token: who asked has it back, so it does not finish."""
         return any(
             kind == "abort" and what == sequence.request.id and time < self.time for time, kind, what in self.operations

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.coordinator.stream_training.loaned_worker import tokens_of
 from rljob_runtime.protocols import ContributeReport
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
+
+T = TypeVar("T")
 
 
 class ScriptedTrainer:
@@ -21,15 +25,15 @@ class ScriptedTrainer:
         self.running = 0
         self.timeline = Timeline()
 
-    async def contribute(self, term, step, groups):
-        self.calls.append(groups)
+    async def contribute(self, term: int, step: int, groups: Sequence[Group]) -> ContributeReport:
+        self.calls.append(tuple(groups))
         outcome = self.outcomes.pop(0) if self.outcomes else 1.0
         if isinstance(outcome, Exception):
             raise outcome
         await asyncio.sleep(outcome)
         return ContributeReport(step, len(groups), outcome, tokens_of(groups))
 
-    async def call(self, method):
+    async def call(self, method: Callable[[ScriptedTrainer], Awaitable[T]]) -> T:
         self.running += 1
         assert self.running == 1, "one call at a time"
         try:

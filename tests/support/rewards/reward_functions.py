@@ -9,28 +9,32 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rljob_runtime.data.prompt import Prompt
 
 
-def length(prompt, response):
+def length(prompt: Prompt, response: str) -> float:
     print("rules may print", flush=True)
     return len(response)
 
 
-def scaled(prompt, response, *, factor):
+def scaled(prompt: Prompt, response: str, *, factor: float) -> float:
     return factor * len(response)
 
 
-async def slow_agreement(prompt, response):
+async def slow_agreement(prompt: Prompt, response: str) -> float:
     await asyncio.sleep(0.01)
     return 1
 
 
-def kept(prompt, response):
+def kept(prompt: Prompt, response: str) -> float:
     """2, if the prompt came as it was sent."""
     return len(prompt.metadata["kept"]) if isinstance(prompt.metadata["kept"], tuple) else 0
 
 
-def by_order(prompt, response):
+def by_order(prompt: Prompt, response: str) -> object:
     """Does what the response says."""
     if response == "raise":
         raise LookupError("no such thing")
@@ -69,5 +73,5 @@ def by_order(prompt, response):
 number = 5
 
 
-def needs_three(prompt, response, extra):
+def needs_three(prompt: Prompt, response: str, extra: object) -> float:
     return 0

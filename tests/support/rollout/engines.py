@@ -62,7 +62,7 @@ def tiny_config(**changes: Any) -> LlamaConfig:
 def tiny_model(seed: int, config: LlamaConfig) -> LlamaForCausalLM:
     """Random weights wide enough that the distributions are far from flat."""
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(config).eval()
+    model: LlamaForCausalLM = LlamaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -110,7 +110,8 @@ def trainer_logprobs(
     """Logprobs of `tokens` after `prompt` as a trainer computes them: one forward pass over the whole sequence."""
     ids = torch.tensor([list(prompt) + tokens])
     logits = model(ids).logits[0, len(prompt) - 1 : -1].float() / (temperature or 1.0)
-    return logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None])[:, 0].tolist()
+    found: list[float] = logits.log_softmax(-1).gather(-1, torch.tensor(tokens)[:, None])[:, 0].tolist()
+    return found
 
 
 def assert_trainer_logprobs(

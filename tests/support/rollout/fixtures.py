@@ -62,7 +62,8 @@ def engines(settings: EngineSettings) -> Iterator[Callable[..., Engine]]:
 
 @pytest.fixture(params=[pytest.param(e, marks=pytest.mark.engine if e == "VLLM" else ()) for e in ENGINES])
 def kind(request: pytest.FixtureRequest) -> str:
-    return request.param
+    engine: str = request.param
+    return engine
 
 
 @pytest.fixture

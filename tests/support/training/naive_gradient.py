@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ def naive_gradient(
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="sdpa")
     start = AutoModelForCausalLM.from_pretrained(began or folder, dtype=dtype, attn_implementation="sdpa")
 
-    def distributions(of, pieces: list[Piece]) -> Tensor:
+    def distributions(of: Callable[..., Any], pieces: list[Piece]) -> Tensor:
         found = []
         for before, tokens in pieces:
             logits = of(input_ids=torch.tensor([[*before, *tokens]])).logits[0] / config.temperature
@@ -72,7 +72,7 @@ def naive_gradient(
             [losses.sum() / config.longest_response for losses in per_sequence]
         ).mean(),
     }[config.aggregation]()
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     return {name: one for name, one in gradients.items() if one is not None}, loss.item()
 

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -21,13 +21,15 @@ from rljob_runtime.protocols import Chain, ContributeReport, ContributionReceipt
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
 from rljob_runtime.training.batch.delivery import Progress, plan_contribute, plan_train
 from rljob_runtime.training.config import TrainingConfig
-from rljob_runtime.training.model.optimizer import MasterOptimizer, gather_full
+from rljob_runtime.training.model.optimizer import MasterOptimizer, Update, gather_full
 from rljob_runtime.training.model.policy import Policy
 from rljob_runtime.training.model.pretrained import load_model
 from rljob_runtime.training.ranks.group import TrainerGroup
 from rljob_runtime.training.ranks.rank import TrainerRank
 from rljob_runtime.training.step.contribution import Contribution
 from rljob_runtime.training.step.learner import Learner
+
+T = TypeVar("T")
 
 VOCABULARY = 37
 
@@ -61,7 +63,7 @@ def tiny_config(**overrides: Any) -> LlamaConfig:
 def save_tiny_model(folder: Path, *, seed: int = 0, **overrides: Any) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(tiny_config(**overrides)).double()
+        model = LlamaForCausalLM(tiny_config(**overrides)).double()  # type: ignore[no-untyped-call]
         # A fresh model's norm scales are all one: give every parameter something to be wrong about.
         for parameter in model.parameters():
             parameter.data += 0.1 * torch.randn_like(parameter)
@@ -113,7 +115,8 @@ def save_tokenizer(folder: Path) -> None:
     """A tokenizer with a word for every token, so that the folder is a whole model folder."""
     words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t1").save_pretrained(folder)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t1")  # type: ignore[no-untyped-call]
+    tokenizer.save_pretrained(folder)
 
 
 class LoneLearner(Learner):
@@ -155,7 +158,7 @@ class LoneRank(TrainerRank):
     ) -> TrainReport:
         return self._through_the_group(lambda group: group.train(term, step, groups))
 
-    def _through_the_group(self, command: Callable[[TrainerGroup], Coroutine[Any, Any, Any]]) -> Any:
+    def _through_the_group(self, command: Callable[[TrainerGroup], Coroutine[Any, Any, T]]) -> T:
         with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop of its own
             return thread.submit(asyncio.run, command(TrainerGroup([_InThisThread(self)]))).result()
 
@@ -199,7 +202,7 @@ def watched(learner: Learner) -> list[dict[str, Tensor]]:
     seen: list[dict[str, Tensor]] = []
     update = learner.optimizer.update
 
-    def note(gradients: Mapping[str, Tensor], step: int):
+    def note(gradients: Mapping[str, Tensor], step: int) -> Update:
         seen.append({name: gradient.clone() for name, gradient in gradients.items()})
         return update(gradients, step)
 
