@@ -27,7 +27,7 @@ from rljob_runtime.coordinator.samples.writer import SampleWriter
 from rljob_runtime.coordinator.store.kept_samples import Advantages
 from rljob_runtime.coordinator.store.opening import EarlyReports, open_store
 from rljob_runtime.coordinator.store.store import Store
-from rljob_runtime.coordinator.store.store_thread import StoreAccess
+from rljob_runtime.coordinator.store.store_thread import StoreAccess, StoreThread
 from rljob_runtime.protocols import Backend, ControlPlane, PromptSource
 
 STORE_PATIENCE = 5.0
@@ -67,17 +67,12 @@ async def run_job(
     Raises `StoreUnusable` if the state folder belongs to another job, or another process holds its store for longer
     than `patience` seconds.
     """
-    settings, path = Settings.of(job), folders.state / "state.db"
+    settings = Settings.of(job)
     early = EarlyReports(control, job.status.runtime, settings.back_off)
-    async with early.written():
-        store = await open_store(
-            lambda opening: Store(path, job.metadata.uid or job.name, opening), early.tell, patience
-        )
+    store = await _open_store(job, folders.state / "state.db", early, patience)
     records = _Records.of(job, folders.state, store, control, advantages)
     journals, samples = records.journals, records.samples
-
-    rules = BookRules(settings.environments, settings.seed)
-    book = EpisodeBook(store, rules, time.time) if settings.environments else None
+    book = _episode_book(store, settings)
 
     async def prompts_from(model_files: dict[str, bytes]) -> PromptSource:
         await rewards.open(closing)
@@ -112,6 +107,20 @@ async def run_job(
         on_start(coordinator)
         async with _beside(samples.run(), "samples"):
             return await coordinator.run()
+
+
+async def _open_store(job: RLJob, path: Path, early: EarlyReports, patience: float) -> StoreThread:
+    """Open the job's store; `early` reports how that goes."""
+    async with early.written():
+        return await open_store(
+            lambda opening: Store(path, job.metadata.uid or job.name, opening), early.tell, patience
+        )
+
+
+def _episode_book(store: StoreThread, settings: Settings) -> EpisodeBook | None:
+    """Return the book of a job with environments; None for others."""
+    rules = BookRules(settings.environments, settings.seed)
+    return EpisodeBook(store, rules, time.time) if settings.environments else None
 
 
 async def _open_episodes(
