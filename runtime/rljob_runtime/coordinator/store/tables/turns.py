@@ -23,7 +23,7 @@ from rljob_runtime.scheduling.episodes.node import ROOT, Node, NodeKind
 
 MOST_BODY_BYTES = 16 << 20
 """Bytes of a request, before compression."""
-MOST_METRICS, MOST_NAME, MOST_DETAIL = 64, 100, 1_000
+MOST_METRICS, MOST_NAME, MOST_DETAIL = 64, 128, 1_000
 """Metrics of an attempt; characters of a metric's name, and of the detail of an end. A longer detail is cut."""
 BODY_LEVEL = 1
 """The fastest compression: a request mostly repeats the one before it."""
