@@ -126,3 +126,14 @@ def test_a_replica_is_not_lost_while_its_episodes_wait_for_tools(tmp_path, caplo
     assert not stage.totals().aborts.keys() - {AbortCause.NOT_NEEDED}
     assert not [record for record in caplog.records if "lost" in record.getMessage()]
     assert stage.totals().attempts == stage.totals().ends[EndState.COMPLETED], "no attempt moved or began again"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_evaluations_are_episodes_too(tmp_path, mode):
+    evaluation = [{"name": "check", "everyRounds": 2, "maxPrompts": 3, "responsesPerPrompt": 2}]
+    made = job(rounds=4, prompts=3, responses=3, mode=mode, evaluation=evaluation)
+    stage = EpisodeStage(tmp_path / "state.db", job=made, law=HarnessLaw(faults=((Fault.CRASH, 100),), seed=1))
+    complete(stage)
+    assert [one.round for one in stage.evaluated] == [0, 2, 4]
+    assert {one.average for one in stage.evaluated} != {None}
+    assert not stage.book.numbers(), "what has ended is forgotten"
