@@ -62,6 +62,8 @@ def needs(job: RLJob, cluster: str) -> list[str]:
     # The demo creates the example's claims, so they are empty.
     if claims := spec.claims():
         found.append(f"your data in the claim {', '.join(claims)}")
+    if spec.environments:
+        found.append("rljob run, because the operator places no environments")
     return found
 
 

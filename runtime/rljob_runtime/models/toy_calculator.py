@@ -1,6 +1,6 @@
 """Toy calculator model: a tiny Llama that seldom asks a calculator, so a reward rises once it learns to use the tool.
 
-It cannot multiply. On first use it learns from a fixed seed (25 s of one core) to copy the two numbers of a question
+It cannot multiply. On first use it learns from a fixed seed (20 s of one core) to copy the two numbers of a question
 into a call of the tool `calculate`, and the tool's result into its answer. Then it learns to answer `?` without a call
 in most cases. So reinforcement has one thing to teach, the same for every prompt: to call the tool.
 
@@ -10,6 +10,7 @@ question's own characters, blanks included, and the rest of the call is two toke
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_runtime.models import toy
 from rljob_runtime.models.cache import built_once
-from rljob_runtime.models.toy import EOS, IGNORED, NO_ANSWER, recipe, toy_model, toy_tokenizer
+from rljob_runtime.models.toy import EOS, IGNORED, NO_ANSWER, UNKNOWN, recipe, toy_model, toy_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -28,8 +29,10 @@ TOOL = "calculate"
 CALL = f'<tool_call>{{"name": "{TOOL}", "arguments": {{"expression": "'
 CALL_END = '"}}</tool_call>'
 """The beginning and the end of a call, each one token."""
-PHRASING = "Calculate {expression}."
-"""The prompt that it understands: reasoning-gym's basic_arithmetic."""
+BEFORE, AFTER = "Solve the following multiplication: ", ". Give only the result as your final answer."
+"""The text around the expression, each one token: a character each would double the time of the first use."""
+PHRASING = f"{BEFORE}{{expression}}{AFTER}"
+"""The prompt that it understands: reasoning-gym's products."""
 TEMPLATE = (
     "{% if tools %}<system>{% for tool in tools %}{{ tool['function']['name'] }}"
     "{% if not loop.last %} {% endif %}{% endfor %}" + EOS + "{% endif %}"
@@ -66,10 +69,18 @@ def toy_calculator(cache_dir: Path) -> Path:
 
 
 def calculator_tokenizer() -> PreTrainedTokenizerFast:
-    """Build the toy's tokenizer, with tokens for roles and calls, and a chat template."""
-    from tokenizers import AddedToken
+    """Build the toy's tokenizer, with tokens for the question, roles and calls, and a chat template."""
+    from tokenizers import AddedToken, Regex
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
 
     tokenizer = toy_tokenizer()
+    # The question's are no added tokens: the gateway lets no words of a message become one of those.
+    words = [*sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__), BEFORE, AFTER]
+    backend = tokenizer.backend_tokenizer
+    backend.model = WordLevel({word: index for index, word in enumerate(words)}, unk_token=UNKNOWN)
+    pattern = "|".join((re.escape(BEFORE), re.escape(AFTER), r"[\s\S]"))
+    backend.pre_tokenizer = Split(Regex(pattern), behavior="isolated")
     tokenizer.add_tokens([AddedToken(role, special=True, normalized=False) for role in ROLES], special_tokens=True)
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in (CALL, CALL_END)])
     tokenizer.chat_template = TEMPLATE
