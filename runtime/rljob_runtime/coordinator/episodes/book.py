@@ -126,7 +126,9 @@ class EpisodeBook:
             return False
         known = len(live.token_ids) - delta.offset
         if known < 0 or delta.weight_version != attempt.version:
-            return False
+            # Tokens are missing, or of other weights: it is launched again from those that are right.
+            replica.generate(attempt, live)
+            return True
         live.token_ids += delta.token_ids[known:]
         live.logprobs += delta.logprobs[known:]
         if delta.finish_reason is not None:
@@ -285,9 +287,14 @@ class EpisodeBook:
     def _commit(self, attempt: Attempt, live: OpenTurn, last: Delta) -> None:
         """Store a turn that is complete, then answer and report it."""
         assert last.finish_reason is not None
-        nodes = attempt.episode.commit(
-            live.turn.id, live.token_ids, live.logprobs, last.weight_version, last.finish_reason
-        )
+        try:
+            nodes = attempt.episode.commit(
+                live.turn.id, live.token_ids, live.logprobs, last.weight_version, last.finish_reason
+            )
+        except ValueError as error:
+            log.warning("%s is aborted: %s", attempt.id, error)
+            self.end(attempt, attempt.episode.abort(AbortCause.ENGINE, str(error)))
+            return
         del attempt.open[live.turn.id]
         stored_at, number, body = self._now(), attempt.id.attempt, live.call.body
         turn = RecordedTurn(

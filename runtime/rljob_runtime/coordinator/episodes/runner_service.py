@@ -143,8 +143,8 @@ class RunnerService:
         if known is not None and known.ended and known.reporter == runner:
             return
         attempt = await self._attempts.find(episode)
-        if self._leases.runner(episode.attempt) not in (None, runner):
-            raise AttemptEnded(f"{episode} is run by another runner")
+        if not self._leases.may_end(episode.attempt, runner):
+            raise AttemptEnded(f"{episode} is not run by this runner")
         attempt.report, attempt.reporter = _storable(report, episode), runner
         report = attempt.report
         if report.failed is not None:

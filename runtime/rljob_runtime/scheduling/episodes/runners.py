@@ -67,6 +67,11 @@ class RunnerLeases(Generic[A]):
         held = self._held.get(attempt)
         return held.runner if held is not None else None
 
+    def may_end(self, attempt: A, runner: str) -> bool:
+        """Return whether a runner holds an attempt, or may hold it from a former process."""
+        held = self._held.get(attempt)
+        return held is not None and held.runner in (None, runner)
+
     def end(self, attempt: A) -> None:
         """Forget an attempt that has ended."""
         if self._held.pop(attempt, None) is None:

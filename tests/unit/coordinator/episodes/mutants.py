@@ -93,4 +93,18 @@ MUTANTS = (
         after="False",
         tests=(f"{BOOK}::test_other_weights_begin_another_attempt",),
     ),
+    Mutant(
+        name="an attempt that no runner has is ended by any",
+        target=f"{EPISODES}.runner_service:RunnerService.done",
+        before="self._leases.may_end(episode.attempt, runner)",
+        after="self._leases.runner(episode.attempt) in (None, runner)",
+        tests=(f"{BOOK}::test_an_attempt_that_no_runner_has_is_ended_by_none",),
+    ),
+    Mutant(
+        name="a turn whose tokens are missing waits for ever",
+        target=f"{EPISODES}.book:EpisodeBook.receive",
+        before="replica.generate(attempt, live)",
+        after="pass",
+        tests=(f"{BOOK}::test_a_turn_whose_tokens_are_missing_is_launched_again",),
+    ),
 )

@@ -379,3 +379,42 @@ async def test_a_runner_goes_on_under_the_next_coordinator(tmp_path):
         assert list((await asked).token_ids) == [7]
         await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
         assert [(one.offset, one.token_ids) for one in await made.deltas()] == [(1, (6,)), (2, (7,)), (3, ())]
+
+
+async def test_an_attempt_that_no_runner_has_is_ended_by_none(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        (waiting,) = made.book.numbers()
+        with pytest.raises(AttemptEnded):
+            await made.book.runners.done("r", waiting.id, EpisodeReport(reward=1.0))
+        assert (await made.leased()).episode == waiting.id
+
+
+async def test_a_turn_whose_tokens_are_missing_is_launched_again(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1])))
+        await asyncio.sleep(0.01)
+        made.engine.emit([7], offset=3)
+        await made.replica.poll(1, 0, 0.0)
+        await asyncio.sleep(0.01)
+        first, second = made.engine.requests
+        assert (second.key, second.attempt, second.prefix_token_ids) == (first.key, first.attempt + 1, ())
+        made.engine.emit([5])
+        await made.replica.poll(1, 0, 5.0)
+        assert list((await asked).token_ids) == [5]
+
+
+async def test_an_answer_that_cannot_be_trained_on_ends_its_attempt_as_a_failure_of_ours(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        episode = (await made.leased()).episode
+        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1])))
+        await asyncio.sleep(0.01)
+        last = made.engine.requests[-1]
+        made.engine.outbox.append(Delta(last.key, last.attempt, 0, (5,), (math.nan,), 1, STOP))
+        await made.replica.poll(1, 0, 0.0)
+        with pytest.raises(AttemptEnded):
+            await asked
+        assert made.book.totals.aborts[AbortCause.ENGINE] == 1

@@ -137,3 +137,18 @@ def test_evaluations_are_episodes_too(tmp_path, mode):
     assert [one.round for one in stage.evaluated] == [0, 2, 4]
     assert {one.average for one in stage.evaluated} != {None}
     assert not stage.book.numbers(), "what has ended is forgotten"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_updates_that_a_lost_trainer_undid_are_trained_on_again(tmp_path, mode):
+    stage = stage_of(tmp_path, mode)
+
+    async def kill(stage: EpisodeStage) -> None:
+        await until(lambda: len(stage.closed) == 3)
+        stage.world.kill("trainer")
+
+    finished = stage.play(kill)
+    assert finished is not None
+    assert finished.outcome is FinishedOutcome.COMPLETE
+    assert stage.rounds.count(3) == 2, "it was done again"
+    assert len(stage.trained_ids()) == len(set(stage.trained_ids())) == 4 * 3 * 3
