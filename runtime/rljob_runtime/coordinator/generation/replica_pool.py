@@ -215,7 +215,8 @@ class ReplicaPool:
         A replica that left the fleet meanwhile is not waited for.
         """
         members = self._fleet.available()
-        tracked = [one for name in names if (one := self._tracked.get(name)) is not None and members.get(name) is one]
+        # In the order of the pool: one of a set of names would differ from process to process.
+        tracked = [one for name, one in self._tracked.items() if name in names and members.get(name) is one]
         await asyncio.gather(*(self._command(replica, partial(self._collect, replica)) for replica in tracked))
 
     async def close(self) -> None:

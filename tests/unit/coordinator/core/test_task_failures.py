@@ -54,7 +54,7 @@ def test_a_response_that_cannot_be_decoded_is_an_aborted_sample(tmp_path, caplog
     assert stage.play(reward_failures=5).outcome is FinishedOutcome.COMPLETE
     assert prompts.refused > 0
     assert sum(report.aborted_samples for report in stage.closed) > 0
-    assert "cannot be decoded, the sample is aborted: IndexError('piece id is out of range.')" in caplog.text
+    assert "the sample is aborted: its tokens cannot be decoded: IndexError('piece id is out of range.')" in caplog.text
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +27,7 @@ from rljob_runtime.rollout.kv.copier import KvCopier
 from rljob_runtime.rollout.kv.kv_file import KvFileWriter, KvRegions, Mismatch, read_index
 from rljob_runtime.rollout.kv_exchange import KvExchange
 from rljob_runtime.rollout.replica import RolloutReplica
+from rljob_runtime.scheduling.adaptive_tp.kv_drops import KvDrops
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import Part, State, SwitchCosts
 from rljob_runtime.scheduling.layout_switch import LayoutSwitch
@@ -552,7 +554,12 @@ class Slots:
 
     def __init__(self, *replicas: RolloutReplica) -> None:
         self.replicas = {replica.name: replica for replica in replicas}
-        self.machine = object()
+        self.machine = SimpleNamespace(
+            peers=SimpleNamespace(replicas=replicas),
+            kv_drops=KvDrops(),
+            dropping={},
+            run_while_member=lambda call: call,
+        )
         self.joined = {"rollout-0": self.machine}
         self.totals: dict[str, KvStats] = {}
         self.size: KvSize | None = None
@@ -564,8 +571,8 @@ class Slots:
         self.dropping = asyncio.create_task(work)
         return self.dropping
 
-    async def run_while_member(self, replica: object, call: Coroutine[object, object, None]) -> None:
-        await call
+    async def abort(self, stopped: Sequence[Launch]) -> None:
+        assert not stopped, "every response's KV is written"
 
     async def export_kv(self, stopped: Sequence[Launch]) -> list[tuple[RolloutReplica, KvExport]]:
         receipts = []
@@ -650,7 +657,7 @@ async def test_a_coordinator_moves_the_kv_of_a_machine_from_1_to_2_to_1(
         assert slots.size is not None
         assert slots.size.token_bytes == 2 * 2 * 2 * 32 * 4
         assert slots.size.room_tokens > 0
-        await handovers.export(switch, launches)
+        await handovers.stop([switch], launches)
         for replica in leading:
             one._cursor = 0
             for delta in (await replica.poll(1, 0, 0)).deltas:
