@@ -7,7 +7,9 @@ reinforcement has one thing to teach, the same for every prompt: to answer. Its 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,21 +67,32 @@ def recipe(source: Path) -> str:
     return hashlib.sha256(source.read_bytes()).hexdigest()[:10]
 
 
-def _build(target: Path) -> None:
+def save_taught(target: Path, seed: int, teach: Callable[[], tuple[PreTrainedTokenizerFast, LlamaForCausalLM]]) -> None:
+    """Write the tokenizer and the model that `teach` returns. The same seed gives the same weights."""
     import torch
 
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)  # The order of sums, and so the weights, depend on the number of threads.
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
-            tokenizer, model = toy_tokenizer(), toy_model()
-            _train(model, [_sums(text, tokenizer, 1.0) for text in PHRASINGS], LEARN_STEPS, LEARN_RATE)
-            _train(model, [_sums(text, tokenizer, SUCCESS) for text in PHRASINGS], NO_ANSWER_STEPS, NO_ANSWER_RATE)
+            torch.manual_seed(seed)
+            tokenizer, model = teach()
     finally:
         torch.set_num_threads(threads)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+def _build(target: Path) -> None:
+    save_taught(target, SEED, _taught)
+
+
+def _taught() -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
+    tokenizer, model = toy_tokenizer(), toy_model()
+    for success, steps, rate in ((1.0, LEARN_STEPS, LEARN_RATE), (SUCCESS, NO_ANSWER_STEPS, NO_ANSWER_RATE)):
+        batches = [_sums(text, tokenizer, success) for text in PHRASINGS]
+        train(model, steps, rate, partial(_loss, model, batches))
+    return tokenizer, model
 
 
 def toy_tokenizer() -> PreTrainedTokenizerFast:
@@ -143,23 +156,25 @@ def _sums(phrasing: str, tokenizer: PreTrainedTokenizerFast, success: float) -> 
     return Batch(ids, labels, torch.tensor(weights))
 
 
-def _train(model: LlamaForCausalLM, batches: list[Batch], steps: int, rate: float) -> None:
+def train(model: LlamaForCausalLM, steps: int, rate: float, loss_of: Callable[[int], torch.Tensor]) -> None:
+    """Take this number of steps. `loss_of`: the loss of a step, a scalar."""
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
     for step in range(steps):
         optimizer.zero_grad()
-        _loss(model, batches[SCHEDULE[step % len(SCHEDULE)]]).backward()
+        loss_of(step).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
 
 
-def _loss(model: LlamaForCausalLM, batch: Batch) -> torch.Tensor:
-    """Return the weighted mean over rows of the row's negative log-likelihood."""
+def _loss(model: LlamaForCausalLM, batches: Sequence[Batch], step: int) -> torch.Tensor:
+    """Return the weighted mean over the step's rows of the row's negative log-likelihood."""
     import torch.nn.functional as F
 
+    batch = batches[SCHEDULE[step % len(SCHEDULE)]]
     logits = model(input_ids=batch.ids).logits[:, :-1]
     losses = F.cross_entropy(logits.transpose(1, 2), batch.labels[:, 1:], ignore_index=IGNORED, reduction="none")
     return (losses.sum(-1) * batch.weights).sum() / batch.weights.sum()

@@ -13,12 +13,23 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_runtime.models import toy
 from rljob_runtime.models.cache import built_once
-from rljob_runtime.models.toy import EOS, IGNORED, NO_ANSWER, UNKNOWN, recipe, toy_model, toy_tokenizer
+from rljob_runtime.models.toy import (
+    EOS,
+    IGNORED,
+    NO_ANSWER,
+    UNKNOWN,
+    recipe,
+    save_taught,
+    toy_model,
+    toy_tokenizer,
+    train,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -143,40 +154,28 @@ def log_likelihoods(model: LlamaForCausalLM, rows: Rows) -> torch.Tensor:
 
 
 def _build(target: Path) -> None:
-    import torch
-
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1)  # The order of sums, and so the weights, depend on the number of threads.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(SEED)
-            tokenizer, model = calculator_tokenizer(), toy_model()
-            _teach(model, tokenizer)
-    finally:
-        torch.set_num_threads(threads)
-    model.save_pretrained(target)
-    tokenizer.save_pretrained(target)
+    save_taught(target, SEED, _taught)
 
 
-def _teach(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+def _taught() -> tuple[PreTrainedTokenizerFast, LlamaForCausalLM]:
     """Teach the copies, and then to answer `?` in most cases."""
-    import torch
-
+    tokenizer, model = calculator_tokenizer(), toy_model()
     written = [(_text(tokenizer, called(*product)), _text(tokenizer, not_called(*product))) for product in products()]
     calls, others = (encode(tokenizer, texts) for texts in zip(*written, strict=True))
     for steps, rate, share in ((COPY_STEPS, COPY_RATE, 1.0), (NO_ANSWER_STEPS, NO_ANSWER_RATE, SUCCESS)):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98))
-        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
-        for _ in range(steps):
-            chosen = torch.randint(len(written), (ROWS,))
-            loss = -share * log_likelihoods(model, _chosen(calls, chosen)).mean()
-            if share < 1:
-                loss = loss - (1 - share) * log_likelihoods(model, _chosen(others, chosen)).mean()
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
+        train(model, steps, rate, partial(_loss, model, calls, others, share))
+    return tokenizer, model
+
+
+def _loss(model: LlamaForCausalLM, calls: Rows, others: Rows, share: float, step: int) -> torch.Tensor:
+    """Return the loss of drawn products: `share` of it is that of calls."""
+    import torch
+
+    chosen = torch.randint(len(calls.ids), (ROWS,))
+    loss = -share * log_likelihoods(model, _chosen(calls, chosen)).mean()
+    if share < 1:
+        loss = loss - (1 - share) * log_likelihoods(model, _chosen(others, chosen)).mean()
+    return loss
 
 
 def _chosen(rows: Rows, chosen: torch.Tensor) -> Rows:
