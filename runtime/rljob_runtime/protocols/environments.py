@@ -29,6 +29,10 @@ class Assignment:
     deadline: float
 
 
+MOST_METRICS, MOST_METRIC_NAME = 64, 128
+"""Metrics of a report, and characters of a metric's name. The gateway refuses more, and the store keeps no more."""
+
+
 class FailedPart(StrEnum):
     """The part of ours that failed, so that an attempt has no reward."""
 

@@ -10,7 +10,13 @@ from typing import Any
 
 from rljob_runtime.gateway.errors import GatewayError, bad
 from rljob_runtime.gateway.wire.fields import Json, parse_body, refuse_unknown, whole
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
+from rljob_runtime.protocols.environments import (
+    MOST_METRIC_NAME,
+    MOST_METRICS,
+    Assignment,
+    EpisodeReport,
+    FailedPart,
+)
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt
 
@@ -18,8 +24,6 @@ RUNNER_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 WAIT_SECONDS = 20.0
 MOST_WAIT_SECONDS = 60.0
 MOST_EPISODES = 4096
-MOST_METRICS = 64
-MOST_NAME_CHARACTERS = 128
 MOST_DETAIL_CHARACTERS = 4000
 MOST_KEY_CHARACTERS = 512
 MOST_ATTEMPT = 2**63 - 1
@@ -146,8 +150,8 @@ def _metrics(given: Any) -> dict[str, float]:
     if not isinstance(given, dict) or len(given) > MOST_METRICS:
         raise bad(f"metrics: an object of at most {MOST_METRICS} numbers would be right", "metrics")
     for name in given:
-        if not 0 < len(name) <= MOST_NAME_CHARACTERS:
-            raise bad(f"metrics: names of 1 to {MOST_NAME_CHARACTERS} characters would be right", "metrics")
+        if not 0 < len(name) <= MOST_METRIC_NAME:
+            raise bad(f"metrics: names of 1 to {MOST_METRIC_NAME} characters would be right", "metrics")
     return {name: _number(value, f"metrics.{name}") for name, value in given.items()}
 
 

@@ -17,11 +17,10 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables.turns import (
     MOST_BODY_BYTES,
     MOST_DETAIL,
-    MOST_METRICS,
-    MOST_NAME,
     KeptEpisode,
     NodeChanged,
 )
+from rljob_runtime.protocols.environments import MOST_METRIC_NAME, MOST_METRICS
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
@@ -219,8 +218,8 @@ def test_what_an_agent_sends_is_bounded(store):
     number = store.turns.begin(KEY, 1, 0.0, "calc")
     with pytest.raises(ValueError, match=f"{MOST_METRICS} are allowed"):
         store.turns.end(number, COMPLETED, 5.0, 1.0, {str(one): 1.0 for one in range(MOST_METRICS + 1)})
-    with pytest.raises(ValueError, match=f"a name of {MOST_NAME + 1} characters"):
-        store.turns.end(number, COMPLETED, 5.0, 1.0, {"x" * (MOST_NAME + 1): 1.0})
+    with pytest.raises(ValueError, match=f"a name of {MOST_METRIC_NAME + 1} characters"):
+        store.turns.end(number, COMPLETED, 5.0, 1.0, {"x" * (MOST_METRIC_NAME + 1): 1.0})
     with pytest.raises(ValueError, match="a finite number would be right"):
         store.turns.end(number, COMPLETED, 5.0, math.nan)
     with pytest.raises(ValueError, match=f"{MOST_BODY_BYTES} are allowed"):

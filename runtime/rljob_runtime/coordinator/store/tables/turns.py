@@ -15,6 +15,7 @@ from typing import Any
 from rljob_runtime.audit.stored_keys import columns_of, prompt_of
 from rljob_runtime.coordinator.store.connection import transaction
 from rljob_runtime.coordinator.store.tables.attempts import NEWEST
+from rljob_runtime.protocols.environments import MOST_METRIC_NAME, MOST_METRICS
 from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.protocols.turns import RecordedTurn, StoredTurn
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
@@ -23,8 +24,8 @@ from rljob_runtime.scheduling.episodes.node import ROOT, Node, NodeKind
 
 MOST_BODY_BYTES = 16 << 20
 """Bytes of a request, before compression."""
-MOST_METRICS, MOST_NAME, MOST_DETAIL = 64, 128, 1_000
-"""Metrics of an attempt; characters of a metric's name, and of the detail of an end. A longer detail is cut."""
+MOST_DETAIL = 1_000
+"""Characters of the detail of an end. A longer one is cut."""
 BODY_LEVEL = 1
 """The fastest compression: a request mostly repeats the one before it."""
 
@@ -178,12 +179,11 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
     if len(metrics) > MOST_METRICS:
         raise ValueError(f"{len(metrics)} metrics were reported; {MOST_METRICS} are allowed")
     for name, value in metrics.items():
-        if len(name) > MOST_NAME:
-            raise ValueError(
-                f"metric {name[:MOST_NAME]}… has a name of {len(name)} characters; {MOST_NAME} are allowed"
-            )
+        if len(name) > MOST_METRIC_NAME:
+            begin, most = name[:MOST_METRIC_NAME], MOST_METRIC_NAME
+            raise ValueError(f"metric {begin}… has a name of {len(name)} characters; {most} are allowed")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ValueError(f"metric {name} is {str(value)[:MOST_NAME]}; a finite number would be right")
+            raise ValueError(f"metric {name} is {str(value)[:MOST_METRIC_NAME]}; a finite number would be right")
     return json.dumps({name: float(value) for name, value in metrics.items()}, allow_nan=False)
 
 
