@@ -5,7 +5,6 @@ from hack.mutants import Mutant
 HISTORIES = "tests/unit/scheduling/episodes/test_histories.py"
 TREE = "tests/unit/scheduling/episodes/test_tree.py"
 EPISODE = "tests/unit/scheduling/episodes/test_episode.py"
-ATTEMPTS = "tests/unit/scheduling/episodes/test_attempts.py"
 RESPONSES = "tests/unit/scheduling/episodes/test_responses.py"
 SEQUENCES = "tests/unit/scheduling/episodes/test_sequences.py"
 
@@ -114,20 +113,6 @@ MUTANTS = (
         before="not self.sampled",
         after="False",
         tests=(f"{EPISODE}::test_an_agent_that_never_calls_the_model_is_aborted",),
-    ),
-    Mutant(
-        name="a failure of ours completes an episode",
-        target="rljob_runtime.scheduling.episodes.attempts:EpisodeAttempts.ended",
-        before="episode.end.state is EndState.ABORTED",
-        after="False",
-        tests=(f"{ATTEMPTS}::test_three_aborted_attempts_leave_none",),
-    ),
-    Mutant(
-        name="an older attempt goes on",
-        target="rljob_runtime.scheduling.episodes.attempts:EpisodeAttempts.of",
-        before="self._episode if attempt == self.attempt else None",
-        after="self._episode",
-        tests=(f"{ATTEMPTS}::test_an_older_attempt_has_no_episode",),
     ),
     Mutant(
         name="all leaves train on the turns that they share",
