@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from rljob_api.status import Finished
+from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.episodes.book import BookRules, BookTotals, EpisodeBook
 from rljob_runtime.coordinator.episodes.episodes import ManyTurns
 from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
@@ -154,13 +155,8 @@ class _Door:
         await self._while_it_lives(self._book.runners.done(runner, episode, report))
 
     async def _while_it_lives(self, call: Coroutine[Any, Any, T]) -> T:
-        task, dead = asyncio.ensure_future(call), asyncio.ensure_future(self._dead.wait())
-        try:
-            await asyncio.wait({task, dead}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise PeerGone("the coordinator died")
-            return task.result()
-        finally:
-            for one in (task, dead):
-                one.cancel()
-            await asyncio.gather(task, dead, return_exceptions=True)
+        return await alongside(call, self._death())
+
+    async def _death(self) -> None:
+        await self._dead.wait()
+        raise PeerGone("the coordinator died")

@@ -185,7 +185,7 @@ class Coordinator:
             asyncio.create_task(self._fleet.weights.load_newcomers(), name="newcomers"),
             asyncio.create_task(self.loop.run(), name="loop"),
             asyncio.create_task(self._evaluator.run(), name="evaluations"),
-            asyncio.create_task(self._episodes.run(self._warn), name="episodes"),
+            asyncio.create_task(self._episodes.run(self._reporter.problem), name="episodes"),
             asyncio.create_task(self._store.watch(self._reporter), name="store"),
         ]
         try:
@@ -201,10 +201,6 @@ class Coordinator:
             await asyncio.gather(work, *helpers, return_exceptions=True)
             await self._fleet.aclose()
             await self._trainer.aclose()
-
-    def _warn(self, reason: str, message: str | None) -> None:
-        warning = StatusWarning(reason=reason, message=message[:2048]) if message is not None else None
-        self._reporter.problem(reason, warning)
 
     def stop(self) -> None:
         """Stop soon (SIGTERM): received tokens are stored, the last update gets a checkpoint, engines live on.

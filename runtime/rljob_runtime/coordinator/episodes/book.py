@@ -148,7 +148,7 @@ class EpisodeBook:
             return [(one, store.turns.history(one.number)) for one in found.values()]
 
         for kept, history in await self._store.do(read):
-            attempt = restored(kept, history, self._episode_rules(kept.environment))
+            attempt = restored(kept, history, self._rules.environments[kept.environment])
             self._add(attempt)
             if not attempt.ended:
                 self.runners.adopt(attempt)
@@ -202,9 +202,6 @@ class EpisodeBook:
 
     # --- inside: begins and ends ---
 
-    def _episode_rules(self, environment: str) -> EpisodeRules:
-        return self._rules.environments[environment]
-
     async def _begin(self, requests: Sequence[GenerateRequest], holder: Holder) -> None:
         prompts, now = self.runners.prompts, self._now()
         assert prompts is not None, "responses are launched after the prompts were opened"
@@ -218,7 +215,7 @@ class EpisodeBook:
 
         def then(numbers: list[int]) -> None:
             for request, name, number in zip(requests, names, numbers, strict=True):
-                episode = Episode(self._episode_rules(name), now)
+                episode = Episode(self._rules.environments[name], now)
                 attempt = Attempt(EpisodeAttempt(request.key, number), name, request.weight_version, episode)
                 self._add(attempt)
                 self.totals.attempts += 1

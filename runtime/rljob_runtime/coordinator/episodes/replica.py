@@ -190,20 +190,17 @@ class EpisodeReplica:
         strays: dict[TrajectoryKey, int] = {}
         for delta in report.deltas:
             place = turn_of(delta.key)
-            if place is None or not self._book.receive(place, self, delta):
+            if place is not None and self._book.receive(place, self, delta):
+                continue
+            if delta.finish_reason is None:
                 strays[delta.key] = delta.attempt
-        unended = {key: attempt for key, attempt in strays.items() if not _has_ended(key, attempt, report)}
-        if unended:
-            self._tasks.start(self._replica.abort(self._term, unended), name="stray-turns")
+            elif strays.get(delta.key) == delta.attempt:
+                del strays[delta.key]
+        if strays:
+            self._tasks.start(self._replica.abort(self._term, strays), name="stray-turns")
         self._report, self._received = report, report.cursor
 
     def _fail(self, broken: Broken) -> None:
         """Have the next poll raise the error of a call: the pool takes the replica for lost, if it is a peer's."""
         self._failure = self._failure or broken.error
         self._wake.set()
-
-
-def _has_ended(key: TrajectoryKey, attempt: int, report: ReplicaReport) -> bool:
-    return any(
-        delta.finish_reason is not None for delta in report.deltas if (delta.key, delta.attempt) == (key, attempt)
-    )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from rljob_api.status import StatusWarning
 from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.coordinator.episodes.attempt import Attempt
 from rljob_runtime.coordinator.store.tables.turns import metrics_text
@@ -25,8 +26,8 @@ CAUSES = {FailedPart.ENVIRONMENT: AbortCause.ENVIRONMENT, FailedPart.TOOL_SERVER
 NO_RUNNER = "NoRunner"
 """Reason of the warning about an environment for whose episodes no runner asks."""
 
-Warn = Callable[[str, str | None], None]
-"""Shows a warning by its reason and message, or withdraws it with None."""
+Warn = Callable[[str, StatusWarning | None], None]
+"""Shows the warning of a reason, or withdraws it with None."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class RunnerService:
             await asyncio.sleep(LOOK_SECONDS)
             names = self.look(self._now())
             text = f"no runner asks for episodes of {', '.join(names)}; see the logs of the environments' runners"
-            warn(NO_RUNNER, text if names else None)
+            warn(NO_RUNNER, StatusWarning(reason=NO_RUNNER, message=text[:2048]) if names else None)
 
     def look(self, now: float) -> list[str]:
         """End the attempts of runners that are silent or late now; return the environments that have no runner."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Protocol, TypeVar
@@ -179,15 +179,13 @@ class SimulatedRunners:
 
     async def _turn(self, assignment: Assignment, number: int, history: list[int], twice: bool) -> list[int]:
         name = f"{assignment.episode} {number} {len(history)}"
-
-        def call(retry: bool) -> TurnCall:
-            return TurnCall(
-                assignment.episode, name, retry, tuple(history), TurnBounds(8), b"{}", assignment.deadline
-            )  # fmt: skip
-
-        answer = await self._ask(lambda door: door.turns.turn(call(False)), lambda door: door.turns.turn(call(True)))
+        call = TurnCall(
+            assignment.episode, name, False, tuple(history), TurnBounds(8), b"{}", assignment.deadline
+        )  # fmt: skip
+        repeated = replace(call, retry=True)
+        answer = await self._ask(lambda door: door.turns.turn(call), lambda door: door.turns.turn(repeated))
         if twice:
-            again = await self._ask(lambda door: door.turns.turn(call(True)))
+            again = await self._ask(lambda door: door.turns.turn(repeated))
             assert again.replayed, "a repeated request opens no turn"
             assert list(again.token_ids) == list(answer.token_ids), "a repeated request has the answer of the first"
         self.counts["turns"] += 1
