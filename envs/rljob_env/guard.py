@@ -43,7 +43,7 @@ class Guard:
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
         try:
-            # A line is one write of a few bytes, so it arrives whole.
+            # A line is one write of a few bytes, so it arrives complete.
             os.write(self._process.stdin.fileno(), line.encode())
         except BrokenPipeError:
             log.warning("the guard has died: what runs now may outlive this runner")

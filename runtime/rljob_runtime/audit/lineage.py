@@ -75,12 +75,12 @@ def audit_episodes(db: sqlite3.Connection, asynchronous: bool) -> Lineage | None
         findings += [Finding(rule, one.key, _told(one, what)) for rule, what in wrong]
         if not wrong:
             proved, turns, tokens = proved + 1, turns + len(nodes), tokens + length
-    whole = db.execute(
+    tokens_of_all = db.execute(
         f"SELECT ifnull(SUM(tokens), 0) FROM ({trained}) AS r"
         f" WHERE EXISTS (SELECT 1 FROM episodes AS e WHERE {_IS_KEY})"
     ).fetchone()[0]
     states = dict(db.execute("SELECT ifnull(state, 'open'), COUNT(*) FROM episodes GROUP BY 1").fetchall())
-    return Lineage(tuple(findings), EpisodeCounts(states, proved, turns, tokens, whole - tokens))
+    return Lineage(tuple(findings), EpisodeCounts(states, proved, turns, tokens, tokens_of_all - tokens))
 
 
 def _told(one: _Trained, what: str) -> str:

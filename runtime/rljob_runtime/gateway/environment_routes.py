@@ -164,7 +164,7 @@ class EnvironmentRoutes:
 
 
 def _full_name(environment: str, runner: str) -> str:
-    """Return a runner's name in the whole job. A runner's own name has no slash."""
+    """Return a runner's name in the job. A runner's own name has no slash."""
     return f"{environment}/{runner}"
 
 

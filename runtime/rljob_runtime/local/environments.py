@@ -190,7 +190,7 @@ def _gateway_config(
     write_private(capability, gateway_key(secret).hex())
     write_private(runners, runners_key(secret).hex())
     data, source = job.spec.data, job.spec.model.source
-    whole = data.max_prompt_tokens + data.max_response_tokens
+    context = data.max_prompt_tokens + data.max_response_tokens
     return GatewayConfig(
         socket=socket,
         capability_key_file=capability.absolute(),
@@ -199,7 +199,7 @@ def _gateway_config(
         model_folder=folders.model.absolute(),
         known_model=source.removeprefix("hf://") if source.startswith("hf://") else None,
         data=data,
-        context_tokens=whole,
+        context_tokens=context,
         max_tokens=data.max_response_tokens,
         port_file=(folder / "gateway-port").absolute(),
         parent=os.getpid(),

@@ -148,8 +148,8 @@ class ReplicaEngine:
     def _end(self, held: _Held) -> None:
         request = held.request
         del self.held[request.key]
-        whole = FinishReason.LENGTH if held.length == request.sampling.max_tokens else FinishReason.STOP
-        self._send(held, max(held.length, held.sent), whole)
+        reason = FinishReason.LENGTH if held.length == request.sampling.max_tokens else FinishReason.STOP
+        self._send(held, max(held.length, held.sent), reason)
         self._observe(
             Generated(self._name, request.key, request.attempt, request.weight_version, held.length, held.since)
         )

@@ -18,7 +18,7 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, PeerGone, ReplicaReport
 from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, TurnBounds, TurnCall, TurnRefused
+from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, RecordedTurn, TurnBounds, TurnCall, TurnRefused
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.episode import EpisodeRules
 from rljob_runtime.scheduling.episodes.limits import Limits
@@ -110,6 +110,17 @@ class Bench:
         assert found is not None
         return found
 
+    async def begun(self) -> EpisodeAttempt:
+        """Launch the response; return its attempt, which runner r has."""
+        await self.launch()
+        return (await self.leased()).episode
+
+    async def asked(self, call: TurnCall) -> asyncio.Task[RecordedTurn]:
+        """Ask for a turn, and let the request reach the engine."""
+        asking = asyncio.ensure_future(self.book.turn(call))
+        await settled()
+        return asking
+
     def ask(self, episode: EpisodeAttempt, prompt: Sequence[int], retry: bool = False, most: int = 16) -> TurnCall:
         return TurnCall(episode, str(prompt), retry, tuple(prompt), TurnBounds(most), b"{}", 1e9)
 
@@ -148,10 +159,8 @@ async def bench(path: Path, limits: Limits | None = None) -> AsyncIterator[Bench
 
 async def test_a_turn_is_answered_and_reported_when_it_is_stored(tmp_path):
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
-        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1, 2])))
-        await settled()
+        episode = await made.begun()
+        asked = await made.asked(made.ask(episode, [1, 2]))
         made.access.free.clear()
         made.engine.emit([5, 6])
         first = await made.replica.poll(1, 0, 0.0)
@@ -169,8 +178,7 @@ async def test_a_turn_is_answered_and_reported_when_it_is_stored(tmp_path):
 
 async def test_the_end_reports_a_response_with_the_tokens_of_all_turns(tmp_path):
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
+        episode = await made.begun()
         await made.answered(made.ask(episode, [1, 2]), [5, 6])
         await made.answered(made.ask(episode, [1, 2, 5, 6, 3]), [7])
         await made.book.runners.done("r", episode, EpisodeReport(reward=0.5))
@@ -186,8 +194,7 @@ async def test_the_end_reports_a_response_with_the_tokens_of_all_turns(tmp_path)
 
 async def test_a_retry_gets_the_recorded_turn_and_opens_none(tmp_path):
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
+        episode = await made.begun()
         first = (await made.answered(made.ask(episode, [1]), [5])).result()
         again = await made.book.turn(made.ask(episode, [1], retry=True))
         assert (again.node, list(again.token_ids), again.replayed) == (first.node, [5], True)
@@ -197,10 +204,8 @@ async def test_a_retry_gets_the_recorded_turn_and_opens_none(tmp_path):
 async def test_a_stopped_response_waits_and_goes_on_from_what_has_arrived(tmp_path):
     """A turn goes on with its own tokens at the next launch; the client waits meanwhile."""
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
-        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1])))
-        await settled()
+        episode = await made.begun()
+        asked = await made.asked(made.ask(episode, [1]))
         made.engine.emit([5, 6], finish=None)
         await made.replica.poll(1, 0, 0.0)
         await made.replica.abort(1, {KEY: 1})
@@ -218,10 +223,8 @@ async def test_a_stopped_response_waits_and_goes_on_from_what_has_arrived(tmp_pa
 
 async def test_tokens_of_a_stopped_turn_are_stopped_at_the_engine(tmp_path):
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
-        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1])))
-        await settled()
+        episode = await made.begun()
+        asked = await made.asked(made.ask(episode, [1]))
         made.book.drop([KEY.prompt])
         made.engine.emit([5], finish=None)
         await made.replica.poll(1, 0, 0.0)
@@ -247,8 +250,7 @@ async def test_other_weights_begin_another_attempt(tmp_path):
 
 async def test_a_limit_refuses_turns_and_the_episode_is_truncated(tmp_path):
     async with bench(tmp_path, Limits(turns=1)) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
+        episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
         with pytest.raises(TurnRefused, match="turns"):
             await made.book.turn(made.ask(episode, [1, 5, 2]))
@@ -258,8 +260,7 @@ async def test_a_limit_refuses_turns_and_the_episode_is_truncated(tmp_path):
 
 async def test_an_agent_that_never_calls_the_model_has_no_answer(tmp_path):
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
+        episode = await made.begun()
         await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
         kept = made.store.turns.newest([KEY])[KEY]
         assert kept.end is not None
@@ -274,8 +275,7 @@ async def test_an_agent_that_never_calls_the_model_has_no_answer(tmp_path):
 )
 async def test_a_report_that_cannot_be_stored_does_not_end_the_coordinator(tmp_path, report):
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
+        episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
         await asyncio.wait_for(made.book.runners.done("r", episode, report), 5.0)
         kept = made.store.turns.newest([KEY])[KEY]
@@ -286,8 +286,7 @@ async def test_a_report_that_cannot_be_stored_does_not_end_the_coordinator(tmp_p
 
 async def test_a_report_counts_once_and_another_runner_has_none(tmp_path):
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
+        episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
         with pytest.raises(AttemptEnded):
             await made.book.runners.done("other", episode, EpisodeReport(reward=0.0))
@@ -316,8 +315,7 @@ async def test_a_runner_that_waits_gets_the_next_attempt(tmp_path):
 
 async def test_a_failed_call_for_a_turn_is_an_error_of_the_next_poll(tmp_path):
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
+        episode = await made.begun()
         made.engine.failure = PeerGone("its process ended")
         asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1])))
         with pytest.raises(PeerGone):
@@ -339,8 +337,7 @@ async def test_a_response_whose_turns_are_lost_ends_as_a_failure_of_ours(tmp_pat
 
 async def test_a_failed_tool_server_is_no_reward(tmp_path):
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
+        episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
         failed = EpisodeReport(reward=1.0, failed=FailedPart.TOOL_SERVER, detail="it is gone")
         await made.book.runners.done("r", episode, failed)
@@ -352,8 +349,7 @@ async def test_a_failed_tool_server_is_no_reward(tmp_path):
 
 async def test_a_silent_runner_loses_its_attempt_and_one_that_lives_keeps_it(tmp_path):
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
+        episode = await made.begun()
         made.now[0] += 29.0
         await made.book.runners.heartbeat("r", [episode])
         made.now[0] += 29.0
@@ -369,14 +365,12 @@ async def test_a_silent_runner_loses_its_attempt_and_one_that_lives_keeps_it(tmp
 async def test_a_runner_goes_on_under_the_next_coordinator(tmp_path):
     """It says that it lives before its response is launched again, and its client's turn is there."""
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
+        episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5, 6])
     async with bench(tmp_path) as made:
         assert list(await made.book.runners.heartbeat("r", [episode])) == []
         assert list((await made.book.turn(made.ask(episode, [1], retry=True))).token_ids) == [5, 6]
-        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1, 5, 6, 2])))
-        await settled()
+        asked = await made.asked(made.ask(episode, [1, 5, 6, 2]))
         assert not made.engine.requests, "it waits for a replica"
         await made.launch(attempt=2, prefix=(5,))
         await settled()
@@ -398,10 +392,8 @@ async def test_an_attempt_that_no_runner_has_is_ended_by_none(tmp_path):
 
 async def test_a_turn_whose_tokens_are_missing_is_launched_again(tmp_path):
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
-        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1])))
-        await settled()
+        episode = await made.begun()
+        asked = await made.asked(made.ask(episode, [1]))
         made.engine.emit([7], offset=3)
         await made.replica.poll(1, 0, 0.0)
         await settled()
@@ -414,10 +406,8 @@ async def test_a_turn_whose_tokens_are_missing_is_launched_again(tmp_path):
 
 async def test_an_answer_that_cannot_be_trained_on_ends_its_attempt_as_a_failure_of_ours(tmp_path):
     async with bench(tmp_path) as made:
-        await made.launch()
-        episode = (await made.leased()).episode
-        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1])))
-        await settled()
+        episode = await made.begun()
+        asked = await made.asked(made.ask(episode, [1]))
         last = made.engine.requests[-1]
         made.engine.outbox.append(Delta(last.key, last.attempt, 0, (5,), (math.nan,), 1, STOP))
         await made.replica.poll(1, 0, 0.0)

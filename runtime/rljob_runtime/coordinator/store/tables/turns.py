@@ -137,7 +137,7 @@ class Turns:
         return [self._kept(row) for row in self._db.execute(query).fetchall()]
 
     def history(self, number: int) -> list[StoredTurn]:
-        """Return the turns of an attempt, in the order of their nodes, each with its whole prompt.
+        """Return the turns of an attempt, in the order of their nodes, each with its complete prompt.
 
         Their requests are empty once the round or the update of the attempt is closed."""
         rows = self._db.execute(
