@@ -19,7 +19,7 @@ CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
 # Raised by one with every change of the fields. The chart's policy refuses a downgrade of an installed CRD: the server
 # would drop unknown fields from each object that is written.
-SCHEMA_REVISION: Final = 14
+SCHEMA_REVISION: Final = 15
 SCHEMA_REVISION_ANNOTATION: Final = f"{GROUP}/schema-revision"
 
 # Controller of a job without `spec.managedBy`.
@@ -37,10 +37,16 @@ LABEL_SHAPE: Final = f"{GROUP}/shape"
 LABEL_EPOCH: Final = f"{GROUP}/epoch"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY_VALUE: Final = "rljob"
+# Labels of the runners' pods: job and environment. They lack `LABEL_JOB`, which makes a pod a machine of the job.
+LABEL_ENVIRONMENTS_OF: Final = f"{GROUP}/environments-of"
+LABEL_ENVIRONMENT: Final = f"{GROUP}/environment"
+# Annotation of a runner's pod: its settings as JSON, which the pod mounts as `ENVIRONMENT_SETTINGS`.
+ANNOTATION_SETTINGS: Final = f"{GROUP}/settings"
 
 ROLE_COORDINATOR: Final = "coordinator"
 ROLE_TRAINER: Final = "trainer"
 ROLE_ROLLOUT: Final = "rollout"
+ROLE_ENVIRONMENT: Final = "environment"  # of templates and names: runners are no machines
 
 MAIN_CONTAINER: Final = "main"
 # Container of the coordinator's pod that runs foreign reward code: no token, no Ray.
@@ -51,6 +57,23 @@ REWARDS_SOCKET: Final = f"{REWARDS_DIR}/rewards.sock"
 HEAD_CONTAINER: Final = "ray-head"
 RAY_DIR: Final = "/tmp/ray"
 RAY_TABLES: Final = "ray"  # a folder of the coordinator's state
+# Container of the coordinator's pod in a job with environments: the gateway, without the token of the API server.
+GATEWAY_CONTAINER: Final = "gateway"
+# A volume that `main` and `gateway` share: the coordinator writes what the gateway reads.
+GATEWAY_DIR: Final = "/run/rljob/gateway"
+GATEWAY_CONFIG: Final = f"{GATEWAY_DIR}/gateway.json"
+GATEWAY_SOCKET: Final = f"{GATEWAY_DIR}/link.sock"
+GATEWAY_MODEL: Final = f"{GATEWAY_DIR}/model"
+# Mounted in `gateway` only: the key of capabilities and the key of runner keys, both as hexadecimal text.
+GATEWAY_KEYS_DIR: Final = "/etc/rljob/gateway-keys"
+CAPABILITY_KEY: Final = "capability-key"
+RUNNERS_KEY: Final = "runners-key"
+# Mounted in a runner's pod: its settings and its runner key.
+ENVIRONMENT_DIR: Final = "/etc/rljob/environment"
+ENVIRONMENT_SETTINGS: Final = f"{ENVIRONMENT_DIR}/settings.json"
+ENVIRONMENT_KEY: Final = "key"
+# In a runner's pod: the folder in which relative paths of functions and commands begin.
+CODE_DIR: Final = "/code"
 
 # Warnings in `runtime.warnings` that block the job: each is also the reason of Stalled.
 SANDBOX_UNAVAILABLE: Final = "SandboxUnavailable"
@@ -89,6 +112,8 @@ CLAIMS_DIR: Final = "/mnt/rljob"
 COORDINATOR_LEASE_SECONDS: Final = 15
 
 HEALTH_PORT: Final = 8080
+GATEWAY_PORT: Final = 8000
+GATEWAY_METRICS_PORT: Final = 8081
 RAY_PORT: Final = 6379
 PRE_STOP_POLL_SECONDS: Final = 0.5
 PRE_STOP_PATIENCE: Final = 4
@@ -132,6 +157,26 @@ def auth_secret_of(job: str, uid: str) -> str:
     job of the same name.
     """
     return f"{auth_secret(job)}-{uid[:8]}"
+
+
+def environment_deployment(job: str, environment: str) -> str:
+    """Name the Deployment of an environment's runners."""
+    return f"{job}-{ROLE_ENVIRONMENT}-{environment}"
+
+
+def environments_secret(job: str) -> str:
+    """Name the Secret with the keys of gateway and runners, without the job's uid."""
+    return f"{job}-environments"
+
+
+def environments_secret_of(job: str, uid: str) -> str:
+    """Name the Secret with the keys of gateway and runners of the job with this uid, as `auth_secret_of` does."""
+    return f"{environments_secret(job)}-{uid[:8]}"
+
+
+def runner_key_item(environment: str) -> str:
+    """Name the item of that Secret that is an environment's runner key."""
+    return f"runner-key-{environment}"
 
 
 SAMPLES_KEY_HEADER: Final = "Rljob-Samples-Key"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from rljob_api.fields import CodePath, DnsLabel, HttpUrl, Model
+from rljob_api.spec_template import PodTemplate
 
 Argument = Annotated[str, Field(max_length=1024)]
 
@@ -37,7 +38,7 @@ class Tool(Model):
 
 
 class Environment(Model):
-    """A program in which a response takes several turns. Its runners are local processes of `rljob run`."""
+    """A program in which a response takes several turns. Its runners are pods, or local processes of `rljob run`."""
 
     name: DnsLabel
     """Name in records and metrics; unique in the list."""
@@ -57,14 +58,21 @@ class Environment(Model):
     timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)
     """Longest episode, in seconds. No turn begins after it."""
     runners: int = Field(default=1, ge=1, le=64)
-    """Processes that run the environment."""
+    """Pods that run the environment, or processes of `rljob run`."""
     episodes_per_runner: int = Field(default=8, ge=1, le=1024)
-    """Episodes that a process runs concurrently."""
+    """Episodes that a runner runs concurrently."""
+    template: PodTemplate = PodTemplate()
+    """Changes to the runners' pods, in which `main` is the runner. Relative paths begin in the folder /code: mount a
+    ConfigMap or a volume there."""
 
     @property
     def gives_reward(self) -> bool:
         """Tell whether its episodes may have a reward without spec.rewards. An agent may write its own."""
         return self.reward is not None or self.kind is EnvironmentKind.AGENT
+
+    def runner_options(self) -> dict[str, Any]:
+        """Return what a runner is told about the environment, as JSON. Its pods are no matter of the runner's."""
+        return {name: value for name, value in self.to_dict().items() if name != "template"}
 
 
 class EpisodeLimits(Model):

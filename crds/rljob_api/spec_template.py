@@ -40,7 +40,8 @@ _POD_SPEC = {
         "restartPolicy": {
             "type": "string",
             "enum": ["Never"],
-            "description": "Never: the operator replaces a pod that failed, under a new name.",
+            "description": "Never: the operator replaces a pod that failed, under a new name. For the runners of "
+            "environments it must be left out.",
         },
         "containers": {
             "type": "array",

@@ -39,6 +39,7 @@ _OURS: dict[str, tuple[tuple[object, ...], str]] = {
     "priority": ((), "must be left out: the API server takes it from priorityClassName"),
     "ephemeralContainers": ((), "must be left out; use `kubectl debug`"),
 }
+_OURS_OF_RUNNERS = {**_OURS, "restartPolicy": ((), "must be left out: a runner that ended is started again")}
 # API servers look these objects up before they read the pod: an impossible name causes an internal error (500).
 _NAMED = ("runtimeClassName", "priorityClassName", "serviceAccountName")
 _NEVER_EMPTY = "runtimeClassName"
@@ -57,7 +58,7 @@ def check_template(
     resource: str | None,
     ours: Collection[str] = (c.MAIN_CONTAINER,),
 ) -> Errors:
-    """Find mistakes in one role's template.
+    """Find mistakes in the template of a role, or of an environment's runners.
 
     `accelerators` of `resource` (None: not as a resource) are the operator's request, `ours` the names of its
     containers.
@@ -68,7 +69,7 @@ def check_template(
     if mistyped:  # what is below looks into values of the right types
         yield from mistyped
         return
-    for field, (allowed, advice) in _OURS.items():
+    for field, (allowed, advice) in (_OURS_OF_RUNNERS if role == c.ROLE_ENVIRONMENT else _OURS).items():
         if field in spec and spec[field] not in allowed:
             yield FieldError(f"{path}.spec.{field}", spec[field], advice)
     for field in _NAMED:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rljob_api import constants as c
 from rljob_api.environments import Environment, EnvironmentKind
 from rljob_api.errors import ABSENT, FieldError
 from rljob_api.spec import RLJobSpec
+from rljob_api.templates import check_template
 
 Errors = Iterator[FieldError]
 
@@ -23,6 +25,8 @@ def check_environments(spec: RLJobSpec) -> Errors:
             if (tool.function is None) == (tool.mcp is None):
                 shown = ABSENT if tool.mcp is None else "function, mcp"
                 yield FieldError(f"{path}.tools[{place}]", shown, "must be exactly one of function and mcp")
+        # Its accelerators are what the template requests: the spec has no number of them.
+        yield from check_template(f"{path}.template", c.ROLE_ENVIRONMENT, environment.template, 0, None)
     yield from _limits(spec)
     yield from _techniques(spec)
 

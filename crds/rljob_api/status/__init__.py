@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from rljob_api.status.evaluations import EvaluationPoint, EvaluationReport
 from rljob_api.status.job import Accepted, Condition, ConditionStatus, Phase, RLJobStatus
-from rljob_api.status.members import CoordinatorStatus, MachineGroup, Member, Role, RolloutStatus
+from rljob_api.status.members import (
+    CoordinatorStatus,
+    EnvironmentStatus,
+    MachineGroup,
+    Member,
+    Role,
+    RolloutStatus,
+)
 from rljob_api.status.planner_memory import ElasticityHistory, ParallelismHistory, PreemptionHistory
 from rljob_api.status.replacements import AvoidedNode, BackOff, NotReadyNode, ReplacementPause, Replacements
 from rljob_api.status.round_report import (
@@ -45,6 +52,7 @@ __all__ = [
     "ConditionStatus",
     "CoordinatorStatus",
     "ElasticityHistory",
+    "EnvironmentStatus",
     "EvaluationPoint",
     "EvaluationReport",
     "Finished",

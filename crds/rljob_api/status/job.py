@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rljob_api.constants import MAX_SPEC_LENGTH
 from rljob_api.fields import Count, Sentence, StatusModel, Timestamp, map_by
-from rljob_api.status.members import CoordinatorStatus, MachineGroup, Member, RolloutStatus
+from rljob_api.status.members import CoordinatorStatus, EnvironmentStatus, MachineGroup, Member, RolloutStatus
 from rljob_api.status.planner_memory import ElasticityHistory, ParallelismHistory
 from rljob_api.status.replacements import Replacements
 from rljob_api.status.runtime import RelayTopology, RuntimeStatus
@@ -83,7 +83,9 @@ class RLJobStatus(StatusModel):
     """The trainer's pods."""
     rollout: RolloutStatus | None = None
     """The rollout machines."""
-    # Atomic: the list has one writer.
+    # Atomic, both: the lists have one writer.
+    environments: tuple[EnvironmentStatus, ...] = Field(default=(), max_length=16)
+    """Runners of each environment."""
     members: tuple[Member, ...] = Field(default=(), max_length=2048)
     """Pods that are members."""
     incarnations: dict[str, int] = Field(default_factory=dict, max_length=2048)

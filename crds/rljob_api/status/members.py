@@ -57,6 +57,17 @@ class RolloutStatus(MachineGroup):
     """Label selector of the rollout pods, for the scale subresource."""
 
 
+class EnvironmentStatus(StatusModel):
+    """The runners of one environment."""
+
+    name: Annotated[str, Field(max_length=63)]
+    """Name of the environment."""
+    runners: Count = 0
+    """Desired number of pods: none while the job is suspended, waits for quota, or has ended."""
+    ready: Count = 0
+    """Number of ready ones."""
+
+
 class CoordinatorStatus(StatusModel):
     """The operator's view of the coordinator."""
 

@@ -16,11 +16,11 @@ from typing import TypeVar
 
 from aiohttp import web
 
+from rljob_api.runner_key import verify_runner_key
+from rljob_api.signed_text import KeyRefused
 from rljob_runtime.gateway.capability import Capability, mint
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.http import bearer, read_body
-from rljob_runtime.gateway.runner_key import verify_runner_key
-from rljob_runtime.gateway.signed_text import KeyRefused
 from rljob_runtime.gateway.wire.runner_requests import (
     LeaseRequest,
     assignment_json,

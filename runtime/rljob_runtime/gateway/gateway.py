@@ -16,6 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from rljob_api.signed_text import Refusal
 from rljob_runtime.gateway.answers import (
     Answer,
     AnsweredTurn,
@@ -28,7 +29,6 @@ from rljob_runtime.gateway.answers import (
 from rljob_runtime.gateway.capability import Capability
 from rljob_runtime.gateway.errors import GatewayError, bad
 from rljob_runtime.gateway.paths import AttemptPaths, Paths
-from rljob_runtime.gateway.signed_text import Refusal
 from rljob_runtime.gateway.text.turn_text import ReplyText, TurnText, TurnTokens
 from rljob_runtime.gateway.wire.chat_request import ChatRequest, parse_chat_request
 from rljob_runtime.gateway.wire.fields import digest, parse_body

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from rljob_api.signed_text import KeyRefused, Refusal
 from rljob_runtime.gateway.answers import Answer
 from rljob_runtime.gateway.capability import Capability, verify
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.gateway import CHAT, GENERATE, Gateway
 from rljob_runtime.gateway.http import bearer, read_body
-from rljob_runtime.gateway.signed_text import KeyRefused, Refusal
 
 log = logging.getLogger(__name__)
 

@@ -22,11 +22,11 @@ from typing import NoReturn
 
 from rljob_api import RLJob
 from rljob_api.environments import Environment
+from rljob_api.runner_key import mint_runner_key, runners_key
 from rljob_api.status import RoundReport, StatusWarning
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.config import GatewayConfig
 from rljob_runtime.gateway.link.server import serve_link
-from rljob_runtime.gateway.runner_key import mint_runner_key, runners_key
 from rljob_runtime.local.processes import Command, LocalProcess, ProcessFailed, last_words
 from rljob_runtime.local.run_folder import write_private
 from rljob_runtime.protocols import TrainReport
@@ -138,7 +138,7 @@ class LocalEnvironments:
             "url": self.url,
             "keyFile": str(key.absolute()),
             "root": str(self._folders.manifest.absolute()),
-            "environment": environment.to_dict(),
+            "environment": environment.runner_options(),
         }
         file = folder / f"{environment.name}.json"
         write_private(file, json.dumps(settings, indent=1))

@@ -39,6 +39,8 @@ def test_kubectl_has_unknown_fields_refused(server: Kube, case: Case) -> None:
     assert f'unknown field "{case.path}"' in refused
 
 
+SWE: dict[str, Any] = {"name": "swe", "kind": "Agent", "command": ["python", "agent.py"]}
+
 GOOD: list[dict[str, Any]] = [
     {},
     {"metadata.name": "a"},
@@ -113,6 +115,17 @@ GOOD: list[dict[str, Any]] = [
             {"name": "swe", "kind": "Agent", "command": ["sh", "-c", "true"], "runners": 64, "timeoutSeconds": 0.5},
         ],
         "spec.episode": {"maxTurns": 4, "maxTokens": 2048, "maxForks": 0},
+    },
+    {
+        "spec.environments": [
+            {
+                **CALC,
+                "template": {
+                    "spec": {"containers": [{"name": "main", "image": "own:1"}, {"name": "search", "image": "s:1"}]}
+                },
+            },
+            {**SWE, "template": {"metadata": {"labels": {"team": "a"}}, "spec": {"runtimeClassName": "gvisor"}}},
+        ],
     },
     {"spec.environments": [{**CALC, "reward": "/envs/calculator.py:score"}], "spec.rewards": REMOVE},
     {
@@ -268,7 +281,6 @@ def test_both_agree_on_random_jobs(server: Kube, edits: dict[str, Any], keep: in
 
 SUMS: dict[str, Any] = {"name": "sums", "weight": 1, "prompts": {"reasoningGym": {"task": "a"}}}
 WORDS: dict[str, Any] = {"name": "words", "weight": 1, "prompts": {"file": {"path": "/a"}}}
-SWE: dict[str, Any] = {"name": "swe", "kind": "Agent", "command": ["python", "agent.py"]}
 OF_SOURCES: dict[str, Any] = {
     "spec.data.prompts": REMOVE,
     "spec.rewards": [{"name": "right", "kind": "Math"}, {"name": "short", "kind": "Math"}],
@@ -403,5 +415,12 @@ def test_changes_are_refused_alike(server: Kube, path: str, suspended: tuple[boo
 )
 def test_the_rest_may_change_while_the_job_runs(server: Kube, change: dict[str, Any]) -> None:
     old, new = job(), job(change)
+    assert server.refused_change(old, new) == []
+    validate_update(load(old), load(new))
+
+
+def test_the_template_of_runners_may_change_while_the_job_runs(server: Kube) -> None:
+    image = {"spec": {"containers": [{"name": "main", "image": "own:2"}]}}
+    old, new = (job({"spec.environments": [CALC, one]}) for one in (SWE, {**SWE, "template": image}))
     assert server.refused_change(old, new) == []
     validate_update(load(old), load(new))

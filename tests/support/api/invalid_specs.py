@@ -163,6 +163,22 @@ def _tool(advice: str, value: Any, blamed: str = "", **tool: Any) -> Case:
     return _environments(f"[0].tools[0]{blamed}", advice, value, {"tools": [tool]})
 
 
+def _template(field: str, advice: str, value: Any, key: str = "", server: bool = False) -> Case:
+    """One environment, in whose template the field has this value, or the object of that name has at `key`."""
+    part, _, name = field.partition(".")
+    given = {key[1:-1]: value} if key else value
+    environment = {**CALC, "template": {part: {name: given}}}
+    path = f"spec.environments[0].template.{field}{key}"
+    return Case({"spec.environments": [environment]}, path, advice, value=value, server=server)
+
+
+def _runner(field: str, advice: str, value: Any, **fields: Any) -> Case:
+    """One environment, whose template has a container `main` with these fields."""
+    environment = {**CALC, "template": {"spec": {"containers": [{"name": "main", **fields}]}}}
+    path = f"spec.environments[0].template.spec.containers[0].{field}"
+    return Case({"spec.environments": [environment]}, path, advice, value=value, server=False)
+
+
 _AGENT: dict[str, Any] = {"name": "swe", "kind": "Agent", "command": ["python", "agent.py"]}
 
 ENVIRONMENT_CASES = [
@@ -194,6 +210,19 @@ ENVIRONMENT_CASES = [
     _environments("[0].timeoutSeconds", "must be more than 0", 0, {"timeoutSeconds": 0}),
     _environments("[0].runners", "must be at most 64", 65, {"runners": 65}),
     _environments("[0].episodesPerRunner", "must be at least 1", 0, {"episodesPerRunner": 0}),
+    _template("spec.restartPolicy", "must be left out: a runner that ended is started again", "Always", server=True),
+    _template("spec.restartPolicy", "must be left out: a runner that ended is started again", "Never"),
+    _template("spec.hostNetwork", "is not supported", True, server=True),
+    _template("spec.automountServiceAccountToken", "only the coordinator speaks to the API", True),
+    _template("spec.nodeSelecter", "did you mean nodeSelector?", {"a": "b"}),
+    _template("metadata.labels", "this key is the operator's", "x", "[rljob.dev/environment]"),
+    _runner("env[0].name", "the operator sets this variable", "RLJOB_NAME", env=[{"name": "RLJOB_NAME", "value": "x"}]),
+    _runner(
+        "volumeMounts[0].mountPath",
+        "is the operator's; mount it elsewhere",
+        "/etc/rljob/environment",
+        volumeMounts=[{"name": "code", "mountPath": "/etc/rljob/environment"}],
+    ),
     Case(
         {"spec.environments": [{**_AGENT, "reward": "swe.py:score"}, CALC], "spec.rewards": REMOVE},
         "spec.rewards",

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from rljob_api.runner_key import mint_runner_key, runners_key
 from rljob_env.agent_harness import AgentHarness
 from rljob_env.config import TOOLS, EnvironmentConfig, Tool
 from rljob_env.episode import Harness
@@ -24,7 +25,6 @@ from rljob_env.tools.harness import ToolsHarness
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
 from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
-from rljob_runtime.gateway.runner_key import mint_runner_key, runners_key
 from rljob_runtime.gateway.server import serve
 from rljob_runtime.gateway.text.suffix_text import SuffixText
 from rljob_runtime.protocols.environments import Assignment, EpisodeReport

@@ -70,6 +70,27 @@ MUTANTS = (
         tests=("tests/unit/api/test_invalid_specs.py",),
     ),
     Mutant(
+        name="a runner's template is not checked",
+        target="rljob_api.rules.environments:check_environments",
+        before='yield from check_template(f"{path}.template", c.ROLE_ENVIRONMENT, environment.template, 0, None)',
+        after="pass",
+        tests=("tests/unit/api/test_invalid_specs.py",),
+    ),
+    Mutant(
+        name="a runner's pod may be told not to start again",
+        target="rljob_api.templates:check_template",
+        before="_OURS_OF_RUNNERS if role == c.ROLE_ENVIRONMENT else _OURS",
+        after="_OURS",
+        tests=("tests/unit/api/test_invalid_specs.py",),
+    ),
+    Mutant(
+        name="a runner is told what its template has",
+        target="rljob_api.environments:Environment.runner_options",
+        before='name != "template"',
+        after="True",
+        tests=("tests/unit/api/test_models.py::test_a_runner_is_told_about_its_environment_and_not_about_its_pods",),
+    ),
+    Mutant(
         name="machines switch sizes under episodes",
         target="rljob_api.spec:RLJobSpec.switch_sizes",
         before="bool(adaptive.enabled) and not self.environments",
@@ -82,5 +103,12 @@ MUTANTS = (
         before="value.is_integer()",
         after="False",
         tests=("tests/unit/api/test_invalid_specs.py::test_a_mixture_whose_weights_are_0_is_refused_at_each_source",),
+    ),
+    Mutant(
+        name="a key of another job opens its episode",
+        target="rljob_api.signed_text:verify_text",
+        before="not hmac.compare_digest(signature, _signature(key, claim))",
+        after="len(signature) != 32",
+        tests=("tests/unit/gateway/test_capability.py::test_a_capability_of_another_job_opens_nothing",),
     ),
 )

@@ -195,6 +195,19 @@ def test_what_a_spec_answers() -> None:
     assert load(job({**switching, "spec.environments": [CALC]})).spec.switch_sizes == ()
 
 
+def test_a_runner_is_told_about_its_environment_and_not_about_its_pods() -> None:
+    template = {"spec": {"containers": [{"name": "main", "env": [{"name": "TOKEN", "value": "secret"}]}]}}
+    (environment,) = load(job({"spec.environments": [{**CALC, "template": template}]})).spec.environments
+    assert environment.template.container()["env"]
+    assert environment.runner_options() == {
+        **CALC,
+        "maxTurns": 16,
+        "timeoutSeconds": 300.0,
+        "runners": 1,
+        "episodesPerRunner": 8,
+    }
+
+
 def test_what_a_status_answers() -> None:
     status = RLJobStatus(conditions=(Condition(type="Failed", status=ConditionStatus.TRUE, reason="X"),))
     assert status.is_true("Failed")
@@ -216,6 +229,10 @@ def test_names_fit() -> None:
     for machine in ("coordinator-0", "trainer-255", "rollout-1023"):
         assert len(constants.pod_name(longest, machine, 99_999)) <= 63
     assert len(constants.coordinator_service(longest)) <= 63
+    assert len(constants.environment_deployment(longest, "e" * 63)) <= 253
+    assert constants.environment_deployment("demo", "calc") == "demo-environment-calc"
+    assert constants.environments_secret_of("demo", "0123456789") == "demo-environments-01234567"
+    assert len(constants.runner_key_item("e" * 63)) <= 253
 
 
 @pytest.mark.parametrize(

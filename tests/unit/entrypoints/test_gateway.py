@@ -20,10 +20,10 @@ import aiohttp
 import openai
 import pytest
 
+from rljob_api.runner_key import mint_runner_key, runners_key
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.config import BadConfig, GatewayConfig, read_config, read_key
 from rljob_runtime.gateway.link.server import serve_link
-from rljob_runtime.gateway.runner_key import mint_runner_key, runners_key
 from rljob_runtime.protocols.environments import Assignment
 from tests.support.gateway.light_tokenizer import STRIPS_THINKING
 from tests.support.gateway.stand_in_coordinator import StandInCoordinator, attempt_of

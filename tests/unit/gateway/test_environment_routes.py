@@ -13,11 +13,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from rljob_api.runner_key import mint_runner_key, runners_key, verify_runner_key
+from rljob_api.signed_text import KeyRefused, Refusal
 from rljob_runtime.gateway.capability import Capability, gateway_key, verify
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
-from rljob_runtime.gateway.runner_key import mint_runner_key, runners_key, verify_runner_key
 from rljob_runtime.gateway.server import ServerSettings, gateway_app
-from rljob_runtime.gateway.signed_text import KeyRefused, Refusal
 from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
 from rljob_runtime.protocols.turns import EpisodeAttempt
