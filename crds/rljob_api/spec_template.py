@@ -80,7 +80,7 @@ class PodTemplate(Model):
     Containers are merged by name: `main` overrides image, command, args, env, resources, volumeMounts, probes and
     securityContext of the operator's; every other one is a sidecar. In the coordinator's pod, `ray-head` belongs to the
     operator too, and so does `rewards`, if a reward is of kind Code, or of kind Python with a function that is not
-    built in."""
+    built in. In a job with environments, `gateway` does."""
 
     def container(self, name: str = MAIN_CONTAINER) -> dict[str, Any]:
         """Return the container of that name as the user wrote it, or an empty one.

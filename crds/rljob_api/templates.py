@@ -46,7 +46,11 @@ _NEVER_EMPTY = "runtimeClassName"
 """For other fields an empty value means the default."""
 _OBJECT_NAME = re.compile(rf"(?=.{{1,253}}\Z){DNS_NAME}")
 # Further containers of the operator in the coordinator's pod.
-_CONTAINERS = {c.REWARDS_CONTAINER: "rewards of kind Code and Python", c.HEAD_CONTAINER: "the head of Ray"}
+_CONTAINERS = {
+    c.REWARDS_CONTAINER: "rewards of kind Code and Python",
+    c.HEAD_CONTAINER: "the head of Ray",
+    c.GATEWAY_CONTAINER: "environments",
+}
 _BYTES: TypeAdapter[int] = TypeAdapter(Bytes)
 
 

@@ -30,6 +30,7 @@ JOB_RULES: list[Rule] = [
     _rule(GROUP, [f"{PLURAL}/status"], ["get", "patch"]),
     _rule(GROUP, [f"{PLURAL}/finalizers"], ["update"]),  # wanted where owner references are checked, as in OpenShift
     _rule("", ["pods"], ["get", "list", "watch", "create", "delete"]),
+    _rule("apps", ["deployments"], ["get", "list", "watch", "create", "patch"]),
     _rule("", ["services"], ["get", "create", "patch"]),
     _rule("", ["serviceaccounts"], ["get", "create"]),
     _rule("", ["secrets"], ["create"]),

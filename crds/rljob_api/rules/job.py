@@ -67,6 +67,8 @@ def check(job: RLJob) -> Errors:
             ours.append(c.REWARDS_CONTAINER)
         if role == c.ROLE_COORDINATOR and spec.head_apart:
             ours.append(c.HEAD_CONTAINER)
+        if role == c.ROLE_COORDINATOR and spec.environments:
+            ours.append(c.GATEWAY_CONTAINER)
         found = list(check_template(f"spec.{role}.template", role, template, accelerators, resource, ours))
         yield from found
         if role == c.ROLE_COORDINATOR and not found:  # its form is right: one can look into it

@@ -165,6 +165,10 @@ GOOD: list[dict[str, Any]] = [
             {"name": "rewards", "resources": {"limits": {"memory": "1Gi"}}, "env": [{"name": "A", "value": "b"}]}
         ],
     },
+    {
+        "spec.environments": [CALC],
+        "spec.coordinator.template.spec.containers": [{"name": "gateway", "resources": {"limits": {"cpu": "2"}}}],
+    },
     {"spec.trainer.template.spec.containers": [{"name": "rewards", "image": "a sidecar like any other:1"}]},
     *(
         {"spec.rollout.acceleratorsPerMachine": 2, "spec.accelerator": accelerator}

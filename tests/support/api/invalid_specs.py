@@ -810,6 +810,23 @@ TEMPLATES = [
         value="rewards",
         server=False,
     ),
+    Case(
+        {f"{_COORDINATOR}.containers": [{"name": "gateway", "image": "a:1"}]},
+        f"{_COORDINATOR}.containers[0].name",
+        "must be left out: that container is the operator's, for environments",
+        value="gateway",
+        server=False,
+    ),
+    Case(
+        {
+            "spec.environments": [CALC],
+            f"{_COORDINATOR}.containers": [{"name": "gateway", "env": [{"name": "RLJOB_NAME", "value": "x"}]}],
+        },
+        f"{_COORDINATOR}.containers[0].env[0].name",
+        "the operator sets this variable",
+        value="RLJOB_NAME",
+        server=False,
+    ),
     Case({**_APART, f"{_COORDINATOR}.containers": "rewards"}, f"{_COORDINATOR}.containers", "must be a list"),
     Case(
         {**_APART, f"{_COORDINATOR}.shareProcessNamespace": True},

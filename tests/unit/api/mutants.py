@@ -70,6 +70,13 @@ MUTANTS = (
         tests=("tests/unit/api/test_invalid_specs.py",),
     ),
     Mutant(
+        name="the gateway of a job with environments is a stranger's container",
+        target="rljob_api.rules.job:check",
+        before="role == c.ROLE_COORDINATOR and spec.environments",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py",),
+    ),
+    Mutant(
         name="a runner's template is not checked",
         target="rljob_api.rules.environments:check_environments",
         before='yield from check_template(f"{path}.template", c.ROLE_ENVIRONMENT, environment.template, 0, None)',
