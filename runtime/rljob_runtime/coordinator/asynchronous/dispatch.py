@@ -8,16 +8,16 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import replace
 
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
+from rljob_runtime.coordinator.generation.requests import Requests
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.reporting.timeline import MOVES
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import GenerateRequest, PromptSource
-from rljob_runtime.protocols.trajectory import Lease, TrajectoryKey, sample_seed
+from rljob_runtime.protocols.trajectory import Lease, TrajectoryKey
 from rljob_runtime.scheduling.asynchronous.async_groups import GroupTracker
 from rljob_runtime.scheduling.asynchronous.repack import Merge
 from rljob_runtime.scheduling.round_plan import Launch
@@ -37,9 +37,8 @@ class Dispatcher:
         pool: ReplicaPool,
         stats: GenerationStats,
     ) -> None:
-        self._settings = context.settings
         self._store = context.store
-        self._prompts = prompts
+        self._requests = Requests(context.settings, prompts, receiver.partials)
         self._flight = groups
         self._receiver = receiver
         self._pool = pool
@@ -86,18 +85,6 @@ class Dispatcher:
         await self._store.do(migrate)
 
     def _request(self, launch: Launch) -> GenerateRequest:
-        settings, key = self._settings, launch.key
-        prefix, _ = self._receiver.partials.tokens_of(key)
-        return GenerateRequest(
-            key=key,
-            attempt=launch.lease.attempt,
-            prompt_token_ids=tuple(self._prompts.prompt(key.prompt).token_ids),
-            sampling=replace(
-                settings.sampling,
-                # The seed contains the attempt: a prompt that is drawn again must sample other tokens.
-                seed=sample_seed(settings.seed, launch.lease.attempt, key, self._flight.failures(key), len(prefix)),
-                stop_token_ids=self._prompts.stop_token_ids,
-            ),
-            weight_version=self._flight.version(key.prompt),
-            prefix_token_ids=prefix,
-        )
+        # Attempts go on rising when a prompt is drawn again.
+        version, failures = self._flight.version(launch.key.prompt), self._flight.failures(launch.key)
+        return self._requests.of(launch, version, launch.lease.attempt, failures)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from rljob_runtime.coordinator.asynchronous.dispatch import Dispatcher
 from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceBuffer
+from rljob_runtime.coordinator.asynchronous.group_ends import GroupEnds
+from rljob_runtime.coordinator.asynchronous.prompt_queue import PromptQueue
 from rljob_runtime.coordinator.asynchronous.repack import BusyReplica, RepackMonitor
 from rljob_runtime.coordinator.asynchronous.replica_weights import ReplicaWeights, WeightsLoaded
 from rljob_runtime.coordinator.asynchronous.restore import ready_groups, restore
@@ -22,22 +23,21 @@ from rljob_runtime.coordinator.core.async_utils import Broken
 from rljob_runtime.coordinator.evaluation.evaluator import Evaluator
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
+from rljob_runtime.coordinator.generation.inbox import Inbox
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPolled, ReplicaPool
 from rljob_runtime.coordinator.generation.scoring import RewardReceived, RewardRequests
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
-from rljob_runtime.coordinator.reporting.policy_failures import OptionalPolicy, attempt
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables.groups import KeptGroup
 from rljob_runtime.protocols import PromptSource, Replica, ReplicaReport
-from rljob_runtime.protocols.trajectory import Cursor, Lease, PromptKey, Response, TrajectoryKey
-from rljob_runtime.scheduling.asynchronous.async_groups import JOB_ENDED, VERSION_GONE, GroupDone, GroupTracker
+from rljob_runtime.protocols.trajectory import Lease, Response, TrajectoryKey
+from rljob_runtime.scheduling.asynchronous.async_groups import JOB_ENDED, VERSION_GONE, GroupTracker
 from rljob_runtime.scheduling.asynchronous.repack import has_work, is_due
 from rljob_runtime.scheduling.asynchronous.replica_assignment import PromptQuota, ReplicaLimits, ReplicaState, assign
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
-from rljob_runtime.scheduling.round_plan import REWARD_FAILED, Launch, PromptOutcome, RestoredSample
-from rljob_runtime.scheduling.shares import allot, by_source
+from rljob_runtime.scheduling.round_plan import Launch, RestoredSample
 from rljob_runtime.timeline.idle import BLOCKED, blocked_row
 
 log = logging.getLogger(__name__)
@@ -64,25 +64,22 @@ class AsyncGeneration:
         self.buffer = buffer
         self.groups = GroupTracker(settings.responses_per_prompt, settings.reward_failures, settings.drops_equal)
         self.stats = GenerationStats()
-        self.untrainable_groups: list[str] = []
-        """Reasons of the groups filtered since the last group that became ready."""
-        self._filtered: Counter[str] = Counter()
-        """Groups of each source filtered since its last group that became ready."""
         self.on_change: Callable[[], None] = lambda: None
         self._blocked_seconds = 0.0
         self._requested = 0
-        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
+        self._inbox: Inbox[Event] = Inbox()
         self._receiver = TokenReceiver(self.stats)
         self._observer = EngineObserver(context.fleet.layout_of)
-        post = self._inbox.put_nowait
+        post = self._inbox.post
         self._pool = ReplicaPool(context.fleet, context.term, settings, self._observer, post, context.fleet.available)
+        self._queue = PromptQueue(settings, prompts)
+        self.ends = GroupEnds(context, self.groups, buffer, self._queue, self._receiver, self.stats)
         self._dispatcher = Dispatcher(context, prompts, self.groups, self._receiver, self._pool, self.stats)
         self._weights = ReplicaWeights(context.fleet, context.term, post, buffer.knows)
         scorer = context.episodes.scorer(prompts, context.rewards)
         self._scoring = RewardRequests(scorer, self.stats, post, context.reporter.timeline)
-        self._repack_monitor = RepackMonitor(settings, self._pool, self._receiver.partials, prompts)
-        self._requeued: deque[PromptKey] = deque()
-        self._cursor = Cursor()
+        partials, failures = self._receiver.partials, context.policy_failures
+        self._repack_monitor = RepackMonitor(settings, self._pool, partials, prompts, failures)
         self._scores: list[tuple[TrajectoryKey, float]] = []
         self._leaving: Collection[str] = ()
         self._blocked: Collection[str] = ()
@@ -95,22 +92,22 @@ class AsyncGeneration:
     def notify(self) -> None:
         """Check the fleet and the target again: one of them changed."""
         self._fleet_changed = True
-        self._inbox.put_nowait(None)
+        self._inbox.post(None)
 
     def request_groups(self, groups: int) -> None:
         """Set the number of groups that all coming updates need, and resume after a pause."""
         self._requested, self._paused = groups, False
-        self._inbox.put_nowait(None)
+        self._inbox.post(None)
 
     def weights_published(self) -> None:
         """Consider a repack now: newer weights are available."""
         self._weights_published = True
-        self._inbox.put_nowait(None)
+        self._inbox.post(None)
 
     def retire(self, machines: Collection[str]) -> frozenset[str]:
         """Give these machines no new work. Returns those that still hold responses."""
         self._leaving = machines
-        self._inbox.put_nowait(None)
+        self._inbox.post(None)
         return frozenset(name for name in machines if self._busy(name))
 
     async def pause(self, for_good: bool = False) -> None:
@@ -119,13 +116,13 @@ class AsyncGeneration:
         `for_good`: open groups are not needed; their prompts are requeued."""
         self._drained.clear()
         self._paused, self._ending = True, for_good
-        self._inbox.put_nowait(None)
+        self._inbox.post(None)
         await self._drained.wait()
 
     async def reload(self) -> None:
         """Read the store again after a rewind: groups of undone updates are ready again, or requeued."""
         done = asyncio.get_running_loop().create_future()
-        self._inbox.put_nowait(_Reload(done))
+        self._inbox.post(_Reload(done))
         await done
 
     def drain_blocked_seconds(self) -> float:
@@ -154,13 +151,13 @@ class AsyncGeneration:
                         looked, self._weights_published = clock(), False
                         await self._repack()
                 before = clock()
-                for event in await self._next_events():
+                for event in await self._inbox.next(self._context.settings.flush):
                     await self._handle(event)
                 self._blocked_seconds += (clock() - before) * len(self._blocked) / max(1, len(self._pool.names()))
                 await self._settle()
                 if clock() - flushed >= self._context.settings.flush:
                     flushed = clock()
-                    await self._flush()
+                    await self.ends.flush()
         finally:
             await self._pool.close()
             await self._weights.close()
@@ -168,28 +165,28 @@ class AsyncGeneration:
 
     async def _restore(self) -> None:
         """Restore the state of a former coordinator."""
-        self._cursor = await self._context.store.do(lambda s: s.experience.cursor())
+        await self._queue.restore_cursor(self._context.store)
         in_flight = await self._read_pool()
         await restore(in_flight, self._context.store, self.groups, self._receiver, self._scoring)
         await self._settle()
 
     async def _read_pool(self) -> list[KeptGroup]:
         """Read requeued prompts and ready groups from the store. Returns the groups in flight."""
-        self._requeued = deque(await self._context.store.do(lambda s: s.experience.requeued()))
+        await self._queue.restore_requeued(self._context.store)
         groups = await self._context.store.do(lambda s: s.experience.open_groups())
         self.buffer.fill(ready_groups(groups))
         self.on_change()
         return [group for group in groups if group.ready is None]
 
     async def _drain(self) -> None:
-        await self._flush()
+        await self.ends.flush()
         running = [launch for name in self._pool.names() for launch in self.groups.running_on(name)]
         for name in self._pool.names():
             self.groups.mark_replica_lost(name)
         await self._pool.abort([*running, *self.groups.drain_aborts()])
         await self._evaluator.stop(self._pool)
         if self._ending:
-            await self._requeue([*self.groups, *self.buffer.clear()], JOB_ENDED)
+            await self.ends.requeue([*self.groups, *self.buffer.clear()], JOB_ENDED)
         self._set_blocked(())
         self._drained.set()
 
@@ -269,7 +266,7 @@ class AsyncGeneration:
 
     async def _draw(self, draws: Collection[PromptQuota]) -> None:
         """Draw prompts for replicas, requeued prompts first."""
-        drawn = [(draw, *await self._take_prompts(draw.groups)) for draw in draws]
+        drawn = [(draw, *await self._queue.take(draw.groups)) for draw in draws]
         responses = self._context.settings.responses_per_prompt
 
         def save(store: Store) -> dict[TrajectoryKey, int]:
@@ -285,79 +282,33 @@ class AsyncGeneration:
             self.stats.drawn_prompts += len(prompts)
         await self._dispatcher.launch(self.groups.launch({draw.replica: draw.version for draw in draws}))
 
-    async def _take_prompts(self, count: int) -> tuple[tuple[PromptKey, ...], Cursor]:
-        """Return prompts and the cursor after them."""
-        again = [self._requeued.popleft() for _ in range(min(count, len(self._requeued)))]
-        names, self._cursor = allot(self._context.settings.shares, self._cursor, count - len(again))
-        drawn: dict[str, Iterator[PromptKey]] = {}
-        for source, number in by_source(names).items():
-            keys, self._cursor = await self._prompts.take(self._cursor, number, source)
-            drawn[source] = iter(keys)
-        return (*again, *(next(drawn[source]) for source in names)), self._cursor
-
     async def _requeue_orphaned(self) -> None:
         """Requeue groups whose weights no replica can provide; newer weights will generate them."""
         if not self._weights.settled:
             return
         prompts = self.groups.orphaned(self._weights.available_versions())
         if prompts:
-            lost = await self._requeue(prompts, VERSION_GONE)
+            lost = await self.ends.requeue(prompts, VERSION_GONE)
             self.stats.lost_version_tokens += lost
             message = "%d groups are drawn again: no machine holds their weights, which costs %d tokens"
             log.warning(message, len(prompts), lost)
-
-    async def _requeue(self, prompts: Collection[PromptKey], reason: str) -> int:
-        """Requeue these prompts. Returns the number of tokens lost."""
-        for prompt in prompts:
-            if prompt in self.groups:
-                self.groups.drop(prompt)
-        await self._flush()
-        for prompt in prompts:
-            for sample in range(self._context.settings.responses_per_prompt):
-                self._receiver.partials.forget(TrajectoryKey(prompt, sample))
-        self.stats.requeued_prompts += len(prompts)
-        self._context.episodes.drop(prompts)
-        lost = await self._context.store.do(lambda s: s.experience.end(prompts, PromptOutcome.REQUEUED, reason))
-        self.stats.lost_tokens += lost
-        self._requeued.extend(prompts)
-        return lost
 
     # --- repack ---
 
     async def _repack(self) -> None:
         """Merge replicas in their tails, if the released replicas would find work."""
-        holding, failures = self._available(), self._context.policy_failures
+        holding = self._available()
         newest = max(holding.values(), default=None)
-        if (
-            not failures.is_asked(OptionalPolicy.REPACK)
-            or newest is None
-            or not has_work(self._to_begin, self._admit(newest))
-        ):
+        if newest is None or not has_work(self._to_begin, self._admit(newest)):
             return
         replicas = {
             name: BusyReplica(version, self.groups.running_on(name), self.groups.has_move(name))
             for name, version in holding.items()
         }
-        merges = attempt(lambda: self._repack_monitor.plan(replicas))
-        if isinstance(merges, Exception):
-            failures.failed(OptionalPolicy.REPACK, merges)
-            return
-        failures.decided(OptionalPolicy.REPACK)
-        for merge in merges:
+        for merge in self._repack_monitor.merges(replicas):
             await self._dispatcher.migrate(merge)
 
     # --- events ---
-
-    async def _next_events(self) -> list[Event]:
-        """Return all pending events, after waiting for the first."""
-        try:
-            async with asyncio.timeout(self._context.settings.flush):
-                events = [await self._inbox.get()]
-        except TimeoutError:
-            return []
-        while not self._inbox.empty():
-            events.append(self._inbox.get_nowait())
-        return events
 
     async def _handle(self, event: Event) -> None:
         match event:
@@ -436,37 +387,10 @@ class AsyncGeneration:
             await self._context.store.do(lambda s: s.experience.score(scores))
         over = self.groups.drain_done()
         for group in over:
-            await self._close_group(group)
+            await self.ends.close(group)
         if aborts := self.groups.drain_aborts():
             await self._pool.abort(aborts)
         if gone := self.buffer.evicted():
-            await self._requeue(gone, "TooStale")
+            await self.ends.requeue(gone, "TooStale")
         if over:
             self.on_change()
-
-    async def _close_group(self, group: GroupDone) -> None:
-        if group.reason is None:
-            self.untrainable_groups.clear()
-            del self._filtered[group.prompt.source]
-            self.buffer.add(group.prompt, group.version, group.rewards)
-            return
-        self.untrainable_groups.append(group.reason)
-        self.stats.filtered_groups += 1
-        self.stats.unscored_groups += group.reason == REWARD_FAILED
-        reason = group.reason
-        await self._flush()
-        settings, source = self._context.settings, group.prompt.source
-        cursor = None
-        if settings.replaces(source, self._filtered[source]):
-            cursor = self._cursor = settings.shares.given_back(self._cursor, source)
-        self._filtered[source] += 1
-        self._context.episodes.drop([group.prompt])
-        lost = await self._context.store.do(
-            lambda s: s.experience.end([group.prompt], PromptOutcome.FILTERED, reason, cursor)
-        )
-        self.stats.lost_tokens += lost
-
-    async def _flush(self) -> None:
-        tokens = self._receiver.drain_unsaved()
-        if tokens:
-            await self._context.store.do(lambda s: s.experience.append(tokens))

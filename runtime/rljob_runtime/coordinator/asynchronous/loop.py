@@ -246,7 +246,7 @@ class AsyncLoop:
     def _check_trainable(self) -> None:
         assert self.generation is not None
         permitted = self._context.settings.max_untrainable_groups
-        if failure := untrainable_end(self.generation.untrainable_groups, permitted):
+        if failure := untrainable_end(self.generation.ends.untrainable, permitted):
             raise JobEnded(failure)
 
     async def _close(

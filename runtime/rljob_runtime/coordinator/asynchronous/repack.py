@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
+from rljob_runtime.coordinator.reporting.policy_failures import OptionalPolicy, PolicyFailures, attempt
 from rljob_runtime.protocols import EngineStats, PromptSource
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.asynchronous.repack import REMEMBERED_LENGTHS, Merge, ReplicaLoad
@@ -30,12 +31,20 @@ class BusyReplica:
 class RepackMonitor:
     """Repack input of one coordinator."""
 
-    def __init__(self, settings: Settings, pool: ReplicaPool, partials: Partials, prompts: PromptSource) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        pool: ReplicaPool,
+        partials: Partials,
+        prompts: PromptSource,
+        failures: PolicyFailures,
+    ) -> None:
         self._rules = settings.repack
         self._most_tokens = settings.max_response_tokens
         self._pool = pool
         self._partials = partials
         self._prompts = prompts
+        self._failures = failures
         self._lengths: deque[int] = deque(maxlen=REMEMBERED_LENGTHS)
         self._stats: dict[str, EngineStats] = {}
         self._before: dict[str, tuple[int, dict[TrajectoryKey, int]]] = {}
@@ -49,8 +58,19 @@ class RepackMonitor:
         """Record the length of a complete response."""
         self._lengths.append(tokens)
 
+    def merges(self, replicas: Mapping[str, BusyReplica]) -> tuple[Merge, ...]:
+        """Return the merges to make now; none if the policy fails by an error, which is recorded."""
+        if not self._failures.is_asked(OptionalPolicy.REPACK):
+            return ()
+        planned = attempt(lambda: self.plan(replicas))
+        if isinstance(planned, Exception):
+            self._failures.failed(OptionalPolicy.REPACK, planned)
+            return ()
+        self._failures.decided(OptionalPolicy.REPACK)
+        return planned
+
     def plan(self, replicas: Mapping[str, BusyReplica]) -> tuple[Merge, ...]:
-        """Return the merges to make now; none before the engines' speed is known."""
+        """Return the merges that pay; none before the engines' speed is known."""
         if self._rules is None:
             return ()
         expected = self._expected(launch for held in replicas.values() for launch in held.running)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from rljob_runtime.coordinator.core.async_utils import Broken
 from rljob_runtime.coordinator.core.errors import TrainerLost
 from rljob_runtime.coordinator.evaluation.evaluator import Evaluator
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
+from rljob_runtime.coordinator.generation.inbox import Inbox
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPolled, ReplicaPool
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.protocols import Chain, Replica
@@ -33,14 +35,14 @@ class EvaluationStage:
         self._settings = context.settings
         self._evaluator = evaluator
         self._regain = regain
-        self._inbox: asyncio.Queue[ReplicaPolled | Broken | None] = asyncio.Queue()
-        observer, post = EngineObserver(context.fleet.layout_of), self._inbox.put_nowait
+        self._inbox: Inbox[ReplicaPolled | Broken | None] = Inbox()
+        observer, post = EngineObserver(context.fleet.layout_of), self._inbox.post
         self._pool = ReplicaPool(context.fleet, context.term, context.settings, observer, post, self._available)
 
     async def run(self) -> None:
         """Run until the evaluations under way have ended. They are abandoned if their weights are gone."""
         evaluator = self._evaluator
-        evaluator.on_change = lambda: self._inbox.put_nowait(None)
+        evaluator.on_change = lambda: self._inbox.post(None)
         try:
             while (version := evaluator.version) is not None:
                 if self._pool.outdated:
@@ -62,24 +64,16 @@ class EvaluationStage:
 
     async def _handle_next(self) -> None:
         """Handle all pending events, after waiting for the first."""
-        try:
-            async with asyncio.timeout(self._settings.flush):
-                events = [await self._inbox.get()]
-        except TimeoutError:
-            return
-        while not self._inbox.empty():
-            events.append(self._inbox.get_nowait())
-        for event in events:
+        for event in await self._inbox.next(self._settings.flush):
             if isinstance(event, Broken):
                 raise event.error
             if event is not None:
                 await self._evaluator.collect(self._pool, event.replica.name, event.report)
 
 
-def drain(inbox: asyncio.Queue, evaluator: Evaluator) -> None:  # type: ignore[type-arg]
+def drain(inbox: Inbox[Any], evaluator: Evaluator) -> None:
     """Take the tokens of evaluations from events that a closed stage has not handled: replicas send them once."""
-    while not inbox.empty():
-        event = inbox.get_nowait()
+    for event in inbox.drain():
         if isinstance(event, ReplicaPolled):
             evaluator.take(event.replica.name, event.report)
 

@@ -133,7 +133,7 @@ class OnPolicyLoop:
         with self._phase("weight sync", plan.step):
             version = await self._context.publisher.publish(report.step)
         clock.published()
-        self._measured.record_lengths(generation.lengths())
+        self._measured.record_lengths(generation.responses.lengths())
         return await self._close(boundary, draws, generation, groups, report, clock, version)
 
     def _phase(self, name: str, step: int) -> AbstractContextManager[None]:
@@ -199,7 +199,7 @@ class OnPolicyLoop:
         finally:
             self.generation = None
             await streaming.close()
-        groups = generation.groups()
+        groups = generation.responses.groups()
         if not groups:
             failure = untrainable_end(list(generation.round.filtered.values()))
             assert failure is not None, "a complete round without a group has filtered all of its prompts"

@@ -61,10 +61,10 @@ def round_report(
     It shows launched and kept responses side by side, because a race prefers short responses: lost responses are never
     made up for, and only metrics show the effect. `layout`: TP size at the start of the
     round, and the seconds of switching to it. `may_switch`: whether machines may switch it inside the round."""
-    plan, stats, scoring = generation.round.plan, generation.stats, generation.reward_figures()
+    plan, stats, scoring = generation.round.plan, generation.stats, generation.responses.reward_figures()
     switcher = generation.switcher
-    ended = {key: len(response.token_ids) for key, response in generation.responses.items()}
-    cut = generation.cut_lengths()
+    ended = {key: len(response.token_ids) for key, response in generation.responses.ended.items()}
+    cut = generation.responses.cut_lengths()
     kept = [ended[key] for key in outcome.kept]
     tokens = sum(ended.values()) + sum(cut) + stats.lost_tokens
     rewards = [scored.reward for group in groups for scored in group.responses]

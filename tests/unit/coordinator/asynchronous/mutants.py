@@ -12,14 +12,14 @@ SOURCES = "tests/unit/coordinator/test_sources.py"
 MUTANTS = (
     Mutant(
         name="filtered groups of a source are not counted",
-        target="rljob_runtime.coordinator.asynchronous.generation:AsyncGeneration._close_group",
+        target="rljob_runtime.coordinator.asynchronous.group_ends:GroupEnds.close",
         before="self._filtered[source] += 1",
         after="pass",
         tests=(f"{SOURCES}::test_a_source_whose_groups_are_all_filtered_starves_no_other",),
     ),
     Mutant(
         name="a source that has groups again is not replaced again",
-        target="rljob_runtime.coordinator.asynchronous.generation:AsyncGeneration._close_group",
+        target="rljob_runtime.coordinator.asynchronous.group_ends:GroupEnds.close",
         before="del self._filtered[group.prompt.source]",
         after="pass",
         tests=(f"{SOURCES}::test_a_source_with_few_filtered_groups_in_a_row_keeps_its_share",),
@@ -42,18 +42,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="a response that moves begins again",
-        target="rljob_runtime.coordinator.asynchronous.dispatch:Dispatcher._request",
-        before="prefix_token_ids=prefix",
-        after="",
-        tests=(
-            (
-                "tests/integration/coordinator/test_repack.py::test_a_response_that_moved_is_of_one_version_and_"
-                "goes_on_where_it_was[Reference]"
-            ),
-        ),
-    ),
-    Mutant(
         name="what a lost version costs is not told",
         target="rljob_runtime.coordinator.asynchronous.generation:AsyncGeneration._requeue_orphaned",
         before="self.stats.lost_version_tokens += lost",
@@ -63,7 +51,7 @@ MUTANTS = (
     Mutant(
         name="groups whose weights are gone wait for ever",
         target="rljob_runtime.coordinator.asynchronous.generation:AsyncGeneration._requeue_orphaned",
-        before="await self._requeue(prompts, VERSION_GONE)",
+        before="await self.ends.requeue(prompts, VERSION_GONE)",
         after="0",
         tests=(f"{LOOP}::test_a_group_whose_weights_are_gone_is_drawn_again_and_counted",),
     ),

@@ -118,4 +118,16 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        name="a response that moves begins again",
+        target="rljob_runtime.coordinator.generation.requests:Requests.of",
+        before="prefix_token_ids=prefix",
+        after="",
+        tests=(
+            (
+                "tests/integration/coordinator/test_repack.py::test_a_response_that_moved_is_of_one_version_and_"
+                "goes_on_where_it_was[Reference]"
+            ),
+        ),
+    ),
 )

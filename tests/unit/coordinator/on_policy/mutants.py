@@ -165,8 +165,8 @@ MUTANTS = (
     ),
     Mutant(
         name="a switch forgets what the last poll had",
-        target="rljob_runtime.coordinator.on_policy.generation:Generation._stop",
-        before="await self._pool.collect({launch.lease.replica for launch in stopped})",
+        target="rljob_runtime.coordinator.on_policy.stops:Stops._stop",
+        before="await self.pool.collect({launch.lease.replica for launch in stopped})",
         after="pass",
         tests=(SWITCHES, f"{LOANS}::test_no_token_is_lost_when_a_loan_begins"),
     ),
@@ -264,7 +264,7 @@ MUTANTS = (
     Mutant(
         name="replicas that are idle in a round generate nothing for an evaluation",
         target="rljob_runtime.coordinator.on_policy.generation:Generation._launch_evaluations",
-        before="self._load(name)",
+        before="self._stops.load(name)",
         after="1",
         tests=(f"{EVALUATIONS}::test_idle_replicas_and_updates_are_used_before_training_waits",),
     ),
@@ -292,8 +292,8 @@ MUTANTS = (
     ),
     Mutant(
         name="a restart begins a response again from nothing",
-        target="rljob_runtime.coordinator.on_policy.generation:Generation._restore",
-        before="self._partials.restore(key, made)",
+        target="rljob_runtime.coordinator.on_policy.round_responses:RoundResponses.restore",
+        before="self.partials.restore(key, made)",
         after="pass",
         tests=(
             f"{RUNS}::test_seeds_hold_every_invariant[0-OnPolicy]",

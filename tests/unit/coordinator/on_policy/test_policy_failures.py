@@ -10,7 +10,7 @@ import pytest
 from rljob_api.status import FinishedOutcome, StatusWarning
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.coordinator.on_policy import plan_next_round
-from rljob_runtime.coordinator.on_policy.generation import Generation
+from rljob_runtime.coordinator.on_policy.round_responses import RoundResponses
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.reporting.policy_failures import PROBLEM, OptionalPolicy, PolicyFailures
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
@@ -92,10 +92,10 @@ def test_a_switch_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only(tm
 
 
 def test_a_round_that_cannot_be_described_has_no_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: object, look: object) -> None:
+    def fails(*args: object) -> None:
         raise KeyError("no such response")
 
-    monkeypatch.setattr(Generation, "_snapshot", fails)
+    monkeypatch.setattr(RoundResponses, "snapshot", fails)
     run = Run(tmp_path)
     (warning,) = run.play()
     assert "KeyError" in warning.message
