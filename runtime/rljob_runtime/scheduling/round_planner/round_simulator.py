@@ -210,10 +210,16 @@ class _RoundSimulation:
             self._look_at(engine)
 
     def _abort(self, prompt: int, time: float) -> set[int]:
-        """Stop the running responses of a prompt. Returns their engines."""
-        stopped, self._running[prompt] = self._running[prompt], {}
-        for sample, engine in stopped.items():
-            self._load[engine] -= 1
-            left = self._engines[engine].abort(time, [(prompt, sample)])
-            self._stopped[prompt, sample] = left[0].generated_tokens if left else self._asked[prompt].lengths[sample]
-        return set(stopped.values())
+        """Stop the running responses of a prompt, those of an engine in one call. Returns their engines."""
+        stopped: dict[int, list[int]] = {}
+        for sample, engine in self._running[prompt].items():
+            stopped.setdefault(engine, []).append(sample)
+        self._running[prompt] = {}
+        for engine, samples in stopped.items():
+            self._load[engine] -= len(samples)
+            left = self._engines[engine].abort(time, [(prompt, sample) for sample in samples])
+            tokens = {request.id: request.generated_tokens for request in left}
+            for sample in samples:
+                complete = self._asked[prompt].lengths[sample]
+                self._stopped[prompt, sample] = tokens.get((prompt, sample), complete)
+        return set(stopped)

@@ -563,13 +563,15 @@ class Slots:
         self.joined = {"rollout-0": self.machine}
         self.totals: dict[str, KvStats] = {}
         self.size: KvSize | None = None
+        self.background: list[asyncio.Task[None]] = []
 
     def is_member(self, machine: object) -> bool:
         return machine is self.machine
 
     def run_in_background(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        self.dropping = asyncio.create_task(work)
-        return self.dropping
+        task = asyncio.create_task(work)
+        self.background.append(task)
+        return task
 
     async def abort(self, stopped: Sequence[Launch]) -> None:
         assert not stopped, "every response's KV is written"
@@ -645,7 +647,7 @@ async def test_a_coordinator_moves_the_kv_of_a_machine_from_1_to_2_to_1(
             await slots.collect(replica.name for replica in leading)
             names = {launch.key: launch.lease.replica for launch in launches}
             handovers.end_taken(lambda _: False, names.get, lambda each: len(one.known[each.prompt.index].tokens))
-            await slots.dropping
+            await asyncio.gather(*slots.background)
             assert not list((tmp_path / "kv").iterdir())
             assert switch.imported_tokens == switch.exported_tokens > len(left) * 32 > 0
             assert (switch.state, switch.moved_bytes) == (State.MIGRATE, switch.exported_bytes)

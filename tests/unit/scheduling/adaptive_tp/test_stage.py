@@ -28,19 +28,29 @@ def asked_of(drawn: list[PromptDemand]) -> list[Asked]:
     return [Asked(one.prompt_tokens, tokens, number) for number, one in enumerate(drawn) for tokens in one.lengths]
 
 
+def seconds_of_both(drawn: list[PromptDemand], kept: Race, size: int, tight: bool) -> tuple[float, float]:
+    """Play a race as a stage, and as a round of the round simulator."""
+    kv_tokens = LIMIT + 200 if tight else ENGINES[size].kv_tokens
+    fleet = EngineFleet(ENGINES[size].latency, ACCELERATORS // size, kv_tokens)
+    expected = simulate_round(fleet, drawn, len(drawn), kept.groups, kept.group_size)
+    engines = {size: replace(ENGINES[size], kv_tokens=kv_tokens)}
+    return generate(asked_of(drawn), size, engines, ACCELERATORS, {}, race=kept).seconds, expected.seconds
+
+
+def test_responses_that_lose_their_places_leave_an_engine_together() -> None:
+    """One by one, the first would end the engine's step, and the others would take part in the next."""
+    found, expected = seconds_of_both(demands(7, 8), Race(5, 1), 1, tight=False)
+    assert found == pytest.approx(expected)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 99), st.integers(1, 12), st.integers(1, 8), st.data(), st.sampled_from([1, 2, 4]), st.booleans())
 def test_a_race_ends_when_it_does_in_the_round_simulator(
     seed: int, prompts: int, responses: int, data: st.DataObject, size: int, tight: bool
 ) -> None:
     kept = Race(data.draw(st.integers(1, prompts)), data.draw(st.integers(1, responses)))
-    drawn = demands(prompts, responses, seed)
-    kv_tokens = LIMIT + 200 if tight else ENGINES[size].kv_tokens
-    fleet = EngineFleet(ENGINES[size].latency, ACCELERATORS // size, kv_tokens)
-    expected = simulate_round(fleet, drawn, prompts, kept.groups, kept.group_size)
-    engines = {size: replace(ENGINES[size], kv_tokens=kv_tokens)}
-    found = generate(asked_of(drawn), size, engines, ACCELERATORS, {}, race=kept)
-    assert found.seconds == pytest.approx(expected.seconds)
+    found, expected = seconds_of_both(demands(prompts, responses, seed), kept, size, tight)
+    assert found == pytest.approx(expected)
 
 
 def test_a_policy_sees_open_places_and_stopped_responses() -> None:
