@@ -61,9 +61,6 @@ RAY_TABLES: Final = "ray"  # a folder of the coordinator's state
 GATEWAY_CONTAINER: Final = "gateway"
 # A volume that `main` and `gateway` share: the coordinator writes what the gateway reads.
 GATEWAY_DIR: Final = "/run/rljob/gateway"
-GATEWAY_CONFIG: Final = f"{GATEWAY_DIR}/gateway.json"
-GATEWAY_SOCKET: Final = f"{GATEWAY_DIR}/link.sock"
-GATEWAY_MODEL: Final = f"{GATEWAY_DIR}/model"
 # Mounted in `gateway` only: the key of capabilities and the key of runner keys, both as hexadecimal text.
 GATEWAY_KEYS_DIR: Final = "/etc/rljob/gateway-keys"
 CAPABILITY_KEY: Final = "capability-key"

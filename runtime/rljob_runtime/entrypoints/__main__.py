@@ -1,6 +1,7 @@
-"""Container commands of the operator's pods: `python -m rljob_runtime.entrypoints coordinator|head|worker|rewards`.
+"""Container commands of the operator's pods: `… -m rljob_runtime.entrypoints coordinator|gateway|head|rewards|worker`.
 
-`gateway --config FILE` is the gateway of agents, which `rljob run` starts.
+`gateway` keeps the gateway of agents alive in its container. `gateway --config FILE` is that process, which `rljob run`
+starts itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
 
-from rljob_api.constants import ENV_POD_IP, RAY_TABLES, REWARDS_SOCKET, STATE_DIR
+from rljob_api.constants import ENV_POD_IP, GATEWAY_DIR, RAY_TABLES, REWARDS_SOCKET, STATE_DIR
 from rljob_runtime.coordinator.control_plane.lease import LeaseLost
 from rljob_runtime.coordinator.store.connection import StoreUnusable
 from rljob_runtime.entrypoints import ray_head
@@ -33,11 +34,11 @@ def main() -> int:
     """Run the role until it ends; SIGTERM ends it cleanly."""
     parser = argparse.ArgumentParser(prog="python -m rljob_runtime.entrypoints", description=__doc__)
     parser.add_argument("role", choices=("coordinator", "gateway", "head", "worker", "rewards"))
-    parser.add_argument("--config", type=Path, metavar="FILE", help="for the gateway: its settings as JSON")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="of one gateway: its settings as JSON")
     given = parser.parse_args()
     role = given.role
-    if (role == "gateway") != (given.config is not None):
-        parser.error("gateway needs --config FILE" if role == "gateway" else "--config is for the gateway")
+    if given.config is not None and role != "gateway":
+        parser.error("--config is for the gateway")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         if role == "rewards":
@@ -76,11 +77,13 @@ def _rewards() -> int:
     return 0
 
 
-async def _gateway(config: Path) -> int:
+async def _gateway(config: Path | None) -> int:
     # Imported here: transformers takes seconds to import, and other roles do not need it.
-    from rljob_runtime.entrypoints.gateway import run
+    from rljob_runtime.entrypoints import gateway, gateway_container
 
-    return await _until_asked_to_end(run(config))
+    if config is None:
+        return await gateway_container.run(Path(GATEWAY_DIR))
+    return await _until_asked_to_end(gateway.run(config))
 
 
 def _head() -> int:

@@ -18,6 +18,8 @@ from ray._private import services
 
 from rljob_api import RLJob
 from rljob_api.constants import (
+    GATEWAY_DIR,
+    GATEWAY_KEYS_DIR,
     HEAD_CONTAINER,
     RAY_PORT,
     RAY_TABLES,
@@ -44,6 +46,7 @@ from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.store.opening import EarlyReports
 from rljob_runtime.entrypoints.health import serve
 from rljob_runtime.entrypoints.pod_env import RELAY_KEY, Identity
+from rljob_runtime.entrypoints.pod_gateway import PodGateway
 from rljob_runtime.entrypoints.ray_head import HeadClient
 from rljob_runtime.entrypoints.ray_node import NodeEnded, tables_held
 from rljob_runtime.entrypoints.sample_server import sample_routes
@@ -57,6 +60,8 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 300.0
 """Longest wait for the head to accept its driver."""
+SCRATCH = Path(TMP_DIR) / "rljob"
+"""Folder of what the coordinator may lose."""
 TABLES_SECONDS = 1.0
 """Interval at which Ray's tables are checked."""
 
@@ -75,7 +80,9 @@ async def run(identity: Identity) -> int:
     def why_not_ready() -> str | None:
         if not (head.up and started.is_set()):
             return "the coordinator is starting"
-        return None if reward_server is None or reward_server.connected else "the rewards container is absent"
+        if reward_server is not None and not reward_server.connected:
+            return "the rewards container is absent"
+        return gateway.why_not_ready() if gateway is not None else None
 
     async with (
         serve(
@@ -93,6 +100,7 @@ async def run(identity: Identity) -> int:
         await lease.wait_for_server()
         await _wait_for_tables(Path(STATE_DIR) / RAY_TABLES, job, control)
         reward_server = RewardServerClient(Path(REWARDS_SOCKET)) if job.spec.rewards_apart else None
+        gateway = _gateway(job, identity) if job.spec.environments else None
         needed = [_head(head), control.run(), watch.run()]
         if reward_server is not None:
             needed.append(reward_server.watch())
@@ -102,7 +110,8 @@ async def run(identity: Identity) -> int:
             await _connect(identity, head)
             term = await lease.take()
             code = await alongside(
-                _coordinate(job, identity, control, lease, term, metrics, started, reward_server), lease.keep()
+                _coordinate(job, identity, control, lease, term, metrics, started, reward_server, gateway),
+                lease.keep(),
             )
             await lease.release()
             return code
@@ -138,10 +147,11 @@ async def _coordinate(
     metrics: CoordinatorMetrics,
     started: asyncio.Event,
     reward_server: RewardServerClient | None,
+    gateway: PodGateway | None,
 ) -> int:
     placement = ActorPlacement(
         shared_memory=Path(SHM_DIR) / f"rljob-{identity.uid}",
-        scratch=Path(TMP_DIR) / "rljob",
+        scratch=SCRATCH,
         # On the checkpoint volume: a replaced or resumed trainer finds its model unpacked.
         models=Path(STATE_DIR) / "models",
         volume=Path(STATE_DIR),
@@ -170,8 +180,13 @@ async def _coordinate(
         on_start=on_start,
         # A process that holds the store will end: this pod would not have the Lease otherwise.
         patience=math.inf,
+        serve_episodes=gateway.serve if gateway is not None else None,
     )
     return 1 if finished is not None and finished.outcome is FinishedOutcome.FAILED else 0
+
+
+def _gateway(job: RLJob, identity: Identity) -> PodGateway:
+    return PodGateway(job, identity.pod_ip, SCRATCH, Path(GATEWAY_DIR), Path(GATEWAY_KEYS_DIR))
 
 
 async def _head(head: HeadClient) -> None:

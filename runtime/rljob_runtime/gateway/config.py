@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, ValidationError
 
+from rljob_api import RLJob
 from rljob_api.fields import Model
 from rljob_api.spec_training import DataSpec
 
@@ -50,6 +51,24 @@ class GatewayConfig(Model):
     threads: Positive = 2
     parent: Positive | None = None
     """A process that the gateway does not outlive."""
+
+    @classmethod
+    def of(
+        cls, job: RLJob, socket: Path, capability_key_file: Path, runners_key_file: Path, model_folder: Path
+    ) -> Self:
+        """Return the config of a job's gateway: what its spec decides, and these places."""
+        data, source = job.spec.data, job.spec.model.source
+        return cls(
+            socket=socket,
+            capability_key_file=capability_key_file,
+            runners_key_file=runners_key_file,
+            model=job.name,
+            model_folder=model_folder,
+            known_model=source.removeprefix("hf://") if source.startswith("hf://") else None,
+            data=data,
+            context_tokens=data.max_prompt_tokens + data.max_response_tokens,
+            max_tokens=data.max_response_tokens,
+        )
 
 
 def read_config(path: Path) -> GatewayConfig:

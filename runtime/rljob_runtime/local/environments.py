@@ -189,21 +189,8 @@ def _gateway_config(
     capability, runners = folder / "capability-key", folder / "runners-key"
     write_private(capability, gateway_key(secret).hex())
     write_private(runners, runners_key(secret).hex())
-    data, source = job.spec.data, job.spec.model.source
-    context = data.max_prompt_tokens + data.max_response_tokens
-    return GatewayConfig(
-        socket=socket,
-        capability_key_file=capability.absolute(),
-        runners_key_file=runners.absolute(),
-        model=job.name,
-        model_folder=folders.model.absolute(),
-        known_model=source.removeprefix("hf://") if source.startswith("hf://") else None,
-        data=data,
-        context_tokens=context,
-        max_tokens=data.max_response_tokens,
-        port_file=(folder / "gateway-port").absolute(),
-        parent=os.getpid(),
-    )
+    config = GatewayConfig.of(job, socket, capability.absolute(), runners.absolute(), folders.model.absolute())
+    return config.model_copy(update={"port_file": (folder / "gateway-port").absolute(), "parent": os.getpid()})
 
 
 def _write_config(file: Path, config: GatewayConfig) -> None:

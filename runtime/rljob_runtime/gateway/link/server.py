@@ -91,6 +91,11 @@ class LinkServer:
         self._work: set[asyncio.Task[Sequence[Value]]] = set()
         self._closed = False
 
+    @property
+    def used(self) -> bool:
+        """Tell whether a gateway is connected."""
+        return bool(self._connections)
+
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the calls of one connection until it ends."""
         task = asyncio.current_task()

@@ -1,0 +1,124 @@
+"""Gateway container: keeps a gateway alive beside the coordinator, from its config to the coordinator's end.
+
+A gateway that dies is started again here, in about a second: clients repeat their requests, and nothing of an episode
+is in its memory alone. Only one that cannot live ends the container, and with it the pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rljob_runtime.entrypoints.gateway import FAILED, REFUSED
+from rljob_runtime.entrypoints.pod_gateway import config_file
+from rljob_runtime.gateway.config import BadConfig, read_config
+from rljob_runtime.scheduling.process_restarts import ProcessRestarts
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.2
+END_SECONDS = 5.0
+"""Time in which a gateway ends after SIGTERM."""
+COMMAND = (sys.executable, "-m", "rljob_runtime.entrypoints", "gateway", "--config")
+
+
+async def run(folder: Path, command: Sequence[str] = COMMAND) -> int:
+    """Keep the gateway of the config in `folder` alive; return the container's exit status.
+
+    It ends well when the coordinator has ended well, or, after SIGTERM, when the coordinator has gone.
+    """
+    asked = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asked.set)
+    container = GatewayContainer(config_file(folder), command, asked)
+    return await container.run()
+
+
+class GatewayContainer:
+    """The container's one process. `asked` is set when it is to end with the coordinator."""
+
+    def __init__(
+        self, config: Path, command: Sequence[str], asked: asyncio.Event, restarts: ProcessRestarts | None = None
+    ) -> None:
+        self.restarts = restarts or ProcessRestarts()
+        self.pid: int | None = None
+        self._config = config
+        self._command = command
+        self._asked = asked
+
+    async def run(self) -> int:
+        """See `run`."""
+        while not self._config.exists():
+            if self._asked.is_set():
+                return 0
+            await asyncio.sleep(LOOK_SECONDS)
+        try:
+            socket = read_config(self._config).socket
+        except BadConfig as error:
+            log.error("%s", error)
+            return REFUSED
+        ended = asyncio.create_task(self._coordinator_ended(socket))
+        try:
+            return await self._keep_alive(ended)
+        finally:
+            ended.cancel()
+            await asyncio.gather(ended, return_exceptions=True)
+
+    async def _keep_alive(self, ended: asyncio.Task[None]) -> int:
+        while True:
+            began = time.monotonic()
+            status = await self._live(ended)
+            if status is None:
+                return 0
+            delay = None if status == REFUSED else self.restarts.delay(time.monotonic() - began)
+            if delay is None:
+                log.error("the gateway ended with status %d and is not started again: its last lines say why", status)
+                return REFUSED if status == REFUSED else FAILED
+            log.warning("the gateway ended with status %d; it is started again in %g s", status, delay)
+            await asyncio.wait({ended}, timeout=delay)
+            if ended.done():
+                return 0
+
+    async def _live(self, ended: asyncio.Task[None]) -> int | None:
+        """Run one gateway; return its exit status, or None after the coordinator's end."""
+        process = await asyncio.create_subprocess_exec(*self._command, str(self._config))
+        self.pid = process.pid
+        dies = asyncio.create_task(process.wait())
+        try:
+            await asyncio.wait({ended, dies}, return_when=asyncio.FIRST_COMPLETED)
+            return dies.result() if dies.done() else None
+        finally:
+            self.pid = None
+            await _end(process)
+            await dies
+
+    async def _coordinator_ended(self, socket: Path) -> None:
+        """Return when the config is gone, or, after SIGTERM, when the link has no listener either."""
+        while self._config.exists():
+            if self._asked.is_set() and not await _answered(socket):
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+async def _answered(socket: Path) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(socket)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        async with asyncio.timeout(END_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
