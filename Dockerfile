@@ -1,4 +1,4 @@
-# Two images from one file. The operator's has no torch; the runtime's is what coordinator, trainer and rollout pods run.
+# Two images from one file. The operator's has no torch; the runtime's is what all pods of a job run.
 #
 #   docker build --target operator -t rljob/operator:0.1.0 .
 #   docker build --target runtime  -t rljob/runtime:0.1.0 .                          # GPUs: vLLM with its CUDA wheels
@@ -56,7 +56,9 @@ COPY LICENSE README.md ./
 COPY crds crds
 COPY operator operator
 COPY runtime runtime
-RUN /opt/uv/bin/uv pip install --no-deps .
+COPY envs envs
+# The runner of environments needs httpx alone, which is there already.
+RUN /opt/uv/bin/uv pip install --no-deps . && /opt/uv/bin/uv pip install ${FIND_LINKS:+--find-links "$FIND_LINKS"} ./envs
 
 
 FROM base AS operator

@@ -43,6 +43,14 @@ def test_chart_operator_image_has_no_torch() -> None:
     assert "runtime" in re.findall(r"--extra \"?(\S+?)\"? ", stage("build-runtime") + " ")
 
 
+def test_chart_runtime_image_has_the_runner_of_environments_and_what_it_imports() -> None:
+    """Its pods start `python -m rljob_env` in the image."""
+    build = stage("build-runtime")
+    (command,) = re.findall(r"/opt/uv/bin/uv pip install [^&\n]*\./envs$", build, re.MULTILINE)
+    assert "--no-deps" not in command
+    assert "\nCOPY envs envs\n" in build
+
+
 def test_chart_image_names_no_registry() -> None:
     """Every base comes by an argument or from another stage."""
     bases = re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)
