@@ -38,6 +38,7 @@ class Resource:
 RLJOB = Resource(KIND, GROUP, VERSION, PLURAL, page=25)
 NODE = Resource("Node", "", "v1", "nodes", page=200)
 POD = Resource("Pod", "", "v1", "pods", page=200)
+DEPLOYMENT = Resource("Deployment", "apps", "v1", "deployments", page=50)
 SERVICE = Resource("Service", "", "v1", "services")
 SECRET = Resource("Secret", "", "v1", "secrets")
 SERVICE_ACCOUNT = Resource("ServiceAccount", "", "v1", "serviceaccounts")

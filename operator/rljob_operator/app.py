@@ -25,6 +25,7 @@ from rljob_kube.resources import POD, RLJOB, Json, Resource
 from rljob_operator import watch
 from rljob_operator.applier import Applier
 from rljob_operator.coordinator_leases import CoordinatorLeaseMonitor
+from rljob_operator.deployment_lister import DeploymentLister
 from rljob_operator.health import Health, WatchLag
 from rljob_operator.kubelet_leases import KubeletLeaseMonitor
 from rljob_operator.metrics import Metrics
@@ -110,6 +111,7 @@ class Operator:
             interval=options.config.coordinator_lease_seconds / 3,
         )
         self._nodes = NodeCache(self._kube)
+        self._deployments = DeploymentLister(self._kube)
         self._kubelets = KubeletLeaseMonitor(self._kube, lambda key: self.queue.add(key))
         devices = DeviceClaimCache(self._kube)
         self._kueue = KueueCache(self._kube, options.scopes, lambda key: self.queue.add(key))
@@ -124,9 +126,18 @@ class Operator:
             gang_served=PodGroupApis(self._kube).served,
             cluster=self._nodes.all,
             forged=self._seals.alarm,
+            runners=self._deployments.runners,
         )
         recorder = EventRecorder(self._kube)
-        applier = Applier(self._kube, recorder, self.metrics, self._confirm_leader, self._pods.observe, self._seals)
+        applier = Applier(
+            self._kube,
+            recorder,
+            self.metrics,
+            self._confirm_leader,
+            self._pods.observe,
+            self._seals,
+            observe_deployments=self._deployments.observe,
+        )
         reconciler = Reconciler(
             self._kube,
             self._observer,
@@ -137,7 +148,9 @@ class Operator:
             forget=lambda key: self._forget(key, ""),
         )
         self.queue: WorkQueue[Key] = WorkQueue(reconciler, failed=reconciler.failed, workers=options.workers)
-        self._watch = watch.WatchHandlers(self.queue.add, self._forget, self._pods, self._nodes, self.metrics)
+        self._watch = watch.WatchHandlers(
+            self.queue.add, self._forget, self._pods, self._nodes, self._deployments, self.metrics
+        )
         self._lag = WatchLag()
         self.health.queue_seconds = self.queue.oldest_seconds
         self.health.queue_depth = self.queue.depth
@@ -165,6 +178,7 @@ class Operator:
     async def _lead(self, stop: asyncio.Event) -> None:
         """Run all tasks of a leader. The first task that ends stops the others."""
         await self._pods.prime(self.options.scopes)
+        await self._deployments.prime(self.options.scopes)
         if not self.options.namespaces:
             await self._nodes.prime()
         ending = asyncio.Event()
@@ -197,7 +211,14 @@ class Operator:
 
     async def _kopf(self, ending: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
-        found = watch.registry(self._watch, loop, self.ready.set, self._connection, self._nodes.open)
+        found = watch.registry(
+            self._watch,
+            loop,
+            self.ready.set,
+            self._connection,
+            nodes=self._nodes.open,
+            deployments=self._deployments.open,
+        )
         await watch.run_kopf(found, self.options.namespaces, ending)
 
     async def _confirm_leader(self) -> None:

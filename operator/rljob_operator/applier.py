@@ -18,14 +18,16 @@ from rljob_kube.resources import POD, RLJOB, Json
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.decisions import Event, Removal
+from rljob_operator.policies.base.pod_refusal import pod_refusal
 from rljob_operator.policies.creation import Creation
 from rljob_operator.policies.phases.steps import Plan
-from rljob_operator.policies.refusal import in_order, pod_refusal, refused, stalled
+from rljob_operator.policies.refusal import in_order, refused, stalled
 from rljob_operator.policies.status import seal
 from rljob_operator.policies.status.write_conflict import only_reported
 from rljob_operator.seals import Forgery, SealBroken, Seals
 from rljob_operator.writers.calls import RequeueAfter, name_taken, together
 from rljob_operator.writers.children import ChildWriter
+from rljob_operator.writers.deployments import DeploymentWriter
 from rljob_operator.writers.workloads import WorkloadWriter
 
 _logger = logging.getLogger(__name__)
@@ -46,13 +48,15 @@ class Applier:
         observe_pods: Callable[[Iterable[Json]], None],
         seals: Seals,
         *,
+        observe_deployments: Callable[[Iterable[Json]], None] = lambda items: None,
         parallel: int = 8,
     ) -> None:
         """Take what the applier writes with.
 
         `confirm_leader` raises when another replica may lead; it is called before everything that cannot be undone.
         `observe_pods` receives pods as the server stored them, so that no later list is older: a member that a list
-        does not show counts as lost. `parallel` bounds the concurrent requests of one job.
+        does not show counts as lost. `observe_deployments` does the same for Deployments. `parallel` bounds the
+        concurrent requests of one job.
         """
         self._kube = kube
         self._recorder = recorder
@@ -61,6 +65,7 @@ class Applier:
         self._observe_pods = observe_pods
         self._seals = seals
         self._children = ChildWriter(kube, seals, parallel)
+        self._deployments = DeploymentWriter(kube, observe_deployments, parallel)
         self._workloads = WorkloadWriter(kube, confirm_leader, parallel)
         self._parallel = parallel
 
@@ -74,12 +79,17 @@ class Applier:
             await self._confirm_leader()
             await self._delete_job(job)
             return plan
+        given = plan
         conflict = await self._children.ensure(job, plan.children)
         if conflict is not None and plan.status is not None:
             withheld = {creation.new.machine: conflict for creation in plan.creations}
             plan = refused(plan, job, withheld, now) if withheld else stalled(plan, job, plan.status, conflict, now)
         elif conflict is None:
             plan = refused(plan, job, await self._create_pods(job, plan.creations), now)
+        if conflict is None and plan is given:  # runners without the job's pods would do nothing
+            refusal = await self._deployments.apply(job, plan.deployments)
+            if refusal is not None:
+                plan = stalled(plan, job, plan.status or job.status, refusal, now)
         unasked = await self._workloads.ask(job, plan.asked)
         if unasked is not None:
             plan = stalled(plan, job, plan.status or job.status, unasked, now)

@@ -11,6 +11,7 @@ from typing import Any
 
 from rljob_operator.policies.base.kueue_objects import QUEUE
 from rljob_operator.policies.base.observation import parse_pod
+from rljob_operator.policies.base.runners import parse_runners
 
 Body = Mapping[str, Any]
 
@@ -53,6 +54,11 @@ def pod_signature(body: Body) -> Hashable:
         pod.lingering,
     )
     return None if signature == _UNTOUCHED else signature
+
+
+def deployment_signature(body: Body) -> Hashable:
+    """Extract what decisions depend on: what runners are wanted, how many are ready, and why some are not."""
+    return parse_runners(body)
 
 
 _UNTOUCHED = ("Pending", False, False, None, False)

@@ -1,7 +1,8 @@
 """Observer: reads the cluster for one job: the job itself, and one LIST of its pods by label.
 
-The LIST may come from the API server's cache, if that is as fresh as everything this process has written or read. In a
-namespace with thousands of pods, a read from etcd would cost all of them each time.
+A job with environments has another LIST, of its Deployments. A LIST may come from the API server's cache, if that is as
+fresh as everything this process has written or read. In a namespace with thousands of pods, a read from etcd would cost
+all of them each time.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from rljob_api.constants import LABEL_MANAGED_BY, MANAGED_BY_VALUE
 from rljob_api.spec import RLJob
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError, Unreachable
-from rljob_kube.resources import POD, Json
+from rljob_kube.resources import POD, Json, Resource
 from rljob_operator.policies.base.kueue_objects import Kueue
 from rljob_operator.policies.base.names import job_selector
 from rljob_operator.policies.base.observation import Devices, Node, Observed, Silence, relevant_part, sort_pods
+from rljob_operator.policies.base.runners import Runners
 from rljob_operator.policies.failure.losses import suspected_nodes
 
 _logger = logging.getLogger(__name__)
@@ -30,11 +32,14 @@ Key = tuple[str, str]
 MANAGED = f"{LABEL_MANAGED_BY}={MANAGED_BY_VALUE}"
 
 
-class PodLister:
-    """Lists of pods that are never older than what this process has read or written."""
+class FreshLists:
+    """Lists of one kind that are never older than what this process has read or written."""
 
-    def __init__(self, kube: KubeClient) -> None:
+    def __init__(self, kube: KubeClient, resource: Resource, keep: Callable[[Json], Json]) -> None:
+        """`keep` reduces an object to what decisions need."""
         self._kube = kube
+        self._resource = resource
+        self._keep = keep
         self._floor = 0
 
     async def prime(self, namespaces: Sequence[str | None]) -> None:
@@ -43,23 +48,36 @@ class PodLister:
         It costs one read from etcd.
         """
         for namespace in namespaces:
-            for version in await self._kube.read(POD, namespace, _version, labels=MANAGED, metadata_only=True):
+            for version in await self._kube.read(
+                self._resource, namespace, _version, labels=MANAGED, metadata_only=True
+            ):
                 self._floor = max(self._floor, version)
 
     def observe(self, items: Iterable[Json]) -> None:
-        """Record pods as the server stored them. From now on no list may be older."""
+        """Record objects as the server stored them. From now on no list may be older."""
         self._floor = max([self._floor, *map(_version, items)])
 
-    async def pods(self, namespace: str, job: str) -> list[Json]:
-        """List the pods with the job's label, reduced to what decisions need."""
-        labels = job_selector(job)
+    async def list(self, namespace: str, labels: str) -> list[Json]:
+        """List the objects with these labels, reduced."""
+        kube, resource, keep, floor = self._kube, self._resource, self._keep, str(self._floor)
         try:
-            return await self._kube.read(POD, namespace, relevant_part, labels=labels, not_older_than=str(self._floor))
+            return await kube.read(resource, namespace, keep, labels=labels, not_older_than=floor)
         except ApiError as error:
             if error.status != 504:
                 raise
             # The cache did not catch up in time: read from etcd.
-            return await self._kube.read(POD, namespace, relevant_part, labels=labels)
+            return await kube.read(resource, namespace, keep, labels=labels)
+
+
+class PodLister(FreshLists):
+    """Lists of pods."""
+
+    def __init__(self, kube: KubeClient) -> None:
+        super().__init__(kube, POD, relevant_part)
+
+    async def pods(self, namespace: str, job: str) -> list[Json]:
+        """List the pods with the job's label, reduced to what decisions need."""
+        return await self.list(namespace, job_selector(job))
 
 
 def _version(item: Json) -> int:
@@ -90,6 +108,10 @@ async def _no_gang(job: RLJob) -> bool | None:
     return None
 
 
+async def _no_runners(job: RLJob) -> Mapping[str, Runners]:
+    return {}
+
+
 class Observer:
     """Collects the input of a plan."""
 
@@ -105,6 +127,7 @@ class Observer:
         gang_served: Callable[[RLJob], Awaitable[bool | None]] = _no_gang,
         cluster: Callable[[], tuple[Node, ...] | None] = lambda: None,
         forged: Callable[[str], str | None] = lambda uid: None,
+        runners: Callable[[RLJob], Awaitable[Mapping[str, Runners]]] = _no_runners,
         recheck: float = 900.0,
         clock: Callable[[], float] = monotonic,
     ) -> None:
@@ -112,7 +135,8 @@ class Observer:
 
         `silence` returns that of a job's coordinator, `nodes` nodes by name, and `silent` those with silent kubelets.
         `devices` returns what a job's claims need. `gang_served` tells whether its PodGroup can be created. `cluster`
-        returns all visible nodes. `forged` returns the report about a forged status, by the job's uid.
+        returns all visible nodes. `forged` returns the report about a forged status, by the job's uid. `runners`
+        returns the Deployments of its environments.
 
         `recheck`: seconds after which the Service, the Role and the other children are checked again.
         """
@@ -123,6 +147,7 @@ class Observer:
         self._gang_served = gang_served
         self._cluster = cluster
         self._forged = forged
+        self._runners = runners
         self._pods = pods
         self._silence = silence
         self._recheck = recheck
@@ -163,6 +188,7 @@ class Observer:
             gang_served=gang_served,
             cluster=self._cluster() if gang_served is not None else None,
             forged=self._forged(uid),
+            runners=await self._runners(job),
         )
 
     def mark_created(self, job: RLJob) -> None:

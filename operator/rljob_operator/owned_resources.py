@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from rljob_api.spec import Gang
 from rljob_kube.resources import (
     CLAIM_TEMPLATE,
+    DEPLOYMENT,
     DISRUPTION_BUDGET,
     EVENT,
     LEASE,
@@ -31,6 +32,7 @@ RESOURCES: Mapping[str, Resource] = {
     for resource in (
         RLJOB,
         POD,
+        DEPLOYMENT,
         SERVICE,
         SECRET,
         SERVICE_ACCOUNT,

@@ -15,9 +15,11 @@ import kopf
 
 from rljob_api.constants import GROUP, LABEL_JOB, PLURAL, VERSION
 from rljob_kube.connection import Connection
+from rljob_operator.deployment_lister import DeploymentLister
 from rljob_operator.event_filter import (
     START_FAILURE_DELAY_SECONDS,
     ChangeFilter,
+    deployment_signature,
     job_signature,
     pod_signature,
     pod_start_failure,
@@ -37,6 +39,7 @@ class WatchHandlers:
         forget: Callable[[Key, str], None],
         pods: PodLister,
         nodes: NodeCache,
+        deployments: DeploymentLister,
         metrics: Metrics,
     ):
         """Take the caches to update.
@@ -47,6 +50,7 @@ class WatchHandlers:
         self._forget = forget
         self._pods = pods
         self._nodes = nodes
+        self._deployments = deployments
         self._metrics = metrics
         self._relevance = ChangeFilter()
         self.job_versions: dict[Key, str] = {}
@@ -85,6 +89,21 @@ class WatchHandlers:
         if self._relevance.changed((*identity, "plight"), pod_start_failure(body)):
             self._mark(key, START_FAILURE_DELAY_SECONDS)
 
+    def deployment_event(self, kind: str | None, body: Any) -> None:
+        """Handle a Deployment of runners that was listed, added, modified or deleted."""
+        meta = body["metadata"]
+        job = (meta.get("labels") or {}).get(LABEL_JOB)
+        if not job:
+            return
+        key, identity = (meta["namespace"], job), ("deployment", meta.get("uid"))
+        self._deployments.observe([body])
+        if kind == "DELETED":
+            self._relevance.forget(identity)
+            self._metrics.events_seen.labels("deployments", "true").inc()
+            self._mark(key, 0.0)
+            return
+        self._wake("deployments", identity, deployment_signature(body), key)
+
     def node_event(self, kind: str | None, body: Any) -> None:
         """Handle a node that was listed, added, modified or deleted.
 
@@ -107,12 +126,14 @@ def registry(
     loop: asyncio.AbstractEventLoop,
     started: Callable[[], None],
     connection: Connection | None = None,
+    *,
     nodes: bool = False,
+    deployments: bool = False,
 ) -> kopf.OperatorRegistry:
     """Register the handlers for a kopf that runs in its own thread.
 
     Events are passed on to `loop`, and `started` is called there once kopf runs. `connection` None: the pod's service
-    account or the kubeconfig. `nodes`: watch them too.
+    account or the kubeconfig. `nodes`, `deployments`: watch them too.
     """
     handlers = kopf.OperatorRegistry()
 
@@ -133,6 +154,12 @@ def registry(
     @kopf.on.event("", "v1", "pods", registry=handlers)
     async def pod(type: str | None, body: kopf.Body, **_: Any) -> None:
         loop.call_soon_threadsafe(watch.pod_event, type, body)
+
+    if deployments:
+
+        @kopf.on.event("apps", "v1", "deployments", registry=handlers)
+        async def deployment(type: str | None, body: kopf.Body, **_: Any) -> None:
+            loop.call_soon_threadsafe(watch.deployment_event, type, body)
 
     if nodes:
 
@@ -190,4 +217,5 @@ def settings() -> kopf.OperatorSettings:
     found.watching.client_timeout = 330
     found.watching.connect_timeout = 10
     found.watching.label_selectors["", "v1", "pods"] = MANAGED
+    found.watching.label_selectors["apps", "v1", "deployments"] = MANAGED
     return found

@@ -1,7 +1,8 @@
 """Plan: what to do about one job, from its spec and the observed cluster. Pure, total and deterministic.
 
-The order of execution is part of the plan: children, pods, status, deletions, events. Pods come before the status,
-because their names are deterministic. Deletions come after it, because a deleted pod is the evidence of its own loss.
+The order of execution is part of the plan: children, pods, Deployments of runners, status, deletions, events. Pods
+come before the status, because their names are deterministic. Deletions come after it, because a deleted pod is the
+evidence of its own loss.
 """
 
 from __future__ import annotations
@@ -56,10 +57,10 @@ def _decide(
     if job.status.ended:
         if is_past(end.ttl_expiry(job.spec, job.status), now):
             return Plan(delete_job=True)
-        return end_job(job, observed, written_outcome(job.status), None, (), now)
+        return end_job(job, observed, written_outcome(job.status), None, (), now, config)
     said = end.coordinator_outcome(job.status)
     if said is not None:
-        return end_job(job, observed, said, None, (), now)
+        return end_job(job, observed, said, None, (), now, config)
     held = None if job.spec.suspend else kueue_admission.hold(job, observed, config)
     if job.spec.suspend or held is not None or stopping(job, observed):
         return suspend(job, observed, held, now, config, refused_edit)

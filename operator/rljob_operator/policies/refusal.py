@@ -40,22 +40,6 @@ def in_order(creations: Sequence[Creation]) -> Iterator[tuple[Creation, ...]]:
             yield found
 
 
-def pod_refusal(status: int, message: str) -> ConditionReason:
-    """Explain the API server's refusal of a pod, as the reason of Stalled."""
-    if status == 403:
-        quota = "exceeded quota" in message
-        return no_priority_class(message) or ConditionReason("QuotaExceeded" if quota else "PodForbidden", message)
-    return ConditionReason("PodInvalid", message)
-
-
-def no_priority_class(message: str) -> ConditionReason | None:
-    """Explain the refusal where the PriorityClass of an object does not exist."""
-    if "no PriorityClass" not in message:
-        return None
-    advice = "create it, or name another one in spec.scheduling.priorityClassName or in the pod template"
-    return ConditionReason("PriorityClassMissing", f"{message}; {advice}")
-
-
 def refused(before: Plan, job: RLJob, refusals: Mapping[str, ConditionReason], now: datetime) -> Plan:
     """Return the plan after the API server has refused the pods of these machines.
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
-from rljob_api.constants import AUTH_RAY_TOKEN, AUTH_RELAY_KEY
+from rljob_api import constants as c
+from rljob_api.runner_key import mint_runner_key
 from rljob_api.spec import RLJob
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import Json
 from rljob_operator.owned_resources import resource_of
 from rljob_operator.policies.base.condition_reason import ConditionReason
+from rljob_operator.policies.base.pod_refusal import no_priority_class
 from rljob_operator.policies.gang import pod_groups
-from rljob_operator.policies.refusal import no_priority_class
 from rljob_operator.seals import Seals
 from rljob_operator.writers.calls import name_taken, together
 
 _NEVER_CHANGED = frozenset(
     {"Secret", "Lease", "ServiceAccount", "RoleBinding", "ResourceClaimTemplate", pod_groups.KIND}
 )
+
+_KEY_BYTES = 32
 
 
 class ChildWriter:
@@ -73,14 +76,20 @@ class ChildWriter:
     def _completed(self, job: RLJob, manifest: Json) -> Json:
         """Add what an object has from its creation on and keeps."""
         if manifest["kind"] == "Secret":
-            return {**manifest, "stringData": _fresh_secrets()}
+            return {**manifest, "stringData": _fresh_secrets(job, manifest["metadata"]["name"])}
         if manifest["kind"] == "Role":
             return {**manifest, "metadata": {**manifest["metadata"], **self._seals.first(job.metadata.uid)}}
         return manifest
 
 
-def _fresh_secrets() -> dict[str, str]:
-    return {AUTH_RAY_TOKEN: secrets.token_hex(32), AUTH_RELAY_KEY: secrets.token_hex(32)}
+def _fresh_secrets(job: RLJob, name: str) -> dict[str, str]:
+    """Return fresh keys for the Secret of this name: the job's own, or that of its environments."""
+    if name == c.environments_secret_of(job.name, job.metadata.uid):
+        runners = secrets.token_hex(_KEY_BYTES)
+        keys = {c.CAPABILITY_KEY: secrets.token_hex(_KEY_BYTES), c.RUNNERS_KEY: runners}
+        names = [environment.name for environment in job.spec.environments]
+        return keys | {c.runner_key_item(one): mint_runner_key(bytes.fromhex(runners), one) for one in names}
+    return {c.AUTH_RAY_TOKEN: secrets.token_hex(_KEY_BYTES), c.AUTH_RELAY_KEY: secrets.token_hex(_KEY_BYTES)}
 
 
 def _child_refusal(job: RLJob, kind: str, error: ApiError) -> ConditionReason | None:

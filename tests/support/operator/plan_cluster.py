@@ -17,6 +17,7 @@ from rljob_api.status import RLJobStatus, RuntimeStatus, TargetPhase
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Node, Observed, Pod, Silence, parse_pod
+from rljob_operator.policies.base.runners import Runners, parse_runners
 from rljob_operator.policies.creation import Creation
 from rljob_operator.policies.phases.steps import Plan
 from rljob_operator.policies.plan import plan
@@ -45,6 +46,9 @@ class Cluster:
         """Members of a job that runs which had started and gave their place to a successor in one write."""
         self.refused_edit: ConditionReason | None = None
         self.serial = 0
+        self.runners: dict[str, Runners] = {}
+        self.applied: list[tuple[str, int]] = []
+        """Each apply of a Deployment: environment and number of pods."""
         self.unwritten: Counter[str] = Counter()
         """Pods of each machine that were made since the status was written."""
 
@@ -53,7 +57,8 @@ class Cluster:
         return self.job.status
 
     def observed(self) -> Observed:
-        return Observed(tuple(self.pods.values()), (), self.silence, self.children, self.addressed, self.nodes)
+        pods = tuple(self.pods.values())
+        return Observed(pods, (), self.silence, self.children, self.addressed, self.nodes, runners=dict(self.runners))
 
     def decide(self) -> Plan:
         return plan(self.job, self.observed(), self.now, CONFIG, self.refused_edit)
@@ -66,6 +71,7 @@ class Cluster:
         if decided.children:
             writes.append(lambda: self._address(selected))
         writes += [partial(self._create, one.manifest) for one in made]
+        writes += [partial(self._apply, manifest) for manifest in decided.deployments if not refusals]
         decided = refused(decided, self.job, refusals, self.now)
         if decided.status is not None:
             writes.append(partial(self._write, decided.status))
@@ -85,6 +91,12 @@ class Cluster:
         for number, (name, pod) in enumerate(sorted(self.pods.items())):
             if pod.live:
                 self.pods[name] = replace(pod, phase="Running", ready=True, ip=f"10.0.{pod.incarnation}.{number}")
+        self.run_runners()
+
+    def run_runners(self) -> None:
+        """The controller of Deployments and the kubelets have done what each Deployment says."""
+        for name, one in self.runners.items():
+            self.runners[name] = replace(one, pods=one.wanted, ready=one.wanted)
 
     def report(self, **runtime: Any) -> None:
         """The coordinator's part of the status."""
@@ -104,6 +116,16 @@ class Cluster:
         assert pod is not None
         self.pods[name] = pod
         self.unwritten[pod.machine] += 1
+
+    def _apply(self, manifest: dict[str, Any]) -> None:
+        """Server-side apply: the status stays, as its controller wrote it."""
+        self.serial += 1
+        item = {**manifest, "metadata": {**manifest["metadata"], "uid": f"uid-{self.serial}"}}
+        made = parse_runners(item)
+        assert made is not None
+        before = self.runners.get(made.name, made)
+        self.runners[made.name] = replace(made, uid=before.uid, ready=before.ready, pods=before.pods)
+        self.applied.append((made.name, made.wanted))
 
     def _address(self, selected: int | None) -> None:
         self.children = True

@@ -10,7 +10,7 @@ import pytest
 
 from hack.local_cluster.images import ENTRYPOINTS
 from hack.local_cluster.settings import OPERATOR_IMAGE, RUNTIME_IMAGE
-from rljob_operator.policies.pods.manifests import USER
+from rljob_operator.policies.pods.security import USER
 from tests.support.paths import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")

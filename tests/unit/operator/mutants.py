@@ -6,6 +6,7 @@ KUBELET_LEASES = "tests/unit/operator/test_kubelet_leases.py"
 SEALS = "tests/unit/operator/test_seals.py"
 COORDINATOR_LEASES = "tests/unit/operator/test_coordinator_leases.py"
 APPLIER = "tests/unit/operator/test_applier.py"
+ENVIRONMENTS = "tests/unit/operator/test_environments.py"
 
 MUTANTS = (
     Mutant(
@@ -21,7 +22,6 @@ MUTANTS = (
         before='_logger.warning("%s; standing by", error)',
         after="raise error",
         tests=("tests/unit/operator/test_app.py::test_who_loses_the_lease_is_followed_by_one_that_knows_nothing",),
-        canary=True,
     ),
     Mutant(
         name="a look at pods may be older than those just made",
@@ -186,5 +186,34 @@ MUTANTS = (
         before="await self._tell(key, error)",
         after="",
         tests=("tests/unit/operator/test_reconciler.py::test_an_error_in_a_plan_is_told_and_taken_back",),
+    ),
+    Mutant(
+        name="runners take the places of pods that are refused",
+        target="rljob_operator.applier:Applier.apply",
+        before="conflict is None and plan is given",
+        after="conflict is None",
+        tests=(f"{ENVIRONMENTS}::test_runners_take_no_place_of_a_pod_that_is_refused",),
+    ),
+    Mutant(
+        name="a Deployment that was just deleted is made without its owner's look",
+        target="rljob_operator.writers.deployments:DeploymentWriter._apply_one",
+        before='{**metadata, "uid": live["metadata"]["uid"]}',
+        after="metadata",
+        tests=(f"{ENVIRONMENTS}::test_an_apply_does_not_create_what_was_just_deleted",),
+        canary=True,
+    ),
+    Mutant(
+        name="every job costs a list of Deployments",
+        target="rljob_operator.deployment_lister:DeploymentLister.runners",
+        before="not job.spec.environments",
+        after="False",
+        tests=(f"{ENVIRONMENTS}::test_deployments_are_listed_for_jobs_with_environments_only",),
+    ),
+    Mutant(
+        name="a runner key opens with the key of capabilities",
+        target="rljob_operator.writers.children:_fresh_secrets",
+        before="mint_runner_key(bytes.fromhex(runners), one)",
+        after="mint_runner_key(bytes.fromhex(keys[c.CAPABILITY_KEY]), one)",
+        tests=(f"{ENVIRONMENTS}::test_the_secret_of_environments_has_a_key_for_each",),
     ),
 )

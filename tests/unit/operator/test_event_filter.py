@@ -62,6 +62,7 @@ def test_what_keeps_pods_from_starting_is_told_together() -> None:
         lambda key, uid: None,
         mock.Mock(),
         NodeCache(mock.Mock()),
+        mock.Mock(),
         Metrics(),
     )
     for number in range(3):
@@ -82,6 +83,7 @@ def test_another_reason_of_the_scheduler_is_told_and_another_number_is_not() -> 
         lambda key, uid: None,
         mock.Mock(),
         NodeCache(mock.Mock()),
+        mock.Mock(),
         Metrics(),
     )
     pod = render_pod(make_job(), NewPod("rollout-0", Role.ROLLOUT, 1), 1, Config())

@@ -7,6 +7,7 @@ machine of a running job. Parsing is total: odd objects become odd values, never
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,6 +30,7 @@ ASKS = f"{GROUP}/asks"
 SELECTS = f"{GROUP}/selects"
 """Annotation of a Workload: a hash of the node selection of its pod sets."""
 BASE = "base"
+_LONGEST_SET = 63
 
 ADMITTED, QUOTA_RESERVED, EVICTED, REQUEUED = "Admitted", "QuotaReserved", "Evicted", "Requeued"
 FINISHED, PODS_READY = "Finished", "PodsReady"
@@ -158,6 +160,13 @@ def base_name(job: str) -> str:
 
 def surplus_name(job: str, index: int) -> str:
     return f"{job}-{machine_name(ROLE_ROLLOUT, index)}"
+
+
+def runner_set(environment: str) -> str:
+    """Name the pod set of an environment's runners: no role has such a name, and a long one ends in a hash."""
+    name = f"environment-{environment}"
+    digest = hashlib.sha256(environment.encode()).hexdigest()[:8]
+    return name if len(name) <= _LONGEST_SET else f"{name[: _LONGEST_SET - 9]}-{digest}"
 
 
 def workload_of(job: str, machine: str, kueue: Kueue) -> Workload | None:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from rljob_api.constants import (
+    GATEWAY_CONTAINER,
     GROUP,
     LABEL_EPOCH,
     LABEL_INCARNATION,
@@ -24,6 +25,7 @@ from rljob_api.constants import (
 )
 from rljob_api.status import RLJobStatus, Role
 from rljob_operator.policies.base.condition_reason import ConditionReason
+from rljob_operator.policies.base.runners import Runners
 
 if TYPE_CHECKING:
     from rljob_operator.policies.base.kueue_objects import Kueue
@@ -166,11 +168,18 @@ class Observed:
     """All nodes, read only for a gang that is to be placed; None where the operator may not list nodes."""
     forged: str | None = None
     """Report about a status that another client wrote recently, and that was restored."""
+    runners: Mapping[str, Runners] = field(default_factory=dict)
+    """The Deployments that this job owns, by environment. Read only for a job with environments."""
 
     @property
     def highest_epoch(self) -> int:
         """Return the highest relay epoch on any pod's label."""
         return max([0, *(pod.epoch for pod in (*self.pods, *self.foreign))])
+
+    @property
+    def runner_pods(self) -> int:
+        """Return the number of existing pods of runners."""
+        return sum(one.pods for one in self.runners.values())
 
     def of_machine(self, machine: str) -> Sequence[Pod]:
         """Return the pods of a machine, the newest incarnation first."""
@@ -314,13 +323,14 @@ def _disrupted(status: Mapping[str, Any], conditions: Mapping[str, Any]) -> bool
 def _ended_phase(role: Role, containers: Iterable[Mapping[str, Any]]) -> str | None:
     """Return the phase that the pod has without its sidecars, once an essential container has ended.
 
-    The main container, or a failed rewards container, is not restarted. The rewards container ends well only after the
+    The main container, or a failed container beside the coordinator's, is not restarted. Those end well only after the
     coordinator.
     """
     codes = {container.get("name"): code for container in containers if (code := _exit_code(container)) is not None}
     if MAIN_CONTAINER in codes:
         return "Failed" if codes[MAIN_CONTAINER] != 0 else "Succeeded"
-    return "Failed" if role is Role.COORDINATOR and codes.get(REWARDS_CONTAINER, 0) != 0 else None
+    failed = any(codes.get(name, 0) != 0 for name in (REWARDS_CONTAINER, GATEWAY_CONTAINER))
+    return "Failed" if role is Role.COORDINATOR and failed else None
 
 
 def _exit_code(container: Mapping[str, Any]) -> int | None:

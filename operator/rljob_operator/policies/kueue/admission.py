@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rljob_api.constants import ROLE_ROLLOUT, machine_name
-from rljob_api.spec import RLJob
+from rljob_api.spec import Environment, PodTemplate, RLJob, RLJobSpec
 from rljob_api.status import Role
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
@@ -23,6 +23,7 @@ from rljob_operator.policies.base.kueue_objects import (
     Kueue,
     Workload,
     base_name,
+    runner_set,
     surplus_name,
     workload_of,
 )
@@ -30,6 +31,7 @@ from rljob_operator.policies.base.names import machine_index
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.kueue import workloads
 from rljob_operator.policies.kueue.waiting import waiting
+from rljob_operator.policies.lifecycle.eviction import template_of
 from rljob_operator.policies.pods import devices
 from rljob_operator.policies.scaling import machines as machine_scaling
 
@@ -73,9 +75,7 @@ def may_ask(job: RLJob, observed: Observed, kueue: Kueue) -> bool:
 
 def _misplaced(job: RLJob, base: Workload, kueue: Kueue) -> Hold | None:
     """Explain why pods cannot be placed on the assigned nodes."""
-    spec = job.spec
-    found = ((Role.COORDINATOR, spec.coordinator.template), (Role.TRAINER, spec.trainer.template))
-    templates = {role.value.lower(): template for role, template in (*found, (Role.ROLLOUT, spec.rollout.template))}
+    templates = _templates(job.spec)
     for pod_set, assignment in base.assigned.items():
         lost = [name for name in assignment.flavors if name not in kueue.flavors]
         if lost:
@@ -85,13 +85,23 @@ def _misplaced(job: RLJob, base: Workload, kueue: Kueue) -> Hold | None:
         if assignment.topology:
             selection = f"{_assigned(base, pod_set)} single nodes; use flavors without topologyName"
             return Hold("TopologyNotSupported", selection, True)
-        wanted = templates[pod_set].spec.get("nodeSelector") or {} if pod_set in templates else {}
+        path, template = templates.get(pod_set, ("", PodTemplate()))
+        wanted = template.spec.get("nodeSelector") or {}
         clash = _clash(wanted, _selector(assignment, kueue.flavors))
         if clash is not None:
             key, ours, theirs = clash
-            selection = f"{key}={theirs}, spec.{pod_set}.template.spec.nodeSelector says {ours}; make them agree"
+            selection = f"{key}={theirs}, {path}.template.spec.nodeSelector says {ours}; make them agree"
             return Hold("FlavorMismatch", f"{_assigned(base, pod_set)} nodes with {selection}", True)
     return None
+
+
+def _templates(spec: RLJobSpec) -> dict[str, tuple[str, PodTemplate]]:
+    """Return path and template of each pod set."""
+    found = {role.value.lower(): (f"spec.{role.value.lower()}", template_of(spec, role)) for role in Role}
+    return found | {
+        runner_set(one.name): (f"spec.environments[{index}]", one.template)
+        for index, one in enumerate(spec.environments)
+    }
 
 
 def _assigned(base: Workload, pod_set: str) -> str:
@@ -185,7 +195,19 @@ def placed(job: RLJob, new: NewPod, manifest: Json, observed: Observed) -> Json:
     """Add to a pod the assignment of its Workload: node labels, tolerations, and what admission checks add."""
     found = workload_of(job.name, new.machine, observed.kueue) if observed.kueue is not None else None
     assignment = found.assigned.get(new.role.value.lower()) if found is not None else None
-    if found is None or assignment is None or observed.kueue is None:
+    return _on_assigned(manifest, assignment, observed)
+
+
+def placed_runners(job: RLJob, observed: Observed, environment: Environment, template: Json) -> Json:
+    """Add to the pod template of an environment the assignment of its pod set."""
+    base = observed.kueue.workloads.get(base_name(job.name)) if observed.kueue is not None else None
+    return _on_assigned(
+        template, base.assigned.get(runner_set(environment.name)) if base is not None else None, observed
+    )
+
+
+def _on_assigned(manifest: Json, assignment: Assignment | None, observed: Observed) -> Json:
+    if assignment is None or observed.kueue is None:
         return manifest
     flavors = [observed.kueue.flavors[name] for name in assignment.flavors if name in observed.kueue.flavors]
     spec, metadata = dict(manifest["spec"]), dict(manifest["metadata"])

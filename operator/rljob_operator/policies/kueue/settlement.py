@@ -27,10 +27,12 @@ from rljob_operator.policies.base.kueue_objects import (
     Kueue,
     Workload,
     base_name,
+    runner_set,
     surplus_name,
     with_conditions,
 )
 from rljob_operator.policies.base.observation import Observed, Pod
+from rljob_operator.policies.base.runners import Runners
 from rljob_operator.policies.kueue import workloads
 from rljob_operator.policies.kueue.admission import ROLLOUT, may_ask, surplus
 
@@ -81,13 +83,14 @@ def settled(job: RLJob, observed: Observed, count: int, now: datetime, config: C
     found = []
     for name, one in _sorted(kueue):
         outdated = _outdated(job, one, kueue, *right[name == base_name(job.name)])
-        found.append(_settle(job, one, name in wanted and not outdated, pods.get(name, ()), count, now))
+        runners = observed.runners if name == base_name(job.name) else {}
+        found.append(_settle(job, one, name in wanted and not outdated, pods.get(name, ()), runners, count, now))
     return tuple(one for one in found if one is not None)
 
 
 def finished(job: RLJob, observed: Observed, outcome: JobOutcome, now: datetime) -> tuple[Settlement, ...]:
     """Return the changes of the Workloads of an ended job: the base is Finished when no pod runs any more."""
-    if observed.kueue is None or any(not pod.terminal for pod in observed.pods):
+    if observed.kueue is None or observed.runner_pods or any(not pod.terminal for pod in observed.pods):
         return ()
     name = base_name(job.name)
     why = ConditionReason("Failed" if outcome.failed else "Succeeded", outcome.message)
@@ -111,10 +114,19 @@ def _sorted(kueue: Kueue) -> list[tuple[str, Workload]]:
 
 
 def _settle(
-    job: RLJob, one: Workload, wanted: bool, pods: Sequence[Pod], count: int, now: datetime
+    job: RLJob,
+    one: Workload,
+    wanted: bool,
+    pods: Sequence[Pod],
+    runners: Mapping[str, Runners],
+    count: int,
+    now: datetime,
 ) -> Settlement | None:
-    """Return the change of one Workload with these `pods`. `wanted`: it is still requested as it is."""
-    empty = all(pod.terminal for pod in pods)
+    """Return the change of one Workload with these `pods` and `runners`.
+
+    `wanted`: it is still requested as it is.
+    """
+    empty = all(pod.terminal for pod in pods) and not any(some.pods for some in runners.values())
     base = one.name == base_name(job.name)
     if empty and (not wanted or one.holds(FINISHED)):
         return Settlement(one)
@@ -126,7 +138,7 @@ def _settle(
     reclaimed = _reclaimed(one, pods, count) if base and count else {}
     if reclaimed:
         status["reclaimablePods"] = [{"name": name, "count": number} for name, number in reclaimed.items()]
-    ready = _pods_ready(one, pods)
+    ready = _pods_ready(one, pods, runners)
     written = one.condition(PODS_READY)
     if written is None or (written.get("status") == "True") != ready[1] or written.get("reason") != ready[2].reason:
         status["conditions"] = with_conditions(one.conditions, [ready], now)
@@ -181,10 +193,13 @@ def _reclaimed(one: Workload, pods: Sequence[Pod], count: int) -> dict[str, int]
     return {ROLLOUT: spare} if spare > one.reclaimed.get(ROLLOUT, 0) else {}
 
 
-def _pods_ready(one: Workload, pods: Sequence[Pod]) -> tuple[str, bool, ConditionReason]:
+def _pods_ready(
+    one: Workload, pods: Sequence[Pod], runners: Mapping[str, Runners]
+) -> tuple[str, bool, ConditionReason]:
     """Make the condition PodsReady: whether all admitted pods are ready, for the first time or again."""
     available = {pod.machine for pod in pods if pod.available}
     by_set = {name: sum(machine.rpartition("-")[0] == name for machine in available) for name in one.counts}
+    by_set |= {runner_set(name): some.ready for name, some in runners.items()}
     ready = all(by_set[name] >= one.slots(name) for name in one.counts)
     written = one.condition(PODS_READY)
     started = written is not None and written.get("reason") in ("Started", "Recovered", "WaitForRecovery")

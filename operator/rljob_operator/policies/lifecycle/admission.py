@@ -16,7 +16,7 @@ from rljob_api import FieldError, InvalidSpec, load
 from rljob_api.constants import MANAGED_BY_OPERATOR
 from rljob_api.immutability import validate_update
 from rljob_api.last_accepted import accepted_job, was_accepted
-from rljob_api.spec import RLJob, RLJobSpec
+from rljob_api.spec import RLJob
 from rljob_operator.policies.base.condition_reason import ConditionReason
 
 INVALID_SPEC = "InvalidSpec"
@@ -44,30 +44,18 @@ def is_managed(document: Mapping[str, Any]) -> bool:
 def admit(document: Mapping[str, Any]) -> Admitted:
     """Judge the spec of an API object.
 
-    Raises `InvalidSpec` when no spec is known that is valid and can be placed.
+    Raises `InvalidSpec` when no valid spec is known.
     """
     accepted = accepted_job(document)
     try:
         job = load(document)
-        if not job.status.ended:
-            _expect_placeable(job.spec)
-            if accepted is not None:
-                validate_update(accepted, job)
+        if accepted is not None and not job.status.ended:
+            validate_update(accepted, job)
     except InvalidSpec as invalid:
         if accepted is None:
             raise
         return Admitted(accepted, ConditionReason(INVALID_SPEC, report_invalid(invalid.errors)))
     return Admitted(job)
-
-
-def _expect_placeable(spec: RLJobSpec) -> None:
-    """Raise `InvalidSpec` for what a cluster has no pods for: the job would never have a response."""
-    if spec.environments:
-        names = ", ".join(environment.name for environment in spec.environments)
-        advice = "must be left out on a cluster, which has no pods for environments yet: nothing is placed"
-        raise InvalidSpec(
-            [FieldError("spec.environments", names, f"{advice}. Run the job on one machine with `rljob run`")]
-        )
 
 
 def report_invalid(errors: Sequence[FieldError]) -> str:

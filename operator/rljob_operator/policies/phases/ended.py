@@ -9,13 +9,14 @@ from typing import Any
 
 from rljob_api.spec import RLJob
 from rljob_api.status import FinishedOutcome, Replacements, RLJobStatus
+from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import JobOutcome
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.failure import losses as machine_losses
 from rljob_operator.policies.kueue import settlement
 from rljob_operator.policies.lifecycle import end
 from rljob_operator.policies.phases.steps import Plan, incarnations, leading_to, whole_seconds
-from rljob_operator.policies.pods import pod_set
+from rljob_operator.policies.pods import environments, pod_set
 from rljob_operator.policies.pods.relay_membership import dissolved
 from rljob_operator.policies.status import conditions
 from rljob_operator.policies.status.builder import StatusBuilder
@@ -28,6 +29,7 @@ def end_job(
     replacements: Replacements | None,
     losses: Sequence[machine_losses.MachineLoss],
     now: datetime,
+    config: Config,
 ) -> Plan:
     """Plan a job that has this outcome. `replacements`: their new counts, None to keep the written ones."""
     before = job.status
@@ -49,7 +51,11 @@ def end_job(
         updates["replacements"] = replacements
     status = whole_seconds(builder.status(facts, now).model_copy(update=updates))
     plan = leading_to(status, job, removals, losses, [end.ttl_expiry(job.spec, status)], now)
-    return replace(plan, settled=settlement.finished(job, observed, outcome, now))
+    return replace(
+        plan,
+        deployments=environments.to_stop(job, observed, config),
+        settled=settlement.finished(job, observed, outcome, now),
+    )
 
 
 def written_outcome(status: RLJobStatus) -> JobOutcome:

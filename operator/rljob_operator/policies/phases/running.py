@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from rljob_api.last_accepted import accept
 from rljob_api.spec import RLJob
@@ -21,7 +22,7 @@ from rljob_operator.policies.kueue import settlement
 from rljob_operator.policies.lifecycle import drain, end, eviction
 from rljob_operator.policies.phases.ended import end_job
 from rljob_operator.policies.phases.steps import Plan, drain_since, incarnations, leading_to, whole_seconds
-from rljob_operator.policies.pods import devices, manifests, owned_objects, pod_set
+from rljob_operator.policies.pods import devices, environments, manifests, owned_objects, pod_set
 from rljob_operator.policies.pods.relay_membership import chain_length, locations, next_topology
 from rljob_operator.policies.scaling import autoscaler
 from rljob_operator.policies.scaling.target import choose_target
@@ -44,7 +45,7 @@ def run(job: RLJob, observed: Observed, now: datetime, config: Config, refused_e
     assessment = assess(job, observed, placed, now, config)
     outcome = end.operator_outcome(spec, before, assessment.replacements, assessment.blocked, len(machines), now)
     if outcome is not None:
-        return end_job(job, observed, outcome, assessment.replacements, assessment.losses, now)
+        return end_job(job, observed, outcome, assessment.replacements, assessment.losses, now, config)
     return _go_on(job, observed, _MachineSet(machines, going, size, assessment), now, config, refused_edit)
 
 
@@ -90,6 +91,9 @@ def _go_on(
             *owned_objects.missing(job, observed, machine_set.machines, pod_changes.created, config),
         ),
         creations=tuple(Creation(new, drafts) for new in pod_changes.created),
+        deployments=environments.to_start(
+            job, observed, config, partial(kueue_admission.placed_runners, job, observed)
+        ),
         asked=settlement.asked(job, observed, machine_set.size.count, config),
         settled=settlement.settled(job, observed, machine_set.size.count, now, config),
         events=(*plan.events, *machine_set.assessment.events),
@@ -176,6 +180,7 @@ def _running(
         leaving=pod_changes.leaving,
         shapes=pod_changes.shapes,
         paused=assessment.replacements.pause is not None,
+        runs=True,
         pods=sum(pod.live for pod in observed.pods) + len(pod_changes.created),
     )
     given_up = len(assessment.blocked)

@@ -26,6 +26,8 @@ class Plan:
 
     children: tuple[Json, ...] = ()
     creations: tuple[Creation, ...] = ()
+    deployments: tuple[Json, ...] = ()
+    """Deployments of runners to apply, once the pods are created."""
     status: RLJobStatus | None = None
     """The operator's part, when it differs from the written one."""
     removals: tuple[Removal, ...] = ()
@@ -44,8 +46,9 @@ class Plan:
     @property
     def empty(self) -> bool:
         """Tell whether there is nothing to do."""
-        steps = (self.children, self.creations, self.removals, self.events, self.asked, self.settled)
-        return not any(steps) and not self.delete_job and self.status is None
+        written = (self.children, self.creations, self.deployments, self.removals)
+        told = (self.events, self.asked, self.settled)
+        return not any(written) and not any(told) and not self.delete_job and self.status is None
 
 
 def leading_to(

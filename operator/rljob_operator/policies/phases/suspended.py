@@ -16,7 +16,7 @@ from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.kueue import settlement
 from rljob_operator.policies.lifecycle import drain
 from rljob_operator.policies.phases.steps import Plan, drain_since, incarnations, leading_to, whole_seconds
-from rljob_operator.policies.pods import devices, owned_objects, pod_set
+from rljob_operator.policies.pods import devices, environments, owned_objects, pod_set
 from rljob_operator.policies.pods.relay_membership import dissolved, without_lost
 from rljob_operator.policies.scaling import machines as machine_scaling
 from rljob_operator.policies.scaling.target import choose_target
@@ -54,7 +54,13 @@ def suspend(
     members = pod_set.members(observed, (), removals)
     target, history = choose_target(job, rollout, TargetPhase.SUSPEND)
     builder = StatusBuilder(
-        job=job, observed=observed, machines=rollout, members=members, chain_length=0, pods=len(observed.pods)
+        job=job,
+        observed=observed,
+        machines=rollout,
+        members=members,
+        chain_length=0,
+        pods=len(observed.pods) + observed.runner_pods,
+        runs=waiting,
     )
     facts = replace(builder.facts(None), suspending=True, refused=refused_edit, held=held)
     updates = {
@@ -77,6 +83,8 @@ def suspend(
     moments = [drain.drain_ends(status, spec), devices.look_again(lacking, now)]
     return replace(
         leading_to(status, job, removals, (), moments, now),
+        # A round that is still to end needs its runners.
+        deployments=() if waiting else environments.to_stop(job, observed, config),
         # Kueue counts the claims of the base, so their templates are created first.
         children=tuple(owned_objects.claim_templates(job, observed.devices)) if held is not None else (),
         asked=settlement.asked(job, observed, 0, config),

@@ -29,11 +29,9 @@ from rljob_operator.policies.base.names import (
 from rljob_operator.policies.base.observation import AVOIDS
 from rljob_operator.policies.failure.nodes import affinity
 from rljob_operator.policies.lifecycle.eviction import grace_seconds, hands_over, template_of
-from rljob_operator.policies.pods import devices, ray_head
+from rljob_operator.policies.pods import devices, gateway, ray_head
 from rljob_operator.policies.pods.overlay import by_name, by_path, further_container, over
-
-USER = 65532
-"""User and group of every container of the operator."""
+from rljob_operator.policies.pods.security import LOCKED, pod_security
 
 DRAIN = ("python", "-m", "rljob_runtime.entrypoints.pre_stop")
 """Handler that delays the end of a pod until its state is handed over."""
@@ -43,11 +41,6 @@ TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 Json = dict[str, Any]
 
-_LOCKED: Json = {
-    "allowPrivilegeEscalation": False,
-    "readOnlyRootFilesystem": True,
-    "capabilities": {"drop": ["ALL"]},
-}
 _STATE_FOLDERS = {Role.COORDINATOR: "store", Role.TRAINER: "checkpoints"}
 
 
@@ -90,7 +83,7 @@ def render_role(job: RLJob, role: Role, epoch: int, config: Config, shape: str, 
     metadata: Json = {"namespace": job.namespace, "labels": labels, "ownerReferences": [owner_reference(job)]}
     spec = _pod_spec(job, role, template, config)
     if _has_head(job, role):
-        spec = ray_head.with_head(spec, template, _state_folder(job, role), _LOCKED)
+        spec = ray_head.with_head(spec, template, _state_folder(job, role), LOCKED)
     if avoided:
         spec["affinity"] = affinity(spec.get("affinity"), avoided)
         annotations[AVOIDS] = ",".join(avoided)
@@ -108,7 +101,7 @@ def charged(job: RLJob, role: Role, config: Config) -> Json:
     spec = _pod_spec(job, role, template, config)
     if not _has_head(job, role) or ray_head.takes_of_main(template):
         return spec
-    return ray_head.with_head(spec, template, _state_folder(job, role), _LOCKED)
+    return ray_head.with_head(spec, template, _state_folder(job, role), LOCKED)
 
 
 def shape(spec: RLJobSpec, role: Role, config: Config) -> str:
@@ -134,17 +127,7 @@ def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> 
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_seconds(job.spec) if hands_over(job.spec, role) else 30,
         **user,
-        "securityContext": over(
-            {
-                "runAsNonRoot": True,
-                "runAsUser": USER,
-                "runAsGroup": USER,
-                "fsGroup": USER,
-                "fsGroupChangePolicy": "OnRootMismatch",
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            user.get("securityContext"),
-        ),
+        "securityContext": pod_security(user),
         "containers": _containers(job, role, template, config),
         "volumes": by_name([*_volumes(job, role), *user.get("volumes", [])]),
         "restartPolicy": "Never",
@@ -175,16 +158,23 @@ def _spread(job: RLJob) -> Json:
 
 def _containers(job: RLJob, role: Role, template: PodTemplate, config: Config) -> list[Json]:
     main = _main_container(job, role, template, config)
-    ours = [c.MAIN_CONTAINER]
+    found = [main]
+    if _has_rewards(job, role):
+        found.append(_rewards_container(main, template))
+    if _has_gateway(job, role):
+        found.append(gateway.container(main, template, LOCKED))
+    ours = [container["name"] for container in found]
     if _has_head(job, role):
         ours.append(c.HEAD_CONTAINER)
-    if not _has_rewards(job, role):
-        return [main, *template.sidecars(ours)]
-    return [main, _rewards_container(main, template), *template.sidecars([*ours, c.REWARDS_CONTAINER])]
+    return [*found, *template.sidecars(ours)]
 
 
 def _has_rewards(job: RLJob, role: Role) -> bool:
     return role is Role.COORDINATOR and job.spec.rewards_apart
+
+
+def _has_gateway(job: RLJob, role: Role) -> bool:
+    return role is Role.COORDINATOR and bool(job.spec.environments)
 
 
 def _has_head(job: RLJob, role: Role) -> bool:
@@ -200,7 +190,7 @@ def _rewards_container(main: Json, template: PodTemplate) -> Json:
     user = template.container(c.REWARDS_CONTAINER)
     mounts = [{"name": "rljob-rewards", "mountPath": c.REWARDS_DIR}, {"name": "rljob-foreign", "mountPath": c.TMP_DIR}]
     env = [{"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]
-    return further_container(main, user, c.REWARDS_CONTAINER, "rewards", _LOCKED, env, mounts)
+    return further_container(main, user, c.REWARDS_CONTAINER, "rewards", LOCKED, env, mounts)
 
 
 def _main_container(job: RLJob, role: Role, template: PodTemplate, config: Config) -> Json:
@@ -220,7 +210,7 @@ def _main_container(job: RLJob, role: Role, template: PodTemplate, config: Confi
         "terminationMessagePolicy": "FallbackToLogsOnError",
         **user,
         "name": c.MAIN_CONTAINER,
-        "securityContext": over(_LOCKED, user.get("securityContext")),
+        "securityContext": over(LOCKED, user.get("securityContext")),
         "env": _environment(job, role, user.get("env", [])),
         "volumeMounts": by_path([*_mounts(job, role), *user.get("volumeMounts", [])]),
     }
@@ -272,6 +262,8 @@ def _mounts(job: RLJob, role: Role) -> list[Json]:
         mounts.append({"name": "rljob-token", "mountPath": TOKEN_DIR, "readOnly": True})
     if _has_rewards(job, role):
         mounts.append({"name": "rljob-rewards", "mountPath": c.REWARDS_DIR})
+    if _has_gateway(job, role):
+        mounts += gateway.shared_mount()
     if role in _STATE_FOLDERS:
         mounts.append({"name": "rljob-state", "mountPath": c.STATE_DIR, "subPath": _state_folder(job, role)})
     return mounts + [
@@ -298,6 +290,8 @@ def _volumes(job: RLJob, role: Role) -> list[Json]:
         volumes.append(_token_volume())
     if _has_rewards(job, role):
         volumes += [{"name": "rljob-rewards", "emptyDir": {}}, {"name": "rljob-foreign", "emptyDir": {}}]
+    if _has_gateway(job, role):
+        volumes += gateway.volumes(job)
     if role in _STATE_FOLDERS:
         volumes.append({"name": "rljob-state", **_state_source(job.spec.checkpoint)})
     return volumes + [

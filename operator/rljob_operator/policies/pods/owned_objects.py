@@ -1,6 +1,6 @@
 """Owned objects besides pods: Service, ServiceAccount, Role, RoleBinding, Lease, PodDisruptionBudget and NetworkPolicy.
 
-Here is the frame of the Secret; the applier adds its random data.
+Here are the frames of the Secrets; the applier adds their random data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.names import account, auth_secret, owner_reference, selector_labels
 from rljob_operator.policies.base.observation import Devices, Observed
-from rljob_operator.policies.pods import devices
+from rljob_operator.policies.pods import devices, environments
 
 Json = dict[str, Any]
 
@@ -90,7 +90,9 @@ def children(job: RLJob, coordinator_incarnation: int, machines: int, config: Co
         ),
         disruption_budget(job, machines),
     ]
-    return [*found, _network_policy(job)] if config.network_policy else found
+    if job.spec.environments:
+        found.append(_object(job, "v1", "Secret", c.environments_secret_of(job.name, job.metadata.uid), type="Opaque"))
+    return [*found, *_network_policies(job)] if config.network_policy else found
 
 
 def service(job: RLJob, coordinator_incarnation: int) -> Json:
@@ -99,6 +101,7 @@ def service(job: RLJob, coordinator_incarnation: int) -> Json:
     It selects one incarnation: a terminating pod must not be found. It has its own address, because a headless name may
     be resolved again only after 30 s: gRPC waits as long between two lookups, and DNS servers cache.
     """
+    gateway = [{"name": "gateway", "port": c.GATEWAY_PORT, "protocol": "TCP"}] if job.spec.environments else []
     return _object(
         job,
         "v1",
@@ -113,6 +116,7 @@ def service(job: RLJob, coordinator_incarnation: int) -> Json:
             "ports": [
                 {"name": "ray", "port": c.RAY_PORT, "protocol": "TCP"},
                 {"name": "health", "port": c.HEALTH_PORT, "protocol": "TCP"},
+                *gateway,
             ],
         },
     )
@@ -152,25 +156,28 @@ def claim_templates(job: RLJob, present: Devices) -> list[Json]:
     return found
 
 
-def _network_policy(job: RLJob) -> Json:
-    """Render the NetworkPolicy: only pods of the job reach each other, and any client reads health and metrics.
+def _network_policies(job: RLJob) -> list[Json]:
+    """Render the NetworkPolicies: of the job's own pods, and of the runners of its environments.
 
-    Egress is open.
+    Only pods of the job reach each other, and any client reads health and metrics. Runners reach the gateway. Egress of
+    the job's own pods is open.
     """
-    return _object(
-        job,
-        "networking.k8s.io/v1",
-        "NetworkPolicy",
-        job.name,
-        spec={
-            "podSelector": {"matchLabels": {c.LABEL_JOB: job.name}},
-            "policyTypes": ["Ingress"],
-            "ingress": [
-                {"from": [{"podSelector": {"matchLabels": {c.LABEL_JOB: job.name}}}]},
-                {"ports": [{"port": c.HEALTH_PORT, "protocol": "TCP"}]},
-            ],
-        },
-    )
+    ingress: list[Json] = [
+        {"from": [{"podSelector": {"matchLabels": {c.LABEL_JOB: job.name}}}]},
+        {"ports": [{"port": c.HEALTH_PORT, "protocol": "TCP"}]},
+    ]
+    runners: list[Json] = []
+    if job.spec.environments:
+        peer = {"podSelector": {"matchLabels": {c.LABEL_ENVIRONMENTS_OF: job.name}}}
+        ingress[1]["ports"].append({"port": c.GATEWAY_METRICS_PORT, "protocol": "TCP"})
+        ingress.append({"from": [peer], "ports": [{"port": c.GATEWAY_PORT, "protocol": "TCP"}]})
+        runners.append(_policy(job, f"{job.name}-environments", environments.network_policy(job)))
+    selected = {"podSelector": {"matchLabels": {c.LABEL_JOB: job.name}}}
+    return [_policy(job, job.name, {**selected, "policyTypes": ["Ingress"], "ingress": ingress}), *runners]
+
+
+def _policy(job: RLJob, name: str, spec: Json) -> Json:
+    return _object(job, "networking.k8s.io/v1", "NetworkPolicy", name, spec=spec)
 
 
 def _object(job: RLJob, api_version: str, kind: str, name: str, **content: Any) -> Json:

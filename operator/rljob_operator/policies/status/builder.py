@@ -7,7 +7,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from rljob_api.spec import RLJob
-from rljob_api.status import CoordinatorStatus, MachineGroup, Member, RLJobStatus, Role, RolloutStatus
+from rljob_api.status import (
+    CoordinatorStatus,
+    EnvironmentStatus,
+    MachineGroup,
+    Member,
+    RLJobStatus,
+    Role,
+    RolloutStatus,
+)
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.names import coordinator_address, selector_text
 from rljob_operator.policies.base.observation import Observed
@@ -32,6 +40,8 @@ class StatusBuilder:
     shapes: Mapping[Role, str] = field(default_factory=dict)
     paused: bool = False
     """Replacement is held after a mass failure."""
+    runs: bool = False
+    """The job has runners, if it has environments."""
 
     def facts(self, stall: ConditionReason | None, given_up: int = 0) -> conditions.Facts:
         """Collect the input of the conditions. Machines with an exhausted budget are not waited for."""
@@ -55,9 +65,22 @@ class StatusBuilder:
             stall=stall,
             paused=ConditionReason("ReplacementPaused", conditions.PAUSED) if self.paused else None,
             problems=self._problems(),
+            environments=self._environments(),
         )
-        complete = found.is_ready and found.rollouts_ready >= found.rollouts_wanted - given_up
+        complete = (
+            found.is_ready and found.rollouts_ready >= found.rollouts_wanted - given_up and not found.short_of_runners
+        )
         return replace(found, started=found.started or complete)
+
+    def _environments(self) -> tuple[EnvironmentStatus, ...]:
+        return tuple(
+            EnvironmentStatus(
+                name=environment.name,
+                runners=environment.runners if self.runs else 0,
+                ready=seen.ready if (seen := self.observed.runners.get(environment.name)) is not None else 0,
+            )
+            for environment in self.job.spec.environments
+        )
 
     def _problems(self) -> tuple[ConditionReason, ...]:
         runtime = self.job.status.runtime
@@ -95,6 +118,7 @@ class StatusBuilder:
                     or job.spec.rollout.tensor_parallel_size,
                     selector=selector_text(job.name, Role.ROLLOUT),
                 ),
+                "environments": facts.environments,
                 "members": self.members,
             }
         )

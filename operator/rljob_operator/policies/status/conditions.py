@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from rljob_api.constants import HALTING
-from rljob_api.status import Condition, ConditionStatus, Phase, RLJobStatus
+from rljob_api.status import Condition, ConditionStatus, EnvironmentStatus, Phase, RLJobStatus
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.decisions import JobOutcome
 from rljob_operator.policies.base.kueue_objects import ADMITTED, Hold
@@ -63,6 +63,8 @@ class Facts:
     """Why a job with a queue is suspended."""
     admission: ConditionReason | None = None
     """Kueue's assignment of a job that runs on quota."""
+    environments: tuple[EnvironmentStatus, ...] = ()
+    """Runners of each environment, wanted and ready."""
 
     @property
     def halted(self) -> ConditionReason | None:
@@ -109,7 +111,16 @@ class Facts:
             return ConditionReason(
                 "BelowMinMachines", f"{self._rollouts}, at least {self.rollouts_smallest} are needed"
             )
+        idle = next((one for one in self.environments if one.runners and not one.ready), None)
+        if idle is not None:
+            return ConditionReason("EnvironmentNotReady", _counted(idle))
         return None
+
+    @property
+    def short_of_runners(self) -> str:
+        """Name the first environment that lacks ready runners, with its numbers. Empty if none does."""
+        lacking = next((one for one in self.environments if one.ready < one.runners), None)
+        return _counted(lacking) if lacking is not None else ""
 
     @property
     def _rollouts(self) -> str:
@@ -118,6 +129,10 @@ class Facts:
     @property
     def is_ready(self) -> bool:
         return self.ready.reason in ("RoundsProgressing", "Completed")
+
+
+def _counted(one: EnvironmentStatus) -> str:
+    return f"{one.ready} of {one.runners} runners of environment {one.name} are ready"
 
 
 def derive(facts: Facts, before: RLJobStatus, now: datetime) -> tuple[Condition, ...]:
@@ -218,6 +233,8 @@ def _reconciling(facts: Facts) -> ConditionReason | None:
     missing = facts.rollouts_wanted - facts.rollouts_ready
     if missing > 0:
         return ConditionReason("ScalingUp", f"{missing} rollout machines are not ready yet")
+    if facts.short_of_runners:
+        return ConditionReason("EnvironmentNotReady", facts.short_of_runners)
     return None if facts.is_ready else ConditionReason(facts.ready.reason, facts.ready.message)
 
 
@@ -244,6 +261,8 @@ def _degraded(facts: Facts) -> tuple[bool, ConditionReason]:
             return True, ConditionReason(
                 "MachinesMissing", f"{facts.rollouts_ready} of {facts.rollouts_wanted} rollout machines are ready"
             )
+        if facts.started and facts.short_of_runners:
+            return True, ConditionReason("RunnersMissing", facts.short_of_runners)
     return False, ConditionReason("AsDesired", "")
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+from rljob_api.constants import LABEL_ENVIRONMENT
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.deadlines import deadline, is_past
 from rljob_operator.policies.base.observation import IMAGE_REASONS, Observed, Pod
+from rljob_operator.policies.base.pod_refusal import pod_refusal
+from rljob_operator.policies.base.runners import Runners
 
 
 def find_stall_reason(
@@ -34,7 +37,21 @@ def find_stall_reason(
             f"given up after too many failures in a row: {', '.join(sorted(blocked))}; raise "
             "spec.failurePolicy.maxReplacementsPerMachine to try again",
         )
-    return None
+    return next((why for one in observed.runners.values() if (why := _runners(one)) is not None), None)
+
+
+def _runners(one: Runners) -> ConditionReason | None:
+    """Explain why pods of an environment are not created, or do not become ready.
+
+    The Deployment's conditions say so. Pods cannot write them.
+    """
+    if one.refused is not None:
+        return pod_refusal(403 if "forbidden" in one.refused else 422, f"environment {one.name}: {one.refused}")
+    if one.overdue is None or one.ready >= one.wanted:
+        return None
+    pods = f"read the events and the logs of the pods with the label {LABEL_ENVIRONMENT}={one.name}"
+    counts = f"{one.ready} of {one.wanted} runners of environment {one.name} are ready, and the others take too long"
+    return ConditionReason("RunnersNotStarting", f"{counts}; {pods}")
 
 
 def stall_deadlines(observed: Observed, config: Config) -> list[datetime | None]:

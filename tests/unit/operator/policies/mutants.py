@@ -10,6 +10,7 @@ PLAN = (
     f"{POLICIES_PLAN}::test_a_fresh_operator_keeps_the_pause_after_failures",
     f"{POLICIES_PLAN}::test_what_is_complete_stays_complete",
 )
+RUNNERS = "tests/unit/operator/policies/test_runners.py"
 
 MUTANTS = (
     Mutant(
@@ -36,7 +37,7 @@ MUTANTS = (
     Mutant(
         name="a rewards' container that failed is waited for",
         target="rljob_operator.policies.base.observation:_ended_phase",
-        before='"Failed" if role is Role.COORDINATOR and codes.get(REWARDS_CONTAINER, 0) != 0 else None',
+        before='"Failed" if role is Role.COORDINATOR and failed else None',
         after="None",
         tests=("tests/unit/operator/policies/pods/test_rewards_container.py",),
     ),
@@ -182,5 +183,26 @@ MUTANTS = (
         before="tuple(creation for creation in creations if creation.new.role is role)",
         after="tuple(creations) if role is Role.COORDINATOR else ()",
         tests=("tests/unit/operator/policies/test_refusal.py",),
+    ),
+    Mutant(
+        name="a round that ends has no runners",
+        target="rljob_operator.policies.phases.suspended:suspend",
+        before="() if waiting else environments.to_stop(job, observed, config)",
+        after="environments.to_stop(job, observed, config)",
+        tests=(f"{RUNNERS}::test_runners_stay_until_a_suspended_job_has_saved_its_state",),
+    ),
+    Mutant(
+        name="a coordinator without a gateway lives on",
+        target="rljob_operator.policies.base.observation:_ended_phase",
+        before="(REWARDS_CONTAINER, GATEWAY_CONTAINER)",
+        after="(REWARDS_CONTAINER,)",
+        tests=("tests/unit/operator/policies/pods/test_gateway_container.py",),
+    ),
+    Mutant(
+        name="runners of another job of the same name count",
+        target="rljob_operator.policies.base.runners:own_runners",
+        before='owner.get("uid") == uid',
+        after="True",
+        tests=(f"{RUNNERS}::test_only_own_deployments_count",),
     ),
 )

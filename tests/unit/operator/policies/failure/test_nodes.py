@@ -511,7 +511,9 @@ async def test_a_nodes_report_wakes_only_the_jobs_on_it_and_only_when_it_matters
     api = Api(_node("n1"), _node("n2"))
     book = NodeCache(api)  # type: ignore[arg-type]
     await book.prime()
-    watch = WatchHandlers(lambda key, seconds: marks.append(key), lambda key, uid: None, mock.Mock(), book, Metrics())
+    watch = WatchHandlers(
+        lambda key, seconds: marks.append(key), lambda key, uid: None, mock.Mock(), book, mock.Mock(), Metrics()
+    )
 
     def woken() -> list[str]:
         found = sorted({job for _, job in marks})

@@ -21,13 +21,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="a job whose environments have no pods is placed",
-        target="rljob_operator.policies.lifecycle.admission:admit",
-        before="_expect_placeable(job.spec)",
-        after="pass",
-        tests=(f"{ADMISSION}::test_a_job_with_environments_is_refused_and_told_where_it_runs",),
-    ),
-    Mutant(
         name="a machine leaves before it is drained",
         target="rljob_operator.policies.lifecycle.drain:drained_machines",
         before="(machine for machine in leaving if machine in drained or machine not in working)",

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from rljob_api import InvalidSpec, load
 from rljob_api.immutability import NEVER, WHILE_SUSPENDED
 from rljob_api.last_accepted import accept
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.lifecycle.admission import Admitted, admit, is_managed
-from rljob_operator.policies.status.invalid_spec import plan_invalid
+from rljob_operator.policies.plan import plan
 from tests.support.examples import examples
 from tests.support.operator.harness import manifest, merged
 
@@ -119,21 +121,20 @@ def test_without_a_good_spec_there_is_no_job() -> None:
 CALC: Json = {"environments": [{"name": "calc", "kind": "Tools", "tools": [{"function": "calculator.py:add"}]}]}
 
 
-def test_a_job_with_environments_is_refused_and_told_where_it_runs() -> None:
+def test_a_job_that_an_earlier_operator_refused_for_its_environments_begins() -> None:
+    """It was told so in its conditions, and nothing of it was accepted."""
     job = Object()
     job.apply(CALC)
-    assert load(job.document).spec.environments, "the spec itself is valid"
-    with pytest.raises(InvalidSpec) as refused:
-        admit(job.document)
-    status, events = plan_invalid(job.document, refused.value.errors, NOW)
-    assert status is not None
-    told = {one["type"]: (one["status"], one["reason"], one["message"]) for one in status["conditions"]}
-    message = (
-        "spec.environments: 'calc' must be left out on a cluster, which has no pods for environments yet: nothing is "
-        "placed. Run the job on one machine with `rljob run`"
-    )
-    assert told == {"Ready": ("False", "InvalidSpec", message), "Stalled": ("True", "InvalidSpec", message)}
-    assert [event.message for event in events] == [message]
+    refused = [{"type": "Ready", "status": "False", "reason": "InvalidSpec"}]
+    refused.append({"type": "Stalled", "status": "True", "reason": "InvalidSpec", "message": "must be left out"})
+    job.document["status"] = {"observedGeneration": 1, "conditions": refused}
+    admitted = admit(job.document)
+    assert admitted.refused is None
+    begun = plan(admitted.job, Observed(), NOW, Config())
+    assert [one["metadata"]["name"] for one in begun.deployments] == ["demo-environment-calc"]
+    assert begun.status is not None
+    assert begun.status.condition("Stalled") is None
+    assert "SpecAccepted" in {event.reason for event in begun.events}
 
 
 def test_an_ended_job_may_be_edited() -> None:

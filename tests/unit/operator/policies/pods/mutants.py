@@ -7,6 +7,9 @@ DEVICES = "tests/unit/operator/policies/pods/test_devices.py"
 RAY_HEAD = "tests/unit/operator/policies/pods/test_ray_head.py"
 PLAN = "tests/unit/operator/policies/test_plan.py"
 TABLES = "tests/unit/operator/policies/test_tables.py"
+ENVIRONMENTS = "tests/unit/operator/policies/pods/test_environments.py"
+GATEWAY = "tests/unit/operator/policies/pods/test_gateway_container.py"
+RUNNERS = "tests/unit/operator/policies/test_runners.py"
 
 MUTANTS = (
     Mutant(
@@ -49,9 +52,9 @@ MUTANTS = (
     Mutant(
         name="what runs rewards has the coordinator's token",
         target="rljob_operator.policies.pods.manifests:_rewards_container",
-        before='further_container(main, user, c.REWARDS_CONTAINER, "rewards", _LOCKED, env, mounts)',
+        before='further_container(main, user, c.REWARDS_CONTAINER, "rewards", LOCKED, env, mounts)',
         after=(
-            'further_container(main, user, c.REWARDS_CONTAINER, "rewards", _LOCKED, env, '
+            'further_container(main, user, c.REWARDS_CONTAINER, "rewards", LOCKED, env, '
             '[*main["volumeMounts"], *mounts])'
         ),
         tests=("tests/unit/operator/policies/pods/test_rewards_container.py",),
@@ -86,9 +89,9 @@ MUTANTS = (
     ),
     Mutant(
         name="another job's pods reach this one's",
-        target="rljob_operator.policies.pods.owned_objects:_network_policy",
-        before='{"podSelector": {"matchLabels": {c.LABEL_JOB: job.name}}}',
-        after='{"podSelector": {}}',
+        target="rljob_operator.policies.pods.owned_objects:_network_policies",
+        before='[{"podSelector": {"matchLabels": {c.LABEL_JOB: job.name}}}]',
+        after='[{"podSelector": {}}]',
         tests=("tests/unit/operator/policies/pods/test_network_policy.py",),
     ),
     Mutant(
@@ -178,5 +181,68 @@ MUTANTS = (
         before="len(order.chain) if reported is None else len(set(order.chain) & set(reported.chain))",
         after="len(order.chain)",
         tests=(f"{PLAN}::test_the_chain_that_counts_is_the_coordinators",),
+    ),
+    Mutant(
+        name="a Deployment keeps a foreign number of runners",
+        target="rljob_operator.policies.pods.environments:to_start",
+        before="(seen.wanted, seen.shape)",
+        after="(environment.runners, seen.shape)",
+        tests=(f"{RUNNERS}::test_a_deployment_that_is_not_as_wanted_is_applied_again",),
+    ),
+    Mutant(
+        name="an edit of a Deployment outside its shape stays",
+        target="rljob_operator.policies.pods.environments:to_start",
+        before="not observed.children_present",
+        after="False",
+        tests=(f"{RUNNERS}::test_an_edit_of_what_the_hash_does_not_show_is_undone_at_the_next_check",),
+    ),
+    Mutant(
+        name="runners outlive their job",
+        target="rljob_operator.policies.pods.environments:to_stop",
+        before="deployment(job, environment, 0, config, anywhere)",
+        after="deployment(job, environment, environment.runners, config, anywhere)",
+        tests=(f"{RUNNERS}::test_an_ended_job_has_no_runners",),
+    ),
+    Mutant(
+        name="runners reach every port of the job",
+        target="rljob_operator.policies.pods.environments:pod_template",
+        before="c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE",
+        after="c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE, c.LABEL_JOB: job.name",
+        tests=(f"{ENVIRONMENTS}::test_runners_reach_the_gateway_alone",),
+    ),
+    Mutant(
+        name="a template gives runners a token",
+        target="rljob_operator.policies.pods.environments:_pod_spec",
+        before='"automountServiceAccountToken": False',
+        after='"automountServiceAccountToken": True',
+        tests=(f"{ENVIRONMENTS}::test_a_template_is_refused_or_makes_runners",),
+    ),
+    Mutant(
+        name="every client reaches runners",
+        target="rljob_operator.policies.pods.environments:network_policy",
+        before='"ingress": []',
+        after='"ingress": [{}]',
+        tests=(f"{ENVIRONMENTS}::test_whom_runners_may_call",),
+    ),
+    Mutant(
+        name="a runner has the keys of all environments",
+        target="rljob_operator.policies.pods.environments:_volumes",
+        before='"items": [key]',
+        after='"items": []',
+        tests=(f"{ENVIRONMENTS}::test_a_runner_has_its_settings_its_key_and_nothing_else",),
+    ),
+    Mutant(
+        name="the coordinator has the gateway's keys",
+        target="rljob_operator.policies.pods.gateway:shared_mount",
+        before='[{"name": _SHARED, "mountPath": c.GATEWAY_DIR}]',
+        after='[{"name": _SHARED, "mountPath": c.GATEWAY_DIR}, {"name": _KEYS, "mountPath": c.GATEWAY_KEYS_DIR}]',
+        tests=(f"{GATEWAY}::test_it_has_the_keys_and_nothing_of_the_coordinators",),
+    ),
+    Mutant(
+        name="a quota on requests refuses the gateway",
+        target="rljob_operator.policies.pods.gateway:default_resources",
+        before="name in requests",
+        after="name in requests and name in limits",
+        tests=(f"{GATEWAY}::test_it_has_resources_of_the_kinds_that_the_coordinator_has",),
     ),
 )

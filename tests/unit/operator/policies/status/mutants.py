@@ -5,6 +5,7 @@ from hack.mutants import Mutant
 PLAN = "tests/unit/operator/policies/test_plan.py"
 TABLES = "tests/unit/operator/policies/test_tables.py"
 SEALS = "tests/unit/operator/test_seals.py"
+RUNNERS = "tests/unit/operator/policies/test_runners.py"
 
 MUTANTS = (
     Mutant(
@@ -73,5 +74,19 @@ MUTANTS = (
         before="before.parallelism is None or before.parallelism.round == after.parallelism.round",
         after="before.parallelism is None",
         tests=("tests/unit/operator/policies/status/test_switch_events.py::test_a_round_is_told_once",),
+    ),
+    Mutant(
+        name="a job whose episodes have no runner is ready",
+        target="rljob_operator.policies.status.conditions:Facts._missing",
+        before="one.runners and not one.ready",
+        after="False",
+        tests=(f"{RUNNERS}::test_a_job_without_a_runner_is_not_ready_and_one_with_too_few_is_degraded",),
+    ),
+    Mutant(
+        name="runners that are ready stall their job",
+        target="rljob_operator.policies.status.stalled:_runners",
+        before="one.overdue is None or one.ready >= one.wanted",
+        after="one.overdue is None",
+        tests=(f"{RUNNERS}::test_why_runners_do_not_start",),
     ),
 )

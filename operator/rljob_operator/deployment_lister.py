@@ -1,0 +1,60 @@
+"""Deployment lister: the runners of a job, listed only for jobs with environments.
+
+A list may come from the API server's cache, if it is as fresh as this process's own writes. An older one of another
+leader's does no harm: what it lacks is applied again, and the watch reports the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from rljob_api.spec import RLJob
+from rljob_kube.client import ANY_VERSION, KubeClient
+from rljob_kube.errors import ApiError
+from rljob_kube.resources import DEPLOYMENT, Json
+from rljob_operator.observer import MANAGED, FreshLists
+from rljob_operator.policies.base.names import job_selector
+from rljob_operator.policies.base.runners import Runners, own_runners, relevant_part
+
+_logger = logging.getLogger(__name__)
+
+_RIGHT = "not allowed to list Deployments: jobs with environments are Stalled"
+
+
+class DeploymentLister:
+    """Deployments of runners."""
+
+    def __init__(self, kube: KubeClient) -> None:
+        self._kube = kube
+        self._lists = FreshLists(kube, DEPLOYMENT, relevant_part)
+        self.open = False
+        """Whether Deployments may be watched."""
+
+    async def prime(self, namespaces: Sequence[str | None]) -> None:
+        """Find out whether Deployments may be listed. An operator of an older chart has no right to."""
+        try:
+            for namespace in namespaces:
+                await self._kube.read(
+                    DEPLOYMENT, namespace, _nothing, labels=MANAGED, not_older_than=ANY_VERSION, metadata_only=True
+                )
+        except ApiError as error:
+            if error.status != 403:
+                raise
+            _logger.warning("%s: %s", _RIGHT, error.message)
+            return
+        self.open = True
+
+    def observe(self, items: Iterable[Json]) -> None:
+        """Record Deployments as the server stored them. From now on no list may be older."""
+        self._lists.observe(items)
+
+    async def runners(self, job: RLJob) -> Mapping[str, Runners]:
+        """List the runners that this job owns, by environment."""
+        if not job.spec.environments:
+            return {}
+        return own_runners(job.metadata.uid, await self._lists.list(job.namespace, job_selector(job.name)))
+
+
+def _nothing(item: Json) -> None:
+    return None

@@ -1,0 +1,241 @@
+"""Environments: the Deployments of their runners, and what runners may reach.
+
+Runners are stateless: they lease episodes from the gateway, and the episodes of a lost runner are repeated. So a
+Deployment replaces its pods, and they are no machines of the job. Runners execute foreign code: they have no token, and
+no secret but their own key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+from rljob_api import constants as c
+from rljob_api.spec import Environment, RLJob
+from rljob_api.status import Role
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.names import coordinator_address, owner_reference, selector_labels
+from rljob_operator.policies.base.observation import Observed
+from rljob_operator.policies.pods.overlay import by_name, by_path, over
+from rljob_operator.policies.pods.security import LOCKED, pod_security
+
+Json = dict[str, Any]
+Placement = Callable[[Environment, Json], Json]
+"""Adds the nodes of a quota to the pod template of an environment."""
+
+PROGRESS_SECONDS = 300
+"""Seconds in which new runners must become ready: an image of several gigabytes takes minutes."""
+LOST_NODE_SECONDS = 30
+"""Seconds after which runners leave a node that does not answer. Nothing is lost with them."""
+STEP = "25%"
+"""Part of the runners that an update replaces together. It adds no pod, because a quota counts `runners` of them."""
+
+_PORTS = {"http": 80, "https": 443}
+_SETTINGS, _TMP, _CODE = "rljob-environment", "rljob-tmp", "rljob-code"
+
+
+def anywhere(environment: Environment, template: Json) -> Json:
+    """Return the pod template as it is: without a quota, no nodes are assigned."""
+    return template
+
+
+def to_start(job: RLJob, observed: Observed, config: Config, place: Placement) -> tuple[Json, ...]:
+    """Return the Deployments of a running job that are missing or not as wanted.
+
+    All of them are returned when the job's objects are checked again: that undoes what other clients have changed.
+    """
+    found = []
+    for environment in job.spec.environments:
+        seen = observed.runners.get(environment.name)
+        if seen is not None and seen.deleting:
+            continue  # its end is an event
+        wanted = deployment(job, environment, environment.runners, config, place)
+        state = (seen.wanted, seen.shape) if seen is not None else None
+        if state != (environment.runners, wanted["metadata"]["labels"][c.LABEL_SHAPE]) or not observed.children_present:
+            found.append(wanted)
+    return tuple(found)
+
+
+def to_stop(job: RLJob, observed: Observed, config: Config) -> tuple[Json, ...]:
+    """Return the Deployments of a job that has no pods and still some runners.
+
+    A job without quota has no nodes for them, so their places are chosen when it runs again.
+    """
+    seen = [(environment, observed.runners.get(environment.name)) for environment in job.spec.environments]
+    return tuple(
+        deployment(job, environment, 0, config, anywhere)
+        for environment, runners in seen
+        if runners is not None and runners.wanted and not runners.deleting
+    )
+
+
+def deployment(job: RLJob, environment: Environment, replicas: int, config: Config, place: Placement) -> Json:
+    """Render the Deployment of an environment. Its shape is a hash of everything but the number of pods."""
+    own = _labels(job, environment)
+    spec: Json = {
+        "selector": {"matchLabels": own},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": STEP}},
+        "progressDeadlineSeconds": PROGRESS_SECONDS,
+        "revisionHistoryLimit": 1,
+        "template": place(environment, pod_template(job, environment, config)),
+    }
+    shape = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:10]
+    labels = {c.LABEL_JOB: job.name, c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE, c.LABEL_ENVIRONMENT: environment.name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {
+            "name": c.environment_deployment(job.name, environment.name),
+            "namespace": job.namespace,
+            "labels": {**labels, c.LABEL_SHAPE: shape},
+            "ownerReferences": [owner_reference(job)],
+        },
+        "spec": {**spec, "replicas": replicas},
+    }
+
+
+def pod_template(job: RLJob, environment: Environment, config: Config) -> Json:
+    """Render the pods of an environment: the operator's part, the user's part over it, then the fixed part."""
+    template = environment.template
+    own = {
+        **_labels(job, environment),
+        c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE,
+    }
+    return {
+        "metadata": {
+            "labels": {**_foreign(template.metadata.labels), **own},
+            "annotations": {
+                **_foreign(template.metadata.annotations),
+                c.ANNOTATION_SETTINGS: _settings(job, environment),
+            },
+        },
+        "spec": _pod_spec(job, environment, config),
+    }
+
+
+def network_policy(job: RLJob) -> Json:
+    """Render the content of the NetworkPolicy of all runners.
+
+    They call the gateway and MCP servers, and no pod calls them. A policy names no hosts, so an MCP
+    server's port is open at every address.
+    """
+    gateway = {"podSelector": {"matchLabels": selector_labels(job.name, Role.COORDINATOR)}}
+    egress: list[Json] = [
+        {"ports": [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]},
+        {"to": [gateway], "ports": [{"port": c.GATEWAY_PORT, "protocol": "TCP"}]},
+    ]
+    servers = _server_ports(job)
+    if servers:
+        egress.append({"ports": [{"port": port, "protocol": "TCP"} for port in servers]})
+    return {
+        "podSelector": {"matchLabels": {c.LABEL_ENVIRONMENTS_OF: job.name}},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [],
+        "egress": egress,
+    }
+
+
+def _server_ports(job: RLJob) -> list[int]:
+    """Return the ports of the job's MCP servers."""
+    tools = [tool for environment in job.spec.environments for tool in environment.tools or ()]
+    urls = [urlsplit(tool.mcp.url) for tool in tools if tool.mcp is not None]
+    return sorted({url.port or _PORTS[url.scheme] for url in urls})
+
+
+def _labels(job: RLJob, environment: Environment) -> dict[str, str]:
+    return {c.LABEL_ENVIRONMENTS_OF: job.name, c.LABEL_ENVIRONMENT: environment.name}
+
+
+def _foreign(entries: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in entries.items() if not key.startswith(f"{c.GROUP}/")}
+
+
+def _settings(job: RLJob, environment: Environment) -> str:
+    """Render the settings of a runner. They are a part of the pod template, so a change replaces the pods."""
+    content = {
+        "url": f"http://{coordinator_address(job)}:{c.GATEWAY_PORT}",
+        "keyFile": c.ENVIRONMENT_KEY,
+        "root": c.CODE_DIR,
+        "environment": environment.runner_options(),
+    }
+    return json.dumps(content, sort_keys=True)
+
+
+def _pod_spec(job: RLJob, environment: Environment, config: Config) -> Json:
+    template, scheduling = environment.template, job.spec.scheduling
+    user = template.spec
+    main = _main_container(environment, config)
+    spec: Json = {
+        "enableServiceLinks": False,
+        "tolerations": [_leaves(state) for state in ("not-ready", "unreachable")],
+        "topologySpreadConstraints": [_spread(job, environment)],
+        **user,
+        "securityContext": pod_security(user),
+        "containers": [main, *template.sidecars([c.MAIN_CONTAINER])],
+        "volumes": by_name([*_volumes(job, environment, main), *user.get("volumes", [])]),
+        "automountServiceAccountToken": False,
+    }
+    if scheduling.scheduler_name is not None:
+        spec.setdefault("schedulerName", scheduling.scheduler_name)
+    if scheduling.priority_class_name is not None:
+        spec.setdefault("priorityClassName", scheduling.priority_class_name)
+    return spec
+
+
+def _leaves(state: str) -> Json:
+    key = f"node.kubernetes.io/{state}"
+    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
+
+
+def _spread(job: RLJob, environment: Environment) -> Json:
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": _labels(job, environment)},
+    }
+
+
+def _main_container(environment: Environment, config: Config) -> Json:
+    user = environment.template.container()
+    mounts = user.get("volumeMounts", [])
+    ours: list[Json] = [
+        {"name": _SETTINGS, "mountPath": c.ENVIRONMENT_DIR, "readOnly": True},
+        {"name": _TMP, "mountPath": c.TMP_DIR},
+    ]
+    if all(mount["mountPath"].rstrip("/") != c.CODE_DIR for mount in mounts):
+        ours.append({"name": _CODE, "mountPath": c.CODE_DIR})  # programs begin there, so it must exist
+    container: Json = {
+        "image": config.runtime_image,
+        "command": ["python", "-m", "rljob_env", c.ENVIRONMENT_SETTINGS],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **user,
+        "name": c.MAIN_CONTAINER,
+        "securityContext": over(LOCKED, user.get("securityContext")),
+        "env": by_name([{"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]),
+        "volumeMounts": by_path([*ours, *mounts]),
+    }
+    if config.image_pull_policy is not None:
+        container.setdefault("imagePullPolicy", config.image_pull_policy)
+    return container
+
+
+def _volumes(job: RLJob, environment: Environment, main: Json) -> list[Json]:
+    """Render the volumes of the operator that `main` mounts. Of the job's Secret there is one key."""
+    path = f"metadata.annotations['{c.ANNOTATION_SETTINGS}']"
+    settings = c.ENVIRONMENT_SETTINGS.removeprefix(f"{c.ENVIRONMENT_DIR}/")
+    key = {"key": c.runner_key_item(environment.name), "path": c.ENVIRONMENT_KEY}
+    sources = [
+        {"downwardAPI": {"items": [{"path": settings, "fieldRef": {"apiVersion": "v1", "fieldPath": path}}]}},
+        {"secret": {"name": c.environments_secret_of(job.name, job.metadata.uid), "items": [key]}},
+    ]
+    volumes: list[Json] = [
+        {"name": _SETTINGS, "projected": {"defaultMode": 0o440, "sources": sources}},
+        {"name": _TMP, "emptyDir": {}},
+        {"name": _CODE, "emptyDir": {}},
+    ]
+    mounted = {mount["name"] for mount in main["volumeMounts"]}
+    return [volume for volume in volumes if volume["name"] in mounted]

@@ -1,0 +1,79 @@
+"""Gateway: the container of the coordinator's pod that serves the runners of environments.
+
+It has the image of `main` and nothing else of it: no token, no Ray, no state. The coordinator writes its config into a
+folder that both mount, and only this container mounts the keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rljob_api import constants as c
+from rljob_api.spec import PodTemplate, RLJob
+from rljob_operator.policies.pods.overlay import further_container
+
+Json = dict[str, Any]
+
+LIMITS = {"cpu": "2", "memory": "2Gi"}
+REQUESTS = {"cpu": "250m", "memory": "512Mi"}
+"""Amounts of a gateway whose template names none, where the coordinator's names any."""
+
+_VARIABLES = {
+    "HOME": c.TMP_DIR,
+    "HF_HUB_OFFLINE": "1",  # the coordinator has copied the tokenizer
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_SHARED, _KEYS, _TMP = "rljob-gateway", "rljob-gateway-keys", "rljob-gateway-tmp"
+
+
+def container(main: Json, template: PodTemplate, locked: Json) -> Json:
+    """Render the container. `locked`: the security context of the operator's containers."""
+    user = template.container(c.GATEWAY_CONTAINER)
+    env = [*({"name": name, "value": value} for name, value in _VARIABLES.items()), *user.get("env", [])]
+    mounts: list[Json] = [
+        *shared_mount(),
+        {"name": _KEYS, "mountPath": c.GATEWAY_KEYS_DIR, "readOnly": True},
+        {"name": _TMP, "mountPath": c.TMP_DIR},
+    ]
+    ours = {"ports": ports(), **user}
+    resources = default_resources(main.get("resources") or {})
+    if resources:
+        ours = {"resources": resources, **ours}
+    return further_container(main, ours, c.GATEWAY_CONTAINER, "gateway", locked, env, mounts)
+
+
+def ports() -> list[Json]:
+    """Render the ports of the container."""
+    return [
+        {"name": "gateway", "containerPort": c.GATEWAY_PORT},
+        {"name": "gateway-metrics", "containerPort": c.GATEWAY_METRICS_PORT},
+    ]
+
+
+def default_resources(main: Mapping[str, Any]) -> Json:
+    """Return resources of the kinds that `main` has.
+
+    So a quota on these kinds accepts the pod, and the pod keeps its QoS class.
+    """
+    found: dict[str, Json] = {"limits": {}, "requests": {}}
+    limits, requests = main.get("limits") or {}, main.get("requests") or {}
+    for name, limit in LIMITS.items():
+        if name in limits:
+            found["limits"][name] = limit
+        if name in requests:
+            found["requests"][name] = limit if requests[name] == limits.get(name) else REQUESTS[name]
+    return {kind: amounts for kind, amounts in found.items() if amounts}
+
+
+def shared_mount() -> list[Json]:
+    """Render the mount of the folder that the coordinator writes for the gateway."""
+    return [{"name": _SHARED, "mountPath": c.GATEWAY_DIR}]
+
+
+def volumes(job: RLJob) -> list[Json]:
+    """Render the volumes."""
+    items = [{"key": key, "path": key} for key in (c.CAPABILITY_KEY, c.RUNNERS_KEY)]
+    keys = {"secretName": c.environments_secret_of(job.name, job.metadata.uid), "defaultMode": 0o440, "items": items}
+    return [{"name": _SHARED, "emptyDir": {}}, {"name": _TMP, "emptyDir": {}}, {"name": _KEYS, "secret": keys}]
