@@ -62,7 +62,10 @@ def hold(job: RLJob, observed: Observed, config: Config) -> Hold | None:
 
 
 def _lacking(job: RLJob, observed: Observed, kueue: Kueue) -> ConditionReason | None:
-    """Explain what the base cannot be requested without: its priority class, or devices that its pods claim."""
+    """Explain why the base cannot be requested: its pod sets, its priority class, or devices that its pods claim."""
+    excess = workloads.too_many_environments(job)
+    if excess is not None:
+        return excess
     if isinstance(kueue.priority, ConditionReason):
         return kueue.priority
     return next(iter(devices.obstacles(job, observed.devices).values()), None)

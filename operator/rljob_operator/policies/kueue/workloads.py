@@ -1,8 +1,9 @@
 """Workloads: what a job requests from Kueue, as manifests.
 
-A pod set contains only what decides quota and flavors: containers with their resources, node selectors and tolerations.
-A Workload is outdated when the pods request other resources. While it waits for quota, it is also outdated when they
-request other nodes. A new image, or a new version of this operator, changes no request.
+The base has a pod set for each role, and one for the runners of each environment. A pod set contains only what decides
+quota and flavors: containers with their resources, node selectors and tolerations. A Workload is outdated when the pods
+request other resources. While it waits for quota, it is also outdated when they request other nodes. A new image, or a
+new version of this operator, changes no request.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from rljob_api import constants as c
-from rljob_api.spec import RLJob
+from rljob_api.spec import Environment, RLJob
 from rljob_api.status import Role
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.kueue_objects import (
     API_VERSION,
     ASKS,
+    QUEUE,
     SELECTS,
     Kueue,
     Priority,
     base_name,
+    runner_set,
     surplus_name,
 )
 from rljob_operator.policies.base.names import owner_reference
+from rljob_operator.policies.pods.environments import pod_template
 from rljob_operator.policies.pods.manifests import charged
 
 Json = dict[str, Any]
@@ -37,6 +42,8 @@ They are below every base with a usual priority, so that growth of one job delay
 they keep the order of their jobs.
 """
 LOWEST = -(1 << 31)
+MOST_POD_SETS = 8
+"""Pod sets that Kueue accepts in a Workload."""
 
 _CHARGED = ("resources", "resourceClaims", "overhead", "runtimeClassName")
 _SELECTING = ("nodeSelector", "affinity", "tolerations", "priorityClassName")
@@ -45,14 +52,35 @@ _CHARGED_OF_CONTAINER = ("name", "resources", "restartPolicy")
 
 def base(job: RLJob, kueue: Kueue, config: Config) -> Json:
     """Render the Workload without which no pod of the job runs."""
-    counts = {Role.COORDINATOR: 1, Role.TRAINER: job.spec.trainer.replicas, Role.ROLLOUT: job.spec.rollout.smallest}
-    found = _workload(job, kueue.queue, base_name(job.name), counts, config)
+    found = _workload(job, kueue.queue, base_name(job.name), _base_counts(job), config)
+    found["spec"]["podSets"] += [
+        {
+            "name": runner_set(environment.name),
+            "count": environment.runners,
+            "template": {"spec": _requested(_runner_template(job, environment, config, (*_SELECTING, *_CHARGED)))},
+        }
+        for environment in job.spec.environments
+    ]
     priority = kueue.priority if isinstance(kueue.priority, Priority) else Priority()
     found["spec"]["priority"] = priority.value
     if priority.group:
         kind = "WorkloadPriorityClass" if priority.group == "kueue.x-k8s.io" else "PriorityClass"
         found["spec"]["priorityClassRef"] = {"group": priority.group, "kind": kind, "name": priority.name}
     return found
+
+
+def too_many_environments(job: RLJob) -> ConditionReason | None:
+    """Explain why Kueue would refuse the base; None if it has few enough pod sets."""
+    most = MOST_POD_SETS - sum(count > 0 for count in _base_counts(job).values())
+    if len(job.spec.environments) <= most:
+        return None
+    limit = f"a Workload has at most {MOST_POD_SETS} pod sets, one for each role and each environment"
+    advice = f"remove the label {QUEUE}, or make a new RLJob with at most {most} environments"
+    return ConditionReason("TooManyEnvironments", f"{len(job.spec.environments)} environments: {limit}; {advice}")
+
+
+def _base_counts(job: RLJob) -> dict[Role, int]:
+    return {Role.COORDINATOR: 1, Role.TRAINER: job.spec.trainer.replicas, Role.ROLLOUT: job.spec.rollout.smallest}
 
 
 def surplus(job: RLJob, kueue: Kueue, indexes: Sequence[int], priority: int, config: Config) -> tuple[Json, ...]:
@@ -69,17 +97,30 @@ def surplus(job: RLJob, kueue: Kueue, indexes: Sequence[int], priority: int, con
 
 
 def asks(job: RLJob, roles: Collection[Role], config: Config) -> str:
-    """Hash the resources that pods of these roles are charged for.
+    """Hash the resources that pods of these roles are charged for, and with the coordinator's those of all runners.
 
-    Their numbers are left out: the trainer's changes only while the job is suspended, and each further rollout machine
-    has its own Workload.
+    The numbers of machines are left out: the trainer's changes only while the job is suspended, and each further
+    rollout machine has its own Workload. Runners have none.
     """
-    return _hash({role.value: _template(job, role, config, _CHARGED) for role in roles})
+    runners = {
+        runner_set(one.name): {"count": one.runners, **_runner_template(job, one, config, _CHARGED)}
+        for one in _environments(job, roles)
+    }
+    return _hash({role.value: _template(job, role, config, _CHARGED) for role in roles} | runners)
 
 
 def selects(job: RLJob, roles: Collection[Role], config: Config) -> str:
-    """Hash the node selection of pods of these roles."""
-    return _hash({role.value: _selecting(_template(job, role, config, _SELECTING)) for role in roles})
+    """Hash the node selection of pods of these roles, and with the coordinator's that of all runners."""
+    runners = {
+        runner_set(one.name): _selecting(_runner_template(job, one, config, _SELECTING))
+        for one in _environments(job, roles)
+    }
+    return _hash({role.value: _selecting(_template(job, role, config, _SELECTING)) for role in roles} | runners)
+
+
+def _environments(job: RLJob, roles: Collection[Role]) -> tuple[Environment, ...]:
+    """Return the environments whose runners are in the Workload of these roles: that of the coordinator has them."""
+    return job.spec.environments if Role.COORDINATOR in roles else ()
 
 
 def _selecting(template: Json) -> Json:
@@ -134,9 +175,17 @@ def _with_requests(container: Json) -> Json:
 
 def _template(job: RLJob, role: Role, config: Config, fields: Sequence[str]) -> Json:
     """Render the charged part of a role's pod: containers and these fields."""
-    spec = charged(job, role, config)
+    return {**_part(charged(job, role, config), fields), "restartPolicy": "Never"}
+
+
+def _runner_template(job: RLJob, environment: Environment, config: Config, fields: Sequence[str]) -> Json:
+    """Render the charged part of a runner's pod."""
+    return {**_part(pod_template(job, environment, config)["spec"], fields), "restartPolicy": "Always"}
+
+
+def _part(spec: Json, fields: Sequence[str]) -> Json:
     found: Json = {key: spec[key] for key in fields if key in spec}
     for group in ("initContainers", "containers"):
         if spec.get(group):
             found[group] = [{key: one[key] for key in _CHARGED_OF_CONTAINER if key in one} for one in spec[group]]
-    return {**found, "restartPolicy": "Never"}
+    return found

@@ -2,6 +2,7 @@
 
 from hack.mutants import Mutant
 
+RUNNERS = "tests/unit/operator/policies/kueue/test_runner_quota.py"
 QUOTA = "tests/unit/operator/policies/kueue/test_quota.py"
 
 MUTANTS = (
@@ -39,5 +40,26 @@ MUTANTS = (
         before='{**resources["limits"], **(resources.get("requests") or {})}',
         after='resources.get("requests") or {}',
         tests=(f"{QUOTA}::test_a_pod_set_requests_what_its_pods_request",),
+    ),
+    Mutant(
+        name="another number of runners is no other request",
+        target="rljob_operator.policies.kueue.workloads:asks",
+        before='"count": one.runners, ',
+        after="",
+        tests=(f"{RUNNERS}::test_what_is_requested_again",),
+    ),
+    Mutant(
+        name="each further machine asks for all runners",
+        target="rljob_operator.policies.kueue.workloads:_environments",
+        before="job.spec.environments if Role.COORDINATOR in roles else ()",
+        after="job.spec.environments",
+        tests=(f"{RUNNERS}::test_a_machine_of_its_own_workload_asks_for_no_runners",),
+    ),
+    Mutant(
+        name="Kueue refuses a base with too many pod sets",
+        target="rljob_operator.policies.kueue.workloads:too_many_environments",
+        before="len(job.spec.environments) <= most",
+        after="True",
+        tests=(f"{RUNNERS}::test_more_pod_sets_than_a_workload_may_have_are_told_and_not_requested",),
     ),
 )
