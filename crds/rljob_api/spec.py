@@ -165,7 +165,7 @@ class RLJobSpec(Model):
     """How responses are scored: the weighted sum of these. They may be left out if every environment gives a reward."""
     environments: Annotated[tuple[Environment, ...], Field(max_length=16, json_schema_extra=map_by("name"))] = ()
     """Programs in which a response takes several turns, with tools or by an agent. The record's field `environment`
-    names its own; absent, it is the first. For `rljob run` only: on a cluster the job is refused."""
+    names its own; absent, it is the first."""
     episode: EpisodeLimits | None = None
     """Limits of the episodes in environments."""
     algorithm: Algorithm = Algorithm()
