@@ -11,8 +11,9 @@ import pytest
 from rljob_api.spec import Gang
 from rljob_kube.connection import Connection
 from rljob_kube.errors import ApiError
-from rljob_kube.resources import EVENT, RLJOB, Json, Resource
+from rljob_kube.resources import DEPLOYMENT, EVENT, RLJOB, Json, Resource
 from rljob_operator import rbac
+from tests.support.operator.environment_jobs import CALC
 from tests.support.operator.gang_definitions import installed
 from tests.support.operator.harness import Server, condition, gone, options, running, until
 
@@ -50,12 +51,15 @@ async def _restricted(server: Server, connection: Connection) -> Connection:
 async def test_a_whole_life_with_the_least_rights(connection: Connection, server: Server) -> None:
     restricted = await _restricted(server, connection)
     found = options(server.namespace, leader_elect=True, identity="least")
-    asked = {"accelerator": {"deviceClass": "gpu.example.com"}, "rollout": {"acceleratorsPerMachine": 1}}
+    asked: Json = {"accelerator": {"deviceClass": "gpu.example.com"}, "rollout": {"acceleratorsPerMachine": 1}}
+    asked["environments"] = [CALC]
     asked["runPolicy"] = {"drainSeconds": 1, "ttlSecondsAfterFinished": 2}
     async with running(restricted, found) as operator:
         await server.apply_job(**asked)
         await server.until(lambda j: (j.get("status") or {}).get("members"))
         await server.start_all()
+        await server.until(lambda j: j["status"].get("environments") == [{"name": "calc", "runners": 2, "ready": 0}])
+        await _start_runners(server, 2)
         await server.until(lambda j: condition(j, "Ready") == "True/RoundsProgressing")
         await server.fail_pod("demo-coordinator-0-1")  # moves the Service
         await server.until(lambda j: j["status"]["coordinator"].get("restarts") == 1)
@@ -77,6 +81,14 @@ async def test_a_whole_life_with_the_least_rights(connection: Connection, server
     assert {"Created", "MachineLost", "Completed"} <= {event["reason"] for event in events}
 
 
+async def _start_runners(server: Server, count: int) -> None:
+    """Report as the controller of Deployments does, which this server lacks."""
+    name, numbers = "demo-environment-calc", ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
+    found = await server.kube.get(DEPLOYMENT, server.namespace, name)
+    status = {"observedGeneration": found["metadata"]["generation"], **dict.fromkeys(numbers, count)}
+    await server.kube.merge(DEPLOYMENT, server.namespace, name, {"status": status}, subresource="status")
+
+
 async def test_what_it_may_not(connection: Connection, server: Server) -> None:
     restricted = await _restricted(server, connection)
     for group, kind, verb in (
@@ -84,6 +96,8 @@ async def test_what_it_may_not(connection: Connection, server: Server) -> None:
         ("", "secrets", "list"),
         ("", "nodes", "delete"),
         ("", "pods/exec", "create"),
+        ("apps", "deployments", "delete"),  # garbage collection does
+        ("apps", "deployments", "update"),
         ("rljob.dev", "rljobs", "patch"),  # the spec is the user's
         ("rbac.authorization.k8s.io", "roles", "delete"),
         ("resource.k8s.io", "resourceclaimtemplates", "delete"),
