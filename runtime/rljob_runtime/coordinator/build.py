@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,41 +71,23 @@ async def run_job(
     early = EarlyReports(control, job.status.runtime, settings.back_off)
     store = await _open_store(job, folders.state / "state.db", early, patience)
     records = _Records.of(job, folders.state, store, control, advantages)
-    journals, samples = records.journals, records.samples
     book = _episode_book(store, settings)
-
-    async def prompts_from(model_files: dict[str, bytes]) -> PromptSource:
-        await rewards.open(closing)
-        prompts = await asyncio.to_thread(open_prompts, job.spec, model_files, folders.scratch)
-        samples.use_prompts(prompts)
-        if book is not None:
-            await _open_episodes(book, prompts, serve_episodes, closing)
-        return prompts
-
     async with contextlib.AsyncExitStack() as closing:
         closing.push_async_callback(store.aclose)
         records.close_with(closing)
+        prompts = _Prompts(job, folders.scratch, rewards, records.samples, book, serve_episodes, closing)
         term = await store.do(lambda opened: opened.adopt_term(term))
-        await samples.use(job.spec.samples)
-        inputs = CoordinatorInputs(
-            control,
-            backend,
-            store,
-            prompts_from,
-            rewards,
-            settings,
-            term,
-            observers=[*journals, samples.round_closed, *observers],
-            evaluation_observers=[*(journal.evaluated for journal in journals), samples.evaluated],
-            on_end=[*(partial(asyncio.to_thread, journal.flush) for journal in journals), samples.finish],
+        await records.samples.use(job.spec.samples)
+        inputs = CoordinatorInputs(control, backend, store, prompts.open, rewards, settings, term)
+        inputs = replace(
+            records.observe(inputs, observers),
             on_report=on_report,
             before=early.draft if job.status.runtime is not None else None,
-            timeline=records.timeline,
             episodes=SingleTurns() if book is None else ManyTurns(book),
         )
         coordinator = Coordinator(inputs)
         on_start(coordinator)
-        async with _beside(samples.run(), "samples"):
+        async with _beside(records.samples.run(), "samples"):
             return await coordinator.run()
 
 
@@ -123,14 +105,33 @@ def _episode_book(store: StoreThread, settings: Settings) -> EpisodeBook | None:
     return EpisodeBook(store, rules, time.time) if settings.environments else None
 
 
-async def _open_episodes(
-    book: EpisodeBook, prompts: ObservedPrompts, serve: ServeEpisodes | None, closing: contextlib.AsyncExitStack
-) -> None:
-    """Let runners have the prompts; start gateway and runners the first time."""
-    first = book.runners.prompts is None
-    book.use_prompts(prompts)
-    if first and serve is not None:
-        await closing.enter_async_context(serve(book))
+@dataclass(frozen=True)
+class _Prompts:
+    """Opens the prompts of a job for each trainer, and what works with them."""
+
+    job: RLJob
+    scratch: Path
+    rewards: LazyRewards
+    samples: SampleWriter
+    book: EpisodeBook | None
+    serve: ServeEpisodes | None
+    closing: contextlib.AsyncExitStack
+
+    async def open(self, model_files: dict[str, bytes]) -> PromptSource:
+        """Open rewards and prompts. `model_files`: the trainer's, with the tokenizer."""
+        await self.rewards.open(self.closing)
+        prompts = await asyncio.to_thread(open_prompts, self.job.spec, model_files, self.scratch)
+        self.samples.use_prompts(prompts)
+        if self.book is not None:
+            await self._open_episodes(self.book, prompts)
+        return prompts
+
+    async def _open_episodes(self, book: EpisodeBook, prompts: ObservedPrompts) -> None:
+        """Let runners have the prompts; start gateway and runners the first time."""
+        first = book.runners.prompts is None
+        book.use_prompts(prompts)
+        if first and self.serve is not None:
+            await self.closing.enter_async_context(self.serve(book))
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,17 @@ class _Records:
         samples = SampleWriter(folder, store, job.spec.data.seed, advantages, samples_of_spec)
         samples.on_samples = feed.samples
         return cls([_round_files(folder, timeline), *feed.journals], samples, timeline)
+
+    def observe(self, inputs: CoordinatorInputs, observers: Sequence[RoundObserver]) -> CoordinatorInputs:
+        """Return the inputs of a coordinator that these records observe, and then `observers`."""
+        journals, samples = self.journals, self.samples
+        return replace(
+            inputs,
+            observers=[*journals, samples.round_closed, *observers],
+            evaluation_observers=[*(journal.evaluated for journal in journals), samples.evaluated],
+            on_end=[*(partial(asyncio.to_thread, journal.flush) for journal in journals), samples.finish],
+            timeline=self.timeline,
+        )
 
     def close_with(self, closing: contextlib.AsyncExitStack) -> None:
         """Have `closing` close the samples first, then the timeline, then the files."""

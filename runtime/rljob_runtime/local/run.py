@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,45 +100,63 @@ async def _run(
     interrupt: Interrupt,
     manifest: Path = Path(),
 ) -> RuntimeStatus:
-    running: list[Coordinator] = []
-
-    def started(coordinator: Coordinator) -> None:
-        running.append(coordinator)
-        interrupt.calls(coordinator.stop)
-
-    def observe(report: RoundReport, trained: TrainReport) -> StatusWarning | None:
-        tell.round(report, trained)
-        return None
-
-    def show(status: RLJobStatus) -> None:
-        if status.runtime is None:
-            return
-        tell.progress(status.runtime)
-        # A local run cannot be edited while it is blocked: it ends, and its warnings give the reason.
-        if any(problem.reason == ENGINE_MISMATCH for problem in status.runtime.warnings):
-            for coordinator in running:
-                coordinator.stop()
-
-    control = LocalControlPlane(job, show)
+    watch = _Watch(tell, interrupt)
+    control = LocalControlPlane(job, watch.show)
     backend = RayBackend(job, placement, resource_of=lambda member: member.machine)
     rewards = LazyRewards(job.spec)
     folders = Folders(placement.volume, placement.scratch)
     places = EnvironmentFolders(placement.volume, tokenizer_folder(placement.scratch), manifest)
     environments = LocalEnvironments(job, places)
-    playing = asyncio.create_task(
-        run_job(
-            job,
-            rewards,
-            control,
-            backend,
-            folders,
-            term=1,
-            advantages=advantages_of(job.spec),
-            observers=[observe, environments.observe],
-            on_start=started,
-            serve_episodes=lambda book: environments.serve(book, book.runners),
-        )
+    playing = run_job(
+        job,
+        rewards,
+        control,
+        backend,
+        folders,
+        term=1,
+        advantages=advantages_of(job.spec),
+        observers=[watch.observe, environments.observe],
+        on_start=watch.started,
+        serve_episodes=lambda book: environments.serve(book, book.runners),
     )
+    await _run_until_one_ends(playing, node, environments)
+    return control.status.runtime or RuntimeStatus()
+
+
+class _Watch:
+    """Passes on what the coordinator reports, and stops it on an interrupt or when the run cannot go on."""
+
+    def __init__(self, tell: _Callbacks, interrupt: Interrupt) -> None:
+        self._tell = tell
+        self._interrupt = interrupt
+        self._coordinator: Coordinator | None = None
+
+    def started(self, coordinator: Coordinator) -> None:
+        """Watch the coordinator that has started."""
+        self._coordinator = coordinator
+        self._interrupt.calls(coordinator.stop)
+
+    def observe(self, report: RoundReport, trained: TrainReport) -> StatusWarning | None:
+        """Pass on a round."""
+        self._tell.round(report, trained)
+        return None
+
+    def show(self, status: RLJobStatus) -> None:
+        """Pass on a status."""
+        if status.runtime is None:
+            return
+        self._tell.progress(status.runtime)
+        # A local run cannot be edited while it is blocked: it ends, and its warnings give the reason.
+        blocked = any(problem.reason == ENGINE_MISMATCH for problem in status.runtime.warnings)
+        if blocked and self._coordinator is not None:
+            self._coordinator.stop()
+
+
+async def _run_until_one_ends(
+    job: Coroutine[object, object, object], node: LocalRay, environments: LocalEnvironments
+) -> None:
+    """Run a job to its end. Raises `RayFailed` or `ProcessFailed` if Ray or a process of an environment ends first."""
+    playing = asyncio.create_task(job)
     ended, failed = asyncio.create_task(node.ended()), asyncio.create_task(environments.failed())
     try:
         await asyncio.wait({playing, ended, failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -152,7 +170,6 @@ async def _run(
         for task in (playing, ended, failed):
             task.cancel()
         await asyncio.gather(playing, ended, failed, return_exceptions=True)
-    return control.status.runtime or RuntimeStatus()
 
 
 @contextlib.contextmanager
