@@ -27,7 +27,8 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))  # a script only has its own folder on the path
 
 from hack import demo_faults, demo_plan  # noqa: E402
-from hack.local_cluster import recipe, settings  # noqa: E402
+from hack.local_cluster import settings  # noqa: E402
+from hack.local_cluster.programs import recipe  # noqa: E402
 from rljob_api import RLJob, load  # noqa: E402
 
 EXAMPLES = ROOT / "examples"

@@ -28,9 +28,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from hack.local_cluster import apiserver as private
-from hack.local_cluster import build, kube, kwok, lifecycle, recipe, settings
-from hack.local_cluster import kueue as queues
+from hack.local_cluster import kube, lifecycle, settings
+from hack.local_cluster.private import apiserver as private
+from hack.local_cluster.private import kueue as queues
+from hack.local_cluster.private import kwok
+from hack.local_cluster.programs import build, recipe
 from hack.loop import suites
 from hack.loop.order import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
 

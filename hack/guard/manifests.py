@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from hack.local_cluster import build, recipe
+from hack.local_cluster.programs import build, recipe
 
 from . import product
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from hack.local_cluster.images import Layer, write_archive
+from hack.local_cluster.nodes.images import Layer, write_archive
 from hack.local_cluster.settings import ClusterError
 
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -13,8 +13,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.local_cluster import build, cgroups, recipe
+from hack.local_cluster.nodes import cgroups
 from hack.local_cluster.process import Daemons
+from hack.local_cluster.programs import build, recipe
 from hack.local_cluster.settings import ClusterError, cache_dir, locked
 
 from . import capabilities

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from hack.local_cluster import build, recipe
+from hack.local_cluster.programs import build, recipe
 from hack.local_cluster.settings import ClusterError, locked
 
 from . import capabilities, components, node_root

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from hack.local_cluster import go, recipe
+from hack.local_cluster.programs import go, recipe
 from hack.local_cluster.settings import ClusterError
 
 from . import capabilities, components
@@ -24,7 +24,7 @@ SUITE = "bookworm"
 PACKAGES = (
     *("systemd", "dbus", "conntrack", "iptables", "nftables", "iproute2", "ethtool", "util-linux", "mount", "kmod"),
     *("libseccomp2", "pigz", "fuse-overlayfs", "e2fsprogs", "bash", "ca-certificates", "curl", "jq", "procps", "socat"),
-    # For the OCI runtime that mounts the host's files (hack/local_cluster/oci_runtime.py). python3-minimal has no json.
+    # For hack/local_cluster/nodes/oci_runtime.py, which mounts the host's files. python3-minimal has no json.
     "python3",
 )
 

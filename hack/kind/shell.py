@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hack.local_cluster.apt import PrivateApt
+from hack.local_cluster.programs.apt import PrivateApt
 from hack.local_cluster.settings import ClusterError, cache_dir
 
 Run = Callable[[Sequence[str | Path], Path | None, Mapping[str, str] | None], None]

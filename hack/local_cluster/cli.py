@@ -10,8 +10,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import build, lifecycle, recipe, tools
-from .controlplane import Stopwatch
+from . import lifecycle
+from .control_plane.control_plane import Stopwatch
+from .programs import build, recipe, tools
 from .settings import ClusterError
 
 

@@ -16,8 +16,11 @@ from typing import Any
 
 from hack.kind import engine, node_image
 
-from . import build, images, kube, oci_runtime, pki, recipe, volumes
-from .controlplane import Stopwatch
+from . import kube
+from .control_plane import pki
+from .control_plane.control_plane import Stopwatch
+from .nodes import images, oci_runtime, volumes
+from .programs import build, recipe
 from .settings import OPERATOR_IMAGE, ROOT, RUNTIME_IMAGE, Cluster, ClusterError, Network, venv_dir
 
 WORKERS = 3

@@ -12,10 +12,13 @@ from pathlib import Path
 
 from hack.kind import engine
 
-from . import apt, build, kind, kube, nodes, pki, process, recipe, settings, volumes
-from . import network_policies as policies
-from .controlplane import ControlPlane, Stopwatch, start_apiserver, start_controllers
+from . import kind, kube, process, settings
+from .control_plane import pki
+from .control_plane.control_plane import ControlPlane, Stopwatch, start_apiserver, start_controllers
+from .nodes import network_policies as policies
+from .nodes import nodes, volumes
 from .process import Daemons
+from .programs import apt, build, recipe
 from .settings import MAX_NODES, Cluster, ClusterError, Network, load, node_name, state_dir
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")

@@ -21,7 +21,8 @@ import pytest
 import yaml
 
 from hack import demo_faults
-from hack.local_cluster import kube, kueue
+from hack.local_cluster import kube
+from hack.local_cluster.private import kueue
 from tests.support.e2e.kubectl import SYSTEM_NAMESPACE, Kubectl, claim, is_true
 from tests.support.kueue_admission import Watch
 from tests.support.paths import ROOT

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from hack import demo
-from hack.local_cluster import recipe, settings
+from hack.local_cluster import settings
+from hack.local_cluster.programs import recipe
 from hack.local_cluster.settings import node_index
 from tests.support.e2e.kubectl import SYSTEM_NAMESPACE, Kubectl
 from tests.support.e2e.life import (

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hack.local_cluster import kube, kueue
+from hack.local_cluster import kube
+from hack.local_cluster.private import kueue
 
 RLJOBS = "apis/rljob.dev/v1alpha1"
 WORKLOADS = f"apis/{kueue.GROUP}/v1beta2"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hack.local_cluster import tools
+from hack.local_cluster.programs import tools
 from hack.local_cluster.settings import RUNTIME_IMAGE
 
 

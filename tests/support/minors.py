@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from hack.local_cluster import apiserver as private
-from hack.local_cluster import build, recipe
+from hack.local_cluster.private import apiserver as private
+from hack.local_cluster.programs import build, recipe
 
 _OWN = os.environ.get("KUBERNETES") or recipe.MINORS[-1]
 _OTHERS = [minor for minor in recipe.MINORS if minor != _OWN]

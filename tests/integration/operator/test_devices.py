@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from hack.local_cluster import kube
-from hack.local_cluster.apiserver import api_server
-from hack.local_cluster.controlplane import ControlPlane
-from hack.local_cluster.kwok import FakeNodes
+from hack.local_cluster.control_plane.control_plane import ControlPlane
+from hack.local_cluster.private.apiserver import api_server
+from hack.local_cluster.private.kwok import FakeNodes
 from rljob_kube.connection import Connection
 from rljob_kube.errors import ApiError
 from rljob_operator.policies.pods import devices

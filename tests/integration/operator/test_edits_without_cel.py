@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.local_cluster.apiserver import api_server
+from hack.local_cluster.private.apiserver import api_server
 from rljob_kube.connection import Connection
 from tests.support.operator.harness import CRD, Server, condition, connect, options, running
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.local_cluster.kwok import FakeNodes
+from hack.local_cluster.private.kwok import FakeNodes
 from tests.support.operator.fake_life import JOB, Life, install_crd, own_life
 from tests.support.operator.harness import condition, five_minutes
 

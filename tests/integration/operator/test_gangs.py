@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hack.local_cluster.apiserver import api_server
-from hack.local_cluster.kwok import FakeNodes, fake_nodes
+from hack.local_cluster.private.apiserver import api_server
+from hack.local_cluster.private.kwok import FakeNodes, fake_nodes
 from tests.support.operator.fake_life import RUNNING, Life, install_crd, own_life
 from tests.support.operator.harness import condition, manifest, merged
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hack.local_cluster.kueue import Manager
-from hack.local_cluster.kwok import FakeNodes
+from hack.local_cluster.private.kueue import Manager
+from hack.local_cluster.private.kwok import FakeNodes
 from tests.support.crd import until_established
 from tests.support.kueue_admission import Watch
 from tests.support.local_cluster import Kubectl

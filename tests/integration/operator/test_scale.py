@@ -18,9 +18,10 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.local_cluster import kube, kwok
-from hack.local_cluster.apiserver import Server as ApiServer
-from hack.local_cluster.apiserver import api_server
+from hack.local_cluster import kube
+from hack.local_cluster.private import kwok
+from hack.local_cluster.private.apiserver import Server as ApiServer
+from hack.local_cluster.private.apiserver import api_server
 from rljob_kube import kubeconfig
 from rljob_kube.connection import Connection
 from rljob_kube.resources import POD, RLJOB

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from hack.local_cluster.apiserver import Server
+from hack.local_cluster.private.apiserver import Server
 from rljob_api.schema.crd import crd
 from tests.support.api.kubectl import Kube
 from tests.support.crd import until_established

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hack.local_cluster import apiserver as private
-from hack.local_cluster import tools as packaged
+from hack.local_cluster.private import apiserver as private
+from hack.local_cluster.programs import tools as packaged
 from tests.support.charts.tools import Tools
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hack.local_cluster import process
-from hack.local_cluster.apiserver import Server
-from hack.local_cluster.kwok import FakeNodes
+from hack.local_cluster.private.apiserver import Server
+from hack.local_cluster.private.kwok import FakeNodes
 from tests.support.crd import until_established
 from tests.support.local_cluster import Kubectl
 from tests.support.operator.harness import condition, manifest

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from hack.local_cluster import go
+from hack.local_cluster.programs import go
 from rljob_api.spec import Gang
 from rljob_kube.errors import ApiError
 from rljob_operator.owned_resources import POD_GROUPS

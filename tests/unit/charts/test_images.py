@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from hack.local_cluster.images import ENTRYPOINTS
+from hack.local_cluster.nodes.images import ENTRYPOINTS
 from hack.local_cluster.settings import OPERATOR_IMAGE, RUNTIME_IMAGE
 from rljob_operator.policies.pods.security import USER
 from tests.support.paths import ROOT

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from hack.chaos.rows import ROWS
-from hack.local_cluster import recipe
 from hack.local_cluster.cli import parser
+from hack.local_cluster.programs import recipe
 from rljob_runtime.simulator.faults.plan import APPLICABLE, Role, role_of
 from tests.support.docs import page, quoted, rows
 from tests.support.paths import ROOT

@@ -2,9 +2,11 @@
 
 import pytest
 
-from hack.local_cluster import kube, pki, recipe
-from hack.local_cluster.apiserver import api_server
+from hack.local_cluster import kube
+from hack.local_cluster.control_plane import pki
+from hack.local_cluster.private.apiserver import api_server
 from hack.local_cluster.process import Daemons
+from hack.local_cluster.programs import recipe
 
 pytestmark = pytest.mark.cluster
 

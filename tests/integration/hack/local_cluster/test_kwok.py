@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.local_cluster import kwok
+from hack.local_cluster.private import kwok
 from hack.local_cluster.process import Daemons
 from tests.support.local_cluster import own_namespace, wait_for
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from hack.local_cluster import images, settings
-from hack.local_cluster.build import binaries
+from hack.local_cluster import settings
+from hack.local_cluster.nodes import images
+from hack.local_cluster.programs.build import binaries
 from tests.support.local_cluster import own_namespace, pod, traces, wait_for
 
 pytestmark = pytest.mark.realnodes

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from hack.local_cluster import pki
+from hack.local_cluster.control_plane import pki
 from tests.support.local_cluster import own_namespace, pod, wait_for
 
 pytestmark = pytest.mark.realnodes

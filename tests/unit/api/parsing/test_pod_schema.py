@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hack.local_cluster import recipe
+from hack.local_cluster.programs import recipe
 from hack.pod_schema import PUBLISHED, reduced, written
 from rljob_api import InvalidSpec, load
 from rljob_api.constants import MAX_SPEC_LENGTH

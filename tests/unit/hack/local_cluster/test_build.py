@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.local_cluster import apt, build, go, recipe, tools
+from hack.local_cluster.programs import apt, build, go, recipe, tools
 from hack.local_cluster.settings import ROOT, ClusterError
 
 SHARED = [recipe.ETCD, recipe.CONTAINERD, recipe.CNI, recipe.HELM, recipe.KWOK, recipe.KUEUE, recipe.NETWORK_POLICIES]
@@ -154,7 +154,7 @@ def test_a_failing_step_shows_the_end_of_its_log(cache):
 CONTEND = """
 import sys, time
 sys.path.append(sys.argv[1])
-from hack.local_cluster import build
+from hack.local_cluster.programs import build
 def run(builder, wanted):
     print("built", flush=True)
     time.sleep(1)

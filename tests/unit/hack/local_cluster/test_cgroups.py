@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.local_cluster import cgroups
-from hack.local_cluster.cgroups import Hierarchy
+from hack.local_cluster.nodes import cgroups
+from hack.local_cluster.nodes.cgroups import Hierarchy
 from hack.local_cluster.settings import ClusterError
 
 V1 = """\

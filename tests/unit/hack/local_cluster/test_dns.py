@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hack.local_cluster import dns
+from hack.local_cluster.control_plane import dns
 
 HEADLESS = {"spec": {"clusterIP": "None"}}
 ENDPOINTS = {"subsets": [{"addresses": [{"ip": "10.1.0.2", "hostname": "a"}, {"ip": "10.1.0.3"}]}]}

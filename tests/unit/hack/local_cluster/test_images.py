@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.local_cluster import images, oci_runtime
+from hack.local_cluster.nodes import images, oci_runtime
 from hack.local_cluster.settings import OPERATOR_IMAGE, RUNTIME_IMAGE, ClusterError
 
 

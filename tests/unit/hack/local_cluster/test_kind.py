@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from hack.kind import capabilities, components, engine, node_image, node_root
-from hack.local_cluster import build, cli, images, kind, recipe, settings, tools, volumes
+from hack.local_cluster import cli, kind, settings
+from hack.local_cluster.nodes import images, volumes
+from hack.local_cluster.programs import build, recipe, tools
 from hack.local_cluster.settings import ClusterError
 
 HOST = [Path("/usr"), Path("/src/rljob")]

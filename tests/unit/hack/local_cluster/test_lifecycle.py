@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
-from hack.local_cluster import apt, build, cli, lifecycle, network_policies, nodeconfig, nodes, recipe, volumes
-from hack.local_cluster.controlplane import ControlPlane
+from hack.local_cluster import cli, lifecycle
+from hack.local_cluster.control_plane.control_plane import ControlPlane
+from hack.local_cluster.nodes import network_policies, nodeconfig, nodes, volumes
+from hack.local_cluster.programs import apt, build, recipe
 from hack.local_cluster.settings import ROOT, Cluster, ClusterError, Network
 
 NETWORK = Network(240)

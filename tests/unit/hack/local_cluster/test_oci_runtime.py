@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hack.local_cluster.oci_runtime import with_host_mounts
+from hack.local_cluster.nodes.oci_runtime import with_host_mounts
 
 
 def order(pods: list[str], host: list[str]) -> list[str]:

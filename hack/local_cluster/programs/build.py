@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from hack.local_cluster.control_plane.control_plane import Stopwatch
+from hack.local_cluster.settings import ClusterError, cache_dir, locked
+
 from . import go, recipe
 from .apt import PrivateApt
-from .controlplane import Stopwatch
-from .settings import ClusterError, cache_dir, locked
 
 _INTERVAL = 15.0
 """Seconds between signs of life of a long step."""

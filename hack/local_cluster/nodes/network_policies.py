@@ -15,9 +15,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import build, images, kube, nodes
-from .process import Daemons, Process
-from .settings import MAX_NODES, Cluster, ClusterError, node_name
+from hack.local_cluster import kube
+from hack.local_cluster.process import Daemons, Process
+from hack.local_cluster.programs import build
+from hack.local_cluster.settings import MAX_NODES, Cluster, ClusterError, node_name
+
+from . import images, nodes
 
 IMAGE = "rljob.local/kube-network-policies:dev"
 PROGRAM = "kube-network-policies"

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .settings import ClusterError
+from hack.local_cluster.settings import ClusterError
 
 MODULES = Path(__file__).with_name("modules")
 MINORS = ("1.34", "1.35", "1.36", "1.37")

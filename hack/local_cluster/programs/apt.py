@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from .settings import ClusterError, locked
+from hack.local_cluster.settings import ClusterError, locked
 
 Execute = Callable[[Sequence[str | Path], Path | None, Mapping[str, str] | None], None]
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .settings import ClusterError
+from hack.local_cluster.settings import ClusterError
 
 V2_CONTROLLERS = ("cpuset", "cpu", "io", "memory", "hugetlb", "pids")
 _NEEDED = ("cpu", "memory", "pids")

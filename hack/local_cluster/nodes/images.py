@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .settings import OPERATOR_IMAGE, PAUSE_IMAGE, ROOT, RUNTIME_IMAGE, ClusterError
+from hack.local_cluster.settings import OPERATOR_IMAGE, PAUSE_IMAGE, ROOT, RUNTIME_IMAGE, ClusterError
 
 MARKER = ".rljob-host-mounts"
 USER = 65532

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from hack.local_cluster.settings import ClusterError, cache_dir, locked
+
 from .recipe import GO, GO_PACKAGE
-from .settings import ClusterError, cache_dir, locked
 
 # Modules are taken as their go.sum pins them, by the Go at hand, into programs that need no C library.
 ENVIRONMENT = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local", "GOWORK": "off"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .settings import ClusterError
+from hack.local_cluster.settings import ClusterError
 
 _DAYS = "3650"
 

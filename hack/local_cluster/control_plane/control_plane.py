@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import kube, process
-from .settings import ClusterError
+from hack.local_cluster import kube, process
+from hack.local_cluster.settings import ClusterError
 
 
 @dataclass(frozen=True)

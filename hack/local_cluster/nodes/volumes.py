@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hack.local_cluster.kube import Api
+from hack.local_cluster.settings import RUNTIME_IMAGE, Cluster
+
 from . import nodeconfig
-from .kube import Api
-from .settings import RUNTIME_IMAGE, Cluster
 
 COUNT = 8
 CLASS = "rljob-host"

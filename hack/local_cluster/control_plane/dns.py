@@ -1,6 +1,6 @@
 """The cluster's DNS server. Every answer is read from the API server at that moment, so none is stale.
 
-    python -m hack.local_cluster.dns KUBECONFIG ADDRESS
+    python -m hack.local_cluster.control_plane.dns KUBECONFIG ADDRESS
 
 A records of ``service.namespace.svc.cluster.local`` (the ClusterIP, or a headless Service's ready endpoints) and of
 ``hostname.service.namespace.svc.cluster.local``. Every other name does not exist: there is no way out of the cluster.
@@ -14,8 +14,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from .kube import Api, ApiError
-from .settings import DOMAIN, ClusterError
+from hack.local_cluster.kube import Api, ApiError
+from hack.local_cluster.settings import DOMAIN, ClusterError
 
 _A, _IN = 1, 1
 _NXDOMAIN, _SERVFAIL = 3, 2

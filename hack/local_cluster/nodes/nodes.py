@@ -15,9 +15,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from . import cgroups, images, nodeconfig, oci_runtime, recipe
-from .process import Daemons, Process, wait_gone
-from .settings import MAX_NODES, Cluster, ClusterError, Network, node_name
+from hack.local_cluster.process import Daemons, Process, wait_gone
+from hack.local_cluster.programs import recipe
+from hack.local_cluster.settings import MAX_NODES, Cluster, ClusterError, Network, node_name
+
+from . import cgroups, images, nodeconfig, oci_runtime
 
 COMMANDS: Mapping[str, str] = {**recipe.RUN_COMMANDS, **recipe.NODE_COMMANDS}
 """Commands that have to be installed → their packages."""
@@ -74,7 +76,7 @@ def start(cluster: Cluster, binaries: Path, index: int, daemons: Daemons) -> Non
     cgroups.create(trees, _group(cluster, index))
     # Addresses belong to pods that died with the power; kubelet creates the pods again.
     shutil.rmtree(cluster.node_dir(index) / "cni", ignore_errors=True)
-    launcher: list[str | Path] = [sys.executable, "-m", "hack.local_cluster.node_init", "launch"]
+    launcher: list[str | Path] = [sys.executable, "-m", "hack.local_cluster.nodes.node_init", "launch"]
     launcher += [cluster.state, binaries, name, _group(cluster, index)]
     process = daemons.start(name, launcher)
     _connect(cluster.network, index, process, daemons)
@@ -82,7 +84,7 @@ def start(cluster: Cluster, binaries: Path, index: int, daemons: Daemons) -> Non
 
 def serve(cluster: Cluster, daemons: Daemons) -> None:
     """Start the DNS server, once the API server is ready."""
-    module = [sys.executable, "-m", "hack.local_cluster.dns"]
+    module = [sys.executable, "-m", "hack.local_cluster.control_plane.dns"]
     daemons.start("dns", [*module, str(cluster.kubeconfig), cluster.network.host])
 
 

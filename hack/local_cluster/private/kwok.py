@@ -16,9 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import build, kube
+from hack.local_cluster import kube
+from hack.local_cluster.process import Daemons
+from hack.local_cluster.programs import build
+
 from .apiserver import Server
-from .process import Daemons
 
 LABEL = "kwok.rljob.dev/kubelet"
 """On a node: kwok stands in for its kubelet. Without it the node is silent, as one without power."""

@@ -19,10 +19,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import build, go, images, kube, pki, process, recipe
+from hack.local_cluster import kube, process
+from hack.local_cluster.control_plane import pki
+from hack.local_cluster.nodes import images
+from hack.local_cluster.process import Daemons
+from hack.local_cluster.programs import build, go, recipe
+from hack.local_cluster.settings import ClusterError
+
 from .apiserver import Server
-from .process import Daemons
-from .settings import ClusterError
 
 GROUP = "kueue.x-k8s.io"
 NAMESPACE = "kueue-system"

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hack.local_cluster.settings import DOMAIN, PAUSE_IMAGE, Network, node_name
+
 from .images import MARKER
-from .settings import DOMAIN, PAUSE_IMAGE, Network, node_name
 
 RUN = Path("/run/rljob")
 HOME = RUN / "node"

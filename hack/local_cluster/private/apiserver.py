@@ -18,11 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import build, pki, process, recipe, volumes
-from .controlplane import ControlPlane, missing, start_apiserver, start_controllers
-from .kube import Api
-from .process import Daemons
-from .settings import ClusterError
+from hack.local_cluster import process
+from hack.local_cluster.control_plane import pki
+from hack.local_cluster.control_plane.control_plane import ControlPlane, missing, start_apiserver, start_controllers
+from hack.local_cluster.kube import Api
+from hack.local_cluster.nodes import volumes
+from hack.local_cluster.process import Daemons
+from hack.local_cluster.programs import build, recipe
+from hack.local_cluster.settings import ClusterError
 
 _ATTEMPTS = 3
 

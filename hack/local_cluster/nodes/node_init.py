@@ -1,6 +1,6 @@
 """A real node from the inside: ``launch`` makes its namespaces, ``init`` is its first process.
 
-python -m hack.local_cluster.node_init launch|init STATE_DIR BINARIES NODE GROUP
+python -m hack.local_cluster.nodes.node_init launch|init STATE_DIR BINARIES NODE GROUP
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Control plane of a cluster: its processes, its certificates and its DNS server."""

@@ -1,0 +1,1 @@
+"""Nodes of a cluster: real ones in namespaces of this machine, their images, volumes and network policies."""

@@ -1,0 +1,1 @@
+"""Programs of a cluster: what is built, from which sources, and how."""
