@@ -17,7 +17,7 @@ from pathlib import Path
 from rljob_runtime.entrypoints.gateway import FAILED, REFUSED
 from rljob_runtime.entrypoints.pod_gateway import config_file
 from rljob_runtime.gateway.config import BadConfig, read_config
-from rljob_runtime.scheduling.process_restarts import ProcessRestarts
+from rljob_runtime.scheduling.fault_detection.process_restarts import ProcessRestarts
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from rljob_runtime.scheduling.process_restarts import ProcessRestarts
+from rljob_runtime.scheduling.fault_detection.process_restarts import ProcessRestarts
 
 log = logging.getLogger(__name__)
 

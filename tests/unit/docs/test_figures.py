@@ -36,15 +36,9 @@ from rljob_runtime.protocols.remote import CallTimeouts
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.rewards import code_scorer, function_scorer, remote_client
 from rljob_runtime.sandbox import confine_child, confine_self, supervisor
-from rljob_runtime.scheduling import (
-    backoff,
-    logprob_agreement,
-    reward_timeout,
-    status_cadence,
-    write_latency,
-)
+from rljob_runtime.scheduling import backoff, reward_timeout, status_cadence
 from rljob_runtime.scheduling.asynchronous import experience_buffer
-from rljob_runtime.scheduling.fault_detection import suspicion
+from rljob_runtime.scheduling.fault_detection import logprob_agreement, suspicion, write_latency
 from rljob_runtime.scheduling.lending import contributions, policy
 from rljob_runtime.scheduling.round_planner import planner, round_history
 from rljob_runtime.simulator.drawn_scenario import MOST_MACHINES, MOST_TRAJECTORIES

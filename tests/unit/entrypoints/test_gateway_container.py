@@ -18,7 +18,7 @@ from rljob_api import RLJob
 from rljob_runtime.entrypoints.gateway_container import GatewayContainer
 from rljob_runtime.entrypoints.pod_gateway import config_file, gateway_config
 from rljob_runtime.scheduling.backoff import Backoff
-from rljob_runtime.scheduling.process_restarts import ProcessRestarts
+from rljob_runtime.scheduling.fault_detection.process_restarts import ProcessRestarts
 from tests.support.api.jobs import job as job_document
 
 SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")

@@ -13,7 +13,7 @@ import pytest
 
 from rljob_runtime.local.processes import Command, LocalProcess, ProcessFailed, last_words
 from rljob_runtime.scheduling.backoff import Backoff
-from rljob_runtime.scheduling.process_restarts import ProcessRestarts
+from rljob_runtime.scheduling.fault_detection.process_restarts import ProcessRestarts
 
 ENDS = "import sys; print('the reason', flush=True); sys.exit({status})"
 STUBBORN = """

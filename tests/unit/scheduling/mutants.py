@@ -17,22 +17,6 @@ ADAPTIVE = "tests/unit/scheduling/test_adaptive_switches.py"
 
 MUTANTS = (
     Mutant(
-        name="a process that keeps dying is started for ever",
-        target="rljob_runtime.scheduling.process_restarts:ProcessRestarts.delay",
-        before="self.failures + 1",
-        after="1",
-        tests=("tests/unit/scheduling/test_process_restarts.py",),
-    ),
-    Mutant(
-        name="a policy that decided counts its earlier failures",
-        target="rljob_runtime.scheduling.failing_policies:FailingPolicies.decided",
-        before="del self._failures[policy]",
-        after="pass",
-        tests=(
-            "tests/unit/scheduling/test_failing_policies.py::test_a_policy_is_asked_until_it_failed_three_times_in_a_row",
-        ),
-    ),
-    Mutant(
         name="a machine is decided for as if it were alone",
         target="rljob_runtime.scheduling.adaptive_switches:snapshot_of",
         before="name not in machine.engines and look.sizes.get(name)",
@@ -94,25 +78,6 @@ MUTANTS = (
         before="ceil((waiting + running) / len(loads))",
         after="waiting + running",
         tests=(f"{EVALUATION}::test_room",),
-    ),
-    Mutant(
-        name="engines that do not start at once never do",
-        target="rljob_runtime.scheduling.layout_refusals:LayoutRefusals.unable",
-        before="self.count >= MIN_REFUSALS and self.last - self.first >= patience",
-        after="self.count >= MIN_REFUSALS",
-        tests=("tests/unit/coordinator/fleet/test_layouts.py::test_engines_that_start_after_a_while_end_no_job",),
-    ),
-    Mutant(
-        name="a first round of another engine's numbers is followed by a second",
-        target="rljob_runtime.scheduling.logprob_agreement:engine_mismatch",
-        before="kl <= LARGEST_MISMATCH",
-        after="not kl > 1e9",
-        tests=(
-            (
-                "tests/unit/scheduling/test_logprob_agreement.py::test_a_job_whose_engine_disagrees_stops_at_its_"
-                "first_round"
-            ),
-        ),
     ),
     Mutant(
         name="a wrong run shows how long a test takes",

@@ -18,8 +18,8 @@ from rljob_runtime.coordinator.fleet.machine import SLEEPING, release_accelerato
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.protocols import MachinePeers, Refused, Replica, StaleTerm
+from rljob_runtime.scheduling.fault_detection.layout_refusals import MIN_REFUSALS, LayoutRefusals, refused_again
 from rljob_runtime.scheduling.fleet_layout import RoundLayout
-from rljob_runtime.scheduling.layout_refusals import MIN_REFUSALS, LayoutRefusals, refused_again
 
 log = logging.getLogger(__name__)
 

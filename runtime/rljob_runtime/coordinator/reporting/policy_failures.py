@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from rljob_api.status import StatusWarning
-from rljob_runtime.scheduling.failing_policies import FailingPolicies
+from rljob_runtime.scheduling.fault_detection.failing_policies import FailingPolicies
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from rljob_api.status import StatusWarning
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
-from rljob_runtime.scheduling.write_latency import LATE_SECONDS, LatencyWindow
+from rljob_runtime.scheduling.fault_detection.write_latency import LATE_SECONDS, LatencyWindow
 
 T = TypeVar("T")
 

@@ -1,1 +1,1 @@
-"""Fault detection: missed heartbeats, stalls, and repair of the relay chain."""
+"""Fault detection: missed heartbeats, stalls, processes and policies that fail again, and repair of the relay chain."""

@@ -22,7 +22,7 @@ from rljob_runtime.coordinator.store import async_store
 from rljob_runtime.coordinator.store.async_store import AsyncStore
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.asynchronous.experience_buffer import STARVED, BufferLimits
-from rljob_runtime.scheduling.failing_policies import MOST_FAILURES
+from rljob_runtime.scheduling.fault_detection.failing_policies import MOST_FAILURES
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Aborted, Generated, Loaded, Published, Submitted, Trained
 from rljob_runtime.simulator.core.network import FaultKind

@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.on_policy.round_responses import RoundResponses
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.reporting.policy_failures import PROBLEM, OptionalPolicy, PolicyFailures
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
-from rljob_runtime.scheduling.failing_policies import MOST_FAILURES
+from rljob_runtime.scheduling.fault_detection.failing_policies import MOST_FAILURES
 from rljob_runtime.scheduling.layout_switch import SwitchLook
 from tests.support.simulated_job import Stage, job
 

@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.store.latency_monitor import LOOK_SECONDS, StoreLatencyMonitor
-from rljob_runtime.scheduling.write_latency import LASTING_SECONDS, LATE_SECONDS, LatencyWindow
+from rljob_runtime.scheduling.fault_detection.write_latency import LASTING_SECONDS, LATE_SECONDS, LatencyWindow
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.peers.observed_store import InlineStore
 from tests.support.simulated_job import Stage

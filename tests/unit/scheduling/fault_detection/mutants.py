@@ -3,6 +3,8 @@
 from hack.mutants import Mutant
 
 STALL_DETECTION = "tests/unit/scheduling/fault_detection/test_stall_detection.py"
+FAILING_POLICIES = "tests/unit/scheduling/fault_detection/test_failing_policies.py"
+LOGPROB_AGREEMENT = "tests/unit/scheduling/fault_detection/test_logprob_agreement.py"
 SUSPICION = "tests/unit/scheduling/fault_detection/test_suspicion.py"
 
 MUTANTS = (
@@ -76,5 +78,33 @@ MUTANTS = (
         before="self.reachable_from & set(present)",
         after="False",
         tests=(f"{SUSPICION}::test_one_neighbour_that_reaches_a_machine_is_enough",),
+    ),
+    Mutant(
+        name="a process that keeps dying is started for ever",
+        target="rljob_runtime.scheduling.fault_detection.process_restarts:ProcessRestarts.delay",
+        before="self.failures + 1",
+        after="1",
+        tests=("tests/unit/scheduling/fault_detection/test_process_restarts.py",),
+    ),
+    Mutant(
+        name="a policy that decided counts its earlier failures",
+        target="rljob_runtime.scheduling.fault_detection.failing_policies:FailingPolicies.decided",
+        before="del self._failures[policy]",
+        after="pass",
+        tests=(f"{FAILING_POLICIES}::test_a_policy_is_asked_until_it_failed_three_times_in_a_row",),
+    ),
+    Mutant(
+        name="engines that do not start at once never do",
+        target="rljob_runtime.scheduling.fault_detection.layout_refusals:LayoutRefusals.unable",
+        before="self.count >= MIN_REFUSALS and self.last - self.first >= patience",
+        after="self.count >= MIN_REFUSALS",
+        tests=("tests/unit/coordinator/fleet/test_layouts.py::test_engines_that_start_after_a_while_end_no_job",),
+    ),
+    Mutant(
+        name="a first round of another engine's numbers is followed by a second",
+        target="rljob_runtime.scheduling.fault_detection.logprob_agreement:engine_mismatch",
+        before="kl <= LARGEST_MISMATCH",
+        after="not kl > 1e9",
+        tests=(f"{LOGPROB_AGREEMENT}::test_a_job_whose_engine_disagrees_stops_at_its_first_round",),
     ),
 )

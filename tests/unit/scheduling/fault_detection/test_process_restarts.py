@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rljob_runtime.scheduling.backoff import Backoff
-from rljob_runtime.scheduling.process_restarts import STEADY_SECONDS, ProcessRestarts
+from rljob_runtime.scheduling.fault_detection.process_restarts import STEADY_SECONDS, ProcessRestarts
 
 
 @pytest.mark.parametrize(

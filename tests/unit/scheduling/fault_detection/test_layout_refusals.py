@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rljob_runtime.scheduling.layout_refusals import MIN_REFUSALS, LayoutRefusals, refused_again
+from rljob_runtime.scheduling.fault_detection.layout_refusals import MIN_REFUSALS, LayoutRefusals, refused_again
 
 
 def refusals(times: Sequence[float]) -> LayoutRefusals:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.scheduling.failing_policies import MOST_FAILURES, FailingPolicies
+from rljob_runtime.scheduling.fault_detection.failing_policies import MOST_FAILURES, FailingPolicies
 
 
 @pytest.mark.parametrize(
