@@ -277,6 +277,37 @@ def test_a_suspended_job_gives_its_quota_back_and_is_admitted_again(tenancy: Ten
     tenancy.until_runs("a", "rollout-0-2", "rollout-1-3", base=2)
 
 
+def test_runners_are_a_part_of_the_quota_and_run_on_its_nodes(tenancy: Tenancy) -> None:
+    def runners() -> list[Json]:
+        items: list[Json] = json.loads(tenancy.kubectl("get", "pods", "-l", "rljob.dev/environment", "-o", "json"))[
+            "items"
+        ]
+        return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
+
+    def shell(name: str) -> Json:
+        return {"name": name, "kind": "Agent", "command": ["agent"], "runners": 2, "template": ONE}
+
+    tenancy.quota("5", {"kubernetes.io/hostname": "fake-1"})
+    tenancy.queue()
+    tenancy.submit("a", 1, environments=[shell("shell")])
+    tenancy.until_stalled("a", "QuotaTooSmall")
+    assert runners() == []
+    tenancy.quota("5250m", {"kubernetes.io/hostname": "fake-1"})  # the gateway asks for a quarter
+    tenancy.until_runs("a", "rollout-0-1")
+    (base,) = tenancy.workloads().values()
+    given = {one["name"]: one for one in base["status"]["admission"]["podSetAssignments"]}
+    assert (given["environment-shell"]["count"], given["environment-shell"]["resourceUsage"]["cpu"]) == (2, "2")
+    assert tenancy.of("a")["status"]["environments"] == [{"name": "shell", "runners": 2, "ready": 2}]
+    assert [pod["spec"]["nodeName"] for pod in runners()] == ["fake-1", "fake-1"]
+
+    tenancy.suspend("a", True)
+    tenancy.until("all is given back", lambda: not tenancy.live("a") and not tenancy.workloads())
+    assert runners() == []
+    tenancy.submit("b", 1, environments=[shell(f"e{index}") for index in range(6)])
+    tenancy.until_stalled("b", "TooManyEnvironments")
+    assert tenancy.workloads() == {}
+
+
 def test_claimed_devices_are_counted_where_kueue_is_told_to(tenancy: Tenancy) -> None:
     """By the claims of the pods, and by an extended resource that a DeviceClass serves: one quota for both."""
     fleet = Fleet(tenancy.nodes.server.client(), f"gpu-{uuid.uuid4().hex[:6]}", tenancy.kubectl.namespace)
