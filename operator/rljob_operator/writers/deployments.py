@@ -47,7 +47,15 @@ class DeploymentWriter:
         except ApiError as error:
             if error.conflict:
                 raise RequeueAfter(f"Deployment {metadata['name']} changed meanwhile: {error.message}", 0.2) from error
-            if not (error.invalid or error.status == 403 or _UNTYPED in error.message):
+            refusal = explain_refusal(metadata["name"], error)
+            if refusal is None:
                 raise
-            return pod_refusal(error.status, f"Deployment {metadata['name']}: {error.message}")
+            return refusal
         return None
+
+
+def explain_refusal(name: str, error: ApiError) -> ConditionReason | None:
+    """Explain why a Deployment is refused for good. None where another try may succeed."""
+    if not (error.invalid or error.status == 403 or _UNTYPED in error.message):
+        return None
+    return pod_refusal(error.status, f"Deployment {name}: {error.message}")
