@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
 
 import pytest
 
+from rljob_api.constants import RUNNERS_KEY, environments_secret_of, runner_key_item
+from rljob_api.runner_key import verify_runner_key
 from rljob_kube.connection import Connection
+from rljob_kube.resources import DEPLOYMENT, SECRET, Json
+from tests.support.operator.environment_jobs import CALC
 from tests.support.operator.harness import Died, Server, condition
 from tests.support.operator.process_lives import FIRST, expect_first_pods, process, settle
 
@@ -103,6 +108,45 @@ async def test_the_operator_may_die_at_any_call_of_scaling_suspension_and_end(
         assert job["status"]["incarnations"]["rollout-0"] == 2
         if not died:
             break
+
+
+@DEATHS
+async def test_the_operator_may_die_at_any_call_of_a_job_with_environments(
+    connection: Connection, server: Server, answered: bool, every: int
+) -> None:
+    """For each request: the number of runners is right at the end of each step, and each key is made once."""
+    for call in itertools.count(step=every):
+        name = f"e{call}"
+        key = (server.namespace, name)
+        died = False
+        for suspend, runners in ((False, 2), (True, 0), (False, 2), (None, 0)):
+            if suspend is None:
+                await _finish(server, name)
+            else:
+                await server.apply_job(name, environments=[CALC], suspend=suspend)
+            died |= await dies(connection, key, call, answered)
+            async with process(connection, server.namespace) as (_, reconcile):
+                await settle(reconcile, key)
+            await _answer(server, name)
+            async with process(connection, server.namespace) as (_, reconcile):
+                await settle(reconcile, key)
+            await server.start_all(name)
+            deployment = await server.kube.get(DEPLOYMENT, server.namespace, f"{name}-environment-calc")
+            assert deployment["spec"]["replicas"] == runners
+        job = await server.job(name)
+        assert condition(job, "Complete") == "True/RoundsFinished"
+        assert job["status"]["environments"] == [{"name": "calc", "runners": 0, "ready": 0}]
+        await _expect_one_set_of_keys(server, job)
+        if not died:
+            break
+
+
+async def _expect_one_set_of_keys(server: Server, job: Json) -> None:
+    """The runners' key fits the gateway's: both are of one creation."""
+    name = environments_secret_of(job["metadata"]["name"], job["metadata"]["uid"])
+    secret = await server.kube.get(SECRET, server.namespace, name)
+    keys = {item: base64.b64decode(value).decode() for item, value in secret["data"].items()}
+    assert verify_runner_key(bytes.fromhex(keys[RUNNERS_KEY]), keys[runner_key_item("calc")]) == "calc"
 
 
 async def _scale_down(server: Server, name: str) -> None:

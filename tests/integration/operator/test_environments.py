@@ -10,7 +10,7 @@ import pytest
 
 from rljob_kube.connection import Connection
 from rljob_kube.resources import DEPLOYMENT, NETWORK_POLICY, SECRET, SERVICE, Json
-from tests.support.operator.environment_jobs import CALC, SHELL, calc
+from tests.support.operator.environment_jobs import CALC, SHELL, calc, deployments, run_runners, set_runners
 from tests.support.operator.harness import FaultyKube, Server, condition, gone, options, patch, running, until
 
 pytestmark = pytest.mark.cluster
@@ -20,27 +20,8 @@ NAMES = {"calc": "demo-environment-calc", "shell": "demo-environment-shell"}
 BOTH: Json = {"environments": [CALC, SHELL]}
 
 
-async def deployments(server: Server) -> dict[str, Json]:
-    """The Deployments of the job, by environment."""
-    items = await server.kube.list(DEPLOYMENT, server.namespace, labels="rljob.dev/job=demo")
-    return {item["metadata"]["labels"]["rljob.dev/environment"]: item for item in items}
-
-
 async def replicas(server: Server) -> dict[str, int]:
     return {name: item["spec"]["replicas"] for name, item in (await deployments(server)).items()}
-
-
-async def set_status(server: Server, name: str, ready: int, **more: Any) -> None:
-    """The report of the Deployments' controller."""
-    pods = {"replicas": ready, "updatedReplicas": ready, "readyReplicas": ready, "availableReplicas": ready}
-    path = DEPLOYMENT.path(server.namespace, NAMES[name], "status")
-    await patch(server.kube, path, {"status": {**pods, **more}}, "application/merge-patch+json")
-
-
-async def run_runners(server: Server) -> None:
-    """All pods that the Deployments want exist and are ready, or are gone."""
-    for name, item in (await deployments(server)).items():
-        await set_status(server, name, item["spec"]["replicas"])
 
 
 async def started(server: Server, **changes: Any) -> Json:
@@ -77,7 +58,7 @@ async def test_a_job_gets_its_runners_and_becomes_ready_with_them(server: Server
     (coordinator,) = [pod for name, pod in (await server.pods()).items() if "coordinator" in name]
     assert [one["name"] for one in coordinator["spec"]["containers"]] == ["main", "gateway"]
 
-    await set_status(server, "shell", 0)
+    await set_runners(server, NAMES["shell"], 0)
     await server.until(lambda j: condition(j, "Ready") == "False/EnvironmentNotReady")
     await run_runners(server)
     await server.until(lambda j: condition(j, "Ready") == RUNNING)
@@ -151,14 +132,14 @@ async def test_why_runners_cannot_start_is_told(server: Server, operator: Any) -
     await started(server)
     message = 'pods "demo-environment-calc-1-2" is forbidden: exceeded quota: q, requested: pods=1'
     refused = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": message}
-    await set_status(server, "calc", 0, conditions=[refused])
+    await set_runners(server, NAMES["calc"], 0, conditions=[refused])
     job = await server.until(lambda j: condition(j, "Stalled") == "True/QuotaExceeded")
     assert condition(job, "Ready") == "False/QuotaExceeded"
     overdue = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "timed out"}
-    await set_status(server, "calc", 1, conditions=[overdue])
+    await set_runners(server, NAMES["calc"], 1, conditions=[overdue])
     await server.until(lambda j: condition(j, "Stalled") == "True/RunnersNotStarting")
     await server.until_events({"QuotaExceeded", "RunnersNotStarting"})
-    await set_status(server, "calc", 2, conditions=[])
+    await set_runners(server, NAMES["calc"], 2, conditions=[])
     await server.until(lambda j: condition(j, "Stalled") is None)
 
 

@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 
 from hack.local_cluster.private.kwok import FakeNodes
+from tests.support.operator.environment_jobs import CALC, calc
 from tests.support.operator.fake_life import JOB, Life, install_crd, own_life
 from tests.support.operator.harness import condition, five_minutes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-KINDS = "pods,services,serviceaccounts,roles,rolebindings,leases,networkpolicies,poddisruptionbudgets,secrets"
+FIRST = ("coordinator-0-1", "trainer-0-1", "rollout-0-1", "rollout-1-1")
+KINDS = (
+    "deployments,pods,services,serviceaccounts,roles,rolebindings,leases,networkpolicies,poddisruptionbudgets,secrets"
+)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +104,46 @@ def test_suspend_resume_and_edits(life: Life) -> None:
     life.until("it goes on where it was", lambda: life.job()["status"]["runtime"]["round"] > reached)
     assert '"learningRate":2e-05' in life.job()["status"]["accepted"]["spec"]
     life.until_events("Suspended", "Resumed")
+
+
+def test_runners_of_environments(life: Life) -> None:
+    """The controller of Deployments is real: it makes the pods, and its conditions are what the status tells."""
+
+    def wanted(pods: int) -> bool:
+        counts = (life.job().get("status") or {}).get("environments")
+        return counts == [{"name": "calc", "runners": pods, "ready": pods}] and len(_runners(life)) == pods
+
+    life.apply(environments=[CALC])
+    life.until_ready(2)
+    life.until("two runners", lambda: wanted(2))
+    first = _runners(life)
+    life.kubectl("delete", "pod", *first, "--now", "--wait=true")
+    life.until("others", lambda: wanted(2) and not first & _runners(life))
+    assert set(life.pods()) == {f"{JOB}-{one}" for one in FIRST}, "runners are no machines"
+
+    before = _runners(life)
+    life.apply(environments=[calc(template={"metadata": {"annotations": {"example.com/edit": "1"}}})])
+    life.until("each pod has the edit", lambda: wanted(2) and not before & _runners(life))
+
+    life.apply(environments=[CALC], suspend=True)
+    life.until("suspended", lambda: condition(life.job(), "Suspended") == "True/SuspendedByUser")
+    assert (life.pods(), _runners(life)) == ({}, set())
+    quota = {"hard": {"pods": "5"}}
+    life.kubectl.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": quota})
+    path = "jsonpath={.status.hard.pods}"
+    life.until("the quota", lambda: life.kubectl("get", "resourcequota", "q", "-o", path) == "5")
+    life.apply(environments=[CALC])
+    life.until("the reason", lambda: condition(life.job(), "Stalled") == "True/QuotaExceeded")
+    assert life.job()["status"]["environments"][0]["runners"] == 2
+    life.kubectl("delete", "resourcequota", "q")
+    life.until("two runners after all", lambda: wanted(2), 300)
+    life.until("nothing stalls it", lambda: condition(life.job(), "Stalled") is None)
+
+
+def _runners(life: Life) -> set[str]:
+    """Names of the runners that are not being deleted."""
+    found = json.loads(life.kubectl("get", "pods", "-l", f"rljob.dev/environments-of={JOB}", "-o", "json"))["items"]
+    return {pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]}
 
 
 def test_a_namespace_goes_while_no_operator_runs(life: Life) -> None:

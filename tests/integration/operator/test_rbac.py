@@ -11,9 +11,9 @@ import pytest
 from rljob_api.spec import Gang
 from rljob_kube.connection import Connection
 from rljob_kube.errors import ApiError
-from rljob_kube.resources import DEPLOYMENT, EVENT, RLJOB, Json, Resource
+from rljob_kube.resources import EVENT, RLJOB, Json, Resource
 from rljob_operator import rbac
-from tests.support.operator.environment_jobs import CALC
+from tests.support.operator.environment_jobs import CALC, run_runners
 from tests.support.operator.gang_definitions import installed
 from tests.support.operator.harness import Server, condition, gone, options, running, until
 
@@ -59,7 +59,7 @@ async def test_a_whole_life_with_the_least_rights(connection: Connection, server
         await server.until(lambda j: (j.get("status") or {}).get("members"))
         await server.start_all()
         await server.until(lambda j: j["status"].get("environments") == [{"name": "calc", "runners": 2, "ready": 0}])
-        await _start_runners(server, 2)
+        await run_runners(server)
         await server.until(lambda j: condition(j, "Ready") == "True/RoundsProgressing")
         await server.fail_pod("demo-coordinator-0-1")  # moves the Service
         await server.until(lambda j: j["status"]["coordinator"].get("restarts") == 1)
@@ -79,14 +79,6 @@ async def test_a_whole_life_with_the_least_rights(connection: Connection, server
         assert refused == []
     events = await server.kube.list(EVENT, server.namespace)
     assert {"Created", "MachineLost", "Completed"} <= {event["reason"] for event in events}
-
-
-async def _start_runners(server: Server, count: int) -> None:
-    """Report as the controller of Deployments does, which this server lacks."""
-    name, numbers = "demo-environment-calc", ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
-    found = await server.kube.get(DEPLOYMENT, server.namespace, name)
-    status = {"observedGeneration": found["metadata"]["generation"], **dict.fromkeys(numbers, count)}
-    await server.kube.merge(DEPLOYMENT, server.namespace, name, {"status": status}, subresource="status")
 
 
 async def test_what_it_may_not(connection: Connection, server: Server) -> None:

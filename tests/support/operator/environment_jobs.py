@@ -1,12 +1,14 @@
-"""Jobs with environments, for the operator's tests."""
+"""Jobs with environments, for the operator's tests, and the part of the controller of Deployments."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from rljob_api.constants import LABEL_ENVIRONMENT, LABEL_JOB
 from rljob_api.spec import RLJob
-from tests.support.operator.harness import make_job, merged
+from rljob_kube.resources import DEPLOYMENT
+from tests.support.operator.harness import Server, make_job, merged, patch
 
 Json = dict[str, Any]
 
@@ -27,3 +29,22 @@ def with_environments(*environments: Json, status: Mapping[str, Any] | None = No
 def calc(**changes: Any) -> Json:
     """The environment `calc` with changes."""
     return merged(CALC, changes)
+
+
+async def deployments(server: Server, job: str = "demo") -> dict[str, Json]:
+    """The Deployments of a job, by environment."""
+    items = await server.kube.list(DEPLOYMENT, server.namespace, labels=f"{LABEL_JOB}={job}")
+    return {item["metadata"]["labels"][LABEL_ENVIRONMENT]: item for item in items}
+
+
+async def set_runners(server: Server, name: str, ready: int, **more: Any) -> None:
+    """The controller's report about the Deployment of this name."""
+    pods = {"replicas": ready, "updatedReplicas": ready, "readyReplicas": ready, "availableReplicas": ready}
+    path = DEPLOYMENT.path(server.namespace, name, "status")
+    await patch(server.kube, path, {"status": {**pods, **more}}, "application/merge-patch+json")
+
+
+async def run_runners(server: Server, job: str = "demo") -> None:
+    """All pods that the Deployments of a job want exist and are ready, or are gone."""
+    for item in (await deployments(server, job)).values():
+        await set_runners(server, item["metadata"]["name"], item["spec"]["replicas"])

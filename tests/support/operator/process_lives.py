@@ -10,6 +10,7 @@ from rljob_kube.credentials import Credentials
 from rljob_kube.event_recorder import EventRecorder
 from rljob_operator.applier import Applier
 from rljob_operator.coordinator_leases import CoordinatorLeaseMonitor
+from rljob_operator.deployment_lister import DeploymentLister
 from rljob_operator.metrics import Metrics
 from rljob_operator.node_cache import NodeCache
 from rljob_operator.observer import Observer, PodLister
@@ -36,6 +37,7 @@ async def process(connection: Connection, namespace: str) -> AsyncIterator[tuple
         leases = CoordinatorLeaseMonitor(kube, [namespace], lambda key: None)
         kueue = KueueCache(kube, [namespace], lambda key: None)
         seals = Seals(kube)
+        deployments = DeploymentLister(kube)
         observer = Observer(
             pods,
             leases.silence,
@@ -43,13 +45,15 @@ async def process(connection: Connection, namespace: str) -> AsyncIterator[tuple
             devices=DeviceClaimCache(kube).facts,
             kueue=kueue.facts,
             forged=seals.alarm,
+            runners=deployments.runners,
         )
         recorder = EventRecorder(kube)
 
         async def leading() -> None:
             return
 
-        applier = Applier(kube, recorder, metrics, leading, pods.observe, seals, parallel=1)
+        seen = deployments.observe
+        applier = Applier(kube, recorder, metrics, leading, pods.observe, seals, observe_deployments=seen, parallel=1)
         kube.sent.clear()
         yield kube, Reconciler(kube, observer, applier, recorder, metrics, CONFIG)
 
