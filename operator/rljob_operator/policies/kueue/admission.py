@@ -204,9 +204,8 @@ def placed(job: RLJob, new: NewPod, manifest: Json, observed: Observed) -> Json:
 def placed_runners(job: RLJob, observed: Observed, environment: Environment, template: Json) -> Json:
     """Add to the pod template of an environment the assignment of its pod set."""
     base = observed.kueue.workloads.get(base_name(job.name)) if observed.kueue is not None else None
-    return _on_assigned(
-        template, base.assigned.get(runner_set(environment.name)) if base is not None else None, observed
-    )
+    assignment = base.assigned.get(runner_set(environment.name)) if base is not None else None
+    return _on_assigned(template, assignment, observed)
 
 
 def _on_assigned(manifest: Json, assignment: Assignment | None, observed: Observed) -> Json:

@@ -3,6 +3,7 @@
 from hack.mutants import Mutant
 
 RUNNERS = "tests/unit/operator/policies/kueue/test_runner_quota.py"
+IN_A_BASE = "tests/unit/operator/policies/kueue/test_runners_in_a_base.py"
 QUOTA = "tests/unit/operator/policies/kueue/test_quota.py"
 
 MUTANTS = (
@@ -61,5 +62,33 @@ MUTANTS = (
         before="len(job.spec.environments) <= most",
         after="True",
         tests=(f"{RUNNERS}::test_more_pod_sets_than_a_workload_may_have_are_told_and_not_requested",),
+    ),
+    Mutant(
+        name="quota is returned while runners run",
+        target="rljob_operator.policies.kueue.settlement:_settle",
+        before="not any(some.pods for some in runners.values())",
+        after="True",
+        tests=(f"{IN_A_BASE}::test_quota_is_returned_when_the_runners_are_gone_too",),
+    ),
+    Mutant(
+        name="a base is finished while runners run",
+        target="rljob_operator.policies.kueue.settlement:finished",
+        before="observed.runner_pods",
+        after="False",
+        tests=(f"{IN_A_BASE}::test_the_base_is_finished_when_the_runners_are_gone_too",),
+    ),
+    Mutant(
+        name="a base with runners is never ready",
+        target="rljob_operator.policies.kueue.settlement:_pods_ready",
+        before="by_set |= {runner_set(name): some.ready for name, some in runners.items()}",
+        after="pass",
+        tests=(f"{IN_A_BASE}::test_the_base_is_ready_with_its_runners",),
+    ),
+    Mutant(
+        name="runners go to nodes that their quota does not cover",
+        target="rljob_operator.policies.kueue.admission:placed_runners",
+        before="_on_assigned(template, assignment, observed)",
+        after="template",
+        tests=(f"{IN_A_BASE}::test_runners_are_placed_where_their_flavor_is",),
     ),
 )
