@@ -148,6 +148,9 @@ class EpisodeBook:
             return [(one, store.turns.history(one.number)) for one in found.values()]
 
         for kept, history in await self._store.do(read):
+            if self._of(kept.key) is not None:
+                # Another call has read it meanwhile: a second copy would end the first.
+                continue
             attempt = restored(kept, history, self._rules.environments[kept.environment])
             self._add(attempt)
             if not attempt.ended:

@@ -4,6 +4,7 @@ from hack.mutants import Mutant
 
 JOB = "tests/unit/coordinator/episodes/test_job.py"
 BOOK = "tests/unit/coordinator/episodes/test_book.py"
+RACES = "tests/unit/coordinator/episodes/test_races.py"
 FAILURES = f"{JOB}::test_failures_of_ours_are_aborted_attempts_and_never_a_reward"
 STORES = "lambda store: store.turns.commit(number, nodes, body, stored_at)"
 EPISODES = "rljob_runtime.coordinator.episodes"
@@ -106,5 +107,12 @@ MUTANTS = (
         before="replica.generate(attempt, live)",
         after="pass",
         tests=(f"{BOOK}::test_a_turn_whose_tokens_are_missing_is_launched_again",),
+    ),
+    Mutant(
+        name="two calls restore one attempt twice",
+        target=f"{EPISODES}.book:EpisodeBook.load",
+        before="self._of(kept.key) is not None",
+        after="False",
+        tests=(f"{RACES}::test_two_calls_that_find_an_attempt_of_a_former_coordinator_find_the_same_one",),
     ),
 )
