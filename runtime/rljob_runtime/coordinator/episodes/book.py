@@ -121,8 +121,11 @@ class EpisodeBook:
     def receive(self, place: tuple[int, int], replica: Holder, delta: Delta) -> bool:
         """Take tokens of a turn; return whether the replica shall go on with it."""
         attempt = self._numbers.get(place[0])
-        live = attempt.open.get(place[1]) if attempt is not None else None
-        if attempt is None or live is None or live.replica is not replica or live.launches != delta.attempt:
+        if attempt is None or attempt.episode.end is not None:
+            # Its end may not be stored yet. A turn that arrives now is none of its tokens.
+            return False
+        live = attempt.open.get(place[1])
+        if live is None or live.replica is not replica or live.launches != delta.attempt:
             return False
         known = len(live.token_ids) - delta.offset
         if known < 0 or delta.weight_version != attempt.version:

@@ -115,4 +115,11 @@ MUTANTS = (
         after="False",
         tests=(f"{RACES}::test_two_calls_that_find_an_attempt_of_a_former_coordinator_find_the_same_one",),
     ),
+    Mutant(
+        name="a turn that arrives while the end is stored is answered",
+        target=f"{EPISODES}.book:EpisodeBook.receive",
+        before="attempt is None or attempt.episode.end is not None",
+        after="attempt is None",
+        tests=(f"{RACES}::test_a_turn_that_arrives_while_the_end_is_stored_is_no_answer",),
+    ),
 )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from rljob_runtime.protocols.environments import EpisodeReport
+from rljob_runtime.protocols.turns import AttemptEnded
 from tests.support.episode_book import KEY, bench, settled
 
 
@@ -23,3 +27,23 @@ async def test_two_calls_that_find_an_attempt_of_a_former_coordinator_find_the_s
         await made.launch(attempt=2, prefix=(5,))
         await made.answered(made.ask(episode, [1, 5, 6, 2]), [7])
         assert made.store.turns.newest([KEY])[KEY].end is None
+
+
+async def test_a_turn_that_arrives_while_the_end_is_stored_is_no_answer(tmp_path):
+    """The harness reached its deadline in a turn. The engine ends the turn before the store has the end."""
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5])
+        asked = await made.asked(made.ask(episode, [1, 5, 2]))
+        made.access.free.clear()
+        ending = asyncio.ensure_future(made.book.runners.done("r", episode, EpisodeReport(reward=1.0)))
+        await settled()
+        made.engine.emit([6])
+        await made.replica.poll(1, 0, 0.0)
+        await settled()
+        made.access.free.set()
+        await ending
+        with pytest.raises(AttemptEnded):
+            await asked
+        assert [token for one in await made.deltas() for token in one.token_ids] == [5]
+        assert len(made.store.turns.history(episode.attempt)) == made.book.totals.turns == 1
