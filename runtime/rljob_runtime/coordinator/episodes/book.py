@@ -321,6 +321,11 @@ class EpisodeBook:
 
         self._journal.write(lambda store: store.turns.commit(number, nodes, body, stored_at), then)
 
+    async def lease(self, attempt: Attempt) -> None:
+        """Let the time of an attempt begin now: a runner has it."""
+        now = attempt.episode.started = self._now()
+        await self._journal.written(lambda store: store.turns.lease(attempt.id.attempt, now))
+
     # --- inside: questions ---
 
     def number(self, number: int) -> Attempt | None:

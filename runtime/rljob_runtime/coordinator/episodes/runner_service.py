@@ -74,6 +74,10 @@ class Attempts(Protocol):
         """Return all known attempts."""
         ...
 
+    async def lease(self, attempt: Attempt) -> None:
+        """Let the time of an attempt begin now: a runner has it."""
+        ...
+
     def end(self, attempt: Attempt, end: EpisodeEnd) -> asyncio.Event:
         """Store the end of an attempt, and tell it. The event is set afterwards."""
         ...
@@ -124,14 +128,17 @@ class RunnerService:
             await wait_for_event(self._offered, min(left, LOOK_SECONDS))
         attempt = self._attempts.number(number)
         assert attempt is not None, "an attempt that has ended does not wait for a runner"
-        # The time in the queue is none of the harness's.
-        attempt.episode.started = self._now()
-        deadline = attempt.episode.deadline
-        assert deadline is not None, "every environment has a longest time"
-        assert self.prompts is not None, "attempts begin after the prompts were opened"
-        prompt = attempt.key.prompt
-        record, messages = await self.prompts.record(prompt), await self.prompts.messages(prompt)
-        return Assignment(attempt.id, environment, record, messages, deadline)
+        try:
+            return await self._assignment(attempt)
+        except asyncio.CancelledError:
+            # No runner receives it. It has not begun, so the next one may have it.
+            if self._leases.give_back(number, environment, self._now()):
+                self._offered.set()
+            raise
+        except Exception as error:  # data sets are read by foreign code too
+            log.exception("the record of %s cannot be read", attempt.id)
+            self._fail(number, f"its record cannot be read: {error}")
+            return None
 
     async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
         """See `protocols.environments.Environments.heartbeat`."""
@@ -153,6 +160,16 @@ class RunnerService:
         else:
             end = attempt.episode.complete()
         await self._attempts.end(attempt, end).wait()
+
+    async def _assignment(self, attempt: Attempt) -> Assignment:
+        assert self.prompts is not None, "attempts begin after the prompts were opened"
+        prompt = attempt.key.prompt
+        record, messages = await self.prompts.record(prompt), await self.prompts.messages(prompt)
+        # The time in the queue is none of the harness's. A restarted coordinator must count from here too.
+        await self._attempts.lease(attempt)
+        deadline = attempt.episode.deadline
+        assert deadline is not None, "every environment has a longest time"
+        return Assignment(attempt.id, attempt.environment, record, messages, deadline)
 
     # --- its task ---
 

@@ -51,6 +51,13 @@ class RunnerLeases(Generic[A]):
         self._held[attempt] = _Held(runner, now)
         return attempt
 
+    def give_back(self, attempt: A, environment: str, now: float) -> bool:
+        """Let the next runner have an attempt that did not reach the one that took it; False if it has ended."""
+        if self._held.pop(attempt, None) is None:
+            return False
+        self._waiting.setdefault(environment, deque()).appendleft((attempt, now))
+        return True
+
     def heartbeat(self, runner: str, attempts: Iterable[A], now: float) -> list[A]:
         """Record that a runner lives; return those of the attempts that it names which are not its own."""
         foreign = []

@@ -82,9 +82,9 @@ MUTANTS = (
     ),
     Mutant(
         name="time in the queue counts as the harness's",
-        target=f"{EPISODES}.runner_service:RunnerService.lease",
+        target=f"{EPISODES}.book:EpisodeBook.lease",
         before="attempt.episode.started = self._now()",
-        after="",
+        after="self._now()",
         tests=(f"{BOOK}::test_the_deadline_counts_from_the_lease",),
     ),
     Mutant(
@@ -121,5 +121,26 @@ MUTANTS = (
         before="attempt is None or attempt.episode.end is not None",
         after="attempt is None",
         tests=(f"{RACES}::test_a_turn_that_arrives_while_the_end_is_stored_is_no_answer",),
+    ),
+    Mutant(
+        name="a restarted coordinator counts the time in the queue as the harness's",
+        target=f"{EPISODES}.book:EpisodeBook.lease",
+        before="store.turns.lease(attempt.id.attempt, now)",
+        after="None",
+        tests=(f"{BOOK}::test_a_restarted_coordinator_knows_the_deadline_that_the_runner_was_told",),
+    ),
+    Mutant(
+        name="an attempt whose record cannot be read waits for its runner",
+        target=f"{EPISODES}.runner_service:RunnerService.lease",
+        before='self._fail(number, f"its record cannot be read: {error}")',
+        after="pass",
+        tests=(f"{BOOK}::test_an_attempt_whose_record_cannot_be_read_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="a lease whose runner left lapses",
+        target=f"{EPISODES}.runner_service:RunnerService.lease",
+        before="self._leases.give_back(number, environment, self._now())",
+        after="False",
+        tests=(f"{RACES}::test_a_lease_whose_runner_leaves_goes_to_the_next_one",),
     ),
 )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Mapping
 
 import pytest
 
 from rljob_runtime.protocols import Delta, PeerGone
 from rljob_runtime.protocols.environments import EpisodeReport, FailedPart
+from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.protocols.turns import AttemptEnded, TurnRefused
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.limits import Limits
 from tests.support.episode_book import KEY, LENGTH, STOP, bench, settled
-from tests.support.episode_job import ENVIRONMENT
+from tests.support.episode_job import ENVIRONMENT, EpisodePrompts
 
 
 async def test_a_turn_is_answered_and_reported_when_it_is_stored(tmp_path):
@@ -161,6 +163,36 @@ async def test_the_deadline_counts_from_the_lease(tmp_path):
         await made.launch()
         made.now[0] += 50.0
         assert (await made.leased()).deadline == 1000.0 + 50.0 + 60.0
+
+
+async def test_a_restarted_coordinator_knows_the_deadline_that_the_runner_was_told(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        made.now[0] += 50.0
+        leased = await made.leased()
+        await made.answered(made.ask(leased.episode, [1]), [5])
+    async with bench(tmp_path) as made:
+        made.now[0] += 100.0
+        assert list(await made.book.runners.heartbeat("r", [leased.episode])) == []
+        (attempt,) = made.book.numbers()
+        assert attempt.episode.deadline == leased.deadline == 1110.0
+
+
+async def test_an_attempt_whose_record_cannot_be_read_is_a_failure_of_ours(tmp_path):
+    """The runner asks for another one: the first must not keep all others waiting."""
+
+    class Unreadable(EpisodePrompts):
+        async def record(self, key: PromptKey) -> Mapping[str, object]:
+            raise OSError("its file is gone")
+
+    async with bench(tmp_path) as made:
+        made.book.use_prompts(Unreadable())
+        await made.launch()
+        assert await made.book.runners.lease(ENVIRONMENT, "r", 0.0) is None
+        await settled()
+        kept = made.store.turns.newest([KEY])[KEY]
+        assert kept.end is not None
+        assert kept.end.reason == "environment: its record cannot be read: its file is gone"
 
 
 async def test_a_runner_that_waits_gets_the_next_attempt(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.protocols.turns import AttemptEnded
 from tests.support.episode_book import KEY, bench, settled
+from tests.support.episode_job import ENVIRONMENT
 
 
 async def test_two_calls_that_find_an_attempt_of_a_former_coordinator_find_the_same_one(tmp_path):
@@ -47,3 +48,36 @@ async def test_a_turn_that_arrives_while_the_end_is_stored_is_no_answer(tmp_path
             await asked
         assert [token for one in await made.deltas() for token in one.token_ids] == [5]
         assert len(made.store.turns.history(episode.attempt)) == made.book.totals.turns == 1
+
+
+async def test_a_lease_whose_runner_leaves_goes_to_the_next_one(tmp_path):
+    """The runner left while its answer was made: no harness has begun, so nothing has failed."""
+    async with bench(tmp_path) as made:
+        await made.launch()
+        made.access.free.clear()
+        leaving = asyncio.ensure_future(made.book.runners.lease(ENVIRONMENT, "leaves", 30.0))
+        await settled()
+        waiting = asyncio.ensure_future(made.book.runners.lease(ENVIRONMENT, "r", 30.0))
+        leaving.cancel()
+        await settled()
+        made.access.free.set()
+        found = await asyncio.wait_for(waiting, 5.0)
+        assert found is not None
+        assert made.book.totals.attempts == 1
+        await made.book.runners.heartbeat("r", [found.episode])
+        made.now[0] += 29.0
+        made.book.runners.look(made.now[0])
+        assert not made.book.totals.aborts
+
+
+async def test_an_attempt_that_ends_while_it_is_given_to_a_runner_waits_for_none(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        made.access.free.clear()
+        leaving = asyncio.ensure_future(made.book.runners.lease(ENVIRONMENT, "leaves", 30.0))
+        await settled()
+        made.book.drop([KEY.prompt])
+        leaving.cancel()
+        await settled()
+        made.access.free.set()
+        assert await made.book.runners.lease(ENVIRONMENT, "r", 0.0) is None

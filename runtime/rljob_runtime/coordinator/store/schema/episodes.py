@@ -14,6 +14,7 @@ from rljob_runtime.coordinator.store.schema.core import refuse
 
 TABLES = """
 -- An attempt of an episode. `id`: its number, which is never given twice. `version`: the weights when it began.
+-- `started`: when a runner took it, and before that when it began.
 -- `reached`: the limit of a truncated one. `cause`, `detail`: of an aborted one. `metrics`: JSON.
 -- `former`: of an earlier draw of its prompt, or of rounds that a rewind undid, or its response was restarted.
 -- `step`: the update that trained on it. `loss`: the digest of the tokens and log-probabilities that it trained on.

@@ -73,6 +73,11 @@ class Turns:
         assert number is not None
         return number
 
+    def lease(self, number: int, now: float) -> None:
+        """Record that a runner has an attempt from now on: its time counts from there."""
+        with transaction(self._db):
+            self._db.execute("UPDATE episodes SET started = ? WHERE id = ? AND state IS NULL", (now, number))
+
     def commit(self, number: int, nodes: Sequence[Node], body: bytes, stored_at: float) -> None:
         """Store the nodes of one turn, parents first: new given ones, and the sampled one, whose request is `body`.
 
