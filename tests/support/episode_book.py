@@ -80,8 +80,10 @@ class HeldStore(InlineStore):
         super().__init__(store)
         self.free = asyncio.Event()
         self.free.set()
+        self.calls = 0
 
     async def do(self, work: Callable[[Store], T]) -> T:
+        self.calls += 1
         await self.free.wait()
         return await super().do(work)
 

@@ -13,6 +13,8 @@ import sqlite3
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, SourceCursor
 
 TABLE = "CREATE TABLE sources (number INTEGER PRIMARY KEY CHECK (number > 0), name TEXT NOT NULL UNIQUE)"
+MOST_INDEX = 2**63 - 1
+"""Largest number of a record that a column holds."""
 _SHIFT = 32
 _EPOCH = (1 << _SHIFT) - 1
 
@@ -34,6 +36,16 @@ def columns_of(db: sqlite3.Connection, prompt: PromptKey) -> tuple[int, int]:
         db.execute("INSERT INTO sources (name) VALUES (?)", (prompt.source,))
         found = db.execute(query, (prompt.source,)).fetchone()
     return found[0] << _SHIFT | prompt.epoch, prompt.index
+
+
+def known_columns_of(db: sqlite3.Connection, prompt: PromptKey) -> tuple[int, int] | None:
+    """Return `epoch` and `idx` of a prompt that may be stored; None for one that cannot be. Nothing is written."""
+    if not 0 <= prompt.epoch <= _EPOCH or not 0 <= prompt.index <= MOST_INDEX:
+        return None
+    if not prompt.source:
+        return prompt.epoch, prompt.index
+    found = db.execute("SELECT number FROM sources WHERE name = ?", (prompt.source,)).fetchone()
+    return (found[0] << _SHIFT | prompt.epoch, prompt.index) if found is not None else None
 
 
 def prompt_of(db: sqlite3.Connection, epoch: int, index: int) -> PromptKey:

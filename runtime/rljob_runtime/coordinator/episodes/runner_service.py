@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.coordinator.episodes.attempt import Attempt
 from rljob_runtime.coordinator.store.tables.turns import metrics_text
 from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
-from rljob_runtime.protocols.trajectory import PromptKey
+from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EpisodeEnd
 from rljob_runtime.scheduling.episodes.runners import RunnerLeases
@@ -64,6 +64,10 @@ class Attempts(Protocol):
 
     async def find(self, episode: EpisodeAttempt) -> Attempt:
         """Return an open attempt. Raises `AttemptEnded`."""
+        ...
+
+    async def load(self, keys: Iterable[TrajectoryKey]) -> None:
+        """Read the attempts of these responses that a former coordinator began."""
         ...
 
     def number(self, number: int) -> Attempt | None:
@@ -143,7 +147,10 @@ class RunnerService:
     async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
         """See `protocols.environments.Environments.heartbeat`."""
         foreign = set(self._leases.heartbeat(runner, [one.attempt for one in episodes], self._now()))
-        return [one for one in episodes if one.attempt in foreign and not await self._adopts(one, runner)]
+        unknown = [one for one in episodes if one.attempt in foreign]
+        # One call of the store, whatever number of attempts a runner names.
+        await self._attempts.load(one.key for one in unknown)
+        return [one for one in unknown if not self._adopts(one, runner)]
 
     async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         """See `protocols.environments.Environments.done`."""
@@ -202,11 +209,10 @@ class RunnerService:
         log.warning("%s is aborted: %s", attempt.id, why)
         self._attempts.end(attempt, attempt.episode.abort(AbortCause.ENVIRONMENT, why))
 
-    async def _adopts(self, episode: EpisodeAttempt, runner: str) -> bool:
+    def _adopts(self, episode: EpisodeAttempt, runner: str) -> bool:
         """Return whether a runner goes on with an attempt that a former coordinator gave it."""
-        try:
-            await self._attempts.find(episode)
-        except AttemptEnded:
+        known = self._attempts.number(episode.attempt)
+        if known is None or known.id != episode or known.episode.end is not None:
             return False
         return not self._leases.heartbeat(runner, [episode.attempt], self._now())
 

@@ -143,4 +143,11 @@ MUTANTS = (
         after="False",
         tests=(f"{RACES}::test_a_lease_whose_runner_leaves_goes_to_the_next_one",),
     ),
+    Mutant(
+        name="a runner names sources for the store",
+        target="rljob_runtime.coordinator.store.tables.turns:Turns.newest",
+        before="known_columns_of(self._db, key.prompt)",
+        after="columns_of(self._db, key.prompt)",
+        tests=(f"{BOOK}::test_a_runner_that_names_what_was_never_drawn_leaves_no_trace",),
+    ),
 )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
+import sqlite3
 from collections.abc import Mapping
 
 import pytest
 
 from rljob_runtime.protocols import Delta, PeerGone
 from rljob_runtime.protocols.environments import EpisodeReport, FailedPart
-from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.protocols.turns import AttemptEnded, TurnRefused
+from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, TurnRefused
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.limits import Limits
 from tests.support.episode_book import KEY, LENGTH, STOP, bench, settled
@@ -270,6 +272,21 @@ async def test_a_runner_goes_on_under_the_next_coordinator(tmp_path):
         assert list((await asked).token_ids) == [7]
         await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
         assert [(one.offset, one.token_ids) for one in await made.deltas()] == [(1, (6,)), (2, (7,)), (3, ())]
+
+
+async def test_a_runner_that_names_what_was_never_drawn_leaves_no_trace(tmp_path):
+    """Its key is signed, but it may state any attempts."""
+    keys = [PromptKey(0, 3, f"made-up-{one}") for one in range(20)]
+    keys += [PromptKey(1 << 32, 3), PromptKey(0, 1 << 70), PromptKey(-1, 3)]
+    named = [EpisodeAttempt(TrajectoryKey(key, 1), 99) for key in keys]
+    named.append(EpisodeAttempt(TrajectoryKey(PromptKey(0, 3), 1 << 70), 99))
+    async with bench(tmp_path) as made:
+        await made.begun()
+        asked = made.access.calls
+        assert list(await made.book.runners.heartbeat("r", named)) == named
+        assert made.access.calls - asked == 1
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as db:
+        assert db.execute("SELECT COUNT(*) FROM sources").fetchone() == (0,)
 
 
 async def test_an_attempt_that_no_runner_has_is_ended_by_none(tmp_path):

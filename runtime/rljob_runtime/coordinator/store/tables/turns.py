@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from rljob_runtime.audit.stored_keys import columns_of, prompt_of
+from rljob_runtime.audit.stored_keys import MOST_INDEX, columns_of, known_columns_of, prompt_of
 from rljob_runtime.coordinator.store.connection import transaction
 from rljob_runtime.coordinator.store.tables.attempts import NEWEST
 from rljob_runtime.protocols.environments import MOST_METRIC_NAME, MOST_METRICS
@@ -130,8 +130,10 @@ class Turns:
         Attempts of earlier draws of a prompt, of undone rounds, and of responses that were restarted do not count."""
         found = {}
         for key in keys:
-            columns = (*columns_of(self._db, key.prompt), key.sample)
-            row = self._db.execute(NEWEST.format(columns=_EPISODE), columns).fetchone()
+            columns = known_columns_of(self._db, key.prompt)
+            if columns is None or not 0 <= key.sample <= MOST_INDEX:
+                continue  # Runners and agents state any key.
+            row = self._db.execute(NEWEST.format(columns=_EPISODE), (*columns, key.sample)).fetchone()
             if row is not None:
                 found[key] = self._kept(row)
         return found
