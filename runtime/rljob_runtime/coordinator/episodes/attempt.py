@@ -15,7 +15,7 @@ from rljob_runtime.protocols import Delta
 from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, TurnCall
-from rljob_runtime.scheduling.episodes.ends import EndState
+from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.episode import Episode
 from rljob_runtime.scheduling.episodes.turns import Turn
 
@@ -80,11 +80,19 @@ class Attempt:
     """The runner that ended it."""
     ended: bool = False
     """Whether its end is stored."""
+    scored: bool = False
+    """Whether its reward was asked for: the loop has its end."""
 
     @property
     def key(self) -> TrajectoryKey:
         """The response that the attempt is."""
         return self.id.key
+
+    @property
+    def begins_again(self) -> bool:
+        """Whether its response begins again at a launch without tokens: its reward failed, or it was not needed."""
+        end = self.episode.end
+        return self.scored or (end is not None and end.cause is AbortCause.NOT_NEEDED)
 
     def record(self, turn: RecordedTurn) -> None:
         """Add a stored turn."""

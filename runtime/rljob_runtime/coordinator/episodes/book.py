@@ -87,7 +87,7 @@ class EpisodeBook:
     async def take(self, requests: Sequence[GenerateRequest], holder: Holder) -> None:
         """Open an attempt for each response, or go on with the one that it has."""
         begins: list[GenerateRequest] = []
-        await self.load(one.key for one in requests if one.prefix_token_ids)
+        await self.load((one.key for one in requests), with_turns=True)
         for request in requests:
             known = self._of(request.key)
             if known is None or not _goes_on(known, request):
@@ -140,15 +140,16 @@ class EpisodeBook:
 
     # --- from the loops ---
 
-    async def load(self, keys: Iterable[TrajectoryKey]) -> None:
-        """Read the attempts of these responses that a former coordinator began."""
+    async def load(self, keys: Iterable[TrajectoryKey], with_turns: bool = False) -> None:
+        """Read the attempts of these responses that a former coordinator began. `with_turns`: only those with any."""
         unknown = [key for key in keys if self._of(key) is None]
         if not unknown:
             return
 
         def read(store: Store) -> list[tuple[KeptEpisode, list[StoredTurn]]]:
             found = store.turns.newest(unknown)
-            return [(one, store.turns.history(one.number)) for one in found.values()]
+            kept = (one for one in found.values() if one.nodes or not with_turns)
+            return [(one, store.turns.history(one.number)) for one in kept]
 
         for kept, history in await self._store.do(read):
             if self._of(kept.key) is not None:
@@ -350,11 +351,14 @@ class EpisodeBook:
 
 
 def _goes_on(attempt: Attempt, request: GenerateRequest) -> bool:
-    """Return whether a request continues an attempt: with the same weights, and with tokens that the attempt has."""
+    """Return whether a request continues an attempt: with the same weights, and with tokens that the attempt has.
+
+    Without tokens it may be that none was received of what the attempt has: its replica or its coordinator was lost.
+    """
     prefix = len(request.prefix_token_ids)
-    if request.weight_version != attempt.version:
+    if request.weight_version != attempt.version or (attempt.begins_again and not prefix):
         return False
-    return 0 < prefix <= len(attempt.token_ids) or not (attempt.token_ids or attempt.episode.end)
+    return prefix <= len(attempt.token_ids)
 
 
 def _store_end(attempt: Attempt, end: EpisodeEnd, now: float, store: Store) -> bool:

@@ -31,6 +31,7 @@ class EpisodeScorer:
         attempt = self._book.finished(response.key)
         if attempt is None or attempt.episode.end is None:
             raise RewardFailed("its episode is not known")
+        attempt.scored = True
         if attempt.episode.end.state is EndState.ABORTED:
             raise RewardFailed(f"its episode was aborted: {attempt.episode.end.reason}")
         if attempt.report is not None and attempt.report.reward is not None:

@@ -150,4 +150,18 @@ MUTANTS = (
         after="columns_of(self._db, key.prompt)",
         tests=(f"{BOOK}::test_a_runner_that_names_what_was_never_drawn_leaves_no_trace",),
     ),
+    Mutant(
+        name="a response begins again before any token of it was received",
+        target=f"{EPISODES}.book:_goes_on",
+        before="return prefix <= len(attempt.token_ids)",
+        after="return 0 < prefix <= len(attempt.token_ids)",
+        tests=(f"{BOOK}::test_a_launch_without_tokens_goes_on_with_the_turns_that_are_stored",),
+    ),
+    Mutant(
+        name="a response goes on after its reward failed",
+        target=f"{EPISODES}.scorer:EpisodeScorer.score",
+        before="attempt.scored = True",
+        after="",
+        tests=(f"{BOOK}::test_a_response_whose_reward_failed_begins_again",),
+    ),
 )

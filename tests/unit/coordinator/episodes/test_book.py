@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from rljob_runtime.protocols import Delta, PeerGone
+from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
+from rljob_runtime.protocols import Delta, PeerGone, RewardFailed
 from rljob_runtime.protocols.environments import EpisodeReport, FailedPart
-from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+from rljob_runtime.protocols.trajectory import PromptKey, Response, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, TurnRefused
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.limits import Limits
@@ -287,6 +288,34 @@ async def test_a_runner_that_names_what_was_never_drawn_leaves_no_trace(tmp_path
         assert made.access.calls - asked == 1
     with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as db:
         assert db.execute("SELECT COUNT(*) FROM sources").fetchone() == (0,)
+
+
+async def test_a_launch_without_tokens_goes_on_with_the_turns_that_are_stored(tmp_path):
+    """The coordinator died before it received any token of the response, and before it received its end."""
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5, 6])
+    async with bench(tmp_path) as made:
+        await made.launch(attempt=2)
+        assert [(one.offset, one.token_ids) for one in await made.deltas()] == [(0, (5, 6))]
+        assert list(await made.book.runners.heartbeat("r", [episode])) == []
+        await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
+    async with bench(tmp_path) as made:
+        await made.launch(attempt=3)
+        assert [(one.token_ids, one.finish_reason) for one in await made.deltas()] == [((5, 6), STOP)]
+        assert made.book.totals.attempts == 0
+
+
+async def test_a_response_whose_reward_failed_begins_again(tmp_path):
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5])
+        await made.book.runners.done("r", episode, EpisodeReport(failed=FailedPart.TOOL_SERVER))
+        response = Response(KEY, 1, 1, (5,), (-0.5,), STOP, made.replica.name)
+        with pytest.raises(RewardFailed):
+            await EpisodeScorer(made.book, None).score(response)  # type: ignore[arg-type]
+        await made.launch(attempt=2)
+        assert (await made.leased()).episode.attempt > episode.attempt
 
 
 async def test_an_attempt_that_no_runner_has_is_ended_by_none(tmp_path):

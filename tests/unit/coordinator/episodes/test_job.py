@@ -95,6 +95,9 @@ def test_an_episode_outlives_the_coordinator(tmp_path, mode, after):
     assert len(stage.trained_ids()) == len(set(stage.trained_ids())) == 4 * 3 * 3
     assert len(stage.books) == 2
     assert not stage.totals().aborts.keys() - {AbortCause.NOT_NEEDED}
+    assert stage.runners.counts["tool calls"] == sum(stage.law.turns_of(key) for key in stage.runners.played), (
+        "no tool is called twice"
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
