@@ -52,6 +52,10 @@ class RewardFailed(PeerError):
         self.by_response = by_response
 
 
+class ResponseAborted(RewardFailed):
+    """A failure of ours ended the response. Another try cannot score it: it has to be generated again."""
+
+
 class RewardsNotUsable(Exception):
     """A reward cannot be loaded. The message says which and why. Ends the job."""
 

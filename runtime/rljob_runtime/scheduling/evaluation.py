@@ -147,12 +147,18 @@ class EvaluationProgress:
         return True
 
     def reward_failed(self, key: TrajectoryKey, by_response: bool) -> bool:
-        """Record a failed reward. Return whether the reward is requested again; if not, call `settle`.
+        """Record a failed reward. Return whether the response has another try; if not, call `settle`.
 
-        The response is kept: its text would be the same. A failure `by_response` would be the same too.
+        The reward is requested again, since the text would be the same. A failure `by_response` would be the same too.
+        A response that was aborted is generated again: call `restart`.
         """
         self._failures[key] += 1
         return not by_response and self._failures[key] <= self._most_failures
+
+    def restart(self, key: TrajectoryKey) -> None:
+        """Return a generated response to the queue: it was aborted."""
+        self._generated.remove(key)
+        self._waiting.append(key)
 
     def requeue(self, keys: Collection[TrajectoryKey]) -> list[Launch]:
         """Return these running responses to the queue. They start from their beginning again."""

@@ -114,7 +114,7 @@ def test_failed_rewards_are_requested_again_unless_the_text_is_at_fault() -> Non
     assert not progress.reward_failed(KEYS[1], by_response=True)
 
 
-FATES = st.lists(st.sampled_from(["lost", "ended", "waits"]), max_size=40)
+FATES = st.lists(st.sampled_from(["lost", "ended", "waits", "aborted"]), max_size=40)
 
 
 @given(FATES)
@@ -132,6 +132,10 @@ def test_each_response_settles_once_under_any_order_of_losses(fates: list[str]) 
             match fates.pop() if fates else "ended":
                 case "lost":
                     progress.requeue([launch.key])
+                case "aborted":
+                    assert progress.generated(launch.key, launch.lease)
+                    progress.restart(launch.key)
+                    assert not progress.settle(launch.key), "it has no response"
                 case "ended":
                     assert progress.generated(launch.key, launch.lease)
                     settled[launch.key] += progress.settle(launch.key)

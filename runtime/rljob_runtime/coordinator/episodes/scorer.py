@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from rljob_runtime.coordinator.episodes.book import EpisodeBook
 from rljob_runtime.coordinator.generation.scoring import Scorer
-from rljob_runtime.protocols import RewardFailed
-from rljob_runtime.protocols.rewards import Reward
+from rljob_runtime.protocols.rewards import ResponseAborted, Reward
 from rljob_runtime.protocols.trajectory import Response
 from rljob_runtime.scheduling.episodes.ends import EndState
 
@@ -25,15 +24,15 @@ class EpisodeScorer:
     async def score(self, response: Response) -> float:
         """Return the environment's reward, or that of the last answer.
 
-        An attempt that a failure of ours ended has none: raises `RewardFailed`.
+        An attempt that a failure of ours ended has none: raises `ResponseAborted`.
         """
         await self._book.load([response.key])
         attempt = self._book.finished(response.key)
         if attempt is None or attempt.episode.end is None:
-            raise RewardFailed("its episode is not known")
+            raise ResponseAborted("its episode is not known")
         attempt.scored = True
         if attempt.episode.end.state is EndState.ABORTED:
-            raise RewardFailed(f"its episode was aborted: {attempt.episode.end.reason}")
+            raise ResponseAborted(f"its episode was aborted: {attempt.episode.end.reason}")
         if attempt.report is not None and attempt.report.reward is not None:
             return Reward(attempt.report.reward, {ENVIRONMENT: attempt.report.reward})
         last = attempt.episode.sampled[-1]

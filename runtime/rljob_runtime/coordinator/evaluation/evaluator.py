@@ -277,7 +277,11 @@ class Evaluator:
         if work is None or name not in work.open or response.weight_version != work.version:
             return
         if event.reward is None and work.progress.reward_failed(response.key, event.by_response):
-            work.scoring.start(response)
+            if event.aborted:
+                work.progress.restart(response.key)
+                self.on_change()
+            else:
+                work.scoring.start(response)
             return
         if not work.progress.settle(response.key):
             return

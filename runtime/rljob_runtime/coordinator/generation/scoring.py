@@ -12,6 +12,7 @@ from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.reporting.timeline import REWARDS, Timeline
 from rljob_runtime.protocols import PeerError, PromptSource, RewardFailed, Rewards
+from rljob_runtime.protocols.rewards import ResponseAborted
 from rljob_runtime.protocols.trajectory import Response
 
 log = logging.getLogger(__name__)
@@ -21,13 +22,15 @@ log = logging.getLogger(__name__)
 class RewardReceived:
     """Event: a response has its reward, or None if the reward failed.
 
-    `by_response`: whether the text of the response caused the failure. `cause`: the failure, for people.
+    `by_response`: whether the text of the response caused the failure. `aborted`: whether only another response can
+    have a reward. `cause`: the failure, for people.
     """
 
     response: Response
     reward: float | None
     by_response: bool = False
     cause: str = ""
+    aborted: bool = False
 
 
 class Scorer(Protocol):
@@ -92,14 +95,14 @@ class RewardRequests:
 
     async def _score(self, response: Response) -> None:
         clock = asyncio.get_running_loop().time
-        began, by_response, cause = clock(), False, ""
+        began, by_response, cause, aborted = clock(), False, "", False
         try:
             reward: float | None = await self._scorer.score(response)
         except PeerError as error:
             log.warning("reward of %s failed, the sample is aborted: %s", response.key, error)
             reward, by_response = None, isinstance(error, RewardFailed) and error.by_response
-            cause = str(error)
+            cause, aborted = str(error), isinstance(error, ResponseAborted)
         else:
             self._stats.rewards += 1
             self._stats.reward_seconds += clock() - began
-        self._end(RewardReceived(response, reward, by_response, cause))
+        self._end(RewardReceived(response, reward, by_response, cause, aborted))

@@ -14,6 +14,7 @@ from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
+from rljob_runtime.scheduling.evaluation import responses
 from rljob_runtime.simulator.peers.runners import Fault, HarnessLaw
 from tests.support.episode_job import EpisodeStage
 from tests.support.rows import slow
@@ -140,6 +141,18 @@ def test_evaluations_are_episodes_too(tmp_path, mode):
     assert [one.round for one in stage.evaluated] == [0, 2, 4]
     assert {one.average for one in stage.evaluated} != {None}
     assert not stage.book.numbers(), "what has ended is forgotten"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_evaluation_generates_what_a_failure_of_ours_ended_again(tmp_path, mode):
+    evaluation = [{"name": "check", "everyRounds": 4, "maxPrompts": 6, "responsesPerPrompt": 3}]
+    made = job(rounds=4, prompts=3, responses=3, mode=mode, evaluation=evaluation)
+    law = HarnessLaw(turns=1, faults=((Fault.FAILURE, 150),))
+    for step in (0, 4):
+        assert any(law.fault_of(key, 1) for key in responses("check", step, range(6), 3)), "first attempts fail"
+    stage = EpisodeStage(tmp_path / "state.db", job=made, law=law)
+    stage.play()
+    assert [(one.round, one.failed) for one in stage.evaluated] == [(0, 0), (4, 0)]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -36,4 +36,13 @@ MUTANTS = (
         tests=(f"{EVALUATIONS}::test_failed_rewards_are_missing_and_not_zero",),
         canary=True,
     ),
+    Mutant(
+        name="an aborted episode of an evaluation is scored again",
+        target=f"{EVALUATOR}._record",
+        before="event.aborted",
+        after="False",
+        tests=(
+            "tests/unit/coordinator/episodes/test_job.py::test_an_evaluation_generates_what_a_failure_of_ours_ended_again",
+        ),
+    ),
 )
