@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 
-from rljob_runtime.protocols.trajectory import Cursor, PromptKey, SourceCursor
+from rljob_runtime.protocols.trajectory import EVALUATION_SOURCE, Cursor, PromptKey, SourceCursor
 
 TABLE = "CREATE TABLE sources (number INTEGER PRIMARY KEY CHECK (number > 0), name TEXT NOT NULL UNIQUE)"
 MOST_INDEX = 2**63 - 1
@@ -46,6 +46,16 @@ def known_columns_of(db: sqlite3.Connection, prompt: PromptKey) -> tuple[int, in
         return prompt.epoch, prompt.index
     found = db.execute("SELECT number FROM sources WHERE name = ?", (prompt.source,)).fetchone()
     return (found[0] << _SHIFT | prompt.epoch, prompt.index) if found is not None else None
+
+
+def evaluation_epochs(db: sqlite3.Connection) -> dict[str, range]:
+    """Return the values of `epoch` that prompts of each evaluation have, by its name: one for each step."""
+    found = {name: number << _SHIFT for number, name in db.execute("SELECT number, name FROM sources")}
+    return {
+        name.removeprefix(EVALUATION_SOURCE): range(first, first + _EPOCH + 1)
+        for name, first in found.items()
+        if name.startswith(EVALUATION_SOURCE)
+    }
 
 
 def prompt_of(db: sqlite3.Connection, epoch: int, index: int) -> PromptKey:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from rljob_runtime.coordinator.store.connection import transaction
 from rljob_runtime.coordinator.store.kept_evaluations import KeptEvaluations
 from rljob_runtime.coordinator.store.kept_samples import Failed, KeptSamples, SampleRules
+from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols.rewards import Terms
 from rljob_runtime.protocols.trajectory import Response
@@ -66,6 +67,7 @@ class Evaluations:
             self._db.execute(
                 f"DELETE FROM evaluation_samples WHERE step <> ? OR name NOT IN ({names})", (step, *settings)
             )
+            attempts.set_aside_other_evaluations(self._db, step, settings)
             for name, digest in settings.items():
                 row = (step, name, digest)
                 self._db.execute("INSERT OR IGNORE INTO evaluations (step, name, settings) VALUES (?, ?, ?)", row)
@@ -74,6 +76,7 @@ class Evaluations:
                 )
                 if changed.rowcount:
                     self._db.execute("DELETE FROM evaluation_samples WHERE step = ? AND name = ?", row[:2])
+                    attempts.set_aside_evaluation(self._db, step, name)
         rows = self._db.execute(
             "SELECT name, waited FROM evaluations WHERE step = ? AND result IS NULL AND abandoned IS NULL", (step,)
         ).fetchall()
@@ -153,6 +156,7 @@ class Evaluations:
             if column == "result" and ended.rowcount and (rules := self._sample_rules) is not None:
                 self.samples.choose(step, name, rules)
             self._db.execute("DELETE FROM evaluation_samples WHERE step = ? AND name = ?", (step, name))
+            attempts.set_aside_evaluation(self._db, step, name)
         return ended.rowcount > 0
 
     def _samples(self, step: int, name: str) -> tuple[EvaluatedSample, ...]:

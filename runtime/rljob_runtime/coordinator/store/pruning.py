@@ -41,6 +41,7 @@ def prune(db: sqlite3.Connection, keep: int) -> bool:
         return False
     db.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (ORIGIN, json.dumps([first, epoch, position, sources])))
     _keep_anchors(db, first, step)
+    attempts.prune_evaluations(db, first)
     db.execute("DELETE FROM boundaries WHERE step = ?", (first,))
     return True
 

@@ -107,4 +107,26 @@ MUTANTS = (
         text=True,
         tests=(f"{TURNS}::test_attempts_go_with_their_prompts",),
     ),
+    Mutant(
+        name="attempts of evaluations stay for ever",
+        target="rljob_runtime.coordinator.store.pruning:prune",
+        before="attempts.prune_evaluations(db, first)",
+        after="pass",
+        tests=(f"{TURNS}::test_attempts_of_evaluations_go_with_the_boundary_of_their_weights",),
+    ),
+    Mutant(
+        name="an open evaluation loses its attempts",
+        target=f"{ATTEMPTS}:prune_evaluations",
+        before=" AND (former OR state IS NOT NULL)",
+        after="",
+        text=True,
+        tests=(f"{TURNS}::test_an_open_evaluation_keeps_its_attempts",),
+    ),
+    Mutant(
+        name="an evaluation under other settings goes on with its attempts",
+        target="rljob_runtime.coordinator.store.evaluations:Evaluations.open",
+        before="attempts.set_aside_evaluation(self._db, step, name)",
+        after="pass",
+        tests=(f"{TURNS}::test_an_evaluation_that_is_not_continued_has_no_attempts",),
+    ),
 )

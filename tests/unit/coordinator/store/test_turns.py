@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rljob_runtime.audit.stored_keys import prompt_of
 from rljob_runtime.audit.stored_turns import loss_digest
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
@@ -26,6 +27,7 @@ from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, Episode
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.node import Node, NodeKind
+from rljob_runtime.scheduling.evaluation import evaluation_key
 from rljob_runtime.scheduling.round_plan import PromptOutcome
 from tests.support.episodes import LENGTH, STOP, RecordingEngine, opened
 from tests.support.stored_episodes import (
@@ -366,6 +368,55 @@ def test_attempts_go_with_their_prompts(store, path):
     store.close()
     assert rows(path, "SELECT epoch, idx FROM episodes") == [(0, 2)]
     assert rows(path, "SELECT COUNT(*) FROM turns") == [(4,)]
+
+
+def evaluate(store: Store, step: int, name: str = "check", end: EpisodeEnd | None = COMPLETED) -> TrajectoryKey:
+    """Open an evaluation of the weights after `step`, and play an attempt of it."""
+    store.evaluations.open(step, {name: "settings"})
+    key = TrajectoryKey(evaluation_key(name, step, 0), 0)
+    number = store.turns.begin(key, 1, 0.0, "calc")
+    store.turns.commit(number, [given(1, 0, 1), sampled(2, 1, 3)], b"{}", 1.0)
+    if end is not None:
+        store.turns.end(number, end, 2.0)
+    return key
+
+
+def test_attempts_of_evaluations_go_with_the_boundary_of_their_weights(store, path):
+    plays = [evaluate(store, 0)]
+    store.evaluations.close(0, "check", "{}")
+    for step in (1, 2, 3):
+        play_round(store, step, PromptKey(0, step))
+        plays.append(evaluate(store, step))
+        store.evaluations.close(step, "check", "{}")
+    assert store.turns.newest(plays) == {}, "it has ended"
+    assert store._db.execute("SELECT COUNT(*) FROM turns WHERE body IS NOT NULL").fetchone() == (0,)
+    kept = [[key.prompt.epoch for key in plays]]
+    while store.prune(1):
+        epochs = store._db.execute("SELECT epoch, idx FROM episodes WHERE epoch > 9 ORDER BY id").fetchall()
+        kept.append([prompt_of(store._db, *row).epoch for row in epochs])
+    assert kept == [[0, 1, 2, 3], [1, 2, 3], [2, 3]]
+
+
+def test_an_open_evaluation_keeps_its_attempts(store):
+    open_one = evaluate(store, 0, end=None)
+    for step in (1, 2, 3):
+        play_round(store, step, PromptKey(0, step))
+    while store.prune(1):
+        pass
+    assert list(store.turns.newest([open_one])) == [open_one]
+
+
+def test_an_evaluation_that_is_not_continued_has_no_attempts(store):
+    play_round(store, 1, PromptKey(0, 1))
+    first, other = evaluate(store, 0), evaluate(store, 0, "other")
+    assert list(store.turns.newest([first, other])) == [other], "it is not due any more"
+    later = evaluate(store, 1)
+    assert list(store.turns.newest([first, other, later])) == [later]
+    store.evaluations.open(1, {"check": "other settings"})
+    assert store.turns.newest([later]) == {}, "it is generated again"
+    again = evaluate(store, 1)
+    store.rewind(0)
+    assert store.turns.newest([again]) == {}, "its weights are abandoned"
 
 
 def rows_of(store: Store) -> list[tuple[int, int]]:

@@ -16,7 +16,8 @@ TABLES = """
 -- An attempt of an episode. `id`: its number, which is never given twice. `version`: the weights when it began.
 -- `started`: when a runner took it, and before that when it began.
 -- `reached`: the limit of a truncated one. `cause`, `detail`: of an aborted one. `metrics`: JSON.
--- `former`: of an earlier draw of its prompt, or of rounds that a rewind undid, or its response was restarted.
+-- `former`: of an earlier draw of its prompt, or of rounds that a rewind undid, or its response was restarted, or its
+-- round, update or evaluation has ended.
 -- `step`: the update that trained on it. `loss`: the digest of the tokens and log-probabilities that it trained on.
 CREATE TABLE episodes (
   id INTEGER PRIMARY KEY AUTOINCREMENT,

@@ -7,9 +7,9 @@ after one look at an empty table.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
-from rljob_runtime.audit.stored_keys import columns_of
+from rljob_runtime.audit.stored_keys import columns_of, evaluation_epochs
 from rljob_runtime.audit.stored_turns import loss_digest
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 
@@ -57,6 +57,23 @@ def set_aside_ended(db: sqlite3.Connection, key: TrajectoryKey) -> None:
         )
 
 
+def set_aside_evaluation(db: sqlite3.Connection, step: int, name: str) -> None:
+    """Make the attempts of an evaluation former ones: it has ended, or is generated again under other settings."""
+    if (epochs := evaluation_epochs(db).get(name)) is not None:
+        db.execute("UPDATE episodes SET former = 1 WHERE epoch = ?", (epochs[step],))
+        _drop_bodies(db, "epoch = ?", (epochs[step],))
+
+
+def set_aside_other_evaluations(db: sqlite3.Connection, step: int, names: Collection[str]) -> None:
+    """Make the attempts of all evaluations but these of `step` former ones: the others are never continued."""
+    for name, epochs in evaluation_epochs(db).items():
+        open_one = epochs[step] if name in names else None
+        db.execute(
+            "UPDATE episodes SET former = 1 WHERE epoch BETWEEN ? AND ? AND epoch IS NOT ? AND NOT former",
+            (epochs[0], epochs[-1], open_one),
+        )
+
+
 def keep_trained(db: sqlite3.Connection, step: int, keys: Iterable[TrajectoryKey], tokens_of: TokensOf) -> None:
     """Record what the update `step` trains on of these responses, at their newest attempts.
 
@@ -83,14 +100,16 @@ def _drop_bodies(db: sqlite3.Connection, where: str, parameters: Sequence[int]) 
 def undo_after(db: sqlite3.Connection, step: int) -> None:
     """Undo the updates after `step`, before their rounds are deleted.
 
-    Attempts of deleted rounds stay, as former ones: their prompts are drawn again. Attempts of groups that are given
-    back stay as they are."""
+    Attempts of deleted rounds stay, as former ones: their prompts are drawn again, and later weights are evaluated
+    again. Attempts of groups that are given back stay as they are."""
     db.execute("UPDATE episodes SET step = NULL, loss = NULL WHERE step > ?", (step,))
     if there_are_any(db):
         db.execute(
             "UPDATE episodes SET former = 1 WHERE (epoch, idx) IN (SELECT epoch, idx FROM prompts WHERE step > ?)",
             (step,),
         )
+        for epochs in evaluation_epochs(db).values():
+            db.execute("UPDATE episodes SET former = 1 WHERE epoch BETWEEN ? AND ?", (epochs[step] + 1, epochs[-1]))
 
 
 def drop_all(db: sqlite3.Connection) -> None:
@@ -105,6 +124,15 @@ def prune_round(db: sqlite3.Connection, step: int) -> None:
             "DELETE FROM episodes WHERE (epoch, idx) IN (SELECT epoch, idx FROM prompts AS p WHERE step = ? AND NOT"
             " EXISTS (SELECT 1 FROM prompts WHERE epoch = p.epoch AND idx = p.idx AND step > p.step))",
             (step,),
+        )
+
+
+def prune_evaluations(db: sqlite3.Connection, step: int) -> None:
+    """Delete the attempts of evaluations of the weights up to `step`. Those of an open evaluation are not deleted."""
+    for epochs in evaluation_epochs(db).values():
+        db.execute(
+            "DELETE FROM episodes WHERE epoch BETWEEN ? AND ? AND (former OR state IS NOT NULL)",
+            (epochs[0], epochs[step]),
         )
 
 
