@@ -138,6 +138,11 @@ class EpisodeBook:
             self._commit(attempt, live, delta)
         return True
 
+    def refuse(self, attempt: Attempt, live: OpenTurn, launch: int, why: str) -> None:
+        """End the attempt of a turn that no engine can serve. `launch`: the attempt of its request."""
+        if attempt.open.get(live.turn.id) is live and live.launches == launch:
+            self._fail(attempt, f"turn {live.turn.id} was refused: {why}")
+
     # --- from the loops ---
 
     async def load(self, keys: Iterable[TrajectoryKey], with_turns: bool = False) -> None:
@@ -271,6 +276,12 @@ class EpisodeBook:
         self._journal.write(partial(_store_end, attempt, end, self._now()), then)
         return stored
 
+    def _fail(self, attempt: Attempt, why: str) -> None:
+        """Abort an attempt because of an engine."""
+        if attempt.episode.end is None:
+            log.warning("%s is aborted: %s", attempt.id, why)
+            self.end(attempt, attempt.episode.abort(AbortCause.ENGINE, why))
+
     def _count(self, end: EpisodeEnd) -> None:
         self.totals.ends[end.state] += 1
         if end.cause is not None:
@@ -296,8 +307,7 @@ class EpisodeBook:
                 live.turn.id, live.token_ids, live.logprobs, last.weight_version, last.finish_reason
             )
         except ValueError as error:
-            log.warning("%s is aborted: %s", attempt.id, error)
-            self.end(attempt, attempt.episode.abort(AbortCause.ENGINE, str(error)))
+            self._fail(attempt, str(error))
             return
         del attempt.open[live.turn.id]
         stored_at, number, body = self._now(), attempt.id.attempt, live.call.body

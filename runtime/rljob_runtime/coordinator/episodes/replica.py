@@ -24,8 +24,10 @@ from rljob_runtime.protocols import (
     MachinePeers,
     Replica,
     ReplicaReport,
+    StaleTerm,
 )
 from rljob_runtime.protocols.delegating import DelegatingBackend
+from rljob_runtime.protocols.errors import Refused, WrongVersion
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 
 KV_STAYS = "episodes of several turns move no keys and values"
@@ -44,6 +46,10 @@ class Book(Protocol):
 
     def receive(self, place: tuple[int, int], replica: Holder, delta: Delta) -> bool:
         """Take tokens of a turn; return whether the replica shall go on with it."""
+        ...
+
+    def refuse(self, attempt: Attempt, live: OpenTurn, launch: int, why: str) -> None:
+        """End the attempt of a turn that no engine can serve. `launch`: the attempt of its request."""
         ...
 
 
@@ -158,7 +164,7 @@ class EpisodeReplica:
         live.launches = max(live.launches, self._term * ATTEMPTS_A_TERM) + 1
         live.replica = self
         request = self._book.request(attempt, live)
-        self._tasks.start(self._replica.submit(self._term, [request]), name=f"turn-{request.key}")
+        self._tasks.start(self._submit(attempt, live, request), name=f"turn-{request.key}")
 
     def stop(self, attempt: Attempt, turns: Mapping[int, OpenTurn]) -> None:
         """Stop turns that no client waits for."""
@@ -167,6 +173,15 @@ class EpisodeReplica:
             self._tasks.start(self._replica.abort(self._term, ours), name=f"stop-{attempt.id}")
 
     # --- details ---
+
+    async def _submit(self, attempt: Attempt, live: OpenTurn, request: GenerateRequest) -> None:
+        """Submit a turn. A refusal of the turn itself must not cost the replica, and then the next one."""
+        try:
+            await self._replica.submit(self._term, [request])
+        except (StaleTerm, WrongVersion):
+            raise
+        except Refused as error:
+            self._book.refuse(attempt, live, request.attempt, str(error))
 
     async def _poll_below(self, wait_seconds: float) -> ReplicaReport:
         """Return the newest report of the replica below; the last one if the outbox fills first."""

@@ -83,8 +83,8 @@ MUTANTS = (
     Mutant(
         name="time in the queue counts as the harness's",
         target=f"{EPISODES}.book:EpisodeBook.lease",
-        before="attempt.episode.started = self._now()",
-        after="self._now()",
+        before="now = attempt.episode.started = self._now()",
+        after="now = self._now()",
         tests=(f"{BOOK}::test_the_deadline_counts_from_the_lease",),
     ),
     Mutant(
@@ -163,5 +163,12 @@ MUTANTS = (
         before="attempt.scored = True",
         after="",
         tests=(f"{BOOK}::test_a_response_whose_reward_failed_begins_again",),
+    ),
+    Mutant(
+        name="a turn that an engine refuses costs the replica",
+        target=f"{EPISODES}.replica:EpisodeReplica._submit",
+        before="(StaleTerm, WrongVersion)",
+        after="Refused",
+        tests=(f"{BOOK}::test_a_turn_that_an_engine_refuses_ends_its_attempt_and_not_the_replica",),
     ),
 )

@@ -13,6 +13,7 @@ import pytest
 from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
 from rljob_runtime.protocols import Delta, PeerGone, RewardFailed
 from rljob_runtime.protocols.environments import EpisodeReport, FailedPart
+from rljob_runtime.protocols.errors import Refused, WrongVersion
 from rljob_runtime.protocols.trajectory import PromptKey, Response, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, TurnRefused
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
@@ -213,6 +214,31 @@ async def test_a_failed_call_for_a_turn_is_an_error_of_the_next_poll(tmp_path):
         made.engine.failure = PeerGone("its process ended")
         asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1])))
         with pytest.raises(PeerGone):
+            await made.replica.poll(1, 0, 5.0)
+        assert not asked.done(), "another replica goes on"
+        asked.cancel()
+
+
+async def test_a_turn_that_an_engine_refuses_ends_its_attempt_and_not_the_replica(tmp_path):
+    """Each replica would refuse it, and the job would lose one after the other."""
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        made.engine.failure = Refused("token id 99 is outside the model's vocabulary of 50")
+        with pytest.raises(AttemptEnded):
+            await made.book.turn(made.ask(episode, [99]))
+        assert (await made.deltas())[-1].finish_reason is STOP
+        kept = made.store.turns.newest([KEY])[KEY]
+        assert kept.end is not None
+        assert kept.end.cause is AbortCause.ENGINE
+        assert "token id 99" in kept.end.detail
+
+
+async def test_a_replica_of_other_weights_is_lost(tmp_path):
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        made.engine.failure = WrongVersion("it holds version 2")
+        asked = await made.asked(made.ask(episode, [1]))
+        with pytest.raises(WrongVersion):
             await made.replica.poll(1, 0, 5.0)
         assert not asked.done(), "another replica goes on"
         asked.cancel()
