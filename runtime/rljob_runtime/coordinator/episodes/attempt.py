@@ -23,6 +23,11 @@ from rljob_runtime.scheduling.episodes.turns import Turn
 class Holder(Protocol):
     """The replica that has an attempt: it generates its turns and reports what is stored."""
 
+    @property
+    def generates(self) -> bool:
+        """Whether turns are generated here, as far as is known."""
+        ...
+
     def hold(self, attempt: Attempt) -> None:
         """Go on with an attempt: report what is not reported yet, and generate its open turns."""
         ...
@@ -93,6 +98,11 @@ class Attempt:
         """Whether its response begins again at a launch without tokens: its reward failed, or it was not needed."""
         end = self.episode.end
         return self.scored or (end is not None and end.cause is AbortCause.NOT_NEEDED)
+
+    @property
+    def waits_for_engine(self) -> bool:
+        """Whether a client waits for a turn that no engine generates."""
+        return bool(self.open) and not (self.holder is not None and self.holder.generates)
 
     def record(self, turn: RecordedTurn) -> None:
         """Add a stored turn."""

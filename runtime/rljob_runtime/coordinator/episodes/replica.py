@@ -84,6 +84,13 @@ class EpisodeReplica:
         self._failure: BaseException | None = None
         self._tasks = StageTasks(self._fail)
         self._term = 0
+        self._polls = 0
+        """Polls under way. A stage that has a replica always polls it."""
+
+    @property
+    def generates(self) -> bool:
+        """Whether turns are generated here: a stage polls it, and no call has failed."""
+        return self._polls > 0 and self._failure is None
 
     # --- passed on ---
 
@@ -131,7 +138,11 @@ class EpisodeReplica:
         self._term = term
         self._outbox = [entry for entry in self._outbox if entry[0] > after]
         if self._failure is None:
-            report = await self._poll_below(0.0 if self._outbox else wait_seconds)
+            self._polls += 1
+            try:
+                report = await self._poll_below(0.0 if self._outbox else wait_seconds)
+            finally:
+                self._polls -= 1
         if self._failure is not None:
             raise self._failure
         idle = sum(not any(live.replica is self for live in held.open.values()) for held in self._held.values())

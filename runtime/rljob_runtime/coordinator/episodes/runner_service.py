@@ -164,6 +164,9 @@ class RunnerService:
         report = attempt.report
         if report.failed is not None:
             end = attempt.episode.abort(CAUSES[report.failed], report.detail)
+        elif attempt.waits_for_engine:
+            # Its harness gave up while it waited for us. Its reward would say that the policy was slow.
+            end = attempt.episode.abort(AbortCause.ENGINE, "no engine generated its turn when its harness ended")
         else:
             end = attempt.episode.complete()
         await self._attempts.end(attempt, end).wait()

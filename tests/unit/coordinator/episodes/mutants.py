@@ -171,4 +171,18 @@ MUTANTS = (
         after="Refused",
         tests=(f"{BOOK}::test_a_turn_that_an_engine_refuses_ends_its_attempt_and_not_the_replica",),
     ),
+    Mutant(
+        name="a deadline while no engine generates is the policy's doing",
+        target=f"{EPISODES}.runner_service:RunnerService.done",
+        before="attempt.waits_for_engine",
+        after="False",
+        tests=(f"{RACES}::test_a_harness_that_ends_while_no_engine_generates_its_turn_has_no_reward",),
+    ),
+    Mutant(
+        name="a lost replica counts as one that generates",
+        target=f"{EPISODES}.replica:EpisodeReplica.generates",
+        before="self._polls > 0",
+        after="True",
+        tests=(f"{RACES}::test_a_harness_that_ends_while_no_engine_generates_its_turn_has_no_reward",),
+    ),
 )

@@ -8,7 +8,8 @@ import pytest
 
 from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.protocols.turns import AttemptEnded
-from tests.support.episode_book import KEY, bench, settled
+from rljob_runtime.scheduling.episodes.ends import AbortCause
+from tests.support.episode_book import KEY, STOP, bench, settled
 from tests.support.episode_job import ENVIRONMENT
 
 
@@ -36,18 +37,40 @@ async def test_a_turn_that_arrives_while_the_end_is_stored_is_no_answer(tmp_path
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
         asked = await made.asked(made.ask(episode, [1, 5, 2]))
+        cursor = (await made.replica.poll(1, 0, 0.0)).cursor
+        polling = asyncio.ensure_future(made.replica.poll(1, cursor, 60.0))
+        await settled()
         made.access.free.clear()
         ending = asyncio.ensure_future(made.book.runners.done("r", episode, EpisodeReport(reward=1.0)))
         await settled()
         made.engine.emit([6])
-        await made.replica.poll(1, 0, 0.0)
+        await polling
         await settled()
         made.access.free.set()
         await ending
         with pytest.raises(AttemptEnded):
             await asked
-        assert [token for one in await made.deltas() for token in one.token_ids] == [5]
+        assert [(one.token_ids, one.finish_reason) for one in await made.deltas()] == [((), STOP)]
         assert len(made.store.turns.history(episode.attempt)) == made.book.totals.turns == 1
+        kept = made.store.turns.newest([KEY])[KEY]
+        assert kept.reward == 1.0, "an engine generated the turn, so the deadline is the harness's doing"
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+async def test_a_harness_that_ends_while_no_engine_generates_its_turn_has_no_reward(tmp_path, stopped):
+    """Its response waits for another replica, or its replica was lost. Then the deadline is our doing."""
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5])
+        asked = await made.asked(made.ask(episode, [1, 5, 2]))
+        if stopped:
+            await made.replica.abort(1, {KEY: 1})
+        await made.book.runners.done("r", episode, EpisodeReport(reward=0.0))
+        kept = made.store.turns.newest([KEY])[KEY]
+        assert kept.end is not None
+        assert (kept.end.cause, kept.reward) == (AbortCause.ENGINE, None)
+        with pytest.raises(AttemptEnded):
+            await asked
 
 
 async def test_a_lease_whose_runner_leaves_goes_to_the_next_one(tmp_path):
