@@ -41,7 +41,7 @@ class Holder(Protocol):
         ...
 
     def stop(self, attempt: Attempt, turns: Mapping[int, OpenTurn]) -> None:
-        """Stop turns that no client waits for."""
+        """Forget an attempt that is over here, and stop turns that no client waits for."""
         ...
 
 
@@ -83,8 +83,8 @@ class Attempt:
     report: EpisodeReport | None = None
     reporter: str | None = None
     """The runner that ended it."""
-    ended: bool = False
-    """Whether its end is stored."""
+    stored: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when its end is stored."""
     scored: bool = False
     """Whether its reward was asked for: the loop has its end."""
 
@@ -103,6 +103,11 @@ class Attempt:
     def waits_for_engine(self) -> bool:
         """Whether a client waits for a turn that no engine generates."""
         return bool(self.open) and not (self.holder is not None and self.holder.generates)
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end is stored."""
+        return self.stored.is_set()
 
     def record(self, turn: RecordedTurn) -> None:
         """Add a stored turn."""

@@ -250,6 +250,8 @@ class EpisodeBook:
     def _hold(self, attempt: Attempt, request: GenerateRequest, holder: Holder) -> None:
         attempt.lease, attempt.sampling = request.attempt, request.sampling
         attempt.told = len(request.prefix_token_ids)
+        if attempt.holder is not None and attempt.holder is not holder:
+            attempt.holder.stop(attempt, {})
         holder.hold(attempt)
 
     def _discard(self, attempt: Attempt) -> None:
@@ -261,20 +263,17 @@ class EpisodeBook:
             self._count(end)
         self._close(attempt)
 
-    def end(self, attempt: Attempt, end: EpisodeEnd) -> asyncio.Event:
-        """Store the end of an attempt, and tell it. The event is set afterwards."""
-        stored = asyncio.Event()
+    def end(self, attempt: Attempt, end: EpisodeEnd) -> None:
+        """Store the end of an attempt, and tell it. `Attempt.stored` is set then."""
         self._count(end)
 
         def then(_: bool) -> None:
-            attempt.ended = True
+            attempt.stored.set()
             self._close(attempt)
             if attempt.holder is not None:
                 attempt.holder.tell(attempt)
-            stored.set()
 
         self._journal.write(partial(_store_end, attempt, end, self._now()), then)
-        return stored
 
     def _fail(self, attempt: Attempt, why: str) -> None:
         """Abort an attempt because of an engine."""

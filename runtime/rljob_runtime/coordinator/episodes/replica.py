@@ -166,7 +166,7 @@ class EpisodeReplica:
         self._sent += 1
         self._outbox.append((self._sent, delta))
         if attempt.ended:
-            self._held.pop(attempt.key, None)
+            self._forget(attempt)
         self._wake.set()
 
     def generate(self, attempt: Attempt, live: OpenTurn) -> None:
@@ -178,12 +178,18 @@ class EpisodeReplica:
         self._tasks.start(self._submit(attempt, live, request), name=f"turn-{request.key}")
 
     def stop(self, attempt: Attempt, turns: Mapping[int, OpenTurn]) -> None:
-        """Stop turns that no client waits for."""
+        """Forget an attempt that is over here, and stop turns that no client waits for."""
+        self._forget(attempt)
         ours = {turn_key(attempt.id, turn): live.launches for turn, live in turns.items() if live.replica is self}
         if ours:
             self._tasks.start(self._replica.abort(self._term, ours), name=f"stop-{attempt.id}")
 
     # --- details ---
+
+    def _forget(self, attempt: Attempt) -> None:
+        # Another attempt of the same response may be here by now.
+        if self._held.get(attempt.key) is attempt:
+            del self._held[attempt.key]
 
     async def _submit(self, attempt: Attempt, live: OpenTurn, request: GenerateRequest) -> None:
         """Submit a turn. A refusal of the turn itself must not cost the replica, and then the next one."""

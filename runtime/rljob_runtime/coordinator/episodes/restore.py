@@ -21,5 +21,6 @@ def restored(kept: KeptEpisode, history: Sequence[StoredTurn], rules: EpisodeRul
             attempt.record(turns[node.id])
     if kept.end is not None:
         episode.end, episode.truncated_by = kept.end, kept.end.limit
-        attempt.report, attempt.ended = EpisodeReport(reward=kept.reward, metrics=kept.metrics), True
+        attempt.report = EpisodeReport(reward=kept.reward, metrics=kept.metrics)
+        attempt.stored.set()
     return attempt

@@ -82,8 +82,8 @@ class Attempts(Protocol):
         """Let the time of an attempt begin now: a runner has it."""
         ...
 
-    def end(self, attempt: Attempt, end: EpisodeEnd) -> asyncio.Event:
-        """Store the end of an attempt, and tell it. The event is set afterwards."""
+    def end(self, attempt: Attempt, end: EpisodeEnd) -> None:
+        """Store the end of an attempt, and tell it. `Attempt.stored` is set then."""
         ...
 
 
@@ -155,7 +155,9 @@ class RunnerService:
     async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         """See `protocols.environments.Environments.done`."""
         known = self._attempts.number(episode.attempt)
-        if known is not None and known.ended and known.reporter == runner:
+        if known is not None and known.id == episode and known.reporter == runner:
+            # The same report again: the answer to the first one was lost, or takes long.
+            await known.stored.wait()
             return
         attempt = await self._attempts.find(episode)
         if not self._leases.may_end(episode.attempt, runner):
@@ -169,7 +171,8 @@ class RunnerService:
             end = attempt.episode.abort(AbortCause.ENGINE, "no engine generated its turn when its harness ended")
         else:
             end = attempt.episode.complete()
-        await self._attempts.end(attempt, end).wait()
+        self._attempts.end(attempt, end)
+        await attempt.stored.wait()
 
     async def _assignment(self, attempt: Attempt) -> Assignment:
         assert self.prompts is not None, "attempts begin after the prompts were opened"

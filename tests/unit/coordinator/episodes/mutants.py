@@ -185,4 +185,18 @@ MUTANTS = (
         after="True",
         tests=(f"{RACES}::test_a_harness_that_ends_while_no_engine_generates_its_turn_has_no_reward",),
     ),
+    Mutant(
+        name="a replica keeps attempts that are over there",
+        target=f"{EPISODES}.replica:EpisodeReplica.stop",
+        before="self._forget(attempt)",
+        after="",
+        tests=(f"{RACES}::test_a_replica_forgets_an_attempt_that_is_over_here",),
+    ),
+    Mutant(
+        name="a report that comes again before it is stored is refused",
+        target=f"{EPISODES}.runner_service:RunnerService.done",
+        before="known is not None and known.id == episode and known.reporter == runner",
+        after="known is not None and known.ended and known.reporter == runner",
+        tests=(f"{RACES}::test_a_report_that_comes_again_while_it_is_stored_has_the_same_answer",),
+    ),
 )

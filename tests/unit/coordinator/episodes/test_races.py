@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 
-from rljob_runtime.protocols.environments import EpisodeReport
+from rljob_runtime.coordinator.episodes.replica import EpisodeReplica
+from rljob_runtime.protocols import GenerateRequest
+from rljob_runtime.protocols.environments import EpisodeReport, FailedPart
+from rljob_runtime.protocols.trajectory import Sampling
 from rljob_runtime.protocols.turns import AttemptEnded
 from rljob_runtime.scheduling.episodes.ends import AbortCause
 from tests.support.episode_book import KEY, STOP, bench, settled
@@ -104,3 +107,38 @@ async def test_an_attempt_that_ends_while_it_is_given_to_a_runner_waits_for_none
         await settled()
         made.access.free.set()
         assert await made.book.runners.lease(ENVIRONMENT, "r", 0.0) is None
+
+
+async def test_a_report_that_comes_again_while_it_is_stored_has_the_same_answer(tmp_path):
+    """The store is slow, and the runner sends its report again."""
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5])
+        made.access.free.clear()
+        first = asyncio.ensure_future(made.book.runners.done("r", episode, EpisodeReport(reward=1.0)))
+        await settled()
+        again = asyncio.ensure_future(made.book.runners.done("r", episode, EpisodeReport(reward=0.0)))
+        await settled()
+        assert not first.done()
+        assert not again.done(), "it is not stored yet"
+        made.access.free.set()
+        await asyncio.gather(first, again)
+        assert made.store.turns.newest([KEY])[KEY].reward == 1.0
+
+
+@pytest.mark.parametrize("by", ["drop", "another replica", "end"])
+async def test_a_replica_forgets_an_attempt_that_is_over_here(tmp_path, by):
+    """What it counts as outside of its engine is not expected to compute: a replica that hangs would not be found."""
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        assert (await made.replica.poll(1, 0, 0.0)).outside == 1
+        match by:
+            case "drop":
+                made.book.drop([KEY.prompt])
+            case "another replica":
+                other = EpisodeReplica(made.engine, made.book)  # type: ignore[arg-type]
+                await other.submit(1, [GenerateRequest(KEY, 2, (9,), Sampling(64), 1)])
+                assert (await other.poll(1, 0, 0.0)).outside == 1
+            case "end":
+                await made.book.runners.done("r", episode, EpisodeReport(failed=FailedPart.ENVIRONMENT))
+        assert (await made.replica.poll(1, 0, 0.0)).outside == 0
