@@ -89,7 +89,7 @@ class GatewayStats:
     reencoded_tokens: int = 0
     """Sampled tokens that a continued prompt had in another form. They are 0, or a template is not what it seemed."""
     malformed_calls: int = 0
-    """Attempts of the model at tool calls that are none."""
+    """Attempts of the model at tool calls that are none, and answers that cannot be read."""
     calls_again: int = 0
     """Calls of the coordinator that were sent again."""
     refused: int = 0
@@ -250,11 +250,19 @@ class Gateway:
         tokens = TurnTokens(prompt, turn.token_ids)
         # A turn that was cut at its bound has no call: what it would have become is not known.
         calls = request.calls_allowed and turn.finish_reason is FinishReason.STOP
-        reply = cut_at_stop(self._text.reply(tokens, request.tools, calls), turn, request.stop)
+        reply = cut_at_stop(self._reply(tokens, request, calls), turn, request.stop)
         message = assistant_message(reply.content, named_calls(turn, reply.calls), reply.reasoning)
         conversation = chain(request.tools, [*request.messages, message])
         paths.add(conversation[-1], tokens, paths.deepest(conversation[:-1]))
         return reply
+
+    def _reply(self, tokens: TurnTokens, request: ChatRequest, calls: bool) -> ReplyText:
+        """Return what a turn says. One that cannot be read says nothing: an error would be the answer to each retry."""
+        try:
+            return self._text.reply(tokens, request.tools, calls)
+        except Exception as error:  # a model may write what no tokenizer or renderer takes
+            log.warning("an answer of %d tokens cannot be read: %r", len(tokens.sampled), error)
+            return ReplyText("", malformed=1)
 
     async def _read_paths(self, capability: Capability) -> Paths:
         """Read the turns of an attempt that this process does not know: it started after them."""

@@ -23,7 +23,7 @@ HELP: Mapping[str, str] = {
     "rewritten": "Conversations whose last answer the client changed.",
     "rerendered": "Conversations that the template could not go on with.",
     "reencoded_tokens": "Sampled tokens that a continued prompt had in another form.",
-    "malformed_calls": "Attempts of the model at tool calls that are none.",
+    "malformed_calls": "Attempts of the model at tool calls that are none, and answers that cannot be read.",
     "calls_again": "Calls of the coordinator that were sent again.",
     "refused": "Requests that were answered with an error.",
     "leased": "Attempts that were passed on to a runner.",

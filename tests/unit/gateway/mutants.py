@@ -223,4 +223,18 @@ MUTANTS = (
         after="1 << 30",
         tests=(f"{ENVIRONMENTS}::test_a_long_body_is_refused",),
     ),
+    Mutant(
+        name="a call with arguments of any depth is one",
+        target="rljob_runtime.gateway.wire.fields:parse_object",
+        before="not is_deep(found)",
+        after="True",
+        tests=(f"{GATEWAY}::test_a_call_with_deeply_nested_arguments_is_text_and_its_conversation_goes_on",),
+    ),
+    Mutant(
+        name="an answer that cannot be read is an error",
+        target="rljob_runtime.gateway.gateway:Gateway._reply",
+        before='return ReplyText("", malformed=1)',
+        after="raise",
+        tests=(f"{GATEWAY}::test_an_answer_that_no_tokenizer_can_read_is_an_empty_one",),
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from hypothesis import strategies as st
 from rljob_runtime.gateway.capability import Capability
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.gateway import GatewaySettings
+from rljob_runtime.gateway.text.suffix_text import SuffixText
 from rljob_runtime.gateway.text.turn_text import TurnTokens
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
 from rljob_runtime.scheduling.episodes.limits import Limits
-from tests.support.gateway.light_tokenizer import CHATML, CONTENTS, WITH_TOOLS
+from tests.support.gateway.light_tokenizer import CHATML, CONTENTS, WITH_TOOLS, render_of
 from tests.support.gateway.site import (
     CAPABILITY,
     EPISODE,
@@ -382,3 +384,33 @@ def test_whatever_a_client_does_the_loss_tokens_are_the_engines(history: list[tu
         site.executor.shutdown()
 
     asyncio.run(run())
+
+
+async def test_a_call_with_deeply_nested_arguments_is_text_and_its_conversation_goes_on():
+    """A model may write it. The request after it must not fail, and would be sent again until the deadline."""
+    deep, tool = "[" * 600 + "]" * 600, {"type": "function", "function": {"name": "sum"}}
+    call = f'<tool_call>{{"name": "sum", "arguments": {{"a": {deep}}}}}</tool_call>'
+    site = make_site(lambda prompt, turn: call, bounds=replace(SETTINGS, context=1 << 16, max_tokens=1 << 14))
+    said = (await site.chat([user("2+2")], tools=[tool]))["choices"][0]
+    assert (said["finish_reason"], said["message"]["content"]) == ("stop", call)
+    again = await site.chat([user("2+2"), said["message"], user("and now")], tools=[tool])
+    assert again["choices"][0]["message"]["content"] == call
+    assert site.gateway.stats.malformed_calls == 2
+
+
+class UnreadableText(SuffixText):
+    """A text whose tokenizer knows no token of an answer."""
+
+    def reply(self, turn: TurnTokens, tools: Any, calls: bool) -> Any:
+        raise OverflowError("no token has this number")
+
+
+async def test_an_answer_that_no_tokenizer_can_read_is_an_empty_one():
+    """An engine may sample it, and the same error would answer each retry until the deadline."""
+    text = UnreadableText(TOKENIZER, render_of(CHATML), [TOKENIZER.end])  # type: ignore[arg-type]
+    site = make_site(text=text)
+    said = (await site.chat([user("hello")]))["choices"][0]["message"]
+    assert said["content"] == ""
+    assert site.gateway.stats.malformed_calls == 1
+    assert (await site.chat([user("hello"), said, user("go on")]))["choices"][0]["message"]["content"] == ""
+    assert site.gateway.stats.turns == 2

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.wire.chat_request import IGNORED_SAMPLING, WITHOUT_EFFECT, parse_chat_request
-from rljob_runtime.gateway.wire.fields import digest, parse_body
+from rljob_runtime.gateway.wire.fields import MOST_DEPTH, digest, parse_body, parse_object
 from rljob_runtime.gateway.wire.generate_request import parse_generate_request
 from rljob_runtime.gateway.wire.messages import assistant_message, chain
 
@@ -34,6 +34,19 @@ def refused(call: Any) -> GatewayError:
     with pytest.raises(GatewayError) as caught:
         call()
     return caught.value
+
+
+def nested(depth: int) -> str:
+    return '{"a": ' * depth + "1" + "}" * depth
+
+
+@pytest.mark.parametrize(("depth", "taken"), [(MOST_DEPTH, True), (MOST_DEPTH + 1, False), (900, False)])
+def test_values_are_not_nested_deeper_than_templates_can_follow(depth, taken):
+    assert (parse_object(nested(depth)) is not None) == taken
+    if taken:
+        assert parse_body(nested(depth).encode())
+    else:
+        assert refused(lambda: parse_body(nested(depth).encode())).code == "invalid_json"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ from rljob_runtime.gateway.errors import bad
 
 Json = dict[str, Any]
 
+MOST_DEPTH = 128
+"""Most levels of lists and objects. Templates and renderers walk values by recursion, deeper than a parser does."""
 MOST_STOPS = 16
 MOST_STOP_CHARACTERS = 256
 
@@ -24,7 +26,20 @@ def parse_body(body: bytes) -> Json:
         raise bad(f"the body is no JSON: {str(error)[:200]}", code="invalid_json") from error
     if not isinstance(found, dict):
         raise bad("the body is no JSON object", code="invalid_json")
+    if is_deep(found):
+        raise bad(f"the body is nested deeper than {MOST_DEPTH} levels", code="invalid_json")
     return found
+
+
+def is_deep(value: Any) -> bool:
+    """Return whether a JSON value is nested deeper than `MOST_DEPTH`."""
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        inside = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [inner for one in inside for inner in one if isinstance(inner, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def canonical(value: Any) -> bytes:
@@ -33,13 +48,13 @@ def canonical(value: Any) -> bytes:
 
 
 def parse_object(text: str) -> Json | None:
-    """Return the object in a text that a model or a client wrote; None if it is not one that JSON can carry on."""
+    """Return the object in a text that a model or a client wrote; None if it is not one that can be carried on."""
     try:
         found = json.loads(text, parse_constant=_no_constant)
         canonical(found)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and not is_deep(found) else None
 
 
 def digest(route: str, body: Json) -> str:
