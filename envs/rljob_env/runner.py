@@ -44,6 +44,8 @@ class RunnerStats:
     """Attempts that ended because a heartbeat said so."""
     ended_before: int = 0
     """Attempts that had ended when they were reported."""
+    refused: int = 0
+    """Reports that could not be delivered as they were, so that their attempts failed."""
     not_reported: int = 0
     """Attempts whose report found no gateway."""
     heartbeats_missed: int = 0
@@ -161,7 +163,7 @@ class Runner:
             self.stats.failed += 1
             log.warning("%s: %s failed: %s", attempt, report.failed, report.detail)
         try:
-            await self._gateway.done(attempt, report)
+            await self._report(attempt, report)
             self.stats.reported += 1
         except EpisodeOver as error:
             self.stats.ended_before += 1
@@ -169,6 +171,16 @@ class Runner:
         except (GatewayAway, GatewayRefused) as error:
             self.stats.not_reported += 1
             log.error("%s is not reported, and lapses: %s", attempt, error)
+
+    async def _report(self, attempt: Attempt, report: Report) -> None:
+        """Report an end; that it cannot be reported if the gateway or JSON does not take what foreign code states."""
+        try:
+            await self._gateway.done(attempt, report)
+        except (GatewayRefused, ValueError) as error:
+            log.warning("%s: the report is refused: %s", attempt, error)
+            self.stats.refused += 1
+            detail = f"the report of its harness is refused: {error}".encode("ascii", "backslashreplace").decode()
+            await self._gateway.done(attempt, Report(failed=Part.ENVIRONMENT, detail=detail))
 
     async def _heartbeats(self) -> None:
         while True:

@@ -200,4 +200,13 @@ MUTANTS = (
         after="pass",
         tests=(f"{RUNNER}::test_agents_end_with_a_runner_that_is_killed",),
     ),
+    Mutant(
+        name="a report that is refused lapses",
+        target="rljob_env.runner:Runner._report",
+        before="(GatewayRefused, ValueError)",
+        after="GatewayAway",
+        tests=(
+            "tests/unit/envs/test_runner.py::test_a_report_that_cannot_be_delivered_is_a_failure_and_does_not_lapse",
+        ),
+    ),
 )

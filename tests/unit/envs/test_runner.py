@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from rljob_env.episode import Assignment, Report
-from rljob_env.failures import GatewayAway, GatewayRefused
+from rljob_env.failures import GatewayAway, GatewayRefused, Part
 from rljob_env.gateway_client import GatewayClient
 from rljob_env.runner import Runner, RunnerSettings
 from rljob_runtime.protocols.environments import FailedPart
@@ -111,6 +111,28 @@ async def test_an_attempt_that_a_heartbeat_stops_is_ended_and_not_reported() -> 
         harness.go.set()
         await site.environments.reported(attempt_of(1))
         assert site.environments.done_calls == 1
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        Report(1.0, {f"m{number}": 1.0 for number in range(100)}),
+        Report(1.0, {"half of a character \ud83d": 1.0}),
+        Report(failed=Part.TOOL_SERVER, detail="half of a character \ud83d"),
+    ],
+)
+async def test_a_report_that_cannot_be_delivered_is_a_failure_and_does_not_lapse(report: Report) -> None:
+    """A harness may state anything. The next attempt begins now, and the coordinator knows why."""
+    harness = StandInHarness(report)
+    async with open_site() as site, site.stack:
+        runner = await site.run(harness)
+        await put_and_start(site, harness)
+        harness.go.set()
+        reported = await site.environments.reported(attempt_of())
+        assert (reported.reward, reported.failed) == (None, FailedPart.ENVIRONMENT)
+        assert "the report of its harness is refused" in reported.detail
+        await until(lambda: runner.stats.reported == 1)
+        assert (runner.stats.refused, runner.stats.not_reported) == (1, 0)
 
 
 async def test_an_attempt_is_reported_when_the_coordinator_is_back() -> None:
