@@ -7,7 +7,7 @@ Runners pull, so their number need not be known. Nothing here reads a clock.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -31,12 +31,16 @@ class RunnerLeases(Generic[A]):
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._waiting: dict[str, deque[tuple[A, float]]] = {}
+        self._waiting: dict[str, OrderedDict[A, float]] = {}
+        """By environment: attempts in their order, with the time since which each waits."""
+        self._environments: dict[A, str] = {}
+        """Of the attempts that wait: many may end at a time, and none is searched for."""
         self._held: dict[A, _Held] = {}
 
     def offer(self, attempt: A, environment: str, now: float) -> None:
         """Let the next runner of this environment that asks have the attempt."""
-        self._waiting.setdefault(environment, deque()).append((attempt, now))
+        self._waiting.setdefault(environment, OrderedDict())[attempt] = now
+        self._environments[attempt] = environment
 
     def adopt(self, attempt: A, now: float) -> None:
         """Hold an attempt of a former process for the runner that has it and will say so."""
@@ -47,7 +51,8 @@ class RunnerLeases(Generic[A]):
         waiting = self._waiting.get(environment)
         if not waiting:
             return None
-        attempt, _ = waiting.popleft()
+        attempt, _ = waiting.popitem(last=False)
+        del self._environments[attempt]
         self._held[attempt] = _Held(runner, now)
         return attempt
 
@@ -55,7 +60,8 @@ class RunnerLeases(Generic[A]):
         """Let the next runner have an attempt that did not reach the one that took it; False if it has ended."""
         if self._held.pop(attempt, None) is None:
             return False
-        self._waiting.setdefault(environment, deque()).appendleft((attempt, now))
+        self.offer(attempt, environment, now)
+        self._waiting[environment].move_to_end(attempt, last=False)
         return True
 
     def heartbeat(self, runner: str, attempts: Iterable[A], now: float) -> list[A]:
@@ -81,10 +87,9 @@ class RunnerLeases(Generic[A]):
 
     def end(self, attempt: A) -> None:
         """Forget an attempt that has ended."""
-        if self._held.pop(attempt, None) is None:
-            for waiting in self._waiting.values():
-                for one in [one for one in waiting if one[0] == attempt]:
-                    waiting.remove(one)
+        self._held.pop(attempt, None)
+        if (environment := self._environments.pop(attempt, None)) is not None:
+            del self._waiting[environment][attempt]
 
     def lapsed(self, now: float) -> list[A]:
         """Return the attempts whose runner has been silent for too long. They stay held until `end`."""
@@ -92,4 +97,6 @@ class RunnerLeases(Generic[A]):
 
     def unserved(self, now: float, seconds: float) -> list[str]:
         """Return the environments for whose attempts no runner has asked for so long."""
-        return [name for name, waiting in self._waiting.items() if waiting and now - waiting[0][1] > seconds]
+        return [
+            name for name, waiting in self._waiting.items() if waiting and now - next(iter(waiting.values())) > seconds
+        ]

@@ -142,4 +142,11 @@ MUTANTS = (
         after="False",
         tests=(f"{RESPONSES}::test_a_failure_of_ours_is_not_trained_on",),
     ),
+    Mutant(
+        name="an attempt that no runner received waits last",
+        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.give_back",
+        before="self._waiting[environment].move_to_end(attempt, last=False)",
+        after="pass",
+        tests=("tests/unit/scheduling/episodes/test_runners.py",),
+    ),
 )

@@ -63,6 +63,45 @@ def test_environments_for_which_no_runner_asks_are_found():
     assert leases.unserved(100.0, 60.0) == []
 
 
+def test_an_attempt_that_no_runner_received_is_the_next_one():
+    leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
+    for number in (1, 2):
+        leases.offer(number, "a", 0.0)
+    assert leases.take("a", "leaves", 1.0) == 1
+    assert leases.give_back(1, "a", 2.0)
+    assert leases.runner(1) is None
+    assert not leases.give_back(1, "a", 3.0), "it waits"
+    assert leases.take("a", "r", 4.0) == 1
+    leases.end(1)
+    assert not leases.give_back(1, "a", 5.0), "it has ended"
+    assert leases.take("a", "r", 5.0) == 2
+
+
+class Compared(int):
+    """A number that counts how often it is compared."""
+
+    count = 0
+
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return int(self) == other
+
+
+def test_the_end_of_a_waiting_attempt_costs_no_search():
+    """Thousands may be dropped together, in the event loop of the coordinator."""
+    leases: RunnerLeases[Compared] = RunnerLeases(PATIENCE)
+    numbers = [Compared(number) for number in range(1_000)]
+    for number in numbers:
+        leases.offer(number, "a", 0.0)
+    Compared.count = 0
+    for number in reversed(numbers):
+        leases.end(Compared(number))
+    assert 0 < Compared.count <= 10 * len(numbers)
+    assert leases.take("a", "r", 1.0) is None
+
+
 class Leases(RuleBasedStateMachine):
     """An attempt is with one runner at most, and is given out once."""
 
