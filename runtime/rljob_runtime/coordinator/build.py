@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +27,7 @@ from rljob_runtime.coordinator.store.kept_samples import Advantages
 from rljob_runtime.coordinator.store.opening import EarlyReports, open_store
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess, StoreThread
+from rljob_runtime.gateway.steady_clock import steady_clock
 from rljob_runtime.protocols import Backend, ControlPlane, PromptSource
 
 STORE_PATIENCE = 5.0
@@ -102,7 +102,7 @@ async def _open_store(job: RLJob, path: Path, early: EarlyReports, patience: flo
 def _episode_book(store: StoreThread, settings: Settings) -> EpisodeBook | None:
     """Return the book of a job with environments; None for others."""
     rules = BookRules(settings.environments, settings.seed)
-    return EpisodeBook(store, rules, time.time) if settings.environments else None
+    return EpisodeBook(store, rules, steady_clock()) if settings.environments else None
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
 from rljob_runtime.gateway.link.client import LinkClient
 from rljob_runtime.gateway.metrics import GatewayMetrics
 from rljob_runtime.gateway.server import serve
+from rljob_runtime.gateway.steady_clock import steady_clock
 from rljob_runtime.gateway.text.open_text import open_text
 from rljob_runtime.gateway.text.turn_text import TurnText
 from rljob_runtime.models.errors import ModelError
@@ -87,10 +87,11 @@ async def _serve(
     async with contextlib.AsyncExitStack() as stack:
         executor = stack.enter_context(ThreadPoolExecutor(config.threads, thread_name_prefix="gateway"))
         link = await stack.enter_async_context(LinkClient(config.socket))
-        gateway = Gateway(link, text, settings, executor, time.time)
-        routes = EnvironmentRoutes(link, RunnerAccess(runners_key, capability_key, config.model), time.time)
+        now = steady_clock()
+        gateway = Gateway(link, text, settings, executor, now)
+        routes = EnvironmentRoutes(link, RunnerAccess(runners_key, capability_key, config.model), now)
         port = await stack.enter_async_context(
-            serve(gateway, capability_key, time.time, config.host, config.port, environments=routes)
+            serve(gateway, capability_key, now, config.host, config.port, environments=routes)
         )
         if config.metrics_port is not None:
             registry = GatewayMetrics(gateway.stats, routes.stats, link.stats).registry()

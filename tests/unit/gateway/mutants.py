@@ -237,4 +237,11 @@ MUTANTS = (
         after="raise",
         tests=(f"{GATEWAY}::test_an_answer_that_no_tokenizer_can_read_is_an_empty_one",),
     ),
+    Mutant(
+        name="a corrected system clock ends all attempts",
+        target="rljob_runtime.gateway.steady_clock:steady_clock",
+        before="lambda: offset + elapsed()",
+        after="system",
+        tests=("tests/unit/gateway/test_steady_clock.py",),
+    ),
 )
