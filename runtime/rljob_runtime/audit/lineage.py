@@ -75,10 +75,7 @@ def audit_episodes(db: sqlite3.Connection, asynchronous: bool) -> Lineage | None
         findings += [Finding(rule, one.key, _told(one, what)) for rule, what in wrong]
         if not wrong:
             proved, turns, tokens = proved + 1, turns + len(nodes), tokens + length
-    tokens_of_all = db.execute(
-        f"SELECT ifnull(SUM(tokens), 0) FROM ({trained}) AS r"
-        f" WHERE EXISTS (SELECT 1 FROM episodes AS e WHERE {_IS_KEY})"
-    ).fetchone()[0]
+    tokens_of_all = db.execute(f"SELECT ifnull(SUM(tokens), 0) FROM ({trained})").fetchone()[0]
     states = dict(db.execute("SELECT ifnull(state, 'open'), COUNT(*) FROM episodes GROUP BY 1").fetchall())
     return Lineage(tuple(findings), EpisodeCounts(states, proved, turns, tokens, tokens_of_all - tokens))
 
@@ -100,9 +97,13 @@ def _tied(db: sqlite3.Connection, trained: str) -> Iterator[_Trained]:
 
 
 def _ties(db: sqlite3.Connection, trained: str) -> Iterator[Finding]:
-    """Check that each trained response of an episode has one attempt, and that no other attempt was trained on."""
+    """Check that each trained response has one attempt, and that no other attempt was trained on.
+
+    All responses of a job with environments are episodes: one without any attempt has no origin either.
+    """
     rows = db.execute(
-        f"SELECT {_KEY}, r.step, SUM(e.step IS r.step) FROM ({trained}) AS r JOIN episodes AS e ON {_IS_KEY}"
+        f"SELECT {prompt_sql('r')} || '.' || r.sample, r.step, SUM(e.step IS r.step)"
+        f" FROM ({trained}) AS r LEFT JOIN episodes AS e ON {_IS_KEY}"
         " GROUP BY r.epoch, r.idx, r.sample, r.step HAVING SUM(e.step IS r.step) <> 1"
     )
     for key, step, attempts in rows:

@@ -91,6 +91,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="the lineage check looks at responses with attempts only",
+        target="rljob_runtime.audit.lineage:_ties",
+        before="LEFT JOIN episodes",
+        after="JOIN episodes",
+        text=True,
+        tests=(f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key[a response has no attempt-rounds]",),
+    ),
+    Mutant(
         name="the lineage check lets a response have two origins",
         target="rljob_runtime.audit.lineage:_ties",
         before="HAVING SUM(e.step IS r.step) <> 1",

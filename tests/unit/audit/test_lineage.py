@@ -117,6 +117,7 @@ SABOTAGES = {
         [f"UPDATE episodes SET state = NULL, reward = NULL WHERE id = {FIRST}"],
     ),
     "a response is of no attempt": (Rule.LINEAGE, [f"UPDATE episodes SET step = NULL WHERE id = {FIRST}"]),
+    "a response has no attempt": (Rule.LINEAGE, ["DELETE FROM episodes WHERE idx = 0"]),
     "a response is of two attempts": (
         Rule.TWICE,
         [
