@@ -1,18 +1,20 @@
 """Agent harness: any program that asks OPENAI_BASE_URL, in a session of its own.
 
 The program finds the task in the file that RLJOB_TASK names, and may write its reward into the file of RLJOB_RESULT.
-How it ends is its own doing; that it cannot begin, or says that it failed, is ours.
+How it ends is its own doing; that it cannot begin, or says that it failed, is ours, and so is an end without a result
+while the gateway is away (`runner`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,8 +57,7 @@ class AgentHarness:
 
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
-        with tempfile.TemporaryDirectory(prefix="rljob-env-", ignore_cleanup_errors=True) as name:
-            scratch = Path(name)
+        async with _scratch_folder() as scratch:
             task, result, output = scratch / "task.json", scratch / "result.json", scratch / "output.log"
             task.write_text(json.dumps(_task(assignment)), encoding="utf-8")
             variables = {
@@ -73,7 +74,8 @@ class AgentHarness:
         if ended.reward is not None:
             return Report(ended.reward, metrics | ended.metrics, detail=ended.detail)
         reward, more = await self.scorer.score(assignment, assignment.messages, ended.answer)
-        return Report(reward, metrics | ended.metrics | more, detail=ended.detail)
+        gave_up = code != 0 and ended.answer is None
+        return Report(reward, metrics | ended.metrics | more, detail=ended.detail, gave_up=gave_up)
 
     async def close(self) -> None:
         """End the processes of rewards."""
@@ -103,6 +105,16 @@ class AgentHarness:
         if self._config.function is not None and "PYTHONPATH" in os.environ:
             own.setdefault("PYTHONPATH", os.environ["PYTHONPATH"])  # where the runner's own package may be
         return own
+
+
+@contextlib.asynccontextmanager
+async def _scratch_folder() -> AsyncIterator[Path]:
+    """Make a folder for one program. A thread deletes it: the program may have filled it."""
+    folder = tempfile.TemporaryDirectory(prefix="rljob-env-", ignore_cleanup_errors=True)
+    try:
+        yield Path(folder.name)
+    finally:
+        await asyncio.shield(asyncio.to_thread(folder.cleanup))
 
 
 def _task(assignment: Assignment) -> dict[str, Any]:

@@ -64,6 +64,8 @@ class Report:
     metrics: Mapping[str, float] = field(default_factory=dict)
     failed: Part | None = None
     detail: str = ""
+    gave_up: bool = False
+    """Whether its program failed or was killed, and stated no result. Then it may not have reached the gateway."""
 
     def as_json(self) -> Json:
         """Return the report as the gateway reads it."""

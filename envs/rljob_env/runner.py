@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from dataclasses import dataclass
 
 import httpx
@@ -63,6 +65,8 @@ class Runner:
         """The harness of each attempt, until the attempt is reported."""
         self._stopped: set[Attempt] = set()
         self._ending = False
+        self._missed = -math.inf
+        """Monotonic time of the last heartbeat that the gateway did not answer."""
 
     async def run(self, end: asyncio.Event) -> None:
         """Run episodes until `end` is set; then report those that run as failed, so that others take them.
@@ -118,7 +122,7 @@ class Runner:
             await asyncio.wait(late)
 
     async def _episode(self, assignment: Assignment) -> None:
-        attempt = assignment.attempt
+        attempt, began = assignment.attempt, time.monotonic()
         work = self._open[attempt] = asyncio.create_task(self._harness.run(assignment))
         if self._ending:
             work.cancel()
@@ -129,6 +133,10 @@ class Runner:
                 work.cancel()
                 await asyncio.wait(late)
             report = self._report_of(attempt, work)
+            if report is not None and report.gave_up and await self._was_away(began):
+                # Its program could not ask the model. A reward of what it had would be a zero of ours.
+                detail = f"the gateway was away while the agent ran: {report.detail}"
+                report = Report(failed=Part.ENVIRONMENT, detail=detail)
             if report is not None:
                 await self._deliver(attempt, report)
         finally:
@@ -182,14 +190,24 @@ class Runner:
             detail = f"the report of its harness is refused: {error}".encode("ascii", "backslashreplace").decode()
             await self._gateway.done(attempt, Report(failed=Part.ENVIRONMENT, detail=detail))
 
+    async def _was_away(self, since: float) -> bool:
+        """Return whether the gateway missed a heartbeat since then, or misses one now."""
+        if self._missed < since:
+            await self._send_heartbeat()
+        return self._missed >= since
+
     async def _heartbeats(self) -> None:
         while True:
-            try:
-                self._stop(await self._gateway.heartbeat(tuple(self._open)))
-            except (httpx.TransportError, GatewayAway, ValueError, KeyError, TypeError) as error:
-                self.stats.heartbeats_missed += 1
-                log.warning("the gateway misses a heartbeat: %r", error)
+            await self._send_heartbeat()
             await asyncio.sleep(self._settings.heartbeat_seconds)
+
+    async def _send_heartbeat(self) -> None:
+        try:
+            self._stop(await self._gateway.heartbeat(tuple(self._open)))
+        except (httpx.TransportError, GatewayAway, ValueError, KeyError, TypeError) as error:
+            self._missed = time.monotonic()
+            self.stats.heartbeats_missed += 1
+            log.warning("the gateway misses a heartbeat: %r", error)
 
     def _stop(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:

@@ -209,4 +209,25 @@ MUTANTS = (
             "tests/unit/envs/test_runner.py::test_a_report_that_cannot_be_delivered_is_a_failure_and_does_not_lapse",
         ),
     ),
+    Mutant(
+        name="an agent that could not reach the gateway is a zero",
+        target="rljob_env.runner:Runner._episode",
+        before="await self._was_away(began)",
+        after="False",
+        tests=(f"{RUNNER}::test_an_agent_that_gave_up_while_the_gateway_was_away_is_no_zero",),
+    ),
+    Mutant(
+        name="an agent that failed has a result",
+        target="rljob_env.agent_harness:AgentHarness.run",
+        before="code != 0 and ended.answer is None",
+        after="False",
+        tests=(f"{AGENT}::test_an_agent_that_fails_while_the_gateway_is_away_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="the folder of an agent is deleted in the event loop",
+        target="rljob_env.agent_harness:_scratch_folder",
+        before="await asyncio.shield(asyncio.to_thread(folder.cleanup))",
+        after="folder.cleanup()",
+        tests=(f"{AGENT}::test_the_folder_of_an_agent_is_deleted_by_a_thread",),
+    ),
 )

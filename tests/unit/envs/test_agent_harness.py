@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+import tempfile
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rljob_env.runner import RunnerSettings
 from rljob_runtime.protocols.environments import FailedPart
+from rljob_runtime.protocols.errors import PeerGone
 from tests.support.envs.processes import gone
 from tests.support.envs.site import MESSAGES, RECORD, open_site
 
@@ -151,6 +156,39 @@ async def test_an_agent_that_hangs_ends_at_its_deadline_with_all_that_it_started
         *pids, home = json.loads((tmp_path / "pids.json").read_text())
         await gone(pids)
         assert not Path(home).exists()
+
+
+@pytest.mark.parametrize(("program", "failed"), [("sys.exit(3)", FailedPart.ENVIRONMENT), ("result('null')", None)])
+async def test_an_agent_that_fails_while_the_gateway_is_away_is_a_failure_of_ours(
+    tmp_path: Path, program: str, failed: FailedPart | None
+) -> None:
+    async with open_site() as site, site.stack:
+        harness = site.agent(tmp_path, *agent(tmp_path, program))
+        await site.run(harness, RunnerSettings(1, heartbeat_seconds=60.0))
+        while not site.environments.heartbeats:  # noqa: ASYNC110, the runner's states have no event
+            await asyncio.sleep(0.005)
+        episode = await site.put()
+        while not site.environments.leased:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        site.environments.faults.append(PeerGone("restarts"))
+        assert (await site.environments.reported(episode)).failed == failed
+
+
+async def test_the_folder_of_an_agent_is_deleted_by_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a million files must not silence the runner's heartbeats."""
+    threads = []
+    delete = tempfile.TemporaryDirectory.cleanup
+
+    def cleanup(folder: Any) -> None:
+        threads.append(threading.current_thread())
+        delete(folder)
+
+    monkeypatch.setattr(tempfile.TemporaryDirectory, "cleanup", cleanup)
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.agent(tmp_path, *agent(tmp_path, "result(1.0)")))
+        assert report.reward == 1.0
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_what_an_agent_leaves_behind_is_ended_with_its_episode(tmp_path: Path) -> None:

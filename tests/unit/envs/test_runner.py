@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -133,6 +134,27 @@ async def test_a_report_that_cannot_be_delivered_is_a_failure_and_does_not_lapse
         assert "the report of its harness is refused" in reported.detail
         await until(lambda: runner.stats.reported == 1)
         assert (runner.stats.refused, runner.stats.not_reported) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("away", "gave_up", "failed"),
+    [(True, True, FailedPart.ENVIRONMENT), (False, True, None), (True, False, None)],
+)
+async def test_an_agent_that_gave_up_while_the_gateway_was_away_is_no_zero(
+    away: bool, gave_up: bool, failed: Any
+) -> None:
+    """Its client tries a few times, and the program ends with an error. The policy had no turn."""
+    harness = StandInHarness(Report(detail="the agent ended with 1", gave_up=gave_up))
+    async with open_site() as site, site.stack:
+        runner = await site.run(harness, RunnerSettings(1, heartbeat_seconds=60.0))
+        await until(lambda: len(site.environments.heartbeats) == 1)
+        await put_and_start(site, harness)
+        site.environments.faults += [PeerGone("restarts")] if away else []
+        harness.go.set()
+        reported = await site.environments.reported(attempt_of())
+        assert reported.failed == failed
+        assert "the agent ended with 1" in reported.detail
+        assert runner.stats.heartbeats_missed == (away and gave_up)
 
 
 async def test_an_attempt_is_reported_when_the_coordinator_is_back() -> None:
