@@ -4,10 +4,10 @@
                            KUBERNETES=1.34 … 1.37: the minor of a cluster that is created here
 
 Ends with exit status 0 and, as its last line, `demo: Complete rounds=… reward_first=… reward_last=… weight_version=…`.
-The rewards are the means of the first and of the last fifth of the rounds. Under an asynchronous job with a checkpoint
-volume the local cluster loses a node during the run; the line then continues with `faults=1 lost=… duplicated=…
-recovered_seconds=…` (:mod:`demo_faults`). An example that the demo cannot run is refused with status 2 before anything
-starts.
+The rewards are the means of the first and of the last fifth of the rounds. Under an asynchronous or an agents' job with
+a checkpoint volume the local cluster loses a node during the run; the line then continues with `faults=1 lost=…
+duplicated=… recovered_seconds=…` (:mod:`demo_faults`), for agents with `episodes=… turns=… reencoded=…` before. An
+example that the demo cannot run is refused with status 2 before anything starts.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def main(example: str) -> int:
     cluster()
     local = target(job)
     if local is not None:
-        # A soft taint: operator, coordinator and trainer leave this node to rollout machines.
+        # A soft taint: operator, coordinator and trainer leave this node to rollout machines and runners.
         kubectl("taint", "node", f"node-{local.nodes}", demo_faults.TAINT, "--overwrite", namespace=None)
     install_operator()
     apply(manifest, demo_faults.TAINT if local is not None else None)
-    fault = demo_faults.PowerOff(local, NAMESPACE, job.name) if local is not None else None
+    fault = demo_faults.PowerOff(local, NAMESPACE, job) if local is not None else None
     outcome = follow(job.name, job.spec.rounds, started)
     if fault is not None:
         fault.finish()
@@ -99,7 +99,7 @@ def refusal(example: str, cluster_kind: str) -> str | None:
 
 def target(job: RLJob) -> settings.Cluster | None:
     """Return the local cluster if it will lose a node under this job; print why not, if that was to be expected."""
-    if not demo_plan.is_asynchronous(job):
+    if not demo_plan.loses_a_node(job):
         return None
     local = demo_faults.local_cluster(os.environ.get("KUBECONFIG", ""))
     if why := demo_plan.no_power_off(job, local is not None):
@@ -160,12 +160,21 @@ def apply(manifest: Path, tolerated: str | None) -> None:
     kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found", "--wait", namespace=None)
     kubectl("create", "namespace", NAMESPACE, namespace=None)
     server = json.loads(kubectl("version", "-o", "json", namespace=None))["serverVersion"]["gitVersion"]
+    text = manifest.read_text(encoding="utf-8")
+    for name in demo_plan.config_maps(yaml.safe_load_all(text)):
+        code = code_file(name)
+        say(f"kubectl create configmap {name} --from-file={code.relative_to(ROOT)}")
+        kubectl("create", "configmap", name, f"--from-file={code}")
     told = f"Kubernetes {server}: kubectl apply -f {manifest.relative_to(ROOT)}"
     say(told if tolerated is None else f"{told}, and its rollout machines tolerate {tolerated}")
-    text = manifest.read_text(encoding="utf-8")
     if tolerated is not None:
         text = yaml.safe_dump_all(demo_plan.tolerating(yaml.safe_load_all(text), tolerated))
     kubectl("apply", "-f", "-", given=text)
+
+
+def code_file(config_map: str) -> Path:
+    """Return the file of an example's ConfigMap: they have one name."""
+    return EXAMPLES / f"{config_map.replace('-', '_')}.py"
 
 
 def follow(name: str, rounds: int, started: float) -> str:

@@ -16,23 +16,28 @@ from hack.chaos.observation import Observation
 from hack.chaos.rows import machines_on, spare_nodes
 from hack.chaos.timeline import Starts, Timeline
 from hack.local_cluster import lifecycle, settings
+from rljob_api import RLJob
+from rljob_api.constants import LABEL_ENVIRONMENTS_OF
 from rljob_kube import kubeconfig
 from rljob_kube.client import Items, KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.resources import POD
 
-AFTER_ROUND = 10
+AFTER = 1 / 3
+"""Share of the rounds after which the node is switched off."""
 TAINT = "rljob.dev/demo=rollout:PreferNoSchedule"
 
 
 class PowerOff:
     """Watches a job on the local cluster and cuts the power of one node after enough rounds."""
 
-    def __init__(self, cluster: settings.Cluster, namespace: str, name: str) -> None:
+    def __init__(self, cluster: settings.Cluster, namespace: str, job: RLJob) -> None:
         self._cluster = cluster
+        self._namespace = namespace
+        self._job = job
         self._connection = kubeconfig.load([cluster.kubeconfig])
-        self._watch = JobWatch(self._connection, namespace, name)
+        self._watch = JobWatch(self._connection, namespace, job.name)
         self._node = ""
         self._over = threading.Event()
         self.starts = Starts()
@@ -60,29 +65,42 @@ class PowerOff:
                     return
                 continue
             self.starts.observe(seen)
-            if seen.round >= AFTER_ROUND and seen.healthy:
+            if seen.round >= AFTER * self._job.spec.rounds and seen.healthy:
                 self._cut(seen)
 
     def _cut(self, seen: Observation) -> None:
-        operators = asyncio.run(_operator_pods(self._connection))
+        operators = asyncio.run(_pods(self._connection, None, "app.kubernetes.io/name=rljob"))
+        runners = self._runners()
         taken = {pod["spec"].get("nodeName") for pod in operators}
         nodes = [node for node in spare_nodes(seen) if node not in taken]
+        if self._job.spec.environments and not (nodes := [node for node in nodes if node in runners]):
+            self.trouble = f"no node has rollout machines and a runner only, so none was switched off: {runners}"
+            self._over.set()
+            return
         if not nodes:
             where = ", ".join(f"{pod.machine} on {pod.node}" for pod in seen.pods if pod.live)
             self.trouble = f"no node has only rollout machines, so none was switched off: {where}"
             self._over.set()
             return
         self._node, machines = nodes[0], machines_on(seen, (nodes[0],))
-        print(
-            f"demo: the power of {self._node} with {', '.join(machines)} is cut, after round {seen.round}", flush=True
-        )
+        lost = ", ".join((*machines, *runners.get(self._node, ())))
+        print(f"demo: the power of {self._node} with {lost} is cut, after round {seen.round}", flush=True)
         self.timeline = Timeline(time.time(), machines, seen)
         lifecycle.node_command(self._cluster.name, "kill", int(self._node.rpartition("-")[2]))
 
+    def _runners(self) -> dict[str, list[str]]:
+        """Return the runners of the job's environments by node."""
+        found: dict[str, list[str]] = {}
+        if self._job.spec.environments:
+            labels = f"{LABEL_ENVIRONMENTS_OF}={self._job.name}"
+            for pod in asyncio.run(_pods(self._connection, self._namespace, labels)):
+                found.setdefault(pod["spec"].get("nodeName", ""), []).append(pod["metadata"]["name"])
+        return found
 
-async def _operator_pods(connection: Connection) -> Items:
+
+async def _pods(connection: Connection, namespace: str | None, labels: str) -> Items:
     async with KubeClient(Credentials(connection)).opened() as kube:
-        return await kube.list(POD, None, labels="app.kubernetes.io/name=rljob")
+        return await kube.list(POD, namespace, labels=labels)
 
 
 def last_line(runtime: dict[str, Any], faults: int, verdict: dict[str, Any], recovered: float | None) -> str:
@@ -92,8 +110,15 @@ def last_line(runtime: dict[str, Any], faults: int, verdict: dict[str, Any], rec
     return (
         f"demo: Complete rounds={runtime['round']} reward_first={runtime['rewardFirst']:.3f} "
         f"reward_last={runtime['rewardLast']:.3f} weight_version={runtime['weightVersion']} "
-        f"faults={faults} lost={lost} duplicated={twice} recovered_seconds={seconds}"
+        f"faults={faults} {_episodes(verdict)}lost={lost} duplicated={twice} recovered_seconds={seconds}"
     )
+
+
+def _episodes(verdict: dict[str, Any]) -> str:
+    """Return what the store proves of episodes: all trained ones, their turns, and tokens of another origin."""
+    if (counts := verdict.get("episodes")) is None:
+        return ""
+    return f"episodes={counts['proved']} turns={counts['turns']} reencoded={counts['unproved']} "
 
 
 def local_cluster(kubeconfig: str) -> settings.Cluster | None:

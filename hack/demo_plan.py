@@ -62,13 +62,29 @@ def needs(job: RLJob, cluster: str) -> list[str]:
     # The demo creates the example's claims, so they are empty.
     if claims := spec.claims():
         found.append(f"your data in the claim {', '.join(claims)}")
-    if spec.environments:
-        found.append("rljob run, because the operator places no environments")
     return found
 
 
+def config_maps(documents: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the ConfigMaps that pods of these jobs mount and no document makes, sorted."""
+    documents = list(documents)
+    made = {one["metadata"]["name"] for one in documents if one["kind"] == "ConfigMap"}
+    pods = [template.get("spec", {}) for document in documents for template in _templates(document)]
+    volumes = [volume for pod in pods for volume in pod.get("volumes", [])]
+    return sorted({volume["configMap"]["name"] for volume in volumes if "configMap" in volume} - made)
+
+
+def _templates(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the templates of a job's pods; none of other documents."""
+    if document["kind"] != "RLJob":
+        return []
+    spec = document["spec"]
+    roles = [spec.get(role, {}) for role in ("coordinator", "trainer", "rollout")]
+    return [owner.get("template", {}) for owner in (*roles, *spec.get("environments", []))]
+
+
 def no_power_off(job: RLJob, local: bool) -> str | None:
-    """Return why no node of an asynchronous job's cluster is switched off; None if one is."""
+    """Return why no node of this job's cluster is switched off; None if one is."""
     if job.spec.checkpoint.volume_claim_name is None:
         return "the job has no checkpoint volume, so no history is left to check"
     if not local:
@@ -77,7 +93,7 @@ def no_power_off(job: RLJob, local: bool) -> str | None:
 
 
 def tolerating(documents: Iterable[dict[str, Any]], taint: str) -> list[dict[str, Any]]:
-    """Return the manifests; rollout machines of jobs tolerate `taint`, which has the form that kubectl takes.
+    """Return the manifests; rollout machines and runners of jobs tolerate `taint`, in the form that kubectl takes.
 
     A soft taint outweighs the scheduler's wish to spread pods. Rollout machines would leave their own node empty.
     """
@@ -85,12 +101,13 @@ def tolerating(documents: Iterable[dict[str, Any]], taint: str) -> list[dict[str
     key, _, value = what.partition("=")
     result = [copy.deepcopy(document) for document in documents]
     for spec in (document["spec"] for document in result if document["kind"] == "RLJob"):
-        pod = spec.setdefault("rollout", {}).setdefault("template", {}).setdefault("spec", {})
         toleration = {"key": key, "operator": "Equal", "value": value, "effect": effect}
-        pod["tolerations"] = [*pod.get("tolerations", []), toleration]
+        for owner in (spec.setdefault("rollout", {}), *spec.get("environments", [])):
+            pod = owner.setdefault("template", {}).setdefault("spec", {})
+            pod["tolerations"] = [*pod.get("tolerations", []), toleration]
     return result
 
 
-def is_asynchronous(job: RLJob) -> bool:
-    """Return whether a lost node delays no other part of the job."""
-    return job.spec.mode is Mode.ASYNCHRONOUS
+def loses_a_node(job: RLJob) -> bool:
+    """Return whether the demo shows that such a job survives a node's loss: asynchronous ones, and agents'."""
+    return job.spec.mode is Mode.ASYNCHRONOUS or bool(job.spec.environments)

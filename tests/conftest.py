@@ -76,6 +76,11 @@ class ClusterHandle:
         return settings.state_dir(self.name) / "admin.kubeconfig"
 
     @property
+    def volumes(self) -> Path:
+        """Folder of the volumes, by name."""
+        return settings.state_dir(self.name) / "volumes"
+
+    @property
     def api(self) -> kube.Api:
         return kube.Api(self.kubeconfig)
 

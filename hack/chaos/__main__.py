@@ -1,6 +1,9 @@
 """`make chaos`: a real job on the local cluster, and faults of every kind, until the job completes.
 
-    python -m hack.chaos [--faults N] [--rows NAME …] [--rounds N] [--mode Asynchronous|OnPolicy] [--seed N] [--json F]
+    python -m hack.chaos [--faults N] [--rows NAME …] [--agents] [--rounds N] [--mode Asynchronous|OnPolicy] [--seed N]
+                         [--json F]
+
+With --agents, or with a row of agents, responses are episodes of a tool; without --rows its rows are among all.
 
 Exit status: 0 if the job recovered from every fault within its bound, nothing was lost, nothing was trained on twice
 and the job has completed; 1 otherwise.
@@ -31,7 +34,7 @@ from .history import check_volume
 from .inject import Injector, NotPossible
 from .job import JOB, KEEPS, ROLLS, manifest
 from .job_watch import JobWatch
-from .rows import MOVING, ROWS
+from .rows import AGENTS, MOVING, ROWS
 from .schedule import schedule
 from .table import MOMENTS, Outcome, figures, table
 
@@ -49,13 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     injector = Injector(cluster.name, NAMESPACE)
     progress = Progress(args.faults)
     # One machine for each node that may be lost: two simultaneous losses are more than half.
-    apply(manifest(args.mode, cluster.nodes - 1, moves=not MOVING.isdisjoint(args.rows)))
+    rows = rows_of(args)
+    agents = args.agents or not AGENTS.isdisjoint(rows)
+    apply(manifest(args.mode, cluster.nodes - 1, not MOVING.isdisjoint(rows), agents))
     # Watch after the apply: before, it would report the job of an earlier campaign.
     watch = JobWatch(kubeconfig.load([cluster.kubeconfig]), NAMESPACE, JOB)
     campaign = Campaign(watch, injector, args.seed, progress.report)
     try:
         campaign.steady(600)
-        campaign.run(schedule(args.rows, args.faults, args.seed))
+        campaign.run(schedule(rows, args.faults, args.seed))
         trouble = complete(watch, injector, args.rounds)
     except (NotSteady, NotPossible) as error:
         trouble = str(error)
@@ -84,6 +89,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(last_line(len(outcomes), bad, trouble, verdict))
     succeeded = not bad and not trouble and not verdict.get("findings", True) and len(outcomes) == args.faults
     return 0 if succeeded else 1
+
+
+def rows_of(args: argparse.Namespace) -> list[str]:
+    """Return the rows that are asked for: by name, or all of such a job."""
+    return args.rows or [name for name in ROWS if args.agents or name not in AGENTS]
 
 
 class Progress:
@@ -125,7 +135,8 @@ def last_line(faults: int, wrong: int, trouble: str, verdict: dict[str, Any]) ->
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="chaos", description="Faults on a real job on the local cluster.")
     top.add_argument("--faults", type=int, default=100)
-    top.add_argument("--rows", nargs="+", choices=tuple(ROWS), default=list(ROWS), metavar="ROW")
+    top.add_argument("--rows", nargs="+", choices=tuple(ROWS), metavar="ROW")
+    top.add_argument("--agents", action="store_true", help="a job whose responses are episodes of a tool")
     top.add_argument("--seed", type=int, default=0)
     top.add_argument("--rounds", type=int, default=0, help="least number of rounds of the job")
     top.add_argument("--json", type=Path)

@@ -13,6 +13,7 @@ from datetime import datetime
 from hack.local_cluster import lifecycle, settings
 from hack.local_cluster.process import Process
 from hack.local_cluster.settings import ClusterError
+from rljob_api.constants import LABEL_ENVIRONMENTS_OF
 
 from .observation import Observation
 
@@ -91,6 +92,21 @@ _ALL = "import json, os, time; print(json.dumps({'at': time.time(), 'pids': [1]}
 """Kills all processes of a pod whose containers share a process namespace: its program is not the first process
 there."""
 
+_GATEWAY = """
+import json, os, pathlib, time
+def text(process):
+    try:
+        return (process / "cmdline").read_text(errors="replace")
+    except OSError:  # the process has ended
+        return ""
+found = [int(one.name) for one in pathlib.Path("/proc").glob("[0-9]*")
+         if "rljob_runtime.entrypoints\\0gateway\\0--config" in text(one)]
+for pid in found:
+    os.kill(pid, 9)
+print(json.dumps({"at": time.time(), "pids": found}))
+"""
+"""Kills the gateway of agents, from another container of its pod."""
+
 LARGEST_FILE = 64 << 10
 """File size limit in bytes while a disk is said to be full."""
 
@@ -159,6 +175,19 @@ class Injector:
         return Injected(at, _nothing)
 
     _coordinator_deleted = _trainer_deleted
+
+    # --- agents ---
+
+    def _gateway_killed(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return Injected(self._exec(seen, victims[0], _GATEWAY), _nothing)
+
+    def _runner_deleted(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        runners = self.kubectl("get", "pods", "-l", LABEL_ENVIRONMENTS_OF, "-o", "name").split()
+        if not runners:
+            raise NotPossible("the job has no runner")
+        at = time.time()
+        self.kubectl("delete", runners[0], "--grace-period=0", "--force", "--wait=false")
+        return Injected(at, _nothing)
 
     # --- the control plane ---
 

@@ -13,13 +13,17 @@ KEEPS, ROLLS = "rljob-chaos-keeps", "rljob-chaos-rolls"
 """Labels of the node of coordinator and trainer, and of the nodes of rollout machines."""
 
 
-def manifest(mode: str, machines: int, moves: bool = False) -> list[dict[str, Any]]:
-    """Return the smallest example with `machines` rollout machines and unlimited rounds.
+CODE = ROOT / "examples/calculator.py"
+
+
+def manifest(mode: str, machines: int, moves: bool = False, agents: bool = False) -> list[dict[str, Any]]:
+    """Return the smallest example, or that of `agents`, with `machines` rollout machines and unlimited rounds.
 
     Coordinator and trainer have their own node, so that every other node may be lost. With `moves`, the coordinator is
-    on one of those and may lose it.
+    on one of those and may lose it. Runners are on nodes that may be lost.
     """
-    documents = yaml_text.documents((ROOT / "examples/minimal.yaml").read_text(encoding="utf-8"))
+    example = "calculator-agent" if agents else "minimal"
+    documents = yaml_text.documents((ROOT / f"examples/{example}.yaml").read_text(encoding="utf-8"))
     job: dict[str, Any] = next(one for one in documents if one and one["kind"] == "RLJob")
     spec = job["spec"]
     container = spec["rollout"]["template"]["spec"]["containers"]
@@ -34,6 +38,8 @@ def manifest(mode: str, machines: int, moves: bool = False) -> list[dict[str, An
     # With a shared process namespace, a process can be killed from within the pod.
     spec["coordinator"]["template"] = template(ROLLS if moves else KEEPS, shareProcessNamespace=True)
     spec["rollout"] |= {"machines": machines, "template": template(ROLLS)}
+    for environment in spec.get("environments", []):
+        environment["template"]["spec"]["nodeSelector"] = {ROLLS: "true"}
     spec["runPolicy"] = {"backoffLimit": 1000}
     spec["failurePolicy"] = {
         "maxReplacementsPerMachine": 1000,
@@ -46,4 +52,10 @@ def manifest(mode: str, machines: int, moves: bool = False) -> list[dict[str, An
         "metadata": {"name": JOB},
         "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
     }
-    return [claim, job]
+    code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CODE.stem}, "data": {CODE.name: _code()}}
+    return [claim, *([code] if agents else []), job]
+
+
+def _code() -> str:
+    """Return the example's tool."""
+    return CODE.read_text(encoding="utf-8")

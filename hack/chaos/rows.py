@@ -119,6 +119,8 @@ ROWS = {
         Row("coordinator-deleted", _coordinator, 120, replaced=True, seen=_new_term),
         Row("coordinator-deaf", _coordinators_node, 300, watches="none", seen=_new_term),
         Row("coordinator-cut", _coordinators_node, 300, watches="none", seen=_new_term),
+        Row("gateway-killed", _coordinator, 90, watches="none", replaced=False, must_be_seen=False),
+        Row("runner-deleted", _no_machine, 90, watches="none", replaced=False, must_be_seen=False),
         Row("operator-killed", _no_machine, 90, watches="none", replaced=False, must_be_seen=False),
         Row("api-paused", _no_machine, 120, watches="none", replaced=False, lasts=15, must_be_seen=False),
         Row("etcd-paused", _no_machine, 120, watches="none", replaced=False, lasts=15, must_be_seen=False),
@@ -126,7 +128,10 @@ ROWS = {
         Row("checkpoint-corrupt", _two_checkpoints, 150, seen=_rewound, busy=_starting),
     )
 }
-"""All rows, in the order of the design's table: processes, nodes, trainer, coordinator, control plane, disks."""
+"""All rows: processes, nodes, trainer, coordinator, agents, control plane, disks."""
+
+AGENTS = frozenset({"gateway-killed", "runner-deleted"})
+"""Rows of a job with environments."""
 
 MOVING = frozenset({"coordinator-deaf", "coordinator-cut"})
 """Rows in which the coordinator loses its node: it runs on a node without the trainer and can move to others."""

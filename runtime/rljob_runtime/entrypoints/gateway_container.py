@@ -73,6 +73,7 @@ class GatewayContainer:
             began = time.monotonic()
             status = await self._live(ended)
             if status is None:
+                ended.result()
                 return 0
             delay = None if status == REFUSED else self.restarts.delay(time.monotonic() - began)
             if delay is None:
@@ -81,6 +82,7 @@ class GatewayContainer:
             log.warning("the gateway ended with status %d; it is started again in %g s", status, delay)
             await asyncio.wait({ended}, timeout=delay)
             if ended.done():
+                ended.result()
                 return 0
 
     async def _live(self, ended: asyncio.Task[None]) -> int | None:

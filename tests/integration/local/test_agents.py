@@ -25,7 +25,8 @@ ROUNDS = 6
 def test_a_model_learns_to_use_a_tool(tmp_path, mode):
     from rljob_runtime.local import run
 
-    document = yaml.safe_load((EXAMPLES / "calculator-agent.yaml").read_text(encoding="utf-8"))
+    documents = yaml.safe_load_all((EXAMPLES / "calculator-agent.yaml").read_text(encoding="utf-8"))
+    (document,) = (one for one in documents if one["kind"] == "RLJob")
     job = load(localised(document, EXAMPLES, {}, [f"spec.mode={mode}", f"spec.rounds={ROUNDS}"]))
     result = run(job, tmp_path, manifest=EXAMPLES)
     assert result.finished is not None

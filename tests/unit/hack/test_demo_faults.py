@@ -90,3 +90,5 @@ def test_the_last_line_has_what_the_history_says() -> None:
         "faults=1 lost=0 duplicated=0 recovered_seconds=42.0"
     )
     assert last_line(runtime, 0, {}, None).endswith("faults=0 lost=unknown duplicated=unknown recovered_seconds=never")
+    agents = {"lost": 0, "duplicated": 0, "episodes": {"proved": 640, "turns": 1200, "unproved": 0}}
+    assert " faults=1 episodes=640 turns=1200 reencoded=0 lost=0 duplicated=0 " in last_line(runtime, 1, agents, 42.0)

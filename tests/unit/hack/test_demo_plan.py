@@ -8,13 +8,11 @@ import pytest
 import yaml
 
 from hack import demo, demo_faults
-from hack.demo_plan import choose, describe, is_asynchronous, needs, no_power_off, tolerating
+from hack.demo_plan import choose, config_maps, describe, loses_a_node, needs, no_power_off, tolerating
 from rljob_api import load
 
 WITH_ACCELERATORS = ("qwen-7b-gpu", "qwen-7b-dra")
-NEEDING = dict.fromkeys(WITH_ACCELERATORS, "your data in the claim qwen-7b") | {
-    "calculator-agent": "calculator-agent needs rljob run, because the operator places no environments: ",
-}
+NEEDING = dict.fromkeys(WITH_ACCELERATORS, "your data in the claim qwen-7b")
 PLAYED = {path.stem for path in demo.EXAMPLES.glob("*.yaml")} - NEEDING.keys()
 
 
@@ -91,13 +89,14 @@ def test_a_refusal_comes_before_anything_starts(
     [
         ("async-smollm2", True, None),
         ("async-smollm2", False, "only the local cluster's nodes are switched off"),
+        ("calculator-agent", True, None),
         ("addition-asynchronous", True, "no checkpoint volume"),
         ("addition-asynchronous", False, "no checkpoint volume"),
     ],
 )
 def test_a_node_is_switched_off_only_where_its_loss_can_be_checked(example: str, local: bool, why: str | None) -> None:
     job = demo.read(demo.EXAMPLES / f"{example}.yaml")
-    assert is_asynchronous(job)
+    assert loses_a_node(job)
     told = no_power_off(job, local)
     assert told is None if why is None else why in (told or "")
 
@@ -119,8 +118,35 @@ def _without_empty(document: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in kept.items() if value != {}}
 
 
-def test_an_on_policy_job_loses_no_node() -> None:
-    assert not is_asynchronous(demo.read(demo.EXAMPLES / "minimal.yaml"))
+def test_runners_may_use_the_node_that_loses_power_too() -> None:
+    documents = list(yaml.safe_load_all((demo.EXAMPLES / "calculator-agent.yaml").read_text()))
+    (job,) = (one for one in tolerating(documents, demo_faults.TAINT) if one["kind"] == "RLJob")
+    pods = [owner["template"]["spec"] for owner in (job["spec"]["rollout"], *job["spec"]["environments"])]
+    assert [pod["tolerations"][0]["key"] for pod in pods] == ["rljob.dev/demo"] * 2
+
+
+def test_the_code_of_an_example_is_a_config_map_of_its_file() -> None:
+    found = {
+        path.stem: config_maps(yaml.safe_load_all(path.read_text()))
+        for path in demo.EXAMPLES.glob("*.yaml")
+        if path.stem in PLAYED
+    }
+    assert {example: names for example, names in found.items() if names} == {
+        "calculator-agent": ["calculator"],
+        "own-loss": ["own-loss"],
+    }
+    assert all(demo.code_file(name).is_file() for names in found.values() for name in names)
+
+
+def test_a_config_map_of_the_example_itself_is_not_made_twice() -> None:
+    pod = {"spec": {"volumes": [{"name": "a", "configMap": {"name": "mine"}}, {"name": "b", "emptyDir": {}}]}}
+    job = {"kind": "RLJob", "spec": {"trainer": {"template": pod}}}
+    assert config_maps([job]) == ["mine"]
+    assert config_maps([{"kind": "ConfigMap", "metadata": {"name": "mine"}}, job]) == []
+
+
+def test_an_on_policy_job_without_agents_loses_no_node() -> None:
+    assert not loses_a_node(demo.read(demo.EXAMPLES / "minimal.yaml"))
 
 
 @pytest.mark.parametrize(

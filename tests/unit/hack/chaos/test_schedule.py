@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hack.chaos.__main__ import last_line
+from hack.chaos.__main__ import last_line, parser, rows_of
 from hack.chaos.history import check_volume
 from hack.chaos.inject import Injector
 from hack.chaos.job import manifest
 from hack.chaos.observation import Observation
-from hack.chaos.rows import MOVING, ROWS, machines_on, spare_nodes
+from hack.chaos.rows import AGENTS, MOVING, ROWS, machines_on, spare_nodes
 from hack.chaos.schedule import first_possible, schedule
 from hack.chaos.table import Outcome, figures, percentile, table
 from rljob_api import load
@@ -147,6 +147,24 @@ def test_the_job_is_a_good_one_that_spares_a_node() -> None:
     assert spec.checkpoint.volume_claim_name == claim["metadata"]["name"]
     places = [job["spec"][role]["template"]["spec"]["nodeSelector"] for role in ("coordinator", "trainer", "rollout")]
     assert places[0] == places[1] != places[2]
+
+
+def test_the_agents_job_has_its_tool_and_runners_that_may_lose_their_node() -> None:
+    claim, code, job = manifest("Asynchronous", 3, agents=True)
+    (environment,) = load(job).spec.environments
+    pod = job["spec"]["environments"][0]["template"]["spec"]
+    assert pod["volumes"] == [{"name": "code", "configMap": {"name": code["metadata"]["name"]}}]
+    assert environment.tools is not None
+    assert str(environment.tools[0].function).partition(":")[0] in code["data"]
+    assert pod["nodeSelector"] == job["spec"]["rollout"]["template"]["spec"]["nodeSelector"]
+    assert claim["kind"] == "PersistentVolumeClaim"
+
+
+def test_rows_of_agents_are_no_rows_of_other_jobs() -> None:
+    assert parser().parse_args([]).rows is None
+    assert rows_of(parser().parse_args([])) == [name for name in ROWS if name not in AGENTS]
+    assert rows_of(parser().parse_args(["--agents"])) == list(ROWS)
+    assert rows_of(parser().parse_args(["--rows", "gateway-killed"])) == ["gateway-killed"]
 
 
 def test_the_last_line_tells_what_came_of_it() -> None:

@@ -1,0 +1,136 @@
+"""An agents' job on real nodes: what its pods may see and reach, and that it survives the loss of every new part."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from hack.chaos.history import check_volume
+from rljob_api.constants import (
+    GATEWAY_CONTAINER,
+    GATEWAY_PORT,
+    HEALTH_PORT,
+    LABEL_ENVIRONMENTS_OF,
+    RAY_PORT,
+)
+from tests.support.e2e.kubectl import Kubectl, claim, is_true, runtime, variant
+from tests.support.e2e.life import goes_on
+from tests.support.paths import ROOT
+
+pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
+
+EXAMPLES = ROOT / "examples"
+JOB = "agents"
+
+SEEN = """
+import json, os, pathlib
+places = ["/var/run/secrets", "/etc/rljob/auth", "/etc/rljob/gateway-keys", "/etc/rljob/environment", "/var/lib/rljob"]
+status = pathlib.Path("/proc/self/status").read_text()
+print(json.dumps({
+    "sees": [place for place in places if pathlib.Path(place).exists() and any(pathlib.Path(place).iterdir())],
+    "variables": sorted(name for name in os.environ if name.startswith(("RLJOB_", "RAY_"))),
+    "capabilities": status.split("CapEff:")[1].split()[0],
+    "root": os.getuid() == 0 or os.access("/", os.W_OK),
+}))
+"""
+KILL = """
+import os, pathlib, signal
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    if "rljob_runtime.entrypoints\\0gateway\\0--config" in (process / "cmdline").read_text():
+        os.kill(int(process.name), signal.SIGKILL)
+        print("killed")
+"""
+CALL = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 4).close(); print('open')"
+
+
+@pytest.fixture
+def example() -> dict[str, Any]:
+    documents = yaml.safe_load_all((EXAMPLES / "calculator-agent.yaml").read_text(encoding="utf-8"))
+    found: dict[str, Any] = next(one for one in documents if one["kind"] == "RLJob")
+    return found
+
+
+@pytest.fixture
+def enforced(real_nodes: Any) -> Iterator[None]:
+    """The nodes enforce NetworkPolicies, which their CNI plug-ins do not."""
+    real_nodes.run("network-policies", "enforce", timeout=600)
+    try:
+        yield
+    finally:
+        real_nodes.run("network-policies", "ignore")
+
+
+def runners(kubectl: Kubectl) -> list[str]:
+    """Names of the runners' pods that are ready and not being deleted."""
+    found = kubectl.get("pods", "-l", f"{LABEL_ENVIRONMENTS_OF}={JOB}")["items"]
+    present = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+    return sorted(pod["metadata"]["name"] for pod in present if is_true(pod, "Ready"))
+
+
+def reaches(kubectl: Kubectl, pod: str, address: str, port: int) -> bool:
+    return "open" in kubectl("exec", pod, "--", "python", "-c", CALL, address, str(port), check=False)
+
+
+def ready(kubectl: Kubectl) -> tuple[int, int]:
+    """Runners that the status counts as ready, and as wanted."""
+    (environment,) = kubectl.job(JOB)["status"]["environments"]
+    return environment.get("ready", 0), environment["runners"]
+
+
+def test_agents_train_through_the_death_of_gateway_runner_engine_and_coordinator(
+    kubectl: Kubectl, example: dict[str, Any], real_nodes: Any, enforced: None
+) -> None:
+    kubectl("create", "configmap", "calculator", f"--from-file={EXAMPLES / 'calculator.py'}")
+    kubectl.apply(claim(JOB), variant(example, JOB, rounds=5000, checkpoint={"volumeClaimName": JOB}))
+    kubectl.wait("its first round", lambda: kubectl.rounds(JOB) >= 1, 600)
+    assert ready(kubectl) == (2, 2)
+
+    _no_part_has_more_than_it_needs(kubectl)
+
+    (coordinator,) = kubectl.pods(JOB, "coordinator")
+    name = coordinator["metadata"]["name"]
+    assert "killed" in kubectl("exec", name, "-c", GATEWAY_CONTAINER, "--", "python", "-c", KILL)
+    goes_on(kubectl, JOB)
+    (now,) = kubectl.pods(JOB, "coordinator")
+    assert now["metadata"]["uid"] == coordinator["metadata"]["uid"], "a gateway is started again in its container"
+
+    victim = runners(kubectl)[0]
+    kubectl("delete", "pod", victim, "--grace-period=0", "--force")
+    goes_on(kubectl, JOB)
+    kubectl.wait("another runner is there", lambda: ready(kubectl) == (2, 2) and victim not in runners(kubectl))
+
+    engine = kubectl.pods(JOB, "rollout")[0]["metadata"]["name"]
+    kubectl("delete", "pod", engine, "--grace-period=0", "--force")
+    goes_on(kubectl, JOB)
+
+    kubectl("delete", "pod", name, "--grace-period=0", "--force")
+    goes_on(kubectl, JOB, seconds=600)
+
+    kubectl("patch", "rljob", JOB, "--type=merge", "-p", f'{{"spec":{{"rounds":{kubectl.rounds(JOB) + 2}}}}}')
+    kubectl.wait("it completes", lambda: is_true(kubectl.job(JOB), "Complete"))
+    assert runtime(kubectl.job(JOB))["reward"] > 0
+    kubectl.wait("its runners end with it", lambda: not runners(kubectl))
+    verdict = check_volume(real_nodes.volumes / kubectl.get("pvc", JOB)["spec"]["volumeName"])
+    assert (verdict["lost"], verdict["duplicated"], verdict["findings"]) == (0, 0, [])
+    assert verdict["episodes"]["turns"] > verdict["episodes"]["proved"] > 0, "some called the tool"
+    assert verdict["episodes"]["unproved"] == 0, "every trained token is one that an engine emitted"
+
+
+def _no_part_has_more_than_it_needs(kubectl: Kubectl) -> None:
+    (coordinator,) = kubectl.pods(JOB, "coordinator")
+    name, address = coordinator["metadata"]["name"], coordinator["status"]["podIP"]
+    confined = {"variables": [], "capabilities": "0000000000000000", "root": False}
+    gateway = json.loads(kubectl("exec", name, "-c", GATEWAY_CONTAINER, "--", "python", "-c", SEEN))
+    assert gateway == {"sees": ["/etc/rljob/gateway-keys"], **confined}
+    runner = runners(kubectl)[0]
+    assert json.loads(kubectl("exec", runner, "--", "python", "-c", SEEN)) == {
+        "sees": ["/etc/rljob/environment"],
+        **confined,
+    }
+    assert reaches(kubectl, runner, address, GATEWAY_PORT)
+    for port in (RAY_PORT, HEALTH_PORT):
+        assert not reaches(kubectl, runner, address, port), "of the job a runner reaches the gateway only"
