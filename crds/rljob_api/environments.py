@@ -18,6 +18,7 @@ class EnvironmentKind(StrEnum):
 
     TOOLS = "Tools"
     AGENT = "Agent"
+    OPEN_ENV = "OpenEnv"
 
 
 class McpServer(Model):
@@ -37,6 +38,13 @@ class Tool(Model):
     """An MCP server: all of its tools."""
 
 
+class OpenEnvServer(Model):
+    """An environment server of the OpenEnv project. Each episode has a session of its own with it."""
+
+    url: HttpUrl
+    """Its address, e.g. http://wordle:8000."""
+
+
 class Environment(Model):
     """A program in which a response takes several turns. Its runners are pods, or local processes of `rljob run`."""
 
@@ -44,15 +52,19 @@ class Environment(Model):
     """Name in records and metrics; unique in the list."""
     kind: EnvironmentKind
     """Tools: turns follow until the model calls no tool. Agent: `command` asks for turns by an OpenAI-compatible
-    API."""
+    API. OpenEnv: each answer is an action of an environment behind a server."""
     tools: Annotated[tuple[Tool, ...] | None, Field(min_length=1, max_length=32)] = None
     """For Tools: what the model may call."""
     command: Annotated[tuple[Argument, ...] | None, Field(min_length=1, max_length=64)] = None
     """For Agent: the program and its arguments. OPENAI_BASE_URL and OPENAI_API_KEY are set. RLJOB_TASK names a file
     with the task as JSON, and RLJOB_RESULT the file for its result, e.g. {reward: 1}."""
+    open_env: OpenEnvServer | None = None
+    """For OpenEnv: the server. The record's field `reset` holds the arguments of a reset; its seed follows from the
+    record unless `reset` has one."""
     reward: CodePath | None = None
     """A Python function that scores an episode: path.py:name, from the manifest's folder, or module:name. Called with
-    (record, messages, answer). Absent: spec.rewards score the last answer, unless an Agent writes a reward."""
+    (record, messages, answer). Absent: spec.rewards score the last answer. The reward of an Agent or of OpenEnv
+    counts before both."""
     max_turns: int = Field(default=16, ge=1, le=1024)
     """Most turns of an episode. The model's answer to the last one ends it."""
     timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)
@@ -67,8 +79,8 @@ class Environment(Model):
 
     @property
     def gives_reward(self) -> bool:
-        """Tell whether its episodes may have a reward without spec.rewards. An agent may write its own."""
-        return self.reward is not None or self.kind is EnvironmentKind.AGENT
+        """Tell whether its episodes may have a reward without spec.rewards. Only Tools has none of its own."""
+        return self.reward is not None or self.kind is not EnvironmentKind.TOOLS
 
     def runner_options(self) -> dict[str, Any]:
         """Return what a runner is told about the environment, as JSON. Its pods are no matter of the runner's."""

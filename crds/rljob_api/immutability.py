@@ -25,6 +25,7 @@ IDENTITY = (
     "environments[].kind",
     "environments[].tools",
     "environments[].command",
+    "environments[].openEnv",
     "environments[].reward",
 )
 """Fields of the spec that identify the run, on every cluster."""

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 
 from rljob_api.accelerators import Accelerator, AcceleratorKind
 from rljob_api.constants import API_VERSION, KIND, MANAGED_BY_OPERATOR, ROLE_ROLLOUT, ROLE_TRAINER, claim_path
-from rljob_api.environments import Environment, EnvironmentKind, EpisodeLimits, McpServer, Tool
+from rljob_api.environments import Environment, EnvironmentKind, EpisodeLimits, McpServer, OpenEnvServer, Tool
 from rljob_api.evaluation import Evaluation, EvaluationSampling
 from rljob_api.fields import Model, QualifiedName, Timestamp, map_by
 from rljob_api.observers import ObserverSpec
@@ -117,6 +117,7 @@ __all__ = [
     "ModelSpec",
     "NodeFailure",
     "OnInvalidRecord",
+    "OpenEnvServer",
     "Overlong",
     "PodTemplate",
     "PromptDataset",

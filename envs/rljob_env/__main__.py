@@ -15,11 +15,13 @@ from contextlib import AsyncExitStack
 import httpx
 
 from rljob_env.agent_harness import AgentHarness
-from rljob_env.config import TOOLS, BadConfig, Config, load_config, read_key
+from rljob_env.config import OPEN_ENV, TOOLS, BadConfig, Config, load_config, read_key
 from rljob_env.episode import Harness
 from rljob_env.failures import GatewayAway, GatewayRefused
 from rljob_env.gateway_client import GatewayClient
 from rljob_env.guard import Guard
+from rljob_env.openenv.harness import OpenEnvHarness
+from rljob_env.packages import check_packages
 from rljob_env.runner import Runner, RunnerSettings
 from rljob_env.tools.harness import ToolsHarness
 
@@ -33,6 +35,7 @@ def main() -> None:
     try:
         config = load_config(sys.argv[1] if len(sys.argv) > 1 else None, os.environ)
         key = read_key(config.key_file)
+        check_packages(config.environment.kind)
     except BadConfig as error:
         print(f"rljob-env: {error}", file=sys.stderr)
         sys.exit(2)
@@ -62,11 +65,7 @@ async def run(config: Config, key: str) -> None:
         # The gateway is reached directly, whatever proxy leads to tools.
         direct = await stack.enter_async_context(_http(trust_env=False))
         outside = await stack.enter_async_context(_http(trust_env=True))
-        harness: Harness
-        if config.environment.kind == TOOLS:
-            harness = ToolsHarness(direct, outside, config.environment, config.root, guard)
-        else:
-            harness = AgentHarness(config.environment, config.root, guard)
+        harness = _harness(config, direct, outside, guard)
         name = runner_name()
         gateway = GatewayClient(direct, config.url, key, name, config.wait_seconds, config.patience_seconds)
         settings = RunnerSettings(config.environment.episodes, config.heartbeat_seconds, config.grace_seconds)
@@ -76,6 +75,15 @@ async def run(config: Config, key: str) -> None:
             await runner.run(end)
         finally:
             log.info("%s", runner.stats)
+
+
+def _harness(config: Config, direct: httpx.AsyncClient, outside: httpx.AsyncClient, guard: Guard) -> Harness:
+    """Return the harness of a kind. `direct` reaches the gateway, `outside` what else there is."""
+    if config.environment.kind == TOOLS:
+        return ToolsHarness(direct, outside, config.environment, config.root, guard)
+    if config.environment.kind == OPEN_ENV:
+        return OpenEnvHarness(direct, outside, config.environment, config.root, guard)
+    return AgentHarness(config.environment, config.root, guard)
 
 
 def runner_name() -> str:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-TOOLS, AGENT = "Tools", "Agent"
+TOOLS, AGENT, OPEN_ENV = "Tools", "Agent", "OpenEnv"
 MOST_EPISODES = 4096
 SHARED = (
     "name",
@@ -54,6 +54,8 @@ class EnvironmentConfig:
     command: tuple[str, ...] = ()
     function: str | None = None
     """Of an agent: a Python function instead of a command."""
+    open_env_url: str | None = None
+    """The address of an OpenEnv server."""
     reward: str | None = None
     """A Python function that scores an episode."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -121,9 +123,13 @@ def _config(given: dict[str, Any], environment: dict[str, Any], folder: Path) ->
 def _environment(given: dict[str, Any]) -> EnvironmentConfig:
     where = "environment."
     kind = _text(given, "kind", where=where)
-    own: dict[str, tuple[str, ...]] = {TOOLS: ("tools", "toolSeconds"), AGENT: ("command", "function")}
+    own: dict[str, tuple[str, ...]] = {
+        TOOLS: ("tools", "toolSeconds"),
+        AGENT: ("command", "function"),
+        OPEN_ENV: ("openEnv",),
+    }
     if kind not in own:
-        raise BadConfig(f"environment.kind is {kind!r}; {TOOLS} or {AGENT} would be right")
+        raise BadConfig(f"environment.kind is {kind!r}; {', '.join(own)} would be right")
     _known(given, (*SHARED, *own[kind]), where)
     function, reward = (
         None if given.get(name) is None else _text(given, name, where=where) for name in ("function", "reward")
@@ -134,6 +140,7 @@ def _environment(given: dict[str, Any]) -> EnvironmentConfig:
         tools=tuple(_tool(one, f"environment.tools[{index}]") for index, one in enumerate(given.get("tools") or ())),
         command=tuple(given.get("command") or ()),
         function=function,
+        open_env_url=_open_env(given) if kind == OPEN_ENV else None,
         reward=reward,
         variables=_object(given.get("variables") or {}, "environment.variables"),
         max_turns=_whole(given, "maxTurns", EnvironmentConfig.max_turns, 1 << 20),
@@ -156,6 +163,12 @@ def _tool(given: Any, where: str) -> Tool:
     if "function" in tool:
         return Tool(function=_text(tool, "function", where=f"{where}."))
     return Tool(mcp_url=_text(_object(tool["mcp"], f"{where}.mcp"), "url", where=f"{where}.mcp."))
+
+
+def _open_env(given: dict[str, Any]) -> str:
+    server = _object(given.get("openEnv"), "environment.openEnv")
+    _known(server, ("url",), "environment.openEnv.")
+    return _text(server, "url", where="environment.openEnv.")
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -109,7 +109,7 @@ RULES: dict[str, list[Rule]] = {
         ),
         Rule(
             f"!({_NO_REWARDS}) || (size(self.environments) > 0"
-            " && self.environments.all(e, has(e.reward) || e.kind == 'Agent'))",
+            " && self.environments.all(e, has(e.reward) || e.kind != 'Tools'))",
             "rewards is required: how responses are scored; or a reward of each environment",
         ),
         Rule(
@@ -232,6 +232,10 @@ RULES: dict[str, list[Rule]] = {
         Rule(
             "(self.kind == 'Agent') == has(self.command)",
             "command is required for kind Agent, and for no other kind",
+        ),
+        Rule(
+            "(self.kind == 'OpenEnv') == has(self.openEnv)",
+            "openEnv is required for kind OpenEnv, with its url, and for no other kind",
         ),
         *(
             Rule(same(field), f"environments[].{field} is immutable; make a new RLJob")

@@ -14,6 +14,7 @@ ENTRY_FIELDS = (
     "environments[].kind",
     "environments[].tools",
     "environments[].command",
+    "environments[].openEnv",
     "environments[].reward",
 )
 """Fields of a list's entries whose changes are refused there: servers match the entries by name."""

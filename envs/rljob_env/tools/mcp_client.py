@@ -122,8 +122,7 @@ class McpClient:
             raise self._failed("answers a call with what is no content")
         if not content and result.get("structuredContent") is not None:
             return json.dumps(result["structuredContent"], ensure_ascii=False)
-        texts = [str(one.get("text")) if one.get("type") == "text" else f"[{one.get('type')}]" for one in content]
-        return "\n".join(texts)
+        return text_of_content(content)
 
     async def _ping(self) -> None:
         """Find out whether a slow server is there at all. Raises `Failed` if it is not."""
@@ -195,3 +194,8 @@ class McpClient:
 
     def _failed(self, what: str) -> Failed:
         return Failed(Part.TOOL_SERVER, f"the MCP server {self._url} {what}")
+
+
+def text_of_content(content: Sequence[Mapping[str, Any]]) -> str:
+    """Return the texts of a result's parts, and a word for each part that is none."""
+    return "\n".join(str(one.get("text")) if one.get("type") == "text" else f"[{one.get('type')}]" for one in content)

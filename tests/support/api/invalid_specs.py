@@ -147,6 +147,8 @@ SOURCE_CASES = [
 
 CALC: dict[str, Any] = {"name": "calc", "kind": "Tools", "tools": [{"function": "calculator.py:evaluate"}]}
 """An environment with one tool."""
+ECHO: dict[str, Any] = {"name": "echo", "kind": "OpenEnv", "openEnv": {"url": "http://echo:8000"}}
+"""An environment behind a server."""
 
 
 def _environments(path: str, advice: str, value: Any, *environments: dict[str, Any], **edits: Any) -> Case:
@@ -184,7 +186,7 @@ _AGENT: dict[str, Any] = {"name": "swe", "kind": "Agent", "command": ["python", 
 ENVIRONMENT_CASES = [
     _environments("[1].name", "must be unique in spec.environments", "calc", {}, {}),
     _environments("[0].name", "must be lower-case letters", "Calc", {"name": "Calc"}),
-    _environments("[0].kind", "must be one of 'Tools' or 'Agent'", "OpenEnv", {"kind": "OpenEnv"}),
+    _environments("[0].kind", "must be one of 'Tools', 'Agent' or 'OpenEnv'", "Gym", {"kind": "Gym"}),
     Case(
         {"spec.environments": [{"name": "calc", "kind": "Tools"}]},
         "spec.environments[0].tools",
@@ -197,6 +199,16 @@ ENVIRONMENT_CASES = [
         "is required for kind Agent: the program and its arguments",
         value=ABSENT,
     ),
+    Case(
+        {"spec.environments": [{"name": "echo", "kind": "OpenEnv"}]},
+        "spec.environments[0].openEnv",
+        "is required for kind OpenEnv: the environment's server",
+        value=ABSENT,
+    ),
+    _environments(
+        "[0].openEnv", "is for kind OpenEnv only", {"url": "http://echo"}, {"openEnv": {"url": "http://echo"}}
+    ),
+    _environments("[0].openEnv.url", "must be http:// or https://", "ws://echo", {"openEnv": {"url": "ws://echo"}}),
     _environments("[0].command", "is for kind Agent only", ["sh"], {"command": ["sh"]}),
     _environments("[0].tools", "is for kind Tools only", CALC["tools"], _AGENT),
     _environments("[0].tools", "must have 1 or more entries", [], {"tools": []}),

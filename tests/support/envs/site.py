@@ -16,10 +16,12 @@ import httpx
 
 from rljob_api.runner_key import mint_runner_key, runners_key
 from rljob_env.agent_harness import AgentHarness
-from rljob_env.config import TOOLS, EnvironmentConfig, Tool
+from rljob_env.config import OPEN_ENV, TOOLS, EnvironmentConfig, Tool
 from rljob_env.episode import Harness
 from rljob_env.gateway_client import GatewayClient
 from rljob_env.guard import Guard
+from rljob_env.openenv.harness import OpenEnvHarness
+from rljob_env.openenv.session import STEP_SECONDS
 from rljob_env.runner import Runner, RunnerSettings
 from rljob_env.tools.harness import ToolsHarness
 from rljob_runtime.gateway.capability import gateway_key
@@ -93,9 +95,17 @@ class Site:
     def agent(self, root: Path, *command: str, **options: Any) -> AgentHarness:
         return AgentHarness(EnvironmentConfig("calc", "Agent", command=command, **options), root, self.guard)
 
+    def open_env(self, root: Path, url: str, step_seconds: float = STEP_SECONDS, **options: Any) -> OpenEnvHarness:
+        config = EnvironmentConfig("calc", OPEN_ENV, open_env_url=url, **options)
+        return OpenEnvHarness(self.http, self.http, config, root, self.guard, step_seconds)
+
     def prompts(self) -> list[str]:
         """Return the prompt of each turn, as text."""
         return [TOKENIZER.decode(prompt) for prompt, _, _ in self.coordinator.engine.emitted]
+
+    def loss_tokens(self) -> list[Any]:
+        """Return what would be trained on, as the recording engine notes what it emits."""
+        return [one for episode in self.coordinator.episodes for one in self.coordinator.loss_tokens(episode)]
 
 
 def scripted(*turns: str) -> Script:

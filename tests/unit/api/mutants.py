@@ -63,6 +63,13 @@ MUTANTS = (
         tests=("tests/unit/api/test_invalid_specs.py",),
     ),
     Mutant(
+        name="an environment may lack the field of its kind",
+        target="rljob_api.rules.environments:_kind",
+        before="environment.kind is kind and value is None",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py",),
+    ),
+    Mutant(
         name="episodes may be longer than engines hold",
         target="rljob_api.rules.environments:_limits",
         before="episode.max_tokens > longest",

@@ -5,6 +5,7 @@ from hack.mutants import Mutant
 AGENT = "tests/unit/envs/test_agent_harness.py"
 FUNCTIONS = "tests/unit/envs/test_functions.py"
 MCP = "tests/unit/envs/test_mcp.py"
+OPEN_ENV = "tests/unit/envs/test_openenv.py"
 RUNNER = "tests/unit/envs/test_runner.py"
 TOOLS = "tests/unit/envs/test_tools_harness.py"
 
@@ -149,6 +150,48 @@ MUTANTS = (
         before="if code is None:\n    return _Ended(None, {}, None, detail)",
         after="return _Ended(None, {}, None, detail)",
         tests=(f"{AGENT}::test_a_result_that_is_none_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="what an environment raises is an observation",
+        target="rljob_env.openenv.session:Session._refused",
+        before="code == INVALID",
+        after="True",
+        tests=(f"{OPEN_ENV}::test_a_failure_of_the_environment_is_no_reward",),
+    ),
+    Mutant(
+        name="a server without a place fails the episode",
+        target="rljob_env.openenv.session:Session._refused",
+        before="code == FULL",
+        after="False",
+        tests=(f"{OPEN_ENV}::test_an_episode_waits_for_a_place_at_its_server",),
+    ),
+    Mutant(
+        name="only the last reward of an environment counts",
+        target="rljob_env.openenv.session:Session._observe",
+        before="(self.reward or 0.0) + finite(found['reward'], 'the reward')",
+        after="finite(found['reward'], 'the reward')",
+        tests=(f"{OPEN_ENV}::test_answers_are_actions_until_the_environment_is_done",),
+    ),
+    Mutant(
+        name="an environment that is silent is the policy's time-out",
+        target="rljob_env.openenv.harness:OpenEnvHarness._blame",
+        before="episode.session is None or episode.session.waiting",
+        after="False",
+        tests=(f"{OPEN_ENV}::test_an_environment_that_is_silent_at_the_deadline_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="actions are taken after the environment's end",
+        target="rljob_env.openenv.harness:OpenEnvHarness._call",
+        before="session.done",
+        after="False",
+        tests=(f"{OPEN_ENV}::test_actions_that_call_tools_are_offered_as_tools",),
+    ),
+    Mutant(
+        name="each response of a prompt plays another task",
+        target="rljob_env.openenv.harness:reset_arguments",
+        before="hashlib.sha256(content)",
+        after="hashlib.sha256(repr(object()).encode())",
+        tests=(f"{OPEN_ENV}::test_each_response_of_a_record_plays_the_same_task_in_a_session_of_its_own",),
     ),
     Mutant(
         name="a runner leases without bound",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rljob_env.config import BadConfig, Tool, load_config, read_key
+from rljob_env.packages import NEEDED, check_packages
 
 TOOLS = {"name": "calc", "kind": "Tools", "tools": [{"function": "tools.py:add"}]}
 AGENT = {"name": "calc", "kind": "Agent", "command": ["python", "agent.py"]}
+OPEN_ENV = {"name": "echo", "kind": "OpenEnv", "openEnv": {"url": "http://echo:8000"}}
 
 
 def written(folder: Path, environment: Any = None, **more: Any) -> str:
@@ -49,6 +52,18 @@ def test_an_environment_is_read_as_the_job_states_it(tmp_path: Path) -> None:
     )
 
 
+def test_an_environment_server_is_named_by_its_address(tmp_path: Path) -> None:
+    assert load_config(written(tmp_path, OPEN_ENV), {}).environment.open_env_url == "http://echo:8000"
+
+
+def test_a_kind_without_its_package_is_refused_before_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in ("Tools", "Agent", "OpenEnv"):
+        check_packages(kind)
+    monkeypatch.setitem(NEEDED, "OpenEnv", ("a_package_that_is_absent", "rljob-env[openenv]"))
+    with pytest.raises(BadConfig, match=re.escape("pip install 'rljob-env[openenv]'")):
+        check_packages("OpenEnv")
+
+
 def test_variables_replace_what_the_file_says(tmp_path: Path) -> None:
     variables = {
         "RLJOB_ENV_CONFIG": written(tmp_path, AGENT),
@@ -63,7 +78,11 @@ def test_variables_replace_what_the_file_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "more", "field"),
     [
-        ({**TOOLS, "kind": "Verifiers"}, {}, "environment.kind is 'Verifiers'"),
+        ({**TOOLS, "kind": "Gym"}, {}, "environment.kind is 'Gym'; Tools, Agent, OpenEnv would be right"),
+        ({**TOOLS, "openEnv": {"url": "u"}}, {}, "environment.openEnv is not known"),
+        ({**OPEN_ENV, "openEnv": None}, {}, "environment.openEnv: an object"),
+        ({**OPEN_ENV, "openEnv": {}}, {}, "environment.openEnv.url"),
+        ({**OPEN_ENV, "openEnv": {"url": "u", "image": "i"}}, {}, "environment.openEnv.image is not known"),
         ({**TOOLS, "image": "x"}, {}, "environment.image is not known"),
         ({**TOOLS, "command": ["x"]}, {}, "environment.command is not known"),
         ({**TOOLS, "tools": [{}]}, {}, "environment.tools[0]"),

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from rljob_api.environments import Environment
-from rljob_env.config import AGENT, load_config
+from rljob_env.config import AGENT, OPEN_ENV, load_config
 from rljob_env.episode import Harness
 from tests.support.envs.site import call, open_site, scripted
 from tests.support.paths import ROOT
@@ -61,6 +61,11 @@ async def test_the_program_of_the_guide_asks_the_model_and_is_rewarded(root: Pat
     async with open_site() as site, site.stack:
         report = await site.report_of(site.agent(root, sys.executable, *config.command[1:]), seconds=120.0)
         assert (report.reward, report.metrics["characters"], report.failed) == (1.0, 1, None)
+
+
+def test_the_environment_server_of_the_guide_is_that_of_a_runner(tmp_path: Path) -> None:
+    config = settings(tmp_path, 2).environment
+    assert (config.kind, config.open_env_url) == (OPEN_ENV, "http://wordle:8000")
 
 
 def test_the_settings_of_the_guide_are_those_of_a_runner(tmp_path: Path) -> None:

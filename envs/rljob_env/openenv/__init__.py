@@ -1,0 +1,1 @@
+"""OpenEnv: environments behind servers of the OpenEnv project."""

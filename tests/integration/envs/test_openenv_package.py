@@ -1,0 +1,154 @@
+"""Servers of the OpenEnv package itself, as it is on PyPI: a game of texts, and an environment of tools."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.envs.site import RECORD, call, open_site, scripted
+from tests.support.virtual_env import virtual_env
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+START_SECONDS = 240.0
+SERVER = '''
+import random
+import sys
+
+import uvicorn
+from fastmcp import FastMCP
+from openenv.core.env_server import (
+    Action, CallToolAction, CallToolObservation, Environment, MCPEnvironment, Observation, State, create_fastapi_app,
+)
+
+
+class Guess(Action):
+    guess: int
+
+
+class Hint(Observation):
+    hint: str
+
+
+class Game(Environment):
+    """A number below 10 is guessed; the seed chooses it."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    state = State()
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        self.number = random.Random(seed).randrange(10)
+        return Hint(hint="Guess a number below 10.")
+
+    def step(self, action, timeout_s=None, **kwargs):
+        if action.guess < 0:
+            raise OSError("the dice are gone")
+        if action.guess == self.number:
+            return Hint(hint="right", reward=1.0, done=True)
+        return Hint(hint="too low" if action.guess < self.number else "too high", reward=0.125)
+
+
+class Tools(MCPEnvironment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    state = State()
+
+    def __init__(self):
+        server = FastMCP("calculator")
+
+        @server.tool
+        def add(a: int, b: int) -> int:
+            """Add two numbers."""
+            return a + b
+
+        @server.tool
+        def divide(a: int, b: int) -> float:
+            return a / b
+
+        super().__init__(server)
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        return Observation()
+
+    def _step_impl(self, action, timeout_s=None, **kwargs):
+        raise ValueError("calls of tools only")
+
+
+kind, port = sys.argv[1:]
+made = {"game": (Game, Guess, Hint), "tools": (Tools, CallToolAction, CallToolObservation)}[kind]
+uvicorn.run(create_fastapi_app(*made, max_concurrent_envs=4), host="127.0.0.1", port=int(port), log_level="warning")
+'''
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return virtual_env(tmp_path_factory.mktemp("openenv") / "venv", "openenv==0.10.0")
+
+
+@contextlib.contextmanager
+def serving(python: Path, folder: Path, kind: str) -> Iterator[str]:
+    """Run a server of the package; yield its address."""
+    (folder / "server.py").write_text(SERVER)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    process = subprocess.Popen([str(python), "server.py", kind, str(port)], cwd=folder)
+    try:
+        url, until = f"http://127.0.0.1:{port}", time.monotonic() + START_SECONDS
+        while True:
+            assert process.poll() is None
+            assert time.monotonic() < until
+            with contextlib.suppress(httpx.TransportError):
+                httpx.get(f"{url}/health", trust_env=False)
+                break
+            time.sleep(0.2)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+async def test_a_game_is_played_to_its_end(python: Path, tmp_path: Path) -> None:
+    numbers = scripted("What?", *(f'{{"guess": {number}}}' for number in range(10)))
+    with serving(python, tmp_path, "game") as url:
+        async with open_site(numbers) as site, site.stack:
+            harness = site.open_env(tmp_path, url)
+            await site.run(harness)
+            # The seed 1 chooses the number 2, and 7 the number 5.
+            for index, (seed, number) in enumerate(((1, 2), (7, 5))):
+                record = {**RECORD, "reset": {"seed": seed}}
+                report = await site.environments.reported(await site.put(index, record=record, seconds=120.0))
+                assert (report.failed, report.reward) == (None, 1.0 + 0.125 * number), report.detail
+                assert (report.metrics["turns"], report.metrics["refused_actions"]) == (number + 2, 1)
+            first, second, third = site.prompts()[:3]
+            assert '"guess": {"title": "Guess", "type": "integer"}' in first
+            assert "error: the answer is no action" in second
+            assert third.endswith("<|im_start|>user\ntoo low<|im_end|>\n<|im_start|>assistant\n")
+            assert site.loss_tokens() == site.coordinator.engine.emitted
+
+
+async def test_what_the_environment_raises_is_a_failure_of_ours(python: Path, tmp_path: Path) -> None:
+    said = scripted('{"guess": "three"}', '{"guess": -1}')
+    with serving(python, tmp_path, "game") as url:
+        async with open_site(said) as site, site.stack:
+            report = await site.report_of(site.open_env(tmp_path, url), seconds=120.0)
+            assert (report.failed, report.reward) == ("environment", None)
+            assert "EXECUTION_ERROR: the dice are gone" in report.detail
+            assert "error: guess: Input should be a valid integer" in site.prompts()[1]
+
+
+async def test_tools_of_an_environment_are_called(python: Path, tmp_path: Path) -> None:
+    said = scripted(call("divide", '{"a": 1, "b": 0}'), call("add", '{"a": 2, "b": 3}'), "5")
+    with serving(python, tmp_path, "tools") as url:
+        async with open_site(said) as site, site.stack:
+            report = await site.report_of(site.open_env(tmp_path, url), seconds=120.0)
+            assert (report.failed, report.reward, report.metrics["turns"]) == (None, None, 3), report.detail
+            first, second, third = site.prompts()
+            assert "Add two numbers." in first
+            assert "<|im_start|>tool\nerror: " in second
+            assert "<|im_start|>tool\n5<|im_end|>" in third
