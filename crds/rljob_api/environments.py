@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rljob_api.fields import CodePath, DnsLabel, HttpUrl, Model
+from rljob_api.fields import CodePath, DnsLabel, FreeForm, HttpUrl, Model, TasksetId
 from rljob_api.spec_template import PodTemplate
 
 Argument = Annotated[str, Field(max_length=1024)]
@@ -19,6 +19,7 @@ class EnvironmentKind(StrEnum):
     TOOLS = "Tools"
     AGENT = "Agent"
     OPEN_ENV = "OpenEnv"
+    VERIFIERS = "Verifiers"
 
 
 class McpServer(Model):
@@ -45,6 +46,15 @@ class OpenEnvServer(Model):
     """Its address, e.g. http://wordle:8000."""
 
 
+class VerifiersEnvironment(Model):
+    """An environment of the `verifiers` package. The package and the taskset are installed where its runners run."""
+
+    id: TasksetId
+    """The taskset, e.g. gsm8k. A record's field `task` is the place of its task there, from 0."""
+    args: FreeForm = Field(default_factory=dict)
+    """Settings of the environment, as under `env` in the package's own files: {taskset: {…}, agent: {…}}."""
+
+
 class Environment(Model):
     """A program in which a response takes several turns. Its runners are pods, or local processes of `rljob run`."""
 
@@ -52,7 +62,8 @@ class Environment(Model):
     """Name in records and metrics; unique in the list."""
     kind: EnvironmentKind
     """Tools: turns follow until the model calls no tool. Agent: `command` asks for turns by an OpenAI-compatible
-    API. OpenEnv: each answer is an action of an environment behind a server."""
+    API. OpenEnv: each answer is an action of an environment behind a server. Verifiers: an environment of the
+    `verifiers` package asks for turns."""
     tools: Annotated[tuple[Tool, ...] | None, Field(min_length=1, max_length=32)] = None
     """For Tools: what the model may call."""
     command: Annotated[tuple[Argument, ...] | None, Field(min_length=1, max_length=64)] = None
@@ -61,10 +72,12 @@ class Environment(Model):
     open_env: OpenEnvServer | None = None
     """For OpenEnv: the server. The record's field `reset` holds the arguments of a reset; its seed follows from the
     record unless `reset` has one."""
+    verifiers: VerifiersEnvironment | None = None
+    """For Verifiers: the environment."""
     reward: CodePath | None = None
     """A Python function that scores an episode: path.py:name, from the manifest's folder, or module:name. Called with
-    (record, messages, answer). Absent: spec.rewards score the last answer. The reward of an Agent or of OpenEnv
-    counts before both."""
+    (record, messages, answer). Absent: spec.rewards score the last answer. A reward of the agent or of the
+    environment itself counts before both."""
     max_turns: int = Field(default=16, ge=1, le=1024)
     """Most turns of an episode. The model's answer to the last one ends it."""
     timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)

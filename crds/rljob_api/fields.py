@@ -210,6 +210,9 @@ HttpUrl = text_type(
     "must be http:// or https://, a host, and perhaps a port and a path, without user, query or fragment",
     1024,
 )
+TasksetId = text_type(
+    r"[A-Za-z0-9_][\w.@/-]*", "must be the name of an installed taskset, e.g. gsm8k or primeintellect/gsm8k", 253
+)
 VariableName = text_type(r"[A-Za-z_][A-Za-z0-9_]*", "must be the name of an environment variable, e.g. JUDGE_KEY", 128)
 FieldName = text_type(r"[A-Za-z_][\w.-]*", "must be the name of a field of the records, e.g. question", 128)
 Name = Annotated[str, Field(max_length=253)]

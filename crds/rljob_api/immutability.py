@@ -26,6 +26,7 @@ IDENTITY = (
     "environments[].tools",
     "environments[].command",
     "environments[].openEnv",
+    "environments[].verifiers",
     "environments[].reward",
 )
 """Fields of the spec that identify the run, on every cluster."""

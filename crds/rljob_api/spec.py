@@ -13,7 +13,15 @@ from pydantic import ConfigDict, Field
 
 from rljob_api.accelerators import Accelerator, AcceleratorKind
 from rljob_api.constants import API_VERSION, KIND, MANAGED_BY_OPERATOR, ROLE_ROLLOUT, ROLE_TRAINER, claim_path
-from rljob_api.environments import Environment, EnvironmentKind, EpisodeLimits, McpServer, OpenEnvServer, Tool
+from rljob_api.environments import (
+    Environment,
+    EnvironmentKind,
+    EpisodeLimits,
+    McpServer,
+    OpenEnvServer,
+    Tool,
+    VerifiersEnvironment,
+)
 from rljob_api.evaluation import Evaluation, EvaluationSampling
 from rljob_api.fields import Model, QualifiedName, Timestamp, map_by
 from rljob_api.observers import ObserverSpec
@@ -144,6 +152,7 @@ __all__ = [
     "TemplateMetadata",
     "Tool",
     "Trainer",
+    "VerifiersEnvironment",
 ]
 
 

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 import httpx
 
 from rljob_env.agent_harness import AgentHarness
-from rljob_env.config import OPEN_ENV, TOOLS, BadConfig, Config, load_config, read_key
+from rljob_env.config import OPEN_ENV, TOOLS, VERIFIERS, BadConfig, Config, load_config, read_key
 from rljob_env.episode import Harness
 from rljob_env.failures import GatewayAway, GatewayRefused
 from rljob_env.gateway_client import GatewayClient
@@ -24,6 +24,7 @@ from rljob_env.openenv.harness import OpenEnvHarness
 from rljob_env.packages import check_packages
 from rljob_env.runner import Runner, RunnerSettings
 from rljob_env.tools.harness import ToolsHarness
+from rljob_env.verifiers.harness import VerifiersHarness
 
 log = logging.getLogger("rljob_env")
 
@@ -83,6 +84,8 @@ def _harness(config: Config, direct: httpx.AsyncClient, outside: httpx.AsyncClie
         return ToolsHarness(direct, outside, config.environment, config.root, guard)
     if config.environment.kind == OPEN_ENV:
         return OpenEnvHarness(direct, outside, config.environment, config.root, guard)
+    if config.environment.kind == VERIFIERS:
+        return VerifiersHarness(config.environment, config.root, guard)
     return AgentHarness(config.environment, config.root, guard)
 
 

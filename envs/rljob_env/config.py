@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-TOOLS, AGENT, OPEN_ENV = "Tools", "Agent", "OpenEnv"
+TOOLS, AGENT, OPEN_ENV, VERIFIERS = "Tools", "Agent", "OpenEnv", "Verifiers"
 MOST_EPISODES = 4096
 SHARED = (
     "name",
@@ -45,6 +45,14 @@ class Tool:
 
 
 @dataclass(frozen=True)
+class VerifiersConfig:
+    """An environment of the `verifiers` package: its taskset, and its settings as the package reads them."""
+
+    id: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class EnvironmentConfig:
     """An environment: its kind and the kind's options."""
 
@@ -56,6 +64,7 @@ class EnvironmentConfig:
     """Of an agent: a Python function instead of a command."""
     open_env_url: str | None = None
     """The address of an OpenEnv server."""
+    verifiers: VerifiersConfig | None = None
     reward: str | None = None
     """A Python function that scores an episode."""
     variables: Mapping[str, str] = field(default_factory=dict)
@@ -127,6 +136,7 @@ def _environment(given: dict[str, Any]) -> EnvironmentConfig:
         TOOLS: ("tools", "toolSeconds"),
         AGENT: ("command", "function"),
         OPEN_ENV: ("openEnv",),
+        VERIFIERS: ("verifiers",),
     }
     if kind not in own:
         raise BadConfig(f"environment.kind is {kind!r}; {', '.join(own)} would be right")
@@ -141,6 +151,7 @@ def _environment(given: dict[str, Any]) -> EnvironmentConfig:
         command=tuple(given.get("command") or ()),
         function=function,
         open_env_url=_open_env(given) if kind == OPEN_ENV else None,
+        verifiers=_verifiers(given) if kind == VERIFIERS else None,
         reward=reward,
         variables=_object(given.get("variables") or {}, "environment.variables"),
         max_turns=_whole(given, "maxTurns", EnvironmentConfig.max_turns, 1 << 20),
@@ -169,6 +180,15 @@ def _open_env(given: dict[str, Any]) -> str:
     server = _object(given.get("openEnv"), "environment.openEnv")
     _known(server, ("url",), "environment.openEnv.")
     return _text(server, "url", where="environment.openEnv.")
+
+
+def _verifiers(given: dict[str, Any]) -> VerifiersConfig:
+    where = "environment.verifiers"
+    environment = _object(given.get("verifiers"), where)
+    _known(environment, ("id", "args"), f"{where}.")
+    return VerifiersConfig(
+        _text(environment, "id", where=f"{where}."), _object(environment.get("args") or {}, f"{where}.args")
+    )
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 
-from rljob_env.config import OPEN_ENV, BadConfig
+from rljob_env.config import OPEN_ENV, VERIFIERS, BadConfig
 
-NEEDED = {OPEN_ENV: ("websockets", "rljob-env[openenv]")}
+NEEDED = {
+    OPEN_ENV: ("websockets", "rljob-env[openenv]"),
+    # Its pins disagree with the job's own packages: the image of its runners is another one.
+    VERIFIERS: ("verifiers", "rljob-env[verifiers]"),
+}
 """Kinds: the module that is imported, and what to install."""
 
 

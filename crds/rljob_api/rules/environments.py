@@ -37,6 +37,7 @@ def _kind(path: str, environment: Environment) -> Errors:
         EnvironmentKind.TOOLS: ("tools", environment.tools, "what the model may call"),
         EnvironmentKind.AGENT: ("command", environment.command, "the program and its arguments"),
         EnvironmentKind.OPEN_ENV: ("openEnv", environment.open_env, "the environment's server"),
+        EnvironmentKind.VERIFIERS: ("verifiers", environment.verifiers, "the taskset and its settings"),
     }
     for kind, (field, value, what) in fields.items():
         if environment.kind is kind and value is None:

@@ -237,6 +237,10 @@ RULES: dict[str, list[Rule]] = {
             "(self.kind == 'OpenEnv') == has(self.openEnv)",
             "openEnv is required for kind OpenEnv, with its url, and for no other kind",
         ),
+        Rule(
+            "(self.kind == 'Verifiers') == has(self.verifiers)",
+            "verifiers is required for kind Verifiers, with its id, and for no other kind",
+        ),
         *(
             Rule(same(field), f"environments[].{field} is immutable; make a new RLJob")
             for above, _, field in (path.partition("[].") for path in ENTRY_FIELDS)

@@ -15,6 +15,7 @@ ENTRY_FIELDS = (
     "environments[].tools",
     "environments[].command",
     "environments[].openEnv",
+    "environments[].verifiers",
     "environments[].reward",
 )
 """Fields of a list's entries whose changes are refused there: servers match the entries by name."""

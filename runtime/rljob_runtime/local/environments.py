@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 RUNNER = "rljob_env"
 """The package of runners."""
+RUNNER_PYTHON = "RLJOB_ENV_PYTHON"
+"""Names the Python of the runners, where environments need packages whose pins disagree with the runtime's."""
 START_SECONDS = 300.0
 """Longest time until the gateway answers: it imports the tokenizer's library on shared processors."""
 LOOK_SECONDS = 0.05
@@ -149,6 +151,8 @@ class LocalEnvironments:
     def _runner_command(self) -> Sequence[str]:
         if self._runner is not None:
             return self._runner
+        if RUNNER_PYTHON in os.environ:
+            return (os.environ[RUNNER_PYTHON], "-m", RUNNER)
         if importlib.util.find_spec(RUNNER) is None:
             raise ProcessFailed("the runner of environments is not installed; pip install rljob-env")
         return (sys.executable, "-m", RUNNER)

@@ -33,6 +33,11 @@ MOST_METRICS, MOST_METRIC_NAME = 64, 128
 """Metrics of a report, and characters of a metric's name. The gateway refuses more, and the store keeps no more."""
 
 
+TRACE_TURNS, TRACE_TOKENS = "trace_turns", "trace_tokens"
+"""Metrics of a harness that keeps a trace of its own: the model's turns in it, and the tokens that the model emitted.
+What is trained on is what the coordinator stored; the trace only shows whether the harness saw the same."""
+
+
 class FailedPart(StrEnum):
     """The part of ours that failed, so that an attempt has no reward."""
 

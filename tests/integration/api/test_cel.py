@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rljob_api import InvalidSpec, load
 from rljob_api.immutability import NEVER, WHILE_SUSPENDED, validate_update
-from tests.support.api.invalid_specs import CALC, CASES, ECHO, UNKNOWN, Case
+from tests.support.api.invalid_specs import CALC, CASES, ECHO, UNKNOWN, VERIFIED, Case
 from tests.support.api.jobs import REMOVE, job
 from tests.support.api.kubectl import Kube
 
@@ -134,7 +134,7 @@ GOOD: list[dict[str, Any]] = [
         "spec.episode": {},
         "spec.evaluation": [{"name": "a", "prompts": {"file": {"path": "/p"}}}],
     },
-    {"spec.environments": [ECHO, {**CALC, "reward": "calculator.py:score"}], "spec.rewards": REMOVE},
+    {"spec.environments": [ECHO, VERIFIED, {**CALC, "reward": "calculator.py:score"}], "spec.rewards": REMOVE},
     {"spec.checkpoint": {"volumeClaimName": "claim", "everyRounds": 1}},
     {"spec.checkpoint": {"emptyDir": {"sizeLimit": "20Gi"}}},
     {"spec.relay": {"chunkBytes": "64Ki", "heartbeatSeconds": 5}},
@@ -262,6 +262,8 @@ EDITS = st.fixed_dictionaries(
             [{**CALC, "kind": "Agent"}],
             [ECHO],
             [{**ECHO, "openEnv": {}}],
+            [{**VERIFIED, "verifiers": {"id": "sums"}}],
+            [{**VERIFIED, "verifiers": {}}],
             [{**CALC, "openEnv": ECHO["openEnv"]}],
             [{"name": "swe", "kind": "Agent", "command": ["agent"]}, {**CALC, "command": ["agent"]}],
             [{**CALC, "tools": [{"function": "m:f", "mcp": {"url": "http://tools"}}]}],
@@ -319,6 +321,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "environments[].tools": ([CALC], [{**CALC, "tools": [{"function": "calculator.py:other"}]}]),
     "environments[].command": ([SWE], [{**SWE, "command": ["python", "other.py"]}]),
     "environments[].openEnv": ([ECHO], [{**ECHO, "openEnv": {"url": "http://other:8000"}}]),
+    "environments[].verifiers": ([VERIFIED], [{**VERIFIED, "verifiers": {"id": "sums"}}]),
     "environments[].reward": ([CALC], [{**CALC, "reward": "calculator.py:score"}]),
     "environments[].maxTurns": ([CALC], [{**CALC, "maxTurns": 4}]),
     "environments[].timeoutSeconds": ([CALC], [{**CALC, "timeoutSeconds": 60}]),

@@ -91,6 +91,18 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return virtual_env(tmp_path_factory.mktemp("openenv") / "venv", "openenv==0.10.0")
 
 
+@pytest.fixture(scope="module")
+def game(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(python, tmp_path_factory.mktemp("game"), "game") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def tools(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with serving(python, tmp_path_factory.mktemp("tools"), "tools") as url:
+        yield url
+
+
 @contextlib.contextmanager
 def serving(python: Path, folder: Path, kind: str) -> Iterator[str]:
     """Run a server of the package; yield its address."""
@@ -113,42 +125,39 @@ def serving(python: Path, folder: Path, kind: str) -> Iterator[str]:
         process.wait(30)
 
 
-async def test_a_game_is_played_to_its_end(python: Path, tmp_path: Path) -> None:
+async def test_a_game_is_played_to_its_end(game: str, tmp_path: Path) -> None:
     numbers = scripted("What?", *(f'{{"guess": {number}}}' for number in range(10)))
-    with serving(python, tmp_path, "game") as url:
-        async with open_site(numbers) as site, site.stack:
-            harness = site.open_env(tmp_path, url)
-            await site.run(harness)
-            # The seed 1 chooses the number 2, and 7 the number 5.
-            for index, (seed, number) in enumerate(((1, 2), (7, 5))):
-                record = {**RECORD, "reset": {"seed": seed}}
-                report = await site.environments.reported(await site.put(index, record=record, seconds=120.0))
-                assert (report.failed, report.reward) == (None, 1.0 + 0.125 * number), report.detail
-                assert (report.metrics["turns"], report.metrics["refused_actions"]) == (number + 2, 1)
-            first, second, third = site.prompts()[:3]
-            assert '"guess": {"title": "Guess", "type": "integer"}' in first
-            assert "error: the answer is no action" in second
-            assert third.endswith("<|im_start|>user\ntoo low<|im_end|>\n<|im_start|>assistant\n")
-            assert site.loss_tokens() == site.coordinator.engine.emitted
+    async with open_site(numbers) as site, site.stack:
+        harness = site.open_env(tmp_path, game)
+        await site.run(harness)
+        # The seed 1 chooses the number 2, and 7 the number 5.
+        for index, (seed, number) in enumerate(((1, 2), (7, 5))):
+            record = {**RECORD, "reset": {"seed": seed}}
+            report = await site.environments.reported(await site.put(index, record=record, seconds=120.0))
+            assert (report.failed, report.reward) == (None, 1.0 + 0.125 * number), report.detail
+            assert (report.metrics["turns"], report.metrics["refused_actions"]) == (number + 2, 1)
+        first, second, third = site.prompts()[:3]
+        assert '"guess": {"title": "Guess", "type": "integer"}' in first
+        assert "error: the answer is no action" in second
+        assert third.endswith("<|im_start|>user\ntoo low<|im_end|>\n<|im_start|>assistant\n")
+        assert site.loss_tokens() == site.coordinator.engine.emitted
 
 
-async def test_what_the_environment_raises_is_a_failure_of_ours(python: Path, tmp_path: Path) -> None:
+async def test_what_the_environment_raises_is_a_failure_of_ours(game: str, tmp_path: Path) -> None:
     said = scripted('{"guess": "three"}', '{"guess": -1}')
-    with serving(python, tmp_path, "game") as url:
-        async with open_site(said) as site, site.stack:
-            report = await site.report_of(site.open_env(tmp_path, url), seconds=120.0)
-            assert (report.failed, report.reward) == ("environment", None)
-            assert "EXECUTION_ERROR: the dice are gone" in report.detail
-            assert "error: guess: Input should be a valid integer" in site.prompts()[1]
+    async with open_site(said) as site, site.stack:
+        report = await site.report_of(site.open_env(tmp_path, game), seconds=120.0)
+        assert (report.failed, report.reward) == ("environment", None)
+        assert "EXECUTION_ERROR: the dice are gone" in report.detail
+        assert "error: guess: Input should be a valid integer" in site.prompts()[1]
 
 
-async def test_tools_of_an_environment_are_called(python: Path, tmp_path: Path) -> None:
+async def test_tools_of_an_environment_are_called(tools: str, tmp_path: Path) -> None:
     said = scripted(call("divide", '{"a": 1, "b": 0}'), call("add", '{"a": 2, "b": 3}'), "5")
-    with serving(python, tmp_path, "tools") as url:
-        async with open_site(said) as site, site.stack:
-            report = await site.report_of(site.open_env(tmp_path, url), seconds=120.0)
-            assert (report.failed, report.reward, report.metrics["turns"]) == (None, None, 3), report.detail
-            first, second, third = site.prompts()
-            assert "Add two numbers." in first
-            assert "<|im_start|>tool\nerror: " in second
-            assert "<|im_start|>tool\n5<|im_end|>" in third
+    async with open_site(said) as site, site.stack:
+        report = await site.report_of(site.open_env(tmp_path, tools), seconds=120.0)
+        assert (report.failed, report.reward, report.metrics["turns"]) == (None, None, 3), report.detail
+        first, second, third = site.prompts()
+        assert "Add two numbers." in first
+        assert "<|im_start|>tool\nerror: " in second
+        assert "<|im_start|>tool\n5<|im_end|>" in third

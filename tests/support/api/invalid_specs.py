@@ -149,6 +149,12 @@ CALC: dict[str, Any] = {"name": "calc", "kind": "Tools", "tools": [{"function": 
 """An environment with one tool."""
 ECHO: dict[str, Any] = {"name": "echo", "kind": "OpenEnv", "openEnv": {"url": "http://echo:8000"}}
 """An environment behind a server."""
+VERIFIED: dict[str, Any] = {
+    "name": "sums",
+    "kind": "Verifiers",
+    "verifiers": {"id": "sums", "args": {"agent": {"max_turns": 2}}},
+}
+"""An environment of the verifiers package."""
 
 
 def _environments(path: str, advice: str, value: Any, *environments: dict[str, Any], **edits: Any) -> Case:
@@ -186,7 +192,7 @@ _AGENT: dict[str, Any] = {"name": "swe", "kind": "Agent", "command": ["python", 
 ENVIRONMENT_CASES = [
     _environments("[1].name", "must be unique in spec.environments", "calc", {}, {}),
     _environments("[0].name", "must be lower-case letters", "Calc", {"name": "Calc"}),
-    _environments("[0].kind", "must be one of 'Tools', 'Agent' or 'OpenEnv'", "Gym", {"kind": "Gym"}),
+    _environments("[0].kind", "must be one of 'Tools', 'Agent', 'OpenEnv' or 'Verifiers'", "Gym", {"kind": "Gym"}),
     Case(
         {"spec.environments": [{"name": "calc", "kind": "Tools"}]},
         "spec.environments[0].tools",
@@ -209,6 +215,16 @@ ENVIRONMENT_CASES = [
         "[0].openEnv", "is for kind OpenEnv only", {"url": "http://echo"}, {"openEnv": {"url": "http://echo"}}
     ),
     _environments("[0].openEnv.url", "must be http:// or https://", "ws://echo", {"openEnv": {"url": "ws://echo"}}),
+    Case(
+        {"spec.environments": [{"name": "sums", "kind": "Verifiers"}]},
+        "spec.environments[0].verifiers",
+        "is required for kind Verifiers: the taskset and its settings",
+        value=ABSENT,
+    ),
+    _environments(
+        "[0].verifiers", "is for kind Verifiers only", VERIFIED["verifiers"], {"verifiers": VERIFIED["verifiers"]}
+    ),
+    _environments("[0].verifiers.id", "must be the name of an installed taskset", "-x", {"verifiers": {"id": "-x"}}),
     _environments("[0].command", "is for kind Agent only", ["sh"], {"command": ["sh"]}),
     _environments("[0].tools", "is for kind Tools only", CALC["tools"], _AGENT),
     _environments("[0].tools", "must have 1 or more entries", [], {"tools": []}),

@@ -16,7 +16,7 @@ import httpx
 
 from rljob_api.runner_key import mint_runner_key, runners_key
 from rljob_env.agent_harness import AgentHarness
-from rljob_env.config import OPEN_ENV, TOOLS, EnvironmentConfig, Tool
+from rljob_env.config import OPEN_ENV, TOOLS, VERIFIERS, EnvironmentConfig, Tool, VerifiersConfig
 from rljob_env.episode import Harness
 from rljob_env.gateway_client import GatewayClient
 from rljob_env.guard import Guard
@@ -24,6 +24,7 @@ from rljob_env.openenv.harness import OpenEnvHarness
 from rljob_env.openenv.session import STEP_SECONDS
 from rljob_env.runner import Runner, RunnerSettings
 from rljob_env.tools.harness import ToolsHarness
+from rljob_env.verifiers.harness import END_SECONDS, VerifiersHarness
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
 from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
@@ -55,6 +56,7 @@ class Site:
     http: httpx.AsyncClient
     stack: AsyncExitStack
     guard: Guard
+    gateway: Gateway
     url: str = ""
     runners: list[Runner] = field(default_factory=list)
 
@@ -99,6 +101,13 @@ class Site:
         config = EnvironmentConfig("calc", OPEN_ENV, open_env_url=url, **options)
         return OpenEnvHarness(self.http, self.http, config, root, self.guard, step_seconds)
 
+    def verifiers(
+        self, root: Path, id: str = "sums", end_seconds: float = END_SECONDS, fault: str = "", **options: Any
+    ) -> VerifiersHarness:
+        args = {"taskset": {"fault": fault}}
+        config = EnvironmentConfig("calc", VERIFIERS, verifiers=VerifiersConfig(id, args), **options)
+        return VerifiersHarness(config, root, self.guard, end_seconds)
+
     def prompts(self) -> list[str]:
         """Return the prompt of each turn, as text."""
         return [TOKENIZER.decode(prompt) for prompt, _, _ in self.coordinator.engine.emitted]
@@ -122,8 +131,9 @@ async def open_site(
     script: Script | None = None,
     limits: Limits = Limits(),  # noqa: B008, a frozen value
     now: Callable[[], float] = time.time,
+    context: int = 8192,
 ) -> AsyncIterator[Site]:
-    """Open a site; its model says what the script says."""
+    """Open a site; its model says what the script says, in a context of so many tokens."""
     async with AsyncExitStack() as stack:
         engine = RecordingEngine(TOKENIZER, script or scripted("5"))
         coordinator = StandInCoordinator(engine, EpisodeRules(limits))
@@ -131,7 +141,7 @@ async def open_site(
         capabilities = gateway_key(SECRET)
         routes = EnvironmentRoutes(environments, RunnerAccess(runners_key(SECRET), capabilities, "policy"), now)
         text = SuffixText(TOKENIZER, render_of(WITH_TOOLS), [TOKENIZER.end])  # type: ignore[arg-type]
-        settings = GatewaySettings("policy", 8192, TOKENIZER.size, 1024)
+        settings = GatewaySettings("policy", context, TOKENIZER.size, 1024)
         gateway = Gateway(coordinator, text, settings, stack.enter_context(ThreadPoolExecutor(2)), now)
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
         port = await stack.enter_async_context(
@@ -140,4 +150,4 @@ async def open_site(
         guard = Guard()
         stack.callback(guard.close)
         async with AsyncExitStack() as runners:
-            yield Site(coordinator, environments, routes, http, runners, guard, f"http://127.0.0.1:{port}")
+            yield Site(coordinator, environments, routes, http, runners, guard, gateway, f"http://127.0.0.1:{port}")

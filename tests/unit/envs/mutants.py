@@ -7,6 +7,7 @@ FUNCTIONS = "tests/unit/envs/test_functions.py"
 MCP = "tests/unit/envs/test_mcp.py"
 OPEN_ENV = "tests/unit/envs/test_openenv.py"
 RUNNER = "tests/unit/envs/test_runner.py"
+VERIFIERS = "tests/unit/envs/test_verifiers.py"
 TOOLS = "tests/unit/envs/test_tools_harness.py"
 
 MUTANTS = (
@@ -157,6 +158,7 @@ MUTANTS = (
         before="code == INVALID",
         after="True",
         tests=(f"{OPEN_ENV}::test_a_failure_of_the_environment_is_no_reward",),
+        canary=True,
     ),
     Mutant(
         name="a server without a place fails the episode",
@@ -192,6 +194,42 @@ MUTANTS = (
         before="hashlib.sha256(content)",
         after="hashlib.sha256(repr(object()).encode())",
         tests=(f"{OPEN_ENV}::test_each_response_of_a_record_plays_the_same_task_in_a_session_of_its_own",),
+    ),
+    Mutant(
+        name="an episode that was not scored has the reward 0",
+        target="rljob_env.verifiers.episode:outcome",
+        before="value is None",
+        after="False",
+        tests=(f"{VERIFIERS}::test_a_failure_of_the_environment_is_no_reward",),
+        canary=True,
+    ),
+    Mutant(
+        name="a taskset is loaded for each episode",
+        target="rljob_env.verifiers.episode:_tasks",
+        before="(id, args) not in _known",
+        after="True",
+        tests=(f"{VERIFIERS}::test_a_record_names_its_task_and_tasks_are_loaded_once",),
+    ),
+    Mutant(
+        name="a limit of the episode is the environment's failure",
+        target="rljob_env.verifiers.episode:outcome",
+        before="not _is_limit(error)",
+        after="True",
+        tests=(f"{VERIFIERS}::test_a_limit_of_the_episode_is_the_policys_doing",),
+    ),
+    Mutant(
+        name="a gateway that is away is the time-out of the environment's agent",
+        target="rljob_env.verifiers.episode:outcome",
+        before="trace.is_timeout and _is_away(trace)",
+        after="False",
+        tests=(f"{VERIFIERS}::test_what_an_episode_of_the_package_means",),
+    ),
+    Mutant(
+        name="an environment's model gets a shell of the runner",
+        target="rljob_env.verifiers.episode:_role",
+        before="own.setdefault('harness', {'id': CHAT_HARNESS})",
+        after="own.setdefault('harness', {'id': OWN_HARNESS})",
+        tests=(f"{VERIFIERS}::test_an_environment_plays_a_task_and_gives_the_reward",),
     ),
     Mutant(
         name="a runner leases without bound",

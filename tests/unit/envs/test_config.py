@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from rljob_env.config import BadConfig, Tool, load_config, read_key
+from rljob_env.config import BadConfig, Tool, VerifiersConfig, load_config, read_key
 from rljob_env.packages import NEEDED, check_packages
 
 TOOLS = {"name": "calc", "kind": "Tools", "tools": [{"function": "tools.py:add"}]}
 AGENT = {"name": "calc", "kind": "Agent", "command": ["python", "agent.py"]}
+VERIFIERS = {"name": "sums", "kind": "Verifiers", "verifiers": {"id": "gsm8k", "args": {"agent": {"max_turns": 2}}}}
 OPEN_ENV = {"name": "echo", "kind": "OpenEnv", "openEnv": {"url": "http://echo:8000"}}
 
 
@@ -56,6 +57,11 @@ def test_an_environment_server_is_named_by_its_address(tmp_path: Path) -> None:
     assert load_config(written(tmp_path, OPEN_ENV), {}).environment.open_env_url == "http://echo:8000"
 
 
+def test_an_environment_of_a_package_is_named_by_its_id_and_settings(tmp_path: Path) -> None:
+    found = load_config(written(tmp_path, VERIFIERS), {}).environment.verifiers
+    assert found == VerifiersConfig("gsm8k", {"agent": {"max_turns": 2}})
+
+
 def test_a_kind_without_its_package_is_refused_before_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("Tools", "Agent", "OpenEnv"):
         check_packages(kind)
@@ -78,7 +84,10 @@ def test_variables_replace_what_the_file_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "more", "field"),
     [
-        ({**TOOLS, "kind": "Gym"}, {}, "environment.kind is 'Gym'; Tools, Agent, OpenEnv would be right"),
+        ({**TOOLS, "kind": "Gym"}, {}, "environment.kind is 'Gym'; Tools, Agent, OpenEnv, Verifiers would be right"),
+        ({**VERIFIERS, "verifiers": {"args": {}}}, {}, "environment.verifiers.id"),
+        ({**VERIFIERS, "verifiers": {"id": "gsm8k", "args": 1}}, {}, "environment.verifiers.args: an object"),
+        ({**VERIFIERS, "verifiers": {"id": "gsm8k", "version": 1}}, {}, "environment.verifiers.version is not known"),
         ({**TOOLS, "openEnv": {"url": "u"}}, {}, "environment.openEnv is not known"),
         ({**OPEN_ENV, "openEnv": None}, {}, "environment.openEnv: an object"),
         ({**OPEN_ENV, "openEnv": {}}, {}, "environment.openEnv.url"),

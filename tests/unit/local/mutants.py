@@ -14,6 +14,13 @@ MUTANTS = (
         tests=(f"{ENVIRONMENTS}::test_episodes_are_played_through_the_death_of_runners_and_gateway",),
     ),
     Mutant(
+        name="runners have the runtime's Python, whatever is asked for",
+        target="rljob_runtime.local.environments:LocalEnvironments._runner_command",
+        before="RUNNER_PYTHON in os.environ",
+        after="False",
+        tests=(f"{ENVIRONMENTS}::test_runners_may_have_a_python_of_their_own",),
+    ),
+    Mutant(
         name="runners outlive the run",
         target="rljob_runtime.local.environments:LocalEnvironments._end",
         before="tasks[1:], tasks[:1]",

@@ -18,7 +18,7 @@ import pytest
 
 from rljob_api import RLJob, load
 from rljob_env.config import load_config
-from rljob_runtime.local.environments import PROCESS_RESTARTED, EnvironmentFolders, LocalEnvironments
+from rljob_runtime.local.environments import PROCESS_RESTARTED, RUNNER_PYTHON, EnvironmentFolders, LocalEnvironments
 from rljob_runtime.local.processes import ProcessFailed
 from rljob_runtime.protocols.environments import Assignment
 from tests.support.gateway.light_tokenizer import STRIPS_THINKING
@@ -113,12 +113,14 @@ def job() -> RLJob:
     )
 
 
-def run_in(folder: Path, program: str = RUNNER, template: str | None = None) -> Run:
+def run_in(folder: Path, program: str = RUNNER, template: str | None = None, named: bool = True) -> Run:
+    """Return a run. `named`: whether it is told the command of its runners."""
     model = folder / "model"
     model.mkdir()
     (folder / "runner.py").write_text(program)
     folders = EnvironmentFolders(folder / "run", toy_files(model, template), folder)
-    local = LocalEnvironments(job(), folders, (sys.executable, str(folder / "runner.py")))
+    command = (sys.executable, str(folder / "runner.py")) if named else None
+    local = LocalEnvironments(job(), folders, command)
     return Run(local, folder, toy_coordinator(lambda prompt, turn: "seven"), StandInEnvironments())
 
 
@@ -158,6 +160,18 @@ async def test_episodes_are_played_through_the_death_of_runners_and_gateway(fold
             assert file.name == "gateway-port" or file.stat().st_mode & 0o077 == 0, file
     assert [line for line in processes().values() if str(folder) in line] == []
     assert sorted(run.coordinator.loss_tokens(attempt_of(0))) == run.coordinator.engine.emitted[:1]
+
+
+async def test_runners_may_have_a_python_of_their_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = folder / "python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$1 $2" = "-m rljob_env" ] || exit 2\nshift 2\nexec {sys.executable} {folder}/runner.py "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv(RUNNER_PYTHON, str(python))
+    run = run_in(folder, named=False)
+    async with run.served():
+        assert await run.played(0) == 5.0
 
 
 async def test_a_template_that_cannot_be_used_ends_the_run_with_its_reason(folder: Path) -> None:

@@ -13,7 +13,7 @@ from rljob_api.status import StatusWarning
 from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.coordinator.episodes.attempt import Attempt
 from rljob_runtime.coordinator.store.tables.turns import metrics_text
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
+from rljob_runtime.protocols.environments import TRACE_TOKENS, TRACE_TURNS, Assignment, EpisodeReport, FailedPart
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EpisodeEnd
@@ -105,6 +105,8 @@ class RunnerService:
         self._leases: RunnerLeases[int] = RunnerLeases(rules.silence)
         self._offered = asyncio.Event()
         self.prompts: EpisodePrompts | None = None
+        self.traces_differ = 0
+        """Attempts whose harness has another trace than the store."""
 
     # --- from the book ---
 
@@ -164,6 +166,9 @@ class RunnerService:
             raise AttemptEnded(f"{episode} is not run by this runner")
         attempt.report, attempt.reporter = _storable(report, episode), runner
         report = attempt.report
+        if difference := _difference(attempt, report):
+            self.traces_differ += 1
+            log.warning("the environment's trace of %s differs: %s. The stored turns count", episode, difference)
         if report.failed is not None:
             end = attempt.episode.abort(CAUSES[report.failed], report.detail)
         elif attempt.waits_for_engine:
@@ -221,6 +226,13 @@ class RunnerService:
         if known is None or known.id != episode or known.episode.end is not None:
             return False
         return not self._leases.heartbeat(runner, [episode.attempt], self._now())
+
+
+def _difference(attempt: Attempt, report: EpisodeReport) -> str:
+    """Return how a harness's trace differs from the stored turns; nothing if it does not, or if there is none."""
+    stored = {TRACE_TURNS: len(attempt.recorded), TRACE_TOKENS: len(attempt.token_ids)}
+    traced = {name: report.metrics.get(name, own) for name, own in stored.items()}
+    return ", ".join(f"{name} is {traced[name]:g}, stored {own}" for name, own in stored.items() if traced[name] != own)
 
 
 def _storable(report: EpisodeReport, episode: EpisodeAttempt) -> EpisodeReport:

@@ -88,6 +88,13 @@ MUTANTS = (
         tests=(f"{BOOK}::test_the_deadline_counts_from_the_lease",),
     ),
     Mutant(
+        name="a harness's own trace is not compared",
+        target=f"{EPISODES}.runner_service:_difference",
+        before="traced[name] != own",
+        after="False",
+        tests=(f"{BOOK}::test_a_trace_of_the_harness_is_compared_and_never_trained_on",),
+    ),
+    Mutant(
         name="an attempt goes on under other weights",
         target=f"{EPISODES}.book:_goes_on",
         before="request.weight_version != attempt.version",

@@ -12,7 +12,7 @@ import pytest
 
 from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
 from rljob_runtime.protocols import Delta, PeerGone, RewardFailed
-from rljob_runtime.protocols.environments import EpisodeReport, FailedPart
+from rljob_runtime.protocols.environments import TRACE_TOKENS, TRACE_TURNS, EpisodeReport, FailedPart
 from rljob_runtime.protocols.errors import Refused, WrongVersion
 from rljob_runtime.protocols.trajectory import PromptKey, Response, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, TurnRefused
@@ -147,6 +147,19 @@ async def test_a_report_that_cannot_be_stored_does_not_end_the_coordinator(tmp_p
         assert kept.end is not None
         assert (kept.end.cause is AbortCause.ENVIRONMENT) == (report.reward is not None)
         assert kept.metrics == {}
+
+
+@pytest.mark.parametrize(
+    ("traced", "differ"),
+    [({}, 0), ({TRACE_TURNS: 1, TRACE_TOKENS: 2}, 0), ({TRACE_TURNS: 2, TRACE_TOKENS: 2}, 1), ({TRACE_TOKENS: 3}, 1)],
+)
+async def test_a_trace_of_the_harness_is_compared_and_never_trained_on(tmp_path, traced, differ):
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5, 6])
+        await made.book.runners.done("r", episode, EpisodeReport(reward=1.0, metrics=traced))
+        assert made.book.runners.traces_differ == differ
+        assert [token for one in await made.deltas() for token in one.token_ids] == [5, 6]
 
 
 async def test_a_report_counts_once_and_another_runner_has_none(tmp_path):

@@ -1,0 +1,87 @@
+"""Verifiers harness: episodes of a `verifiers` environment, each in a worker process that has the package loaded.
+
+The environment owns the loop and the reward. Its model is this attempt's address at the gateway, so the tokens are the
+job's. The workers have nothing of the runner's environment but the path, and a failure there is a failure of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from rljob_env.config import EnvironmentConfig
+from rljob_env.episode import Assignment, Report
+from rljob_env.failures import EpisodeOver, Failed, Part
+from rljob_env.guard import Guard
+from rljob_env.results import reward_and_metrics
+from rljob_env.scoring import Scorer
+from rljob_env.verifiers.episode import task_of
+from rljob_env.workers import CallFailed, WorkerPool, WorkerSettings
+
+PLAY = "rljob_env.verifiers.episode:play"
+INHERITED = ("SSL_CERT_DIR", "SSL_CERT_FILE", "UV_CACHE_DIR", "UV_OFFLINE")
+"""How harnesses of the package find their programs: each worker has a home of its own, without a cache."""
+END_SECONDS = 20.0
+"""Time after the deadline in which the environment scores the episode. The coordinator waits for 30 s."""
+
+
+class VerifiersHarness:
+    """Plays tasks of one environment. `end_seconds`: the time of its scoring."""
+
+    def __init__(self, config: EnvironmentConfig, root: Path, guard: Guard, end_seconds: float = END_SECONDS) -> None:
+        assert config.verifiers is not None
+        self._config = config
+        self._verifiers = config.verifiers
+        self._end_seconds = end_seconds
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        variables = {**inherited, **config.variables}
+        self.workers = WorkerPool(WorkerSettings(root, (PLAY,), variables, Part.ENVIRONMENT, guard))
+        self.scorer = Scorer(config, root, guard)
+
+    async def run(self, assignment: Assignment) -> Report:
+        """Run an episode."""
+        given = self._given(assignment)
+        began = time.monotonic()
+        try:
+            found = await self.workers.evaluate(PLAY, [given], given["seconds"] + self._end_seconds)
+        except TimeoutError as error:
+            text = f"the environment did not end within {self._end_seconds:g} s of the deadline"
+            raise Failed(Part.ENVIRONMENT, text) from error
+        except CallFailed as error:
+            raise Failed(Part.ENVIRONMENT, str(error)) from error
+        if "over" in found:
+            raise EpisodeOver(found["over"])
+        if "failed" in found:
+            raise Failed(Part.ENVIRONMENT, found["failed"])
+        try:
+            reward, metrics = reward_and_metrics({"reward": found["reward"], "metrics": found["metrics"]})
+        except ValueError as error:
+            raise Failed(Part.ENVIRONMENT, f"the environment's {error}") from error
+        metrics["env_seconds"] = time.monotonic() - began
+        if reward is not None:
+            return Report(reward, metrics, detail=found["detail"])
+        reward, more = await self.scorer.score(assignment, assignment.messages, None)
+        return Report(reward, metrics | more, detail=found["detail"])
+
+    async def close(self) -> None:
+        """End the processes."""
+        await self.workers.close()
+        await self.scorer.close()
+
+    def _given(self, assignment: Assignment) -> dict[str, Any]:
+        try:
+            task = task_of(assignment.record)
+        except ValueError as error:
+            raise Failed(Part.ENVIRONMENT, str(error)) from error
+        return {
+            "id": self._verifiers.id,
+            "args": dict(self._verifiers.args),
+            "task": task,
+            "model": assignment.model,
+            "baseUrl": assignment.base_url,
+            "apiKey": assignment.api_key,
+            "maxTurns": self._config.max_turns,
+            "seconds": max(1.0, assignment.seconds_left()),
+        }

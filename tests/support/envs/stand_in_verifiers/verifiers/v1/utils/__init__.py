@@ -1,0 +1,1 @@
+"""Stand-in for `verifiers.v1.utils`."""

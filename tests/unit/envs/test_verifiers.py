@@ -1,0 +1,138 @@
+"""Environments of the `verifiers` package, with a stand-in for it: its reward, our tokens, its failures ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rljob_env.verifiers.episode import outcome
+from rljob_runtime.protocols.environments import TRACE_TOKENS, TRACE_TURNS, FailedPart
+from rljob_runtime.scheduling.episodes.limits import Limits
+from tests.support.envs.site import RECORD, open_site, scripted
+from tests.support.paths import ROOT
+
+STAND_IN = ROOT / "tests/support/envs/stand_in_verifiers"
+FIRST = {**RECORD, "task": 0}
+
+
+async def test_an_environment_plays_a_task_and_gives_the_reward() -> None:
+    async with open_site(scripted("again", "5")) as site, site.stack:
+        harness = site.verifiers(STAND_IN, max_turns=3)
+        report = await site.report_of(harness, record=FIRST, seconds=120.0)
+        assert (report.reward, report.failed) == (1.0, None), report.detail
+        metrics = dict(report.metrics)
+        assert metrics.pop("env_seconds") > 0
+        assert 0 < metrics.pop("seconds") <= 120.0
+        tokens = sum(len(tokens) for _, tokens, _ in site.coordinator.engine.emitted)
+        traced = {"turns": 2, TRACE_TURNS: 2, TRACE_TOKENS: tokens}
+        assert metrics == {"max_turns": 3, "here": 1, "without_shell": 1, "loads": 1, **traced}
+        assert site.loss_tokens() == site.coordinator.engine.emitted
+
+
+async def test_a_record_names_its_task_and_tasks_are_loaded_once() -> None:
+    async with open_site(scripted("9")) as site, site.stack:
+        await site.run(site.verifiers(STAND_IN))
+        rewards = []
+        for index, task in enumerate((0, 1, 1)):
+            report = await site.environments.reported(await site.put(index, record={**RECORD, "task": task}))
+            rewards.append((report.reward, report.metrics["loads"]))
+        assert rewards == [(0.0, 1), (1.0, 1), (1.0, 1)]
+        assert "4+5" in site.prompts()[2]
+
+
+@pytest.mark.parametrize(
+    ("fault", "record", "detail"),
+    [
+        ("raises", FIRST, "OSError: the data are gone"),
+        ("error", FIRST, "SandboxError: no space"),
+        ("unscored", FIRST, "did not score the episode"),
+        ("infinite", FIRST, "a finite number would be right"),
+        ("", {**RECORD, "task": 2}, "the taskset has 2 tasks"),
+        ("", RECORD, "the record's field task is None"),
+        ("", {**RECORD, "task": -1}, "the record's field task is -1"),
+    ],
+)
+async def test_a_failure_of_the_environment_is_no_reward(fault: str, record: dict[str, Any], detail: str) -> None:
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.verifiers(STAND_IN, fault=fault), record=record)
+        assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)
+        assert detail in report.detail
+
+
+async def test_an_environment_that_is_not_there_is_a_failure_of_ours() -> None:
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.verifiers(STAND_IN, "absent"), record=FIRST)
+        assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)
+        assert "taskset 'absent' not found" in report.detail
+
+
+async def test_an_environment_that_does_not_end_is_killed() -> None:
+    async with open_site() as site, site.stack:
+        harness = site.verifiers(STAND_IN, fault="sleeps", end_seconds=0.1)
+        report = await site.report_of(harness, record=FIRST, seconds=1.0)
+        assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)
+        assert (harness.workers.stats.timed_out, harness.workers.stats.died) == (1, 0)
+
+
+async def test_a_limit_of_the_episode_is_the_policys_doing(tmp_path: Path) -> None:
+    async with open_site(scripted("again"), Limits(turns=2)) as site, site.stack:
+        report = await site.report_of(site.verifiers(STAND_IN), record=FIRST)
+        assert (report.reward, report.failed, report.metrics["turns"]) == (None, None, 2)
+        assert "episode_limit_reached" in report.detail
+
+
+async def test_an_environment_without_a_reward_leaves_it_to_the_job(tmp_path: Path) -> None:
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.verifiers(STAND_IN, fault="no reward"), record=FIRST)
+        assert (report.reward, report.failed) == (None, None)
+
+
+def trace(*rewards: float | None, trainable: bool = True, **more: Any) -> Any:
+    given = {str(index): None if one is None else SimpleNamespace(value=one) for index, one in enumerate(rewards)}
+    agent = SimpleNamespace(trainable=trainable)
+    return SimpleNamespace(
+        **{"agent": agent, "rewards": given, "metrics": {}, "calls": [], "errors": [], "is_timeout": False, **more}
+    )
+
+
+def error(message: str, status: int | None = None) -> Any:
+    return SimpleNamespace(type="ProviderError", message=message, status_code=status)
+
+
+def call(status: int | None = None) -> Any:
+    return SimpleNamespace(error=None if status is None else error("away", status), usage=None)
+
+
+@pytest.mark.parametrize(
+    ("traces", "errors", "expected"),
+    [
+        ([trace(0.5, 0.25)], [], ("reward", 0.75)),
+        ([trace(1.0), trace(0.0), trace(7.0, trainable=False)], [], ("reward", 0.5)),
+        ([trace()], [], ("reward", None)),
+        ([trace(1.0, None)], [], ("failed", "the environment did not score the episode")),
+        ([trace(1.0)], [error("raised")], ("failed", "ProviderError: raised")),
+        ([trace(1.0, errors=[error("upstream 503", 503)])], [], ("failed", "ProviderError: upstream 503")),
+        ([trace(errors=[error("no such key", 401)])], [], ("over", "ProviderError: no such key")),
+        ([trace(errors=[error("attempt_ended", 403)])], [error("ended")], ("over", None)),
+        ([trace(errors=[error("episode_limit_reached", 400)])], [], ("reward", None)),
+        ([trace(errors=[error("episode_limit_reached", 400), error("no space")])], [], ("failed", None)),
+        ([trace(0.5, is_timeout=True, calls=[call()])], [], ("reward", 0.5)),
+        ([trace(0.5, is_timeout=True, calls=[call(), call(503)])], [], ("failed", None)),
+        ([trace(0.5, is_timeout=True, calls=[call(503), call()])], [], ("reward", 0.5)),
+    ],
+)
+def test_what_an_episode_of_the_package_means(traces: list[Any], errors: list[Any], expected: tuple[str, Any]) -> None:
+    field, value = expected
+    found = outcome(SimpleNamespace(traces=traces, errors=errors))
+    assert field in found
+    assert not {"reward", "failed", "over"} & set(found) - {field}
+    assert value is None or found[field] == value
+
+
+def test_metrics_of_a_package_are_as_many_as_a_report_holds() -> None:
+    names = {f"m{index}": 1.0 for index in range(100)} | {"infinite": float("inf"), "x" * 200: 1.0}
+    found = outcome(SimpleNamespace(traces=[trace(1.0, metrics=names)], errors=[]))
+    assert len(found["metrics"]) == 51
