@@ -57,8 +57,8 @@ COPY crds crds
 COPY operator operator
 COPY runtime runtime
 COPY envs envs
-# The runner of environments needs httpx alone, which is there already.
-RUN /opt/uv/bin/uv pip install --no-deps . && /opt/uv/bin/uv pip install ${FIND_LINKS:+--find-links "$FIND_LINKS"} ./envs
+# The runner of environments needs httpx, and websockets for servers of OpenEnv. Both are there already.
+RUN /opt/uv/bin/uv pip install --no-deps . && /opt/uv/bin/uv pip install ${FIND_LINKS:+--find-links "$FIND_LINKS"} "./envs[openenv]"
 
 
 FROM base AS operator

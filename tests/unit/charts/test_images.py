@@ -46,7 +46,7 @@ def test_chart_operator_image_has_no_torch() -> None:
 def test_chart_runtime_image_has_the_runner_of_environments_and_what_it_imports() -> None:
     """Its pods start `python -m rljob_env` in the image."""
     build = stage("build-runtime")
-    (command,) = re.findall(r"/opt/uv/bin/uv pip install [^&\n]*\./envs$", build, re.MULTILINE)
+    (command,) = re.findall(r"/opt/uv/bin/uv pip install [^&\n]*\./envs\[openenv\]\"$", build, re.MULTILINE)
     assert "--no-deps" not in command
     assert "\nCOPY envs envs\n" in build
 

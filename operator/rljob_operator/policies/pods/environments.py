@@ -119,8 +119,8 @@ def pod_template(job: RLJob, environment: Environment, config: Config) -> Json:
 def network_policy(job: RLJob) -> Json:
     """Render the content of the NetworkPolicy of all runners.
 
-    They call the gateway and MCP servers, and no pod calls them. A policy names no hosts, so an MCP
-    server's port is open at every address.
+    They call the gateway, MCP servers and servers of OpenEnv, and no pod calls them. A policy names no
+    hosts, so a server's port is open at every address.
     """
     gateway = {"podSelector": {"matchLabels": selector_labels(job.name, Role.COORDINATOR)}}
     egress: list[Json] = [
@@ -139,9 +139,11 @@ def network_policy(job: RLJob) -> Json:
 
 
 def _server_ports(job: RLJob) -> list[int]:
-    """Return the ports of the job's MCP servers."""
-    tools = [tool for environment in job.spec.environments for tool in environment.tools or ()]
+    """Return the ports of the job's MCP servers and of its environments' servers."""
+    environments = job.spec.environments
+    tools = [tool for environment in environments for tool in environment.tools or ()]
     urls = [urlsplit(tool.mcp.url) for tool in tools if tool.mcp is not None]
+    urls += [urlsplit(one.open_env.url) for one in environments if one.open_env is not None]
     return sorted({url.port or _PORTS[url.scheme] for url in urls})
 
 

@@ -176,6 +176,13 @@ def test_the_port_of_an_mcp_server(url: str, port: int) -> None:
     assert spec["egress"][2] == {"ports": [{"port": port, "protocol": "TCP"}]}
 
 
+def test_the_port_of_an_environments_server() -> None:
+    game = {"name": "game", "kind": "OpenEnv", "openEnv": {"url": "http://game:8000"}}
+    spec = policy(with_environments(game), "demo-environments")
+    assert spec is not None
+    assert spec["egress"][2] == {"ports": [{"port": 8000, "protocol": "TCP"}]}
+
+
 def test_runners_reach_the_gateway_alone() -> None:
     spec = policy(with_environments(), "demo")
     assert spec is not None
