@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 
 def environment(index: int) -> dict[str, Any]:
     (found,) = yaml.safe_load(blocks("yaml")[index])["environments"]
-    return Environment.model_validate(found).to_dict()
+    return Environment.model_validate(found).runner_options()
 
 
 def settings(root: Path, index: int) -> Any:
