@@ -27,10 +27,10 @@ from rljob_kube.credentials import Credentials, find_connection
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import POD, RLJOB, Json, Resource
 from rljob_operator.app import Operator, Options
-from rljob_operator.owned_resources import RESOURCES
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.plan import plan
+from rljob_operator.readers.owned_resources import RESOURCES
 
 PODS_PER_JOB = 10
 _JOBS_PER_NAMESPACE = 100

@@ -13,9 +13,9 @@ from rljob_api.spec import RLJob
 from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import DEPLOYMENT, Json
-from rljob_operator.observer import MANAGED, FreshLists
 from rljob_operator.policies.base.names import job_selector
 from rljob_operator.policies.base.runners import Runners, own_runners, relevant_part
+from rljob_operator.readers.observer import MANAGED, FreshLists
 
 _logger = logging.getLogger(__name__)
 

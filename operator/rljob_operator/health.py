@@ -12,7 +12,7 @@ from time import monotonic
 from aiohttp import web
 
 from rljob_operator.metrics import Metrics
-from rljob_operator.observer import Key
+from rljob_operator.readers.observer import Key
 
 
 @dataclass(frozen=True)

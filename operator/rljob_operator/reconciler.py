@@ -16,7 +16,6 @@ from rljob_kube.leader_election import LeadershipLost
 from rljob_kube.resources import RLJOB, Json
 from rljob_operator.applier import Applier
 from rljob_operator.metrics import Metrics
-from rljob_operator.observer import Key, Observer
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import Event
@@ -25,6 +24,7 @@ from rljob_operator.policies.lifecycle.admission import admit, is_managed
 from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.owned_objects import addressed_by
 from rljob_operator.policies.status.invalid_spec import INTERNAL_ERROR, plan_failed, plan_invalid
+from rljob_operator.readers.observer import Key, Observer
 from rljob_operator.writers.calls import RequeueAfter
 
 _logger = logging.getLogger(__name__)

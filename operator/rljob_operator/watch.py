@@ -26,8 +26,8 @@ from rljob_operator.event_filter import (
 )
 from rljob_operator.kopf_login import KopfLogin
 from rljob_operator.metrics import Metrics
-from rljob_operator.node_cache import NodeCache
-from rljob_operator.observer import MANAGED, Key, PodLister
+from rljob_operator.readers.node_cache import NodeCache
+from rljob_operator.readers.observer import MANAGED, Key, PodLister
 
 
 class WatchHandlers:

@@ -17,11 +17,11 @@ from rljob_api.spec import RLJob
 from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import PRIORITY_CLASS, RESOURCE_FLAVOR, WORKLOAD, WORKLOAD_PRIORITY_CLASS, Json
-from rljob_operator.observer import MANAGED, Key, check_regularly
 from rljob_operator.policies.base import kueue_objects as values
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.kueue_objects import Flavor, Kueue, Priority, base_name
 from rljob_operator.policies.base.names import job_selector
+from rljob_operator.readers.observer import MANAGED, Key, check_regularly
 
 API = (WORKLOAD.group, WORKLOAD.version)
 

@@ -7,8 +7,8 @@ from time import monotonic
 
 from rljob_api.spec import Gang, RLJob
 from rljob_kube.client import KubeClient
-from rljob_operator.owned_resources import POD_GROUPS
 from rljob_operator.policies.gang import pod_groups
+from rljob_operator.readers.owned_resources import POD_GROUPS
 
 KNOWN_SECONDS = 300.0
 """Seconds for which a discovered API is believed to exist."""

@@ -11,10 +11,10 @@ from rljob_api.spec import RLJob
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import Json
-from rljob_operator.owned_resources import resource_of
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.pod_refusal import no_priority_class
 from rljob_operator.policies.gang import pod_groups
+from rljob_operator.readers.owned_resources import resource_of
 from rljob_operator.seals import Seals
 from rljob_operator.writers.calls import name_taken, together
 

@@ -11,8 +11,8 @@ import pytest
 from rljob_api.spec import Gang
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import RLJOB, Json
-from rljob_operator.owned_resources import POD_GROUPS
 from rljob_operator.policies.gang import pod_groups
+from rljob_operator.readers.owned_resources import POD_GROUPS
 from tests.support.operator.gang_definitions import FIELDS, HEADERS, fields_of_source, installed, module
 from tests.support.operator.harness import Server, condition, gone, make_job, until
 

@@ -19,8 +19,8 @@ import yaml
 from hack.local_cluster.programs import go
 from rljob_api.spec import Gang
 from rljob_kube.errors import ApiError
-from rljob_operator.owned_resources import POD_GROUPS
 from rljob_operator.policies.gang import pod_groups
+from rljob_operator.readers.owned_resources import POD_GROUPS
 from tests.support.operator.harness import APPLY, Server, until
 
 MODULES = {

@@ -13,8 +13,6 @@ from rljob_kube.event_recorder import EventRecorder
 from rljob_kube.resources import DISRUPTION_BUDGET
 from rljob_operator.applier import Applier
 from rljob_operator.metrics import Metrics
-from rljob_operator.observer import PodLister
-from rljob_operator.owned_resources import RESOURCES
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod, Removal
 from rljob_operator.policies.base.observation import Observed, Pod
@@ -22,6 +20,8 @@ from rljob_operator.policies.creation import Creation, Drafts
 from rljob_operator.policies.phases.steps import Plan
 from rljob_operator.policies.pods.manifests import render_role
 from rljob_operator.policies.pods.owned_objects import children, disruption_budget
+from rljob_operator.readers.observer import PodLister
+from rljob_operator.readers.owned_resources import RESOURCES
 from rljob_operator.seals import Seals
 from tests.support.operator.harness import NOW, make_job
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rljob_kube.errors import Unreachable
-from rljob_operator.coordinator_leases import CoordinatorLeaseMonitor
 from rljob_operator.policies.base.observation import Silence
+from rljob_operator.readers.coordinator_leases import CoordinatorLeaseMonitor
 
 
 class Leases:

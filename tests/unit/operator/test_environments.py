@@ -19,12 +19,12 @@ from rljob_kube.event_recorder import EventRecorder
 from rljob_operator.applier import Applier
 from rljob_operator.deployment_lister import DeploymentLister
 from rljob_operator.metrics import Metrics
-from rljob_operator.node_cache import NodeCache
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.phases.steps import Plan
 from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.environments import anywhere, deployment
 from rljob_operator.policies.pods.owned_objects import children
+from rljob_operator.readers.node_cache import NodeCache
 from rljob_operator.seals import Seals
 from rljob_operator.watch import WatchHandlers
 from rljob_operator.writers.calls import RequeueAfter

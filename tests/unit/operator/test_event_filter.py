@@ -10,10 +10,10 @@ import pytest
 from rljob_api.status import Role
 from rljob_operator.event_filter import START_FAILURE_DELAY_SECONDS, ChangeFilter, job_signature, pod_signature
 from rljob_operator.metrics import Metrics
-from rljob_operator.node_cache import NodeCache
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.pods.manifests import render_pod
+from rljob_operator.readers.node_cache import NodeCache
 from rljob_operator.watch import WatchHandlers
 from tests.support.operator.harness import make_job
 

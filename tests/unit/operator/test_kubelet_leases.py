@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rljob_kube.errors import ApiError, Unreachable
-from rljob_operator.kubelet_leases import NAMESPACE, KubeletLeaseMonitor
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.failure import losses as machine_losses
+from rljob_operator.readers.kubelet_leases import NAMESPACE, KubeletLeaseMonitor
 from tests.support.operator.plan_nodes import working
 
 JOB, OTHER = ("ns", "demo"), ("ns", "other")

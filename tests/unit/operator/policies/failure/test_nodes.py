@@ -16,12 +16,12 @@ from rljob_api.spec import NodeFailure
 from rljob_api.status import AvoidedNode, Replacements, Role
 from rljob_kube.errors import ApiError
 from rljob_operator.metrics import Metrics
-from rljob_operator.node_cache import NodeCache
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.observation import Node, Observed, Pod, parse_node, parse_pod
 from rljob_operator.policies.failure import mass_failure_hold, nodes
 from rljob_operator.policies.pods.manifests import render_pod
+from rljob_operator.readers.node_cache import NodeCache
 from rljob_operator.watch import WatchHandlers
 from tests.support.examples import examples
 from tests.support.operator.harness import NOW, make_job

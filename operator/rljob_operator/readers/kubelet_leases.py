@@ -14,8 +14,8 @@ from time import monotonic
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import LEASE
-from rljob_operator.observer import Key, check_regularly
 from rljob_operator.policies.base.periods import is_silent
+from rljob_operator.readers.observer import Key, check_regularly
 
 NAMESPACE = "kube-node-lease"
 

@@ -12,8 +12,8 @@ from rljob_api.constants import COORDINATOR_LEASE_SECONDS
 from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import LEASE, Json
-from rljob_operator.observer import MANAGED, Key, check_regularly
 from rljob_operator.policies.base.observation import Silence
+from rljob_operator.readers.observer import MANAGED, Key, check_regularly
 
 _logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any
 from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import NODE
-from rljob_operator.observer import Key
 from rljob_operator.policies.base.observation import Node, parse_node
+from rljob_operator.readers.observer import Key
 
 _logger = logging.getLogger(__name__)
 
