@@ -69,21 +69,19 @@ class GatewayContainer:
             await asyncio.gather(ended, return_exceptions=True)
 
     async def _keep_alive(self, ended: asyncio.Task[None]) -> int:
-        while True:
+        while not ended.done():
             began = time.monotonic()
             status = await self._live(ended)
             if status is None:
-                ended.result()
-                return 0
+                break
             delay = None if status == REFUSED else self.restarts.delay(time.monotonic() - began)
             if delay is None:
                 log.error("the gateway ended with status %d and is not started again: its last lines say why", status)
                 return REFUSED if status == REFUSED else FAILED
             log.warning("the gateway ended with status %d; it is started again in %g s", status, delay)
             await asyncio.wait({ended}, timeout=delay)
-            if ended.done():
-                ended.result()
-                return 0
+        ended.result()  # a wait that failed is no end of the coordinator: the container fails
+        return 0
 
     async def _live(self, ended: asyncio.Task[None]) -> int | None:
         """Run one gateway; return its exit status, or None after the coordinator's end."""

@@ -125,4 +125,14 @@ MUTANTS = (
         after="given and not hmac.compare_digest(given.encode(), self._key)",
         tests=("tests/unit/entrypoints/test_sample_server.py::test_without_the_key_nothing_is_told",),
     ),
+    Mutant(
+        name="a gateway's container ends well though the wait for the coordinator failed",
+        target="rljob_runtime.entrypoints.gateway_container:GatewayContainer._keep_alive",
+        before="ended.result()",
+        after="pass",
+        tests=(
+            "tests/unit/entrypoints/test_gateway_container.py::"
+            "test_a_wait_for_the_coordinator_that_fails_is_no_end_in_order",
+        ),
+    ),
 )

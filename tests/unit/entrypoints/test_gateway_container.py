@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from rljob_api import RLJob
+from rljob_runtime.entrypoints import gateway_container
 from rljob_runtime.entrypoints.gateway_container import GatewayContainer
 from rljob_runtime.entrypoints.pod_gateway import config_file, gateway_config
 from rljob_runtime.scheduling.backoff import Backoff
@@ -112,6 +113,28 @@ async def test_asked_to_end_it_stays_until_the_coordinator_has_gone(job: RLJob, 
             assert container.pid is not None
             await coordinator.aclose()
             assert await asyncio.wait_for(task, 60) == 0
+
+
+async def test_a_wait_for_the_coordinator_that_fails_is_no_end_in_order(
+    job: RLJob, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With status 0 the pod would go on without a gateway."""
+
+    async def fails(socket: Path) -> bool:
+        raise MemoryError
+
+    asked = asyncio.Event()
+    container = GatewayContainer(config_file(folder), SLEEPS, asked)
+    monkeypatch.setattr(gateway_container, "_answered", fails)
+    write_config(job, folder)
+    async with running(container) as task:
+        await until(lambda: container.pid is not None)
+        gateway = container.pid
+        asked.set()
+        with pytest.raises(MemoryError):
+            await asyncio.wait_for(task, 60)
+        assert gateway is not None
+        assert not alive(gateway)
 
 
 async def test_asked_to_end_before_the_coordinator_serves_it_ends(folder: Path) -> None:
