@@ -28,6 +28,7 @@ from rljob_api.status import (
     StatusWarning,
 )
 from rljob_operator.metrics import Metrics
+from rljob_operator.policies.pods import gateway
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.entrypoints.health import serve
 from rljob_runtime.protocols import TrainReport
@@ -178,11 +179,12 @@ def test_the_monitor_selects_coordinators_by_their_labels_and_port(documents, to
     spec = monitor["spec"]
     assert spec["selector"] == {"matchLabels": {LABEL_ROLE: ROLE_COORDINATOR}}
     assert spec["namespaceSelector"] == {"any": True}
-    (endpoint,) = spec["podMetricsEndpoints"]
-    assert endpoint["port"] == "health"
-    (relabeling,) = endpoint["relabelings"]
+    endpoints = {one["port"]: one for one in spec["podMetricsEndpoints"]}
+    assert set(endpoints) == {"health", *(port["name"] for port in gateway.ports() if "metrics" in port["name"])}
     escaped = re.sub(r"[^a-zA-Z0-9]", "_", LABEL_JOB)
-    assert relabeling == {"sourceLabels": [f"__meta_kubernetes_pod_label_{escaped}"], "targetLabel": "rljob"}
+    for endpoint in endpoints.values():
+        (relabeling,) = endpoint["relabelings"]
+        assert relabeling == {"sourceLabels": [f"__meta_kubernetes_pod_label_{escaped}"], "targetLabel": "rljob"}
     (narrow,) = of_kind(tools.template(MONITORING, "--set=watchNamespaces={a,b}"), "PodMonitor")
     assert narrow["spec"]["namespaceSelector"] == {"matchNames": ["a", "b"]}
     assert HEALTH_PORT == 8080
