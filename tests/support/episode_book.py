@@ -122,7 +122,9 @@ class Bench:
     def ask(self, episode: EpisodeAttempt, prompt: Sequence[int], retry: bool = False, most: int = 16) -> TurnCall:
         return TurnCall(episode, str(prompt), retry, tuple(prompt), TurnBounds(most), b"{}", 1e9)
 
-    async def answered(self, call: TurnCall, tokens: Sequence[int], finish: FinishReason = STOP) -> asyncio.Task[RecordedTurn]:
+    async def answered(
+        self, call: TurnCall, tokens: Sequence[int], finish: FinishReason = STOP
+    ) -> asyncio.Task[RecordedTurn]:
         """Ask for a turn, let the engine emit it, and wait until it is answered."""
         asked, count = asyncio.ensure_future(self.book.turn(call)), len(self.engine.requests)
         while len(self.engine.requests) == count:  # noqa: ASYNC110
