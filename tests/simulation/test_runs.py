@@ -37,10 +37,20 @@ from rljob_runtime.simulator.core.events import (
 from rljob_runtime.simulator.core.network import CoordinatorIncarnation, Process, SimulatedWire
 from rljob_runtime.simulator.core.process_clock import loop_time
 from rljob_runtime.simulator.drawn_scenario import MOST_MACHINES, MOST_TRAJECTORIES, draw_scenario, plan_of
-from rljob_runtime.simulator.faults.plan import APPLICABLE, Fault, FaultPlan, FaultType, draw_leaves, possible_targets
+from rljob_runtime.simulator.episode_side import Environment, EpisodeScenario
+from rljob_runtime.simulator.faults.plan import (
+    APPLICABLE,
+    Fault,
+    FaultPlan,
+    FaultType,
+    Role,
+    draw_leaves,
+    possible_targets,
+)
 from rljob_runtime.simulator.faults.spec_edits import Edit
 from rljob_runtime.simulator.peers.assumptions import STANDARD
 from rljob_runtime.simulator.peers.code_rewards import Programs
+from rljob_runtime.simulator.peers.harness import HarnessLaw
 from rljob_runtime.simulator.peers.trainer import TRAINER
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Evaluated
@@ -51,9 +61,12 @@ SEEDS = 200
 PORTIONS = 20
 # Two machines with two replicas each: every target that a fault can name is there.
 SCENARIO = next(
-    scenario for scenario in map(draw_scenario, range(1000)) if scenario.machines == 2 and scenario.site.replicas == 2
+    scenario
+    for scenario in map(draw_scenario, range(1000))
+    if scenario.machines == 2 and scenario.site.replicas == 2 and scenario.episodes is None
 )
 LONG = replace(SCENARIO, rounds=8, edit=None)
+EPISODES = EpisodeScenario((Environment(HarnessLaw()),))
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -98,7 +111,9 @@ def test_a_suspension_after_a_killed_coordinator_keeps_finished_updates(portion,
 
 @pytest.mark.parametrize("mode", list(Mode))
 def test_an_update_that_waits_for_evaluations_is_closed_before_coordinator_and_trainer_leave(mode, caplog):
-    scenario = replace(draw_scenario(113, mode), edit=None, evaluations=(Evaluated(6, 3, 1),), checkpoint_every=100)
+    scenario = replace(
+        draw_scenario(113, mode), edit=None, episodes=None, evaluations=(Evaluated(6, 3, 1),), checkpoint_every=100
+    )
     trained = []
 
     def see(event):
@@ -116,7 +131,7 @@ def test_an_update_that_waits_for_evaluations_is_closed_before_coordinator_and_t
 @pytest.mark.parametrize("mode", list(Mode))
 def test_an_unreported_update_is_kept(mode):
     """The coordinator dies while the trainer computes, and its successor finds the trainer an update ahead."""
-    scenario = replace(draw_scenario(3, mode), rounds=4, edit=None, checkpoint_every=100)
+    scenario = replace(draw_scenario(3, mode), episodes=None, rounds=4, edit=None, checkpoint_every=100)
     trained, began = [], []
 
     def see(event):
@@ -167,10 +182,12 @@ FIRST = {kind: role for role, kind in reversed(FAULTS)}
     ids=str,
 )
 def test_each_fault_begins_and_ends_and_the_job_goes_on(role, kind):
-    target = possible_targets(LONG.machines, LONG.site.replicas)[role][0]
+    of_episodes = role in (Role.GATEWAY, Role.RUNNER)
+    scenario = replace(LONG, stream_training=False, episodes=EPISODES) if of_episodes else LONG
+    target = possible_targets(LONG.machines, LONG.site.replicas, runners=EPISODES.runners)[role][0]
     seen = []
     plan = FaultPlan((Fault(4.0, kind, target, 6.0),))
-    outcome = simulate(LONG, plan, [lambda event: seen.append(event)])
+    outcome = simulate(scenario, plan, [lambda event: seen.append(event)])
     assert outcome.violation is None
     # The job is longer than any fault: none outlives it.
     assert [(type(event), event.fault) for event in seen if isinstance(event, FaultBegan | FaultEnded)] == [
@@ -189,7 +206,7 @@ def test_a_crash_of_the_coordinator_takes_another_one():
 def test_a_job_that_told_its_end_is_over_though_it_was_to_be_suspended():
     """It heard of the suspension too late, told that it is complete, and was killed right then: no other coordinator
     comes, that would wait for a resumption."""
-    scenario = replace(draw_scenario(1983, Mode.ASYNCHRONOUS), prompts_seconds=0.0, evaluations=())
+    scenario = replace(draw_scenario(1983, Mode.ASYNCHRONOUS), episodes=None, prompts_seconds=0.0, evaluations=())
     faults, moments = "0.544 loss api 8.9; 9.492 partition api 3.217", []
 
     def see(event):
@@ -223,11 +240,12 @@ def test_faults_matter():
 
 def test_the_same_seed_is_the_same_run_to_the_byte_in_any_process():
     """Strings hash otherwise in each process: an order that comes from a set would show."""
+    episodes = next(seed for seed in range(300, 400) if draw_scenario(seed).episodes is not None)
     program = (
         "import logging; logging.disable(50)\n"
         "from rljob_runtime.simulator.run import simulate\n"
         "from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of\n"
-        "for seed in range(300, 306):\n"
+        f"for seed in (*range(300, 306), {episodes}):\n"
         "    scenario = draw_scenario(seed)\n"
         "    print(simulate(scenario, plan_of(scenario)))\n"
     )
@@ -242,7 +260,7 @@ def test_the_same_seed_is_the_same_run_to_the_byte_in_any_process():
         for seed in ("1", "2")
     }
     assert len(printed) == 1
-    assert printed.pop().count("SimulationResult(violation=None") == 6
+    assert printed.pop().count("SimulationResult(violation=None") == 7
 
 
 def test_seeds_are_small_and_differ():

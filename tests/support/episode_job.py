@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -16,14 +16,15 @@ from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.protocols.environments import Assignment, EpisodeReport
 from rljob_runtime.protocols.errors import PeerGone
-from rljob_runtime.protocols.trajectory import Group, PromptKey
+from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, StoredTurn, TurnCall
 from rljob_runtime.scheduling.episodes.episode import EpisodeRules
 from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, Trained
-from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
-from rljob_runtime.simulator.peers.runners import Door, HarnessLaw, SimulatedRunners
+from rljob_runtime.simulator.episode_side import EpisodePrompts as SimulatedEpisodePrompts
+from rljob_runtime.simulator.peers.harness import HarnessLaw
+from rljob_runtime.simulator.peers.runners import Door, SimulatedRunners
 from tests.support.crashes import Crash, CrashAt
 from tests.support.simulated_job import Stage
 
@@ -32,14 +33,10 @@ T = TypeVar("T")
 ENVIRONMENT = "calc"
 
 
-class EpisodePrompts(SimulatedPrompts):
+class EpisodePrompts(SimulatedEpisodePrompts):
     """Prompts of one environment."""
 
-    def environment(self, key: PromptKey) -> str:
-        return ENVIRONMENT
-
-    async def record(self, key: PromptKey) -> Mapping[str, object]:
-        return {"prompt": str(key)}
+    environments = (ENVIRONMENT,)
 
 
 @dataclass
@@ -58,7 +55,7 @@ class EpisodeStage(Stage):
         super().__post_init__()
         self.books: list[EpisodeBook] = []
         """Of each coordinator."""
-        self.runners = SimulatedRunners(ENVIRONMENT, self.law, self._door)
+        self.runners = SimulatedRunners(ENVIRONMENT, self.law, lambda runner: self._door(), observe=self.observe)
         self.trained: list[Group] = []
         self.watchers.append(self._keep)
 

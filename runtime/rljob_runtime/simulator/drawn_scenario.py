@@ -14,11 +14,14 @@ from rljob_api.spec_training import Mode, Sampler
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols import KvSize
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
+from rljob_runtime.simulator.episode_side import Environment, EpisodeScenario
 from rljob_runtime.simulator.faults.plan import FaultPlan, draw_plan
 from rljob_runtime.simulator.faults.spec_edits import draw_edit
 from rljob_runtime.simulator.peers.cluster import ClusterSpec
 from rljob_runtime.simulator.peers.code_rewards import Programs
 from rljob_runtime.simulator.peers.engine_kind import EngineKind
+from rljob_runtime.simulator.peers.harness import Fault as HarnessFault
+from rljob_runtime.simulator.peers.harness import HarnessLaw
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.simulator.scenario import BestModel, Evaluated, Experience, Scenario
 
@@ -206,6 +209,42 @@ def _with_best_model(scenario: Scenario, random_: random.Random) -> Scenario:
     return replace(scenario, best_model=best)
 
 
+_HARNESS_FAULTS = tuple((fault, 25) for fault in HarnessFault)
+"""A fifth of the attempts in jobs with such faults."""
+
+
+def _with_episodes(scenario: Scenario, random_: random.Random) -> Scenario:
+    """Let responses of a quarter of the jobs be episodes of one or two environments.
+
+    Their episodes stay on their replicas, so neither streaming, loans nor switches inside rounds are there."""
+    if random_.random() < 0.75:
+        return scenario
+    forks = random_.choice([None, None, 0, 1])
+    tokens = random_.choice([None, None, 200])
+    episodes = EpisodeScenario(
+        environments=tuple(_draw_environment(scenario, random_) for _ in range(random_.choice([1, 1, 2]))),
+        max_tokens=tokens,
+        max_forks=forks,
+    )
+    site = replace(scenario.site, lendable=False, shares_accelerators=False)
+    return replace(scenario, episodes=episodes, stream_training=False, switches=False, site=site)
+
+
+def _draw_environment(scenario: Scenario, random_: random.Random) -> Environment:
+    law = HarnessLaw(
+        turns=random_.choice([1, 3, 6]),
+        prompt_tokens=random_.choice([3, 40]),
+        tool_tokens=random_.choice([1, 30]),
+        tool_seconds=random_.choice([0.0, 0.2, 2.0]),
+        turn_tokens=random_.choice([8, 200, 1000]),
+        faults=random_.choice([(), _HARNESS_FAULTS]),
+        seed=scenario.seed,
+        rewards=random_.choice([0, scenario.reward_levels]),
+        ends_when_cut=random_.random() < 0.5,
+    )
+    return Environment(law, max_turns=random_.choice([2, 16, 16]), seconds=random_.choice([20.0, 300.0]))
+
+
 _LATER: dict[str, Callable[[Scenario, random.Random], Scenario]] = {
     "layouts": _with_layouts,
     "loans": _with_loans,
@@ -216,10 +255,14 @@ _LATER: dict[str, Callable[[Scenario, random.Random], Scenario]] = {
     "switches": _with_switches,
     "best-model": _with_best_model,
     "kv": _with_kv,
+    "episodes": _with_episodes,
 }
 
 
 def plan_of(scenario: Scenario) -> FaultPlan:
     """Draw the faults of a seed's scenario."""
     site = scenario.site
-    return draw_plan(scenario.seed, scenario.machines, site.replicas, scenario.horizon, workers=site.lendable)
+    runners = 0 if scenario.episodes is None else scenario.episodes.runners
+    return draw_plan(
+        scenario.seed, scenario.machines, site.replicas, scenario.horizon, workers=site.lendable, runners=runners
+    )

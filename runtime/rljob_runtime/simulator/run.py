@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.samples.writer import SampleWriter
 from rljob_runtime.coordinator.store.connection import StoreHeld
-from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import PromptSource, StaleTerm
 from rljob_runtime.scheduling.layout_switch import NeverSwitch
 from rljob_runtime.simulator.coordinator_lives import KILLED, CoordinatorLives, end_of
@@ -26,20 +25,21 @@ from rljob_runtime.simulator.core.event_digest import EventDigest
 from rljob_runtime.simulator.core.events import CoordinatorEnded, CoordinatorStarted, Event, Observe, StoreLost
 from rljob_runtime.simulator.core.network import LIFE, CoordinatorIncarnation, FaultKind
 from rljob_runtime.simulator.core.process_clock import first_of, loop_time
+from rljob_runtime.simulator.episode_side import EpisodePrompts, EpisodeSide
 from rljob_runtime.simulator.faults.injector import CoordinatorHost, Injector
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.faults.spec_edits import SpecEditSchedule
+from rljob_runtime.simulator.final_checks import Outputs, final_faults
 from rljob_runtime.simulator.forced_switches import RandomSwitches
 from rljob_runtime.simulator.invariants.asynchronous import invariants_of
-from rljob_runtime.simulator.invariants.best_model import best_model_faults
 from rljob_runtime.simulator.invariants.common import Violation
 from rljob_runtime.simulator.peers.cluster import SimulatedCluster
 from rljob_runtime.simulator.peers.code_rewards import ProgramRewards
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
-from rljob_runtime.simulator.peers.inputs import SimulatedPrompts, SimulatedRewards, WorkloadLengths
+from rljob_runtime.simulator.peers.inputs import SimulatedRewards, WorkloadLengths
 from rljob_runtime.simulator.peers.job_lease import LOOK_SECONDS, SimulatedLeases, Watch
 from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
-from rljob_runtime.simulator.sample_writing import inline, open_writer, written_sample_faults
+from rljob_runtime.simulator.sample_writing import inline, open_writer
 from rljob_runtime.simulator.scenario import Scenario
 from rljob_runtime.workloads import Workload, open_workload
 
@@ -107,7 +107,7 @@ class _Run:
             first_responses=scenario.first_responses,
         )
         self._lengths = WorkloadLengths(workload, scenario.launched_responses, scenario.max_prompt_tokens)
-        self._prompts = SimulatedPrompts(
+        self._prompts = EpisodePrompts(
             scenario.prompts_an_epoch,
             self._lengths.prompt,
             {one.name: one.max_prompts for one in self._job.spec.evaluation},
@@ -163,14 +163,20 @@ class _Run:
         self._lives = CoordinatorLives(self._host)
         self._host.changed = self._lives.apply_faults
         self._leases = SimulatedLeases(self._control)
+        self._episodes = EpisodeSide(
+            scenario.episodes, self._settings, scenario.site.latency, self._observe, self._episode_failed
+        )
         self._pods = 0
         self._former: list[asyncio.Task[Finished | None]] = []
         """Replaced pods that may still be alive."""
-        Injector(self._world, self._control, self._rewards, self._host, self._observe).schedule(self._plan)
+        Injector(self._world, self._control, self._rewards, self._host, self._observe, self._episodes).schedule(
+            self._plan
+        )
         if scenario.edit is not None:
             SpecEditSchedule(self._control, self._world, self._host).schedule(scenario.edit)
         job = asyncio.create_task(self._coordinators_in_turn())
         stop = asyncio.create_task(self._broken.wait())
+        runners = self._episodes.start()
         edited = scenario.edit.end if scenario.edit is not None else 0.0
         patience = max(self._plan.end, edited) + scenario.horizon + scenario.patience_seconds
         await asyncio.wait({job, stop}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
@@ -179,15 +185,18 @@ class _Run:
             self._judge(job.result())
         else:
             self.fail("the job ends", f"it has not, {patience:.0f} s after its start")
-        for task in (job, stop):
+        for task in (tasks := (job, stop, *runners)):
             task.cancel()
-        await asyncio.gather(job, stop, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _episode_failed(self, error: BaseException) -> None:
+        self.fail("calls of runners are answered", repr(error))
+        self._broken.set()
 
     def _make_rewards(self) -> SimulatedRewards:
-        scenario = self._scenario
+        scenario, seconds = self._scenario, self._scenario.reward_seconds
         if scenario.programs is not None:
             return ProgramRewards(scenario.programs, scenario.seed, self._observe)
-        seconds = scenario.reward_seconds
         return SimulatedRewards(lambda text: seconds, levels=scenario.reward_levels, observe=self._observe)
 
     def _stumbled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -202,23 +211,11 @@ class _Run:
         if finished.outcome is not FinishedOutcome.COMPLETE:
             self.fail("the job ends", f"{finished.outcome}, {finished.reason}: {finished.message}")
         self._invariants.end(self._control.rounds)
-        if not self._scenario.samples and self._settings.keep_best is None:
-            return
-        store = Store(self._path, self._job.metadata.uid or "")
-        try:
-            for invariant, fault in self._final_faults(store):
-                self.fail(invariant, fault)
-        finally:
-            store.close()
-
-    def _final_faults(self, store: Store) -> Iterator[tuple[str, str]]:
-        """Yield the invariant and the fault of each output that differs from the store's history."""
-        if self._scenario.samples:
-            yield from written_sample_faults(self._path.parent, store, self._store_lost)
-        rule, disk, history = self._settings.keep_best, self._world.disk, self._invariants.history
-        if rule is not None:
-            for fault in best_model_faults(rule, disk, store, history, self._control.reports[-1]):
-                yield "the best model is exported", fault
+        outputs = Outputs(
+            self._path, self._job.metadata.uid or "", self._store_lost, self._world.disk, self._control.reports[-1]
+        )
+        for invariant, fault in final_faults(self._scenario, self._settings, outputs, self._invariants):
+            self.fail(invariant, fault)
 
     async def _coordinators_in_turn(self) -> Finished:
         """Start coordinators as the operator does.
@@ -327,6 +324,7 @@ class _Run:
             return end.finished
         finally:
             life.alive = False
+            self._episodes.close(life)
             try:
                 await self._end_tasks(tasks)
             finally:
@@ -392,9 +390,11 @@ class _Run:
             before=self._control.reports[-1] if self._control.reports else None,
             switch_policy=self._switch_policy,
             apart=inline,
+            episodes=self._episodes.of_coordinator(store),
         )
         return Coordinator(inputs)
 
     async def _open_prompts(self, model_files: dict[str, bytes]) -> PromptSource:
         await asyncio.sleep(self._scenario.prompts_seconds)
+        self._episodes.opened(self._prompts)
         return self._prompts

@@ -12,6 +12,7 @@ from rljob_api.spec_training import AUTO, Sampler
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.scheduling.round_planner.planner import FIRST_RESPONSES
 from rljob_runtime.scheduling.round_planner.plans import RESPONSE_FACTORS
+from rljob_runtime.simulator.episode_side import EpisodeScenario
 from rljob_runtime.simulator.faults.spec_edits import Edit
 from rljob_runtime.simulator.peers.cluster import ClusterSpec
 from rljob_runtime.simulator.peers.code_rewards import Programs
@@ -132,6 +133,8 @@ class Scenario:
     """None: no model is kept, nor without an evaluation."""
     elastic: Elastic | None = None
     """None: the user sets the number of machines."""
+    episodes: EpisodeScenario | None = None
+    """Environments, in which responses take several turns; None for one turn."""
     max_prompt_tokens: int = 500
     max_response_tokens: int = 1000
     heartbeat_seconds: float = 0.5
@@ -186,6 +189,7 @@ class Scenario:
                     "checkpoint": {"emptyDir": {}, "everyRounds": self.checkpoint_every, **self._keep_best},
                     **(self.experience.to_spec() if self.experience is not None else {}),
                     **({} if self.elastic is None else self.elastic.trainer),
+                    **({} if self.episodes is None else self.episodes.to_spec()),
                 },
             }
         )

@@ -61,6 +61,7 @@ PLACES = Places(
         e.FaultBegan: (26, ("fault",)),
         e.FaultEnded: (27, ("fault", "target", "since")),
         e.KvAsked: (28, ("replica", "key", "written", "version", "tokens", "cause")),
+        e.EpisodeReported: (29, ("runner", "key", "attempt", "reward", "failed")),
     },
     values={
         PromptKey: ("epoch", "index", "source"),

@@ -240,6 +240,17 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
+class EpisodeReported:
+    """A runner reports the end of an attempt. `failed`: the part of ours that failed."""
+
+    runner: str
+    key: TrajectoryKey
+    attempt: int
+    reward: float | None
+    failed: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorStarted:
     term: int
 
@@ -294,6 +305,7 @@ Event = (
     | CoordinatorEnded
     | FaultBegan
     | FaultEnded
+    | EpisodeReported
 )
 
 Observe = Callable[[Event], None]

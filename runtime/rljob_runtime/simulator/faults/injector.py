@@ -9,6 +9,7 @@ from rljob_api.constants import PRE_STOP_PATIENCE, PRE_STOP_POLL_SECONDS
 from rljob_runtime.simulator.core.events import FaultBegan, FaultEnded, Observe
 from rljob_runtime.simulator.core.network import FaultKind, FaultState
 from rljob_runtime.simulator.core.process_clock import Event, loop_time
+from rljob_runtime.simulator.episode_side import EpisodeSide
 from rljob_runtime.simulator.faults.plan import Fault, FaultPlan, FaultType, Role, role_of
 from rljob_runtime.simulator.peers.cluster import TRAINER, Machine, SimulatedCluster
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
@@ -61,6 +62,7 @@ class Injector:
         rewards: SimulatedRewards,
         host: CoordinatorHost,
         observe: Observe,
+        episodes: EpisodeSide,
     ) -> None:
         self._world = world
         self._control = control
@@ -68,6 +70,7 @@ class Injector:
         self._reward_condition = FaultState()
         self._host = host
         self._observe = observe
+        self._episodes = episodes
 
     def schedule(self, plan: FaultPlan) -> None:
         """Schedule the plan from now on, its second 0."""
@@ -97,6 +100,8 @@ class Injector:
                 return self._on_coordinator(fault)
             case Role.COORDINATOR_API:
                 return _trouble(self._host.api, fault.kind, lambda: None)
+            case Role.GATEWAY | Role.RUNNER:
+                return _on_episodes(self._episodes, fault)
             case Role.API:
                 return _trouble(self._control.condition, fault.kind, lambda: None)
 
@@ -237,6 +242,15 @@ class Injector:
                 one()
 
         return end
+
+
+def _on_episodes(episodes: EpisodeSide, fault: Fault) -> Undo:
+    """Apply a fault to the gateway or to a runner."""
+    part = episodes.gateway if fault.target == Role.GATEWAY else episodes.runner(fault.target)
+    if fault.kind is not FaultType.CRASH:
+        return _trouble(part.condition, fault.kind, part.refresh)
+    part.crash()
+    return part.come_back
 
 
 def _damage_kv(memory: KvMemory) -> Undo:

@@ -52,6 +52,10 @@ class Role(StrEnum):
     COORDINATOR_API = "coordinator/api"
     """The link from the coordinator's node to the API server."""
     API = "api"
+    GATEWAY = "gateway"
+    """Of a job with environments, in the coordinator's pod."""
+    RUNNER = "runner"
+    """Of an environment."""
 
 
 _MESSAGES = (FaultType.PARTITION, FaultType.LOSS, FaultType.DUPLICATION, FaultType.REORDERING)
@@ -73,9 +77,11 @@ APPLICABLE: dict[Role, tuple[FaultType, ...]] = {
     ),
     Role.COORDINATOR_API: (FaultType.PARTITION,),
     Role.API: (FaultType.SLOW, FaultType.PARTITION, FaultType.LOSS, FaultType.REORDERING),
+    Role.GATEWAY: (*_PROCESS, FaultType.PARTITION, FaultType.LOSS, FaultType.REORDERING),
+    Role.RUNNER: (*_PROCESS, FaultType.PARTITION, FaultType.LOSS, FaultType.REORDERING),
 }
 """Meaningful combinations. For example, a replica writes no file, rewards run in the coordinator's pod and receive no
-messages, and only a replica's polls depend on a clock of its own."""
+messages, only a replica's polls depend on a clock of its own, and runners call by HTTP, which duplicates nothing."""
 
 
 def role_of(target: str) -> Role:
@@ -86,15 +92,16 @@ def role_of(target: str) -> Role:
         (r"rollout-\d+/(replica-\d+|worker)", Role.REPLICA),
         (r"rollout-\d+/relay", Role.RELAY),
         (r"rollout-\d+|trainer-0", Role.MACHINE),
+        (r"runner-\d+", Role.RUNNER),
     )
     for pattern, role in patterns:
         if re.fullmatch(pattern, target):
             return role
-    if target in (Role.TRAINER, Role.REWARDS, Role.COORDINATOR, Role.COORDINATOR_API, Role.API):
+    if target in (Role.TRAINER, Role.REWARDS, Role.COORDINATOR, Role.COORDINATOR_API, Role.API, Role.GATEWAY):
         return Role(target)
     raise ValueError(
-        f"target {target!r} is nothing here; trainer, rewards, coordinator, coordinator/api, api, trainer-0, "
-        "rollout-0, rollout-0/relay, rollout-0/worker or rollout-0/replica-0 would be right"
+        f"target {target!r} is nothing here; trainer, rewards, coordinator, coordinator/api, api, gateway, runner-0, "
+        "trainer-0, rollout-0, rollout-0/relay, rollout-0/worker or rollout-0/replica-0 would be right"
     )
 
 
@@ -193,7 +200,9 @@ SOON_SECONDS = 20.0
 CRASH_WEIGHT = 3
 BURST_SHARE, BURST_SECONDS = 0.5, 2.0
 LEAVE_SHARE = API_LOSS_SHARE = KV_DAMAGE_SHARE = 0.25
+MOST_EPISODE_FAULTS = 3
 _DRAWN_APART = (FaultType.LEAVE, FaultType.KV_DAMAGED)
+_ROLES_APART = (Role.COORDINATOR_API, Role.GATEWAY, Role.RUNNER)
 """Drawn from separate streams: the other faults of a seed do not change."""
 
 
@@ -205,17 +214,19 @@ def draw_plan(
     most: int = 8,
     longest: float = 40.0,
     workers: bool = False,
+    runners: int = 0,
 ) -> FaultPlan:
     """Draw one to `most` faults.
 
     Roles are equally likely; crashes are more likely than other kinds. Half of the faults start within seconds of
     another one, the rest anywhere before `horizon` seconds. Durations range over all scales from a tenth of a second to
-    `longest`. Some plans contain a graceful deletion."""
+    `longest`. Some plans contain a graceful deletion. With `runners`, most have faults of the
+    gateway or of runners."""
     drawn = random.Random(f"{seed}/faults")
-    targets = possible_targets(machines, replicas, workers)
+    targets = possible_targets(machines, replicas, workers, runners)
     faults: list[Fault] = []
     for _ in range(drawn.randint(1, most)):
-        role = drawn.choice([role for role in Role if role is not Role.COORDINATOR_API])
+        role = drawn.choice([role for role in Role if role not in _ROLES_APART])
         kinds = [kind for kind in APPLICABLE[role] if kind not in _DRAWN_APART]
         (kind,) = drawn.choices(kinds, [CRASH_WEIGHT if kind is FaultType.CRASH else 1 for kind in kinds])
         time = drawn.uniform(0, horizon)
@@ -235,6 +246,12 @@ def draw_plan(
     if len(faults) < most and damage.random() < KV_DAMAGE_SHARE:
         time, seconds, machine = damage.uniform(0, horizon), longest * damage.random(), damage.randrange(machines)
         faults.append(Fault(round(time, 3), FaultType.KV_DAMAGED, f"rollout-{machine}", round(seconds, 3)))
+    episodes = random.Random(f"{seed}/episode-faults")
+    for _ in range(min(most - len(faults), episodes.randint(0, MOST_EPISODE_FAULTS)) if runners else 0):
+        role = episodes.choice([Role.GATEWAY, Role.RUNNER])
+        time, seconds = episodes.uniform(0, horizon), 0.1 * (longest / 0.1) ** episodes.random()
+        target = episodes.choice(targets[role])
+        faults.append(Fault(round(time, 3), episodes.choice(APPLICABLE[role]), target, round(seconds, 3)))
     return FaultPlan(tuple(sorted(faults)))
 
 
@@ -257,8 +274,8 @@ def _leave(drawn: random.Random, time: float, seconds: float) -> Fault:
     return Fault(round(max(0.0, time), 3), FaultType.LEAVE, target.value, seconds)
 
 
-def possible_targets(machines: int, replicas: int, workers: bool = False) -> dict[Role, list[str]]:
-    """Return all targets of a job of this size, with or without gradient workers."""
+def possible_targets(machines: int, replicas: int, workers: bool = False, runners: int = 0) -> dict[Role, list[str]]:
+    """Return all targets of a job of this size, with or without gradient workers, and with runners of environments."""
     names = [f"rollout-{index}" for index in range(machines)]
     beside = [f"{name}/worker" for name in names] if workers else []
     return {
@@ -270,6 +287,8 @@ def possible_targets(machines: int, replicas: int, workers: bool = False) -> dic
         Role.COORDINATOR: ["coordinator"],
         Role.COORDINATOR_API: ["coordinator/api"],
         Role.API: ["api"],
+        Role.GATEWAY: ["gateway"] if runners else [],
+        Role.RUNNER: [f"runner-{index}" for index in range(runners)],
     }
 
 

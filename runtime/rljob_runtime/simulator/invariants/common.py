@@ -14,7 +14,7 @@ Invariants of store rows are in `on_policy` and `asynchronous`.
 - no update lost: if all faults are planned, a restart loses no update;
 - no policy fails: an optional policy meets no unforeseen error, which a coordinator would survive;
 - one history: a version number has one content; reports never go back to an earlier term or event;
-- evaluations: see `evaluations`;
+- evaluations: see `evaluations`; episodes: see `episodes`;
 - anchors: at each boundary the store has exactly the anchors of the rewards, after any restart or rewind.
 
 `end` checks that nothing is left open, and that the job had the requested number of rounds: at most the one in progress
@@ -27,10 +27,9 @@ import json
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rljob_runtime.audit.stored_keys import cursor_of
-from rljob_runtime.coordinator.episodes.attempt import turn_of
 from rljob_runtime.coordinator.reporting.policy_failures import PROBLEM as POLICY_FAILED
 from rljob_runtime.protocols.trajectory import Group, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.shares import ONE_SOURCE
@@ -38,6 +37,7 @@ from rljob_runtime.simulator.core.events import (
     Asked,
     Checkpointed,
     Committed,
+    EpisodeReported,
     Event,
     Exported,
     Generated,
@@ -53,7 +53,7 @@ from rljob_runtime.simulator.core.events import (
     Trained,
 )
 from rljob_runtime.simulator.core.tokens import digest, phase, text
-from rljob_runtime.simulator.invariants.episodes import EpisodeTexts
+from rljob_runtime.simulator.invariants.episodes import EpisodeTexts, response_of
 from rljob_runtime.simulator.invariants.evaluations import EvaluationRecord
 
 
@@ -136,6 +136,8 @@ class Invariants(ABC):
                 self._submitted(event)
             case Generated():
                 self.episodes.generated(event)
+            case EpisodeReported():
+                self.episodes.reported(event)
             case KvAsked(replica, key, written, version):
                 own = written in (None, version)
                 self._expect(own, "one version", f"{key} of version {version} asks {replica} for KV of {written}")
@@ -214,6 +216,8 @@ class Invariants(ABC):
         for group in event.groups:
             self._whole(group)
             self._of_one_version(group, event.before)
+            for scored in group.responses:
+                self._expect_none(self.episodes.reward_problem(scored), "no invented reward")
         self._exported = self._asked_late = False
         self._history.append(ids)
         self._contents.append(event.after)
@@ -282,11 +286,13 @@ class Invariants(ABC):
         self._expect(
             holder == event.replica, "one lease", f"{event.key} attempt {event.attempt} at {holder} and {event.replica}"
         )
-        if turn_of(event.key) is not None:
-            return
-        if event.key.prompt.evaluation is not None:
-            problem = self.evaluations.submitted(event, self._versions, self._contents)
+        response = response_of(event.key)
+        if (response or event.key).prompt.evaluation is not None:
+            of_response = event if response is None else replace(event, key=response)
+            problem = self.evaluations.submitted(of_response, self._versions, self._contents)
             self._expect_none(problem, "own weights")
+            return
+        if response is not None:
             return
         held = self._held_of(event.key, event.attempt) if first else 0
         self._expect(

@@ -1,4 +1,8 @@
-"""Episode invariants: each token that is trained on is one that an engine emitted in a turn of that response, once."""
+"""Episode invariants, which hold in both modes.
+
+- each token that is trained on is one that an engine emitted in a turn of that response, once;
+- no reward of an episode is one that no runner reported: a failure of ours is no zero.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from rljob_runtime.coordinator.episodes.attempt import turn_of
-from rljob_runtime.protocols.trajectory import PromptKey, Response, TrajectoryKey
-from rljob_runtime.simulator.core.events import Generated
+from rljob_runtime.protocols.trajectory import PromptKey, Response, ScoredResponse, TrajectoryKey
+from rljob_runtime.simulator.core.events import EpisodeReported, Generated
 from rljob_runtime.simulator.core.tokens import phase, text
 
 Text = tuple[tuple[int, ...], tuple[float, ...]]
@@ -19,16 +23,30 @@ class EpisodeTexts:
     def __init__(self) -> None:
         self._emitted: defaultdict[TrajectoryKey, dict[TrajectoryKey, tuple[int, int]]] = defaultdict(dict)
         """By response, by turn: version and tokens."""
+        self._rewards: defaultdict[TrajectoryKey, set[float | None]] = defaultdict(set)
+        """By response: what runners reported. None: the job's rewards score the last answer."""
         self.trained_turns = 0
 
     def generated(self, event: Generated) -> None:
         """Record the end of a turn."""
-        if turn_of(event.key) is None:
+        response = response_of(event.key)
+        if response is None:
             return
-        prompt = event.key.prompt
-        source = prompt.source.partition(":")[2]
-        response = TrajectoryKey(PromptKey(prompt.epoch, prompt.index, source), event.key.sample)
         self._emitted[response][event.key] = event.version, event.tokens
+
+    def reported(self, event: EpisodeReported) -> None:
+        """Record what a runner reports."""
+        if event.failed is None:
+            self._rewards[event.key].add(event.reward)
+
+    def reward_problem(self, scored: ScoredResponse) -> str | None:
+        """Return what is wrong with the reward of a response that is trained on."""
+        key = scored.response.key
+        if not self.knows(key) or {None, scored.reward} & self._rewards[key]:
+            return None
+        return (
+            f"{key} is trained on with the reward {scored.reward}; {sorted(map(str, self._rewards[key]))} are reported"
+        )
 
     def knows(self, key: TrajectoryKey) -> bool:
         """Return whether a response has turns."""
@@ -47,6 +65,14 @@ class EpisodeTexts:
             del emitted[turn]
             self.trained_turns += 1
         return None
+
+
+def response_of(turn: TrajectoryKey) -> TrajectoryKey | None:
+    """Return the response that a turn belongs to; None for a response of one turn."""
+    if turn_of(turn) is None:
+        return None
+    prompt = turn.prompt
+    return TrajectoryKey(PromptKey(prompt.epoch, prompt.index, prompt.source.partition(":")[2]), turn.sample)
 
 
 def _parts(response: Response) -> Sequence[Text]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 
+from rljob_runtime.coordinator.episodes.attempt import turn_of
 from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.rewards import Anchors
@@ -18,6 +19,9 @@ from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.simulator.core.events import Observe, Scored, unobserved
 from rljob_runtime.simulator.core.process_clock import SOON, Event, ProcessClock, loop_time
 from rljob_runtime.workloads.workload import Workload
+
+TURN_SHARE = 8
+"""A turn has one of so many parts of a response's tokens."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +96,11 @@ class WorkloadLengths:
         )
 
     def response(self, key: TrajectoryKey, version: int) -> int:
-        """Implement `replica.Lengths`."""
-        drawn = self._drawn(key.prompt, version).responses
-        return int(drawn[key.sample % len(drawn)].output_tokens)
+        """Implement `replica.Lengths`. Turns are shorter than responses, and each has a length of its own."""
+        drawn, turn = self._drawn(key.prompt, version).responses, turn_of(key)
+        place = key.sample if turn is None else key.sample + turn[1]
+        tokens = int(drawn[place % len(drawn)].output_tokens)
+        return tokens if turn is None else max(1, tokens // TURN_SHARE)
 
     def prompt(self, key: PromptKey) -> int:
         """Return the tokens of a prompt."""

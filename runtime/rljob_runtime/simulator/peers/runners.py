@@ -1,7 +1,6 @@
-"""Simulated runners: environments whose harnesses ask for turns, call tools, and fail in drawn ways.
+"""Simulated runners: processes of an environment that lease attempts, run their harnesses and report their ends.
 
-They outlive coordinators, as the pods of environments do, and repeat their calls while none answers. Everything that a
-harness does follows from the seed, the response and the attempt's rank among its attempts.
+They outlive coordinators, as the pods of environments do, and repeat their calls while none answers.
 """
 
 from __future__ import annotations
@@ -10,23 +9,26 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
 from rljob_runtime.protocols.environments import Assignment, Environments, EpisodeReport, FailedPart
-from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.protocols.turns import (
     COORDINATOR_AWAY,
     AttemptEnded,
     EpisodeAttempt,
+    RecordedTurn,
     TurnBounds,
     TurnCall,
     TurnRefused,
     Turns,
 )
-from rljob_runtime.simulator.core.tokens import digest
+from rljob_runtime.simulator.core.events import EpisodeReported, Observe, unobserved
+from rljob_runtime.simulator.core.network import FaultState
+from rljob_runtime.simulator.core.process_clock import ProcessClock
+from rljob_runtime.simulator.peers.harness import Fault, HarnessLaw
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 AGAIN_SECONDS = 0.5
 HEARTBEAT_SECONDS = 5.0
 LEASE_SECONDS = 5.0
+OVERRUN_SECONDS = 5.0
+"""Time after its deadline in which a harness ends by itself."""
 GIVEN_TOKEN = 5
 """The tokens of prompts and tools are this one: what they say does not matter here."""
 
@@ -48,116 +52,158 @@ class Door(Protocol):
     def environments(self) -> Environments: ...
 
 
-class Fault(StrEnum):
-    """What goes wrong in an attempt."""
+@dataclass
+class RunnerProcess:
+    """A runner. It can crash, hang and be slow, and its messages may not pass."""
 
-    CRASH = "crash"
-    """The runner dies in the middle: it is silent, and its calls end."""
-    FAILURE = "failure"
-    """The runner reports that a part of ours failed."""
-    REWRITE = "rewrite"
-    """The harness changes what it said before, so that its turn forks."""
-    REPEAT = "repeat"
-    """The harness sends each request twice."""
-    SILENT = "silent"
-    """The harness never calls the model."""
+    name: str
+    condition: FaultState = field(default_factory=FaultState)
+    pace: ProcessClock = field(default_factory=ProcessClock)
+    crashed: asyncio.Event = field(default_factory=asyncio.Event)
+    episodes: dict[EpisodeAttempt, asyncio.Task[None]] = field(default_factory=dict)
+    _absent: int = 0
+    """Number of crashes in force."""
+    _back: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def refresh(self) -> None:
+        """Apply a changed condition."""
+        if self.condition.rate != self.pace.rate:
+            self.pace.set(self.condition.rate)
+
+    def crash(self) -> None:
+        """End the process with its harnesses."""
+        self._absent += 1
+        self._back.clear()
+        self.crashed.set()
+
+    def come_back(self) -> None:
+        """End a crash."""
+        self._absent -= 1
+        if not self._absent:
+            self._back.set()
+
+    async def present(self) -> None:
+        """Wait while it cannot start."""
+        if self._absent:
+            await self._back.wait()
+        self.crashed.clear()
 
 
-@dataclass(frozen=True)
-class HarnessLaw:
-    """How harnesses behave. `faults`: chances in a thousand, of an attempt."""
-
-    turns: int = 4
-    """Most turns of an episode; each has 1 to this many."""
-    prompt_tokens: int = 12
-    tool_tokens: int = 6
-    tool_seconds: float = 0.5
-    faults: tuple[tuple[Fault, int], ...] = ()
-    seed: int = 0
-
-    def turns_of(self, key: TrajectoryKey) -> int:
-        """Return the number of turns of an episode."""
-        return 1 + digest("turns", self.seed, str(key)) % self.turns
-
-    def fault_of(self, key: TrajectoryKey, rank: int) -> Fault | None:
-        """Return what goes wrong in the attempt of this rank."""
-        drawn = digest("episode-fault", self.seed, str(key), rank) % 1000
-        for fault, chance in self.faults:
-            if drawn < chance:
-                return fault
-            drawn -= chance
-        return None
+DoorOf = Callable[[RunnerProcess], Door | None]
+"""Returns what the present coordinator offers to a runner; None while there is none."""
 
 
 class SimulatedRunners:
-    """Runners of one environment. `door` returns what the present coordinator offers; None while there is none."""
+    """Runners of one environment."""
 
-    def __init__(self, environment: str, law: HarnessLaw, door: Callable[[], Door | None], runners: int = 2) -> None:
+    def __init__(
+        self,
+        environment: str,
+        law: HarnessLaw,
+        door: DoorOf,
+        names: Sequence[str] = ("runner-0", "runner-1"),
+        observe: Observe = unobserved,
+    ) -> None:
         self.counts: Counter[str] = Counter()
         """Reports by outcome, faults by name, tool calls, and turns that were answered."""
+        self.processes = [RunnerProcess(name) for name in names]
         self._environment = environment
         self._law = law
         self._door = door
-        self._runners = runners
+        self._observe = observe
         self.played: set[TrajectoryKey] = set()
         """Responses whose harness ran to its end."""
         self._ranks: Counter[TrajectoryKey] = Counter()
-        self._episodes: dict[str, dict[EpisodeAttempt, asyncio.Task[None]]] = {}
 
     async def run(self) -> None:
         """Run all runners until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for number in range(self._runners):
-                group.create_task(self._serve(f"runner-{number}"))
+            for process in self.processes:
+                group.create_task(self._lives(process))
 
-    async def _serve(self, name: str) -> None:
-        held = self._episodes[name] = {}
-        living = asyncio.create_task(self._heartbeat(name))
+    async def _lives(self, runner: RunnerProcess) -> None:
+        """Run a runner, and start it again after each crash."""
+        while True:
+            await runner.present()
+            work = asyncio.create_task(self._serve(runner))
+            crash = asyncio.create_task(runner.crashed.wait())
+            try:
+                await asyncio.wait({work, crash}, return_when=asyncio.FIRST_COMPLETED)
+                if work.done():
+                    work.result()
+            finally:
+                for task in (work, crash):
+                    task.cancel()
+                await asyncio.gather(work, crash, return_exceptions=True)
+
+    async def _serve(self, runner: RunnerProcess) -> None:
+        held = runner.episodes = {}
+        living = asyncio.create_task(self._heartbeat(runner))
         try:
             while True:
                 assignment = await self._ask(
-                    lambda door: door.environments.lease(self._environment, name, LEASE_SECONDS)
+                    runner, lambda door: door.environments.lease(self._environment, runner.name, LEASE_SECONDS)
                 )
+                if living.done():
+                    living.result()
                 if assignment is not None:
-                    held[assignment.episode] = asyncio.create_task(self._play(name, assignment))
+                    held[assignment.episode] = asyncio.create_task(self._play(runner, assignment))
         finally:
-            for task in (living, *held.values()):
+            tasks = [living, *held.values()]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(living, *held.values(), return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _heartbeat(self, name: str) -> None:
+    async def _heartbeat(self, runner: RunnerProcess) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-            held = self._episodes[name]
+            await runner.pace.sleep(HEARTBEAT_SECONDS)
+            held = runner.episodes
             for one in [one for one, task in held.items() if task.done()]:
                 held.pop(one).result()
-            for one in await self._ask(partial(self._tell, name, list(held))):
+            for one in await self._ask(runner, partial(self._tell, runner.name, list(held))):
                 if (task := held.pop(one, None)) is not None:
                     task.cancel()
 
     async def _tell(self, name: str, held: list[EpisodeAttempt], door: Door) -> Sequence[EpisodeAttempt]:
         return await door.environments.heartbeat(name, held)
 
-    async def _play(self, name: str, assignment: Assignment) -> None:
+    async def _play(self, runner: RunnerProcess, assignment: Assignment) -> None:
         """Run one attempt to its end, or to its fault."""
-        key = assignment.episode.key
-        self._ranks[key] += 1
-        fault = self._law.fault_of(key, self._ranks[key])
+        episode = assignment.episode
+        self._ranks[episode.key] += 1
+        rank = self._ranks[episode.key]
+        fault = self._law.fault_of(episode.key, rank)
         if fault is not None:
             self.counts[fault] += 1
         try:
-            report = await self._harness(assignment, fault)
+            report = await self._harness_in_time(runner, assignment, fault, rank)
             if report is None:
-                # A dead runner says nothing any more.
-                self._episodes[name].pop(assignment.episode, None)
+                # Nothing names the attempt any more.
+                runner.episodes.pop(episode, None)
                 return
-            await self._ask(lambda door: door.environments.done(name, assignment.episode, report))
+            failed = report.failed and report.failed.value
+            self._observe(EpisodeReported(runner.name, episode.key, episode.attempt, report.reward, failed))
+            for _ in range(2 if fault is Fault.REPORTS_TWICE else 1):
+                await self._ask(runner, lambda door: door.environments.done(runner.name, episode, report))
             self.counts["done"] += 1
-            self.played.add(key)
+            self.played.add(episode.key)
         except AttemptEnded:
             self.counts["ended"] += 1
 
-    async def _harness(self, assignment: Assignment, fault: Fault | None) -> EpisodeReport | None:
+    async def _harness_in_time(
+        self, runner: RunnerProcess, assignment: Assignment, fault: Fault | None, rank: int
+    ) -> EpisodeReport | None:
+        """Run the harness, and end it after its deadline."""
+        try:
+            async with asyncio.timeout_at(assignment.deadline + OVERRUN_SECONDS):
+                return await self._harness(runner, assignment, fault, rank)
+        except TimeoutError:
+            self.counts["late"] += 1
+            return EpisodeReport(failed=FailedPart.ENVIRONMENT, detail="the harness did not end at its deadline")
+
+    async def _harness(
+        self, runner: RunnerProcess, assignment: Assignment, fault: Fault | None, rank: int
+    ) -> EpisodeReport | None:
         law, key = self._law, assignment.episode.key
         history = [GIVEN_TOKEN] * law.prompt_tokens
         turns = 0 if fault is Fault.SILENT else law.turns_of(key)
@@ -165,36 +211,60 @@ class SimulatedRunners:
             if fault is Fault.REWRITE and number == turns - 1 and number:
                 history = [GIVEN_TOKEN + 1, *history[1:]]
             try:
-                history = await self._turn(assignment, number, history, fault is Fault.REPEAT)
+                answer = await self._turn(runner, assignment, number, history, fault)
             except TurnRefused:
+                self.counts["refused"] += 1
                 break
             if fault is Fault.CRASH and number == turns // 2:
                 return None
+            if law.ends_when_cut and answer.finish_reason is FinishReason.LENGTH:
+                break
             self.counts["tool calls"] += 1
-            await asyncio.sleep(law.tool_seconds)
-            history = history + [GIVEN_TOKEN] * law.tool_tokens
+            await runner.pace.sleep(law.tool_seconds_of(key, number, fault))
+            history = [*history, *answer.token_ids, *[GIVEN_TOKEN] * law.tool_tokens]
         if fault is Fault.FAILURE:
             return EpisodeReport(failed=FailedPart.TOOL_SERVER, detail="drawn")
-        return EpisodeReport(reward=float(digest("reward", str(key)) % 2))
+        return EpisodeReport(reward=law.reward_of(key, rank))
 
-    async def _turn(self, assignment: Assignment, number: int, history: list[int], twice: bool) -> list[int]:
+    async def _turn(
+        self, runner: RunnerProcess, assignment: Assignment, number: int, history: list[int], fault: Fault | None
+    ) -> RecordedTurn:
         name = f"{assignment.episode} {number} {len(history)}"
         call = TurnCall(
-            assignment.episode, name, False, tuple(history), TurnBounds(8), b"{}", assignment.deadline
-        )  # fmt: skip
-        repeated = replace(call, retry=True)
-        answer = await self._ask(lambda door: door.turns.turn(call), lambda door: door.turns.turn(repeated))
-        if twice:
-            again = await self._ask(lambda door: door.turns.turn(repeated))
+            assignment.episode,
+            name,
+            False,
+            tuple(history),
+            TurnBounds(self._law.turn_tokens),
+            b"{}",
+            assignment.deadline,
+        )
+        if fault is Fault.SUBAGENTS:
+            other = replace(call, digest=f"{name} beside")
+            answer, _ = await asyncio.gather(self._answer(runner, call), self._answer(runner, other))
+        else:
+            answer = await self._answer(runner, call)
+        if fault is Fault.REPEAT:
+            again = await self._ask(runner, lambda door: door.turns.turn(replace(call, retry=True)))
             assert again.replayed, "a repeated request opens no turn"
             assert list(again.token_ids) == list(answer.token_ids), "a repeated request has the answer of the first"
         self.counts["turns"] += 1
-        return [*history, *answer.token_ids]
+        return answer
 
-    async def _ask(self, ask: Callable[[Door], Awaitable[T]], again: Callable[[Door], Awaitable[T]] | None = None) -> T:
+    async def _answer(self, runner: RunnerProcess, call: TurnCall) -> RecordedTurn:
+        return await self._ask(
+            runner, lambda door: door.turns.turn(call), lambda door: door.turns.turn(replace(call, retry=True))
+        )
+
+    async def _ask(
+        self,
+        runner: RunnerProcess,
+        ask: Callable[[Door], Awaitable[T]],
+        again: Callable[[Door], Awaitable[T]] | None = None,
+    ) -> T:
         """Ask the coordinator until one answers. `again`: what is asked after a call whose answer was lost."""
         while True:
-            if (door := self._door()) is not None:
+            if (door := self._door(runner)) is not None:
                 try:
                     return await ask(door)
                 except COORDINATOR_AWAY:

@@ -15,7 +15,7 @@ from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.evaluation import responses
-from rljob_runtime.simulator.peers.runners import Fault, HarnessLaw
+from rljob_runtime.simulator.peers.harness import Fault, HarnessLaw
 from tests.support.episode_job import EpisodeStage
 from tests.support.rows import slow
 from tests.support.simulated_job import job, until

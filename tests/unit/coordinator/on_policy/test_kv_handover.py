@@ -414,7 +414,7 @@ def test_an_export_does_not_wait_for_a_removal_that_hangs(
 
 @pytest.mark.parametrize("seed", [1, *slow(*range(2, 12))])
 def test_kv_that_moves_under_faults_breaks_no_invariant(seed: int) -> None:
-    scenario = draw_scenario(seed)
+    scenario = replace(draw_scenario(seed), episodes=None)
     replicas = 4 if scenario.site.replicas % 4 == 0 else 2
     engine = replace(scenario.site.engine, kv=KV, kv_byte_seconds=BYTE_SECONDS)
     wider = tuple((size, replace(engine, kv_tokens=2 * size * engine.kv_tokens)) for size in (2, 4) if size <= replicas)

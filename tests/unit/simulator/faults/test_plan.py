@@ -54,7 +54,8 @@ def test_the_simulated_grace_is_that_of_a_pod():
 
 
 def test_everything_that_can_happen_is_drawn():
-    drawn = {(role_of(f.target), f.kind) for seed in range(2000) for f in draw_plan(seed, 2, 2, 30.0).faults}
+    plans = (draw_plan(seed, 2, 2, 30.0, runners=2) for seed in range(2000))
+    drawn = {(role_of(fault.target), fault.kind) for plan in plans for fault in plan.faults}
     assert drawn == {(role, kind) for role, kinds in APPLICABLE.items() for kind in kinds}
 
 
@@ -66,10 +67,24 @@ def test_workers_are_befallen_where_there_are_some():
     assert role_of("rollout-0/worker") is Role.REPLICA
 
 
+def test_gateway_and_runners_are_befallen_where_there_are_some():
+    """And the other faults of a seed do not change."""
+
+    def plans(runners: int) -> list[set[Fault]]:
+        return [set(draw_plan(seed, 2, 1, 30.0, runners=runners).faults) for seed in range(500)]
+
+    without, more = plans(0), plans(2)
+    assert all(before <= after for before, after in zip(without, more, strict=True))
+    added = {fault.target for before, after in zip(without, more, strict=True) for fault in after - before}
+    assert added == {"gateway", "runner-0", "runner-1"}
+
+
 def test_every_kind_and_role_is_there():
     assert {kind for kinds in APPLICABLE.values() for kind in kinds} == set(FaultType)
     assert set(APPLICABLE) == set(Role)
-    assert {role_of(target) for targets in possible_targets(3, 2).values() for target in targets} == set(Role)
+    assert {role_of(target) for targets in possible_targets(3, 2, runners=1).values() for target in targets} == set(
+        Role
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,13 @@ MUTANTS = (
         tests=("tests/simulation/test_samples.py::test_an_evaluation_without_a_file_is_noticed",),
     ),
     Mutant(
+        name="a reward that no runner reported is right",
+        target="rljob_runtime.simulator.invariants.episodes:EpisodeTexts.reward_problem",
+        before="{None, scored.reward} & self._rewards[key]",
+        after="True",
+        tests=("tests/simulation/test_episodes.py::test_a_reward_that_no_runner_reported_is_noticed",),
+    ),
+    Mutant(
         name="the simulator does not look at tokens",
         target="rljob_runtime.simulator.invariants.common:Invariants._not_invented",
         before="(tuple(response.token_ids), tuple(response.logprobs)) == made",

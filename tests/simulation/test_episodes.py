@@ -1,0 +1,113 @@
+"""Drawn jobs with environments: what is drawn, and that it happens in runs which hold every invariant."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from rljob_api.spec_training import Mode
+from rljob_runtime.protocols.trajectory import Group, Response
+from rljob_runtime.simulator.core.events import EpisodeReported, Event, Generated, Trained
+from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
+from rljob_runtime.simulator.episode_side import Environment, EpisodeScenario
+from rljob_runtime.simulator.faults.plan import FaultPlan, Role, role_of
+from rljob_runtime.simulator.invariants.episodes import EpisodeTexts, response_of
+from rljob_runtime.simulator.peers.harness import Fault, HarnessLaw
+from rljob_runtime.simulator.run import simulate
+from rljob_runtime.simulator.scenario import Evaluated, Scenario
+from tests.support.rows import slow
+
+DRAWN = range(400)
+SEEDS = tuple(seed for seed in DRAWN if draw_scenario(seed).episodes is not None)
+FAULTS = tuple((fault, 60) for fault in Fault)
+
+
+def of(seed: int, mode: Mode) -> tuple[Scenario, EpisodeScenario]:
+    scenario = draw_scenario(seed, mode)
+    assert scenario.episodes is not None
+    return scenario, scenario.episodes
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_quarter_of_the_seeds_has_environments_with_what_the_spec_permits(mode: Mode) -> None:
+    assert 0.2 < len(SEEDS) / len(DRAWN) < 0.3
+    seen: Counter[object] = Counter()
+    for seed in SEEDS:
+        scenario, episodes = of(seed, mode)
+        # Its spec is valid, and the techniques that move unfinished responses are off.
+        assert len(scenario.job.spec.environments) == len(episodes.environments)
+        assert not scenario.switches
+        assert not scenario.stream_training
+        assert not scenario.site.lendable
+        seen["tail batching"] += (scenario.tail_factor or 1) > 1
+        seen["evaluations"] += bool(scenario.evaluations)
+        seen["two environments"] += len(episodes.environments) > 1
+        seen["few tokens"] += episodes.max_tokens is not None
+        seen["no fork"] += episodes.max_forks == 0
+        for one in episodes.environments:
+            law = one.harness
+            seen["few turns"] += one.max_turns < law.turns
+            seen["faults"] += bool(law.faults)
+            seen["rewards of the job"] += not law.rewards
+            seen["rewards of the environment"] += law.rewards > 0
+        seen.update(role_of(fault.target) for fault in plan_of(scenario).faults)
+    rounds_only = {"tail batching"} if mode is Mode.ASYNCHRONOUS else set()
+    wanted = {"evaluations", "two environments", "few tokens", "no fork", "few turns", "faults", "tail batching"}
+    wanted |= {"rewards of the job", "rewards of the environment"}
+    assert min(seen[one] for one in wanted - rounds_only) >= 5
+    assert all(seen[role] for role in Role)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("seed", [SEEDS[0], *slow(*SEEDS[1:])])
+def test_seeds_with_environments_hold_every_invariant(seed: int, mode: Mode) -> None:
+    scenario, _ = of(seed, mode)
+    outcome = simulate(scenario, plan_of(scenario))
+    assert outcome.passed, f"seed {seed}: {outcome.violation}"
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_what_harnesses_do_happens_and_is_never_an_invented_reward(mode: Mode) -> None:
+    """In one job with every fault of a harness, evaluations, and a coordinator that dies."""
+    law = HarnessLaw(turns=3, faults=FAULTS, seed=2)
+    episodes = EpisodeScenario((Environment(law, seconds=40.0), Environment(replace(law, seed=3), max_turns=1)))
+    drawn = replace(
+        draw_scenario(1, mode), episodes=episodes, edit=None, programs=None, evaluations=(Evaluated(2, 2, 1),)
+    )
+    seen: Counter[str] = Counter()
+
+    def watch(event: Event) -> None:
+        match event:
+            case Generated(key=key) if (response := response_of(key)) is not None:
+                seen["turns"] += 1
+                seen["turns of evaluations"] += response.prompt.evaluation is not None
+            case EpisodeReported(failed=failed):
+                seen["failed" if failed else "reported"] += 1
+            case Trained(groups=groups):
+                seen["responses of several turns"] += sum(map(_has_several_turns, _responses(groups)))
+
+    plan = FaultPlan.parse("8 crash coordinator 1; 10 loss gateway 5; 12 crash runner-0 3; 14 hang runner-1 8")
+    outcome = simulate(drawn, plan, [watch])
+    assert outcome.passed, outcome.violation
+    assert outcome.coordinators == 2
+    wanted = {"turns", "turns of evaluations", "failed", "reported", "responses of several turns"}
+    assert not wanted - set(+seen)
+
+
+def _responses(groups: tuple[Group, ...]) -> list[Response]:
+    return [scored.response for group in groups for scored in group.responses]
+
+
+def _has_several_turns(response: Response) -> bool:
+    return sum(len(one) for one in response.sequences) > 1
+
+
+def test_a_reward_that_no_runner_reported_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EpisodeTexts, "reported", lambda self, event: None)
+    law = HarnessLaw(turns=2)
+    drawn = replace(draw_scenario(1), episodes=EpisodeScenario((Environment(law),)), edit=None, evaluations=())
+    outcome = simulate(drawn, FaultPlan())
+    assert outcome.violation is not None
+    assert outcome.violation.invariant == "no invented reward"
