@@ -141,10 +141,12 @@ class RoundReport(StatusModel):
     aborted_samples: Count | None = None
     """Samples dropped because of a failure of the system."""
     filtered_groups: Count | None = None
-    """Groups that were dropped: a reward kept failing, or (dynamic sampling) all rewards were equal."""
+    """Groups that were dropped: a reward or an environment kept failing, or (dynamic sampling) rewards were equal."""
     unscored_groups: Count | None = None
     """Of these, groups in which a reward could not score a response, or kept failing. A part of such a group would be
     selected by what can be scored."""
+    environment_failed_groups: Count | None = None
+    """Of these, groups in which the environment of an episode kept failing: its runner, its tools or the gateway."""
     launched_prompts: Count | None = None
     """Prompts launched; more than are trained on where rounds race or groups are filtered."""
     launched_responses: Count | None = None

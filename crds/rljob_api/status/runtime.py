@@ -84,9 +84,11 @@ class RuntimeTotals(StatusModel):
     aborted_samples: Count = 0
     """Samples dropped because a reward failed or an engine died."""
     filtered_groups: Count = 0
-    """Groups that were dropped: a reward kept failing, or (dynamic sampling) all rewards were equal."""
+    """Groups that were dropped: a reward or an environment kept failing, or (dynamic sampling) rewards were equal."""
     unscored_groups: Count = 0
     """Of these, groups in which a reward could not score a response, or kept failing."""
+    environment_failed_groups: Count = 0
+    """Of these, groups in which the environment of an episode kept failing: its runner, its tools or the gateway."""
     requeued_prompts: Count = 0
     """Prompts that lost the race of a short round and were queued for a long one."""
     skipped_prompts: Count = 0

@@ -33,6 +33,10 @@ _GROUPS = (
 """Trained responses of both modes. `held`: their tokens are in the store until a checkpoint."""
 
 
+ENVIRONMENT_FAILED = "EnvironmentFailed"
+"""Reason of a filtered group. It stands here, because the audit does not trust the code that wrote it."""
+
+
 @dataclass(frozen=True)
 class Lineage:
     """What is wrong with the episodes of a job, and their counts."""
@@ -63,7 +67,7 @@ def audit_episodes(db: sqlite3.Connection, asynchronous: bool) -> Lineage | None
     if "episodes" not in tables or db.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is None:
         return None
     trained = _GROUPS if asynchronous else _ROUNDS
-    findings = [*_ties(db, trained), *_attempts(db), *_nodes(db)]
+    findings = [*_ties(db, trained), *_attempts(db), *_filtered(db, asynchronous), *_nodes(db)]
     proved = turns = tokens = 0
     for one in list(_tied(db, trained)):
         nodes = db.execute(
@@ -129,6 +133,20 @@ def _attempts(db: sqlite3.Connection) -> Iterator[Finding]:
     )
     for key, attempt, reward in rows:
         yield Finding(Rule.UNFOUNDED, key, f"attempt {attempt} was aborted or is open, and has the reward {reward}")
+
+
+def _filtered(db: sqlite3.Connection, asynchronous: bool) -> Iterator[Finding]:
+    """Check that a group which was filtered for failing environments has an attempt that was aborted."""
+    table, order = ("groups", "draw") if asynchronous else ("prompts", "step")
+    rows = db.execute(
+        f"SELECT {prompt_sql('e')}, e.{order} FROM {table} AS e WHERE e.fate = 'filtered' AND e.reason = ?"
+        " AND NOT EXISTS (SELECT 1 FROM episodes AS a"
+        " WHERE a.epoch = e.epoch AND a.idx = e.idx AND a.state = 'aborted')",
+        (ENVIRONMENT_FAILED,),
+    )
+    for key, place in rows:
+        told = f"is filtered in {order} {place} because its environment failed, and none of its attempts was aborted"
+        yield Finding(Rule.UNFOUNDED, key, told)
 
 
 _WRONG_NODES: tuple[tuple[Rule, str, str], ...] = (

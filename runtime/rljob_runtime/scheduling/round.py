@@ -71,7 +71,11 @@ class Round:
             for key in self._keys[prompt]:
                 kept = (saved or {}).get(key, RestoredSample(0))
                 sample = Sample(
-                    attempt=kept.attempt, failures=kept.failures, generated=kept.generated, reward=kept.reward
+                    attempt=kept.attempt,
+                    failures=kept.failures,
+                    failure=kept.failure,
+                    generated=kept.generated,
+                    reward=kept.reward,
                 )
                 self._samples[key] = sample
                 self._counts[sample.state] += 1
@@ -79,8 +83,10 @@ class Round:
                 if kept.generated:
                     self._move(key, sample.racing_state)
         for prompt in prompts:
-            if any(self._samples[key].failures > self.plan.rules.max_failures for key in self._keys[prompt]):
-                self._drop(prompt, REWARD_FAILED)
+            samples = (self._samples[key] for key in self._keys[prompt])
+            failed = next((one for one in samples if one.failures > self.plan.rules.max_failures), None)
+            if failed is not None:
+                self._drop(prompt, failed.failure)
             else:
                 self._judge(prompt)
         for source in dict.fromkeys(prompt.source for prompt in prompts):
@@ -221,19 +227,22 @@ class Round:
             self._decide_race(key.prompt.source)
         return True
 
-    def reward_failed(self, key: TrajectoryKey, attempt: int, by_response: bool = False) -> bool:
-        """Record a reward failure of ours: the sample is aborted, never scored 0.
+    def reward_failed(
+        self, key: TrajectoryKey, attempt: int, by_response: bool = False, reason: str = REWARD_FAILED
+    ) -> bool:
+        """Record a failure of ours in place of a reward: the sample is aborted, never scored 0.
 
         It is generated again, and responses that lost to it or to its group race again. After more than `max_failures`
-        its group is filtered. Returns False as `scored` does."""
+        its group is filtered with `reason`. Returns False as `scored` does."""
         sample = self._samples[key]
         if not sample.awaits(attempt):
             return False
         by_response = by_response and sample.state is not SampleState.LOST
         sample.failures += self.plan.rules.max_failures + 1 if by_response else 1
+        sample.failure = reason
         sample.generated = False
         if sample.failures > self.plan.rules.max_failures:
-            self.filter(key.prompt, REWARD_FAILED)
+            self.filter(key.prompt, reason)
         elif sample.state is not SampleState.LOST:
             self._races[key.prompt.source].full.discard(key.prompt)
             self._race_again(key.prompt)

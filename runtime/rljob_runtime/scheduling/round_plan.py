@@ -19,6 +19,9 @@ class PromptOutcome(StrEnum):
 
 REWARD_FAILED = "RewardFailed"
 """Reason of a group that was filtered because a reward kept failing: our failure, not the response's."""
+ENVIRONMENT_FAILED = "EnvironmentFailed"
+"""Reason of a group that was filtered because attempts of an episode kept being aborted: environment, tools or gateway
+failed, not the policy."""
 EQUAL_REWARDS = "EqualRewards"
 """Reason of a group that was filtered because its rewards are equal: no training signal (DAPO, dynamic sampling)."""
 RACE_LOST = "RaceLost"
@@ -109,6 +112,8 @@ class RestoredSample:
     failures: int = 0
     generated: bool = False
     reward: float | None = None
+    failure: str = REWARD_FAILED
+    """The reason of the newest failure."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey
+from rljob_runtime.scheduling.round_plan import REWARD_FAILED
 
 
 class SampleState(StrEnum):
@@ -36,6 +37,8 @@ class Sample:
     lease: Lease | None = None
     attempt: int = 0
     failures: int = 0
+    failure: str = REWARD_FAILED
+    """The reason of the newest failure."""
     generated: bool = False
     """Complete, also if it lost afterwards."""
     reward: float | None = None

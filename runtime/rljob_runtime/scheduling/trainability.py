@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from rljob_api.status import Finished, FinishedOutcome
-from rljob_runtime.scheduling.round_plan import EQUAL_REWARDS
+from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, EQUAL_REWARDS
 
 
 def untrainable_end(reasons: Collection[str], permitted: int = 0) -> Finished | None:
     """Return the job's failure after more than `permitted` consecutive untrainable groups; None before.
 
-    `reasons`: why each of them was filtered. The more frequent reason names the failure.
+    `reasons`: why each of them was filtered. The most frequent reason names the failure.
 
     >>> untrainable_end(["EqualRewards", "EqualRewards", "RewardFailed"], permitted=2).reason
     'NothingToLearn'
@@ -21,12 +21,15 @@ def untrainable_end(reasons: Collection[str], permitted: int = 0) -> Finished | 
     count = len(reasons)
     if count <= permitted:
         return None
-    if sum(reason == EQUAL_REWARDS for reason in reasons) > count // 2:
+    equal, environments = (sum(one == reason for one in reasons) for reason in (EQUAL_REWARDS, ENVIRONMENT_FAILED))
+    if equal > count // 2:
         reason = "NothingToLearn"
         why = (
             "the rewards of each group's responses were equal. The task is too hard or too easy for the model, or the "
             "reward is constant"
         )
+    elif 2 * environments > count - equal:
+        reason, why = "EnvironmentsKeepFailing", "their environments kept failing. See the logs of the runners"
     else:
         reason, why = "RewardsKeepFailing", "their rewards kept failing. See the log for the errors"
     return Finished(

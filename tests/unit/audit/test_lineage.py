@@ -160,6 +160,18 @@ def test_what_is_wrong_with_episodes_is_told_with_its_key(request, tmp_path, his
     expect(audit(broken(request.getfixturevalue(history), tmp_path, *sabotages)), rule, KEY)
 
 
+@pytest.mark.parametrize(("history", "table"), [("rounds", "prompts"), ("groups", "groups")])
+def test_a_group_of_a_failed_environment_has_an_aborted_attempt(request, tmp_path, history, table) -> None:
+    filtered = f"UPDATE {table} SET fate = 'filtered', reason = 'EnvironmentFailed' WHERE idx = 1"
+    aborted = "UPDATE episodes SET state = 'aborted', reward = NULL WHERE idx = 1"
+    found = {}
+    for name, sabotages in (("without", [filtered]), ("with", [filtered, aborted])):
+        (tmp_path / name).mkdir()
+        verdict = audit(broken(request.getfixturevalue(history), tmp_path / name, *sabotages))
+        found[name] = [(one.rule, one.key) for one in verdict.findings if "its environment failed" in one.what]
+    assert found == {"without": [(Rule.UNFOUNDED, "0.1")], "with": []}
+
+
 UNPROVED = [name for name, (rule, _) in SABOTAGES.items() if rule is Rule.LINEAGE]
 
 

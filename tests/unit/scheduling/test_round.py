@@ -10,6 +10,7 @@ from rljob_api.status import RoundKind
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.round import Round
 from rljob_runtime.scheduling.round_plan import (
+    ENVIRONMENT_FAILED,
     EQUAL_REWARDS,
     RACE_LOST,
     REWARD_FAILED,
@@ -74,7 +75,8 @@ def test_an_old_lease_finishes_nothing():
         assert not round_.generated(key, new[key])
 
 
-def test_a_reward_that_fails_too_often_filters_its_group():
+@pytest.mark.parametrize("reason", [REWARD_FAILED, ENVIRONMENT_FAILED])
+def test_a_reward_that_fails_too_often_filters_its_group(reason):
     round_ = Round(plan(max_failures=1))
     key, other = A_ = TrajectoryKey(A, 0), TrajectoryKey(A, 1)
     for turn in range(2):
@@ -82,8 +84,10 @@ def test_a_reward_that_fails_too_often_filters_its_group():
         assert round_.drain_aborts() == ()
         launches = {launch.key: launch for launch in round_.launch(["r"])}
         round_.generated(key, launches[key].lease)
-        assert round_.reward_failed(key, turn + 1)
-    assert round_.filtered == {A: REWARD_FAILED}
+        assert round_.reward_failed(key, turn + 1, reason=reason)
+    assert round_.filtered == {A: reason}
+    restored = Round(plan(max_failures=1), {key: RestoredSample(2, failures=2, failure=reason)})
+    assert restored.filtered == {A: reason}
     assert [launch.key for launch in round_.drain_aborts()] == [other]
     assert {round_.state(k) for k in A_} == {SampleState.DROPPED}
     assert round_.state(TrajectoryKey(B, 0)) is SampleState.RUNNING

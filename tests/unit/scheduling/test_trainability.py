@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rljob_runtime.scheduling.round_plan import EQUAL_REWARDS, REWARD_FAILED
+from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, EQUAL_REWARDS, REWARD_FAILED
 from rljob_runtime.scheduling.trainability import untrainable_end
 
-EQUAL, FAILED = EQUAL_REWARDS, REWARD_FAILED
+EQUAL, FAILED, BROKEN = EQUAL_REWARDS, REWARD_FAILED, ENVIRONMENT_FAILED
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,8 @@ EQUAL, FAILED = EQUAL_REWARDS, REWARD_FAILED
         pytest.param([EQUAL] * 4, 3, "NothingToLearn", id="one more than is permitted"),
         pytest.param([FAILED], 0, "RewardsKeepFailing", id="rewards failed"),
         pytest.param([EQUAL, FAILED], 0, "RewardsKeepFailing", id="as many failed as were equal"),
+        pytest.param([FAILED, BROKEN], 0, "RewardsKeepFailing", id="as many environments as rewards failed"),
+        pytest.param([EQUAL, BROKEN, BROKEN, FAILED], 0, "EnvironmentsKeepFailing", id="more environments failed"),
         pytest.param([EQUAL, EQUAL, FAILED], 0, "NothingToLearn", id="more were equal than failed"),
     ],
 )

@@ -322,8 +322,8 @@ class AsyncGeneration:
                 raise error
             case WeightsLoaded():
                 self._weights.finish_load(event)
-            case RewardReceived(response, None, by_response, cause):
-                await self._reward_failed(response, by_response, cause)
+            case RewardReceived(reward=None):
+                await self._reward_failed(event)
             case RewardReceived(response, reward) if reward is not None:
                 if self.groups.scored(response.key, response.attempt, reward):
                     self._scores.append((response.key, reward))
@@ -368,17 +368,17 @@ class AsyncGeneration:
             self._repack_monitor.record_length(len(response.token_ids))
             self._scoring.start(response)
 
-    async def _reward_failed(self, response: Response, by_response: bool, cause: str) -> None:
+    async def _reward_failed(self, failed: RewardReceived) -> None:
         """Abort the sample, never score it 0: it is generated again, or its group is filtered."""
-        key = response.key
-        if not self.groups.reward_failed(key, response.attempt, by_response):
+        key = failed.response.key
+        if not self.groups.reward_failed(key, failed.response.attempt, failed.by_response, failed.reason):
             return
         self.stats.aborted_samples += 1
-        self.stats.lost_tokens += len(response.token_ids)
+        self.stats.lost_tokens += len(failed.response.token_ids)
         failures = (
             self.groups.failures(key) if key.prompt in self.groups else self._context.settings.reward_failures + 1
         )
-        await self._context.store.do(lambda s: s.experience.restart(key, failures, cause))
+        await self._context.store.do(lambda s: s.experience.restart(key, failures, failed.cause, failed.reason))
 
     async def _settle(self) -> None:
         """Pass on the results of the last events: rewards to the store, groups to the buffer, aborts to replicas."""

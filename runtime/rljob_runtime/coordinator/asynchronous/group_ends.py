@@ -12,7 +12,7 @@ from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.asynchronous.async_groups import GroupDone, GroupTracker
-from rljob_runtime.scheduling.round_plan import REWARD_FAILED, PromptOutcome
+from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, REWARD_FAILED, PromptOutcome
 
 
 class GroupEnds:
@@ -50,6 +50,7 @@ class GroupEnds:
         self.untrainable.append(group.reason)
         self._stats.filtered_groups += 1
         self._stats.unscored_groups += group.reason == REWARD_FAILED
+        self._stats.environment_failed_groups += group.reason == ENVIRONMENT_FAILED
         reason, source = group.reason, group.prompt.source
         await self.flush()
         replaced = self._settings.replaces(source, self._filtered[source])

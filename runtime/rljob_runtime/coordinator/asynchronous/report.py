@@ -56,6 +56,7 @@ def update_report(
         aborted_samples=stats.aborted_samples,
         filtered_groups=stats.filtered_groups,
         unscored_groups=stats.unscored_groups,
+        environment_failed_groups=stats.environment_failed_groups,
         launched_prompts=stats.drawn_prompts,
         requeued_prompts=stats.requeued_prompts,
         discarded_tokens=stats.lost_tokens,

@@ -37,7 +37,7 @@ async def restore(
             if kept.tokens or kept.finish is not None:
                 receiver.partials.restore(kept.key, await _partial(store, kept.key))
         saved = {
-            one.key: RestoredSample(one.attempt, one.failures, one.finish is not None, one.reward)
+            one.key: RestoredSample(one.attempt, one.failures, one.finish is not None, one.reward, one.failure)
             for one in group.samples
         }
         groups_in_flight.add(group.prompt, group.version, group.replica, saved)

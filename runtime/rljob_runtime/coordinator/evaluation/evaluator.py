@@ -285,7 +285,7 @@ class Evaluator:
             return
         if not work.progress.settle(response.key):
             return
-        sample = sample_of(response, event.reward)
+        sample = sample_of(response, event.reward, event.reason)
         work.open[name].samples.append(sample)
         await self._context.store.do(
             lambda store: store.evaluations.record(work.step, name, sample, response, event.cause)

@@ -80,8 +80,8 @@ class EvaluationWork:
     """Time of the event loop."""
 
 
-def sample_of(response: Response, reward: float | None) -> EvaluatedSample:
-    """Return the sample of a response. `reward`: None if it failed."""
+def sample_of(response: Response, reward: float | None, failure: str = REWARD_FAILED) -> EvaluatedSample:
+    """Return the sample of a response. `reward`: None if it failed, for the reason `failure`."""
     key = response.key
     return EvaluatedSample(
         prompt=key.prompt.index,
@@ -90,5 +90,5 @@ def sample_of(response: Response, reward: float | None) -> EvaluatedSample:
         finish=response.finish_reason.value,
         reward=None if reward is None else float(reward),
         terms={} if reward is None else terms_of(reward),
-        reason=REWARD_FAILED if reward is None else None,
+        reason=failure if reward is None else None,
     )

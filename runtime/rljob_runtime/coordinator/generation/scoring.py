@@ -14,6 +14,7 @@ from rljob_runtime.coordinator.reporting.timeline import REWARDS, Timeline
 from rljob_runtime.protocols import PeerError, PromptSource, RewardFailed, Rewards
 from rljob_runtime.protocols.rewards import ResponseAborted
 from rljob_runtime.protocols.trajectory import Response
+from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, REWARD_FAILED
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +32,11 @@ class RewardReceived:
     by_response: bool = False
     cause: str = ""
     aborted: bool = False
+
+    @property
+    def reason(self) -> str:
+        """The part that failed, for programs: the environment of an aborted response, or else the reward."""
+        return ENVIRONMENT_FAILED if self.aborted else REWARD_FAILED
 
 
 class Scorer(Protocol):

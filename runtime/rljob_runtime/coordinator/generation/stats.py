@@ -28,6 +28,8 @@ class GenerationStats:
     filtered_groups: int = 0
     unscored_groups: int = 0
     """Of these, groups that were filtered because a reward failed."""
+    environment_failed_groups: int = 0
+    """Of these, groups that were filtered because an environment failed."""
     requeued_prompts: int = 0
     repacks: int = 0
     """Replicas that were emptied onto others."""

@@ -23,7 +23,7 @@ from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
-from rljob_runtime.scheduling.round_plan import REWARD_FAILED, PromptOutcome, RoundOutcome
+from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, REWARD_FAILED, PromptOutcome, RoundOutcome
 from rljob_runtime.scheduling.round_planner.plans import SelectedPlan
 from rljob_runtime.scheduling.round_planner.survival import mean_length
 from rljob_runtime.scheduling.status_cadence import rounded
@@ -65,7 +65,7 @@ def round_report(
     switcher = generation.switcher
     ended = {key: len(response.token_ids) for key, response in generation.responses.ended.items()}
     cut = generation.responses.cut_lengths()
-    kept = [ended[key] for key in outcome.kept]
+    kept, reasons = [ended[key] for key in outcome.kept], list(generation.round.filtered.values())
     tokens = sum(ended.values()) + sum(cut) + stats.lost_tokens
     rewards = [scored.reward for group in groups for scored in group.responses]
     scored = [reward for key in ended if (reward := generation.round.reward(key)) is not None]
@@ -84,7 +84,8 @@ def round_report(
         reward=rounded(_mean(rewards)),
         aborted_samples=stats.aborted_samples,
         filtered_groups=len(outcome.with_outcome(PromptOutcome.FILTERED)),
-        unscored_groups=list(generation.round.filtered.values()).count(REWARD_FAILED),
+        unscored_groups=reasons.count(REWARD_FAILED),
+        environment_failed_groups=reasons.count(ENVIRONMENT_FAILED),
         launched_prompts=len(plan.prompts),
         launched_responses=len(ended) + len(cut),
         aborted_responses=stats.aborted_responses,

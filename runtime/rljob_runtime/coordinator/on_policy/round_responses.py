@@ -199,12 +199,12 @@ class RoundResponses:
 
     async def _reward_failed(self, received: RewardReceived) -> None:
         response, key = received.response, received.response.key
-        if not self.round.reward_failed(key, response.attempt, received.by_response):
+        if not self.round.reward_failed(key, response.attempt, received.by_response, received.reason):
             return
         self._stats.aborted_samples += 1
         self._stats.lost_tokens += len(self.ended.pop(key).token_ids)
         failures = self.round.failures(key)
-        await self._store.do(lambda store: store.trajectories.restart(self._step, key, failures, received.cause))
+        cause, reason = received.cause, received.reason
+        await self._store.do(lambda store: store.trajectories.restart(self._step, key, failures, cause, reason))
         if key.prompt in self.round.filtered:
-            why = "a reward cannot score one of its responses" if received.by_response else "its rewards keep failing"
-            log.warning("prompt %s is filtered: %s", key.prompt, why)
+            log.warning("prompt %s is filtered: %s", key.prompt, self.round.filtered[key.prompt])

@@ -24,6 +24,7 @@ _COUNTED = {
     "requeued_prompts": "Prompts that lost a race and were queued.",
     "filtered_groups": "Groups given up.",
     "unscored_groups": "Of these because a reward failed.",
+    "environment_failed_groups": "Of these because an environment failed.",
     "aborted_samples": "Samples aborted because they could not be scored.",
     "preemptions": "Requests preempted.",
     "early_groups": "Groups whose gradients were computed while others still generated.",

@@ -13,6 +13,7 @@ def totals_after(totals: RuntimeTotals, report: RoundReport, discarded: int) -> 
         "aborted_samples": report.aborted_samples,
         "filtered_groups": report.filtered_groups,
         "unscored_groups": report.unscored_groups,
+        "environment_failed_groups": report.environment_failed_groups,
         "requeued_prompts": report.requeued_prompts,
         "tokens": report.tokens,
         "discarded_tokens": report.discarded_tokens,

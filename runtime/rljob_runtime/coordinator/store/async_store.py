@@ -13,7 +13,7 @@ from types import MappingProxyType
 from rljob_runtime.audit.stored_keys import columns_of, cursor_of, prompt_of
 from rljob_runtime.coordinator.store.async_rewind import next_number, set_cursor
 from rljob_runtime.coordinator.store.connection import attempts_before, transaction
-from rljob_runtime.coordinator.store.kept_samples import KeptSamples
+from rljob_runtime.coordinator.store.kept_samples import Failed, KeptSamples
 from rljob_runtime.coordinator.store.records import Boundary, Tokens, terms_text
 from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.coordinator.store.tables.boundaries import insert_boundary
@@ -39,7 +39,7 @@ from rljob_runtime.protocols.trajectory import (
     TrajectoryKey,
 )
 from rljob_runtime.scheduling.partial_responses import Partial
-from rljob_runtime.scheduling.round_plan import PromptOutcome
+from rljob_runtime.scheduling.round_plan import REWARD_FAILED, PromptOutcome
 
 FORGOTTEN_GROUPS, FORGOTTEN_CHUNKS = 64, 16_384
 """Groups per call of `forget`, besides the rest of the last one: about a tenth of a second."""
@@ -162,11 +162,11 @@ class AsyncStore:
                     ready.append(key.prompt)
         return tuple(ready)
 
-    def restart(self, key: TrajectoryKey, failures: int, cause: str = "") -> None:
-        """Restart a response without tokens. `cause`: the failure of its reward."""
+    def restart(self, key: TrajectoryKey, failures: int, cause: str = "", reason: str = REWARD_FAILED) -> None:
+        """Restart a response without tokens. `cause` and `reason`: the failure of its reward."""
         with transaction(self._db):
             row = open_sample(self._db, key)
-            self._kept_samples.keep_failed_sample(key.prompt, row[2], key.sample, cause)
+            self._kept_samples.keep_failed_sample(key.prompt, row[2], key.sample, Failed(cause, reason))
             self._db.execute(f"DELETE FROM experience_chunks WHERE {OF_SAMPLE}", row)
             self._db.execute(
                 f"UPDATE samples SET failures = ?, finish = NULL, reward = NULL, terms = NULL WHERE {OF_SAMPLE}",

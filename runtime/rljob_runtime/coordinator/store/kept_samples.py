@@ -46,9 +46,10 @@ class SampleRules:
 
 @dataclass(frozen=True)
 class Failed:
-    """The failure of a reward."""
+    """The failure of a reward. `reason`: what failed, for programs."""
 
     cause: str
+    reason: str = REWARD_FAILED
 
     def in_a_line(self) -> str | None:
         """Return the cause in a line of bounded length; None for an unknown one."""
@@ -112,19 +113,15 @@ class KeptSamples:
         """Delete the samples of later rounds: a rewind abandons them."""
         self._db.execute("DELETE FROM kept_samples WHERE step > ?", (step,))
 
-    def keep_failed(self, step: int, prompt: PromptKey, number: int, cause: str) -> None:
-        """Keep a response of `mode: OnPolicy` whose reward failed by `cause`, before its tokens are deleted."""
+    def keep_failed(self, step: int, prompt: PromptKey, number: int, failed: Failed) -> None:
+        """Keep a response of `mode: OnPolicy` whose reward failed, before its tokens are deleted."""
         where = "step = ? AND epoch = ? AND idx = ? AND sample = ?"
-        self._keep_early(
-            step, self._of_round(step, where, (step, *columns_of(self._db, prompt), number)), Failed(cause)
-        )
+        self._keep_early(step, self._of_round(step, where, (step, *columns_of(self._db, prompt), number)), failed)
 
-    def keep_failed_sample(self, prompt: PromptKey, draw: int, number: int, cause: str) -> None:
-        """Keep a response of `mode: Asynchronous` whose reward failed by `cause`, before its tokens are deleted."""
+    def keep_failed_sample(self, prompt: PromptKey, draw: int, number: int, failed: Failed) -> None:
+        """Keep a response of `mode: Asynchronous` whose reward failed, before its tokens are deleted."""
         where, step = "epoch = ? AND idx = ? AND draw = ? AND sample = ?", self._next_step()
-        self._keep_early(
-            step, self._of_groups(step, where, (*columns_of(self._db, prompt), draw, number)), Failed(cause)
-        )
+        self._keep_early(step, self._of_groups(step, where, (*columns_of(self._db, prompt), draw, number)), failed)
 
     def keep_ended(self, prompt: PromptKey, draw: int) -> None:
         """Keep responses of a filtered or requeued group of `mode: Asynchronous`, before its tokens are deleted."""
@@ -203,7 +200,7 @@ class KeptSamples:
         for one in found:
             sample = one.sample()
             if failed is not None:
-                sample = replace(sample, outcome=SampleOutcome.FAILED, reason=REWARD_FAILED, cause=failed.in_a_line())
+                sample = replace(sample, outcome=SampleOutcome.FAILED, reason=failed.reason, cause=failed.in_a_line())
             if self.rules.per_round is None or counts[sample.outcome] < self.rules.per_round:
                 counts[sample.outcome] += 1
                 number -= 1

@@ -50,6 +50,8 @@ class _Sample:
     completed_attempt: int = 0
     """The attempt that completed the response."""
     failures: int = 0
+    failure: str = REWARD_FAILED
+    """The reason of the newest failure."""
     reward: float | None = None
 
 
@@ -142,7 +144,11 @@ class GroupTracker:
         for key in keys:
             kept = (saved or {}).get(key, RestoredSample(0))
             sample = self._samples[key] = _Sample(
-                attempt=kept.attempt, completed_attempt=kept.attempt, failures=kept.failures, reward=kept.reward
+                attempt=kept.attempt,
+                completed_attempt=kept.attempt,
+                failures=kept.failures,
+                failure=kept.failure,
+                reward=kept.reward,
             )
             self._waiting[key] = None
             if kept.generated:
@@ -231,8 +237,10 @@ class GroupTracker:
         self._check_done(key.prompt)
         return True
 
-    def reward_failed(self, key: TrajectoryKey, attempt: int, by_response: bool = False) -> bool:
-        """Record a failed reward: generate the response again, or filter its group.
+    def reward_failed(
+        self, key: TrajectoryKey, attempt: int, by_response: bool = False, reason: str = REWARD_FAILED
+    ) -> bool:
+        """Record a failed reward: generate the response again, or filter its group with `reason`.
 
         A failure `by_response` filters the group immediately. Returns False if this attempt's reward is not expected.
         """
@@ -240,6 +248,7 @@ class GroupTracker:
         if sample is None:
             return False
         sample.failures += self._max_failures + 1 if by_response else 1
+        sample.failure = reason
         self._move(key, SampleState.WAITING)
         self._check_done(key.prompt)
         return True
@@ -272,13 +281,11 @@ class GroupTracker:
 
     def _check_done(self, prompt: PromptKey) -> None:
         samples = [self._samples[key] for key in self._groups[prompt].keys]
-        reason = None
-        if any(sample.failures > self._max_failures for sample in samples):
-            reason = REWARD_FAILED
-        elif any(sample.state is not SampleState.SCORED for sample in samples):
+        failed = next((sample.failure for sample in samples if sample.failures > self._max_failures), None)
+        if failed is None and any(sample.state is not SampleState.SCORED for sample in samples):
             return
-        elif self._drop_equal and len({sample.reward for sample in samples}) == 1:
-            reason = EQUAL_REWARDS
+        equal = self._drop_equal and len({sample.reward for sample in samples}) == 1
+        reason = failed or (EQUAL_REWARDS if equal else None)
         rewards = tuple(sample.reward for sample in samples if sample.reward is not None)
         self._done.append(GroupDone(prompt, self._groups[prompt].version, rewards, reason))
         self.drop(prompt)

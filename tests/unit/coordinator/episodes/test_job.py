@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from rljob_api.spec_training import Mode
 from rljob_api.status import FinishedOutcome
+from rljob_runtime.audit.lineage import audit_episodes
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.evaluation import responses
@@ -68,6 +71,30 @@ def test_failures_of_ours_are_aborted_attempts_and_never_a_reward(tmp_path, mode
     assert totals.aborts[AbortCause.NO_TURN] == seen[Fault.SILENT]
     assert totals.forks >= 1
     assert totals.retries >= 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_groups_of_failing_environments_are_filtered_as_such(tmp_path, mode):
+    """Neither a reward has failed, nor is any reward of an attempt that failed used."""
+    stage = stage_of(tmp_path, mode, HarnessLaw(faults=((Fault.FAILURE, 400),), seed=1))
+    stage.play()
+    assert stage.control is not None
+    totals = stage.control.last.totals
+    assert totals is not None
+    assert totals.environment_failed_groups == totals.filtered_groups > 0
+    assert totals.unscored_groups == 0
+    assert (
+        stage.totals().aborts[AbortCause.TOOL_SERVER] == stage.runners.counts[Fault.FAILURE] == totals.aborted_samples
+    )
+    with closing(sqlite3.connect(stage.path)) as db:
+        assert audit_episodes(db, mode is Mode.ASYNCHRONOUS).findings == ()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_job_whose_environments_always_fail_ends_for_that_reason(tmp_path, mode):
+    finished = stage_of(tmp_path, mode, HarnessLaw(faults=((Fault.FAILURE, 1000),))).play()
+    assert finished is not None
+    assert (finished.outcome, finished.reason) == (FinishedOutcome.FAILED, "EnvironmentsKeepFailing")
 
 
 @pytest.mark.parametrize("mode", MODES)

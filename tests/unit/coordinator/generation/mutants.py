@@ -107,6 +107,15 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a failed environment is told as a failed reward",
+        target="rljob_runtime.coordinator.generation.scoring:RewardReceived.reason",
+        before="ENVIRONMENT_FAILED if self.aborted else REWARD_FAILED",
+        after="REWARD_FAILED",
+        tests=(
+            "tests/unit/coordinator/episodes/test_job.py::test_groups_of_failing_environments_are_filtered_as_such",
+        ),
+    ),
+    Mutant(
         name="a response that cannot be decoded is waited for",
         target="rljob_runtime.coordinator.generation.scoring:TextScorer.score",
         before='raise RewardFailed(f"its tokens cannot be decoded: {error!r}", by_response=True) from error',

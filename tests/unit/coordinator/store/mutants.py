@@ -276,7 +276,7 @@ MUTANTS = (
     Mutant(
         name="a response whose reward failed is no sample",
         target="rljob_runtime.coordinator.store.tables.trajectories:Trajectories.restart",
-        before="self._kept_samples.keep_failed(step, key.prompt, key.sample, cause)",
+        before="self._kept_samples.keep_failed(step, key.prompt, key.sample, Failed(cause, reason))",
         after="",
         tests=(f"{KEPT_SAMPLES}::test_each_response_has_its_outcome_reason_and_scores",),
     ),

@@ -183,7 +183,9 @@ def test_an_update_has_its_groups_and_those_that_ended_since_the_last(tmp_path):
     group(store, A, (1.0, 0.0))
     group(store, B, (0.0, None))
     group(store, C, (None, None))
-    store.experience.restart(TrajectoryKey(B, 1), 3, "reward right (TimedOut): no answer within 5 s")
+    store.experience.restart(
+        TrajectoryKey(B, 1), 3, "reward right (TimedOut): no answer within 5 s", "EnvironmentFailed"
+    )
     store.experience.end([B], PromptOutcome.FILTERED, "RewardFailed")
     store.experience.end([C], PromptOutcome.REQUEUED, "TooStale")
     store.close()
@@ -196,7 +198,7 @@ def test_an_update_has_its_groups_and_those_that_ended_since_the_last(tmp_path):
     assert found == {
         "0.0.0#1": ("trained", None, 0.5, 2, [7, 0]),
         "0.0.1#1": ("trained", None, -0.5, 2, [7, 1]),
-        "0.1.1#1": ("failed", "RewardFailed", None, None, [7, 1]),
+        "0.1.1#1": ("failed", "EnvironmentFailed", None, None, [7, 1]),
         "0.1.0#1": ("filtered", "RewardFailed", None, None, [7, 0]),
         "0.2.0#1": ("requeued", "TooStale", None, None, [7, 0]),
         "0.2.1#1": ("requeued", "TooStale", None, None, [7, 1]),

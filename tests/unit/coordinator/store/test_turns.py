@@ -319,6 +319,29 @@ def test_a_restarted_response_has_no_attempt_until_one_begins(store):
     assert store.turns.newest([KEY])[KEY].number == number, "it has not ended"
 
 
+@pytest.mark.parametrize(("end", "failure"), [(ABORTED, "EnvironmentFailed"), (COMPLETED, "RewardFailed")])
+def test_a_response_that_was_restarted_names_what_failed(store, end, failure):
+    plan = open_round(store, 1, PROMPT)
+    generate(store, plan, KEY, end)
+    store.trajectories.restart(1, KEY, 3)
+    # A later attempt that is not needed says nothing about it.
+    store.turns.end(
+        store.turns.begin(KEY, 1, 3.0, "calc"), EpisodeEnd(EndState.ABORTED, cause=AbortCause.NOT_NEEDED), 4.0
+    )
+    found = store.rounds.under_way()
+    assert found is not None
+    assert (found.saved[KEY].failures, found.saved[KEY].failure) == (3, failure)
+
+
+@pytest.mark.parametrize(("end", "failure"), [(ABORTED, "EnvironmentFailed"), (COMPLETED, "RewardFailed")])
+def test_a_response_of_a_group_names_what_failed(store, end, failure):
+    begin_asynchronous(store, PROMPT)
+    store.turns.end(store.turns.begin(KEY, 1, 0.0, "calc"), end, 1.0)
+    store.experience.restart(KEY, 3)
+    (group,) = store.experience.open_groups()
+    assert (group.samples[KEY.sample].failures, group.samples[KEY.sample].failure) == (3, failure)
+
+
 def test_a_prompt_that_is_drawn_again_begins_without_attempts(store):
     plan = open_round(store, 1, PROMPT, PromptKey(0, 1))
     number = store.turns.begin(KEY, 1, 0.0, "calc")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.asynchronous.async_groups import GroupDone, GroupTracker
-from rljob_runtime.scheduling.round_plan import EQUAL_REWARDS, REWARD_FAILED, Launch, RestoredSample
+from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, EQUAL_REWARDS, REWARD_FAILED, Launch, RestoredSample
 
 ONE, TWO = PromptKey(0, 1), PromptKey(0, 2)
 
@@ -103,14 +103,21 @@ def test_equal_rewards_are_filtered_where_they_teach_nothing():
     assert flight.drain_done() == (GroupDone(ONE, 5, (1.0, 1.0), EQUAL_REWARDS),)
 
 
-def test_a_failed_reward_is_generated_again_until_the_group_is_filtered(flight):
+@pytest.mark.parametrize("reason", [REWARD_FAILED, ENVIRONMENT_FAILED])
+def test_a_failed_reward_is_generated_again_until_the_group_is_filtered(flight, reason):
     for attempt in range(1, 4):
         leases = launched(flight, {"a": 5})
         assert leases[key(ONE, 0)] == Lease("a", attempt)
         assert flight.generated(key(ONE, 0), Lease("a", attempt))
-        assert flight.reward_failed(key(ONE, 0), attempt)
-    assert [over.reason for over in flight.drain_done()] == [REWARD_FAILED]
+        assert flight.reward_failed(key(ONE, 0), attempt, reason=reason)
+    assert [over.reason for over in flight.drain_done()] == [reason]
     assert flight.drain_aborts() == (Launch(key(ONE, 1), Lease("a", 1)),)
+
+
+def test_a_group_that_failed_before_the_restart_is_filtered_for_the_same_reason():
+    flight = GroupTracker(group_size=2)
+    flight.add(ONE, 5, "a", {key(ONE, 1): RestoredSample(3, failures=3, failure=ENVIRONMENT_FAILED)})
+    assert [over.reason for over in flight.drain_done()] == [ENVIRONMENT_FAILED]
 
 
 def test_what_the_store_kept_is_taken_up():

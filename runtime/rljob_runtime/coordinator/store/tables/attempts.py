@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from rljob_runtime.audit.stored_keys import columns_of, evaluation_epochs
 from rljob_runtime.audit.stored_turns import loss_digest
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
+from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, REWARD_FAILED
 
 TokensOf = Callable[[TrajectoryKey], tuple[Sequence[int], Sequence[float]]]
 """Tokens and log-probabilities of a response."""
@@ -46,6 +48,16 @@ def set_aside(db: sqlite3.Connection, prompts: Iterable[PromptKey]) -> None:
         columns = columns_of(db, prompt)
         db.execute("UPDATE episodes SET former = 1 WHERE epoch = ? AND idx = ?", columns)
         _drop_bodies(db, "epoch = ? AND idx = ?", columns)
+
+
+def failure_of(db: sqlite3.Connection, key: TrajectoryKey) -> str:
+    """Return why a response that was restarted has no reward, by its newest attempt that ended by itself."""
+    row = db.execute(
+        "SELECT state FROM episodes WHERE epoch = ? AND idx = ? AND sample = ? AND state IS NOT NULL"
+        " AND cause IS NOT ? ORDER BY id DESC LIMIT 1",
+        (*columns_of(db, key.prompt), key.sample, AbortCause.NOT_NEEDED.value),
+    ).fetchone()
+    return ENVIRONMENT_FAILED if row is not None and row[0] == EndState.ABORTED.value else REWARD_FAILED
 
 
 def set_aside_ended(db: sqlite3.Connection, key: TrajectoryKey) -> None:

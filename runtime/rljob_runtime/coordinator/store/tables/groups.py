@@ -14,6 +14,7 @@ from rljob_runtime.audit.stored_keys import columns_of, prompt_of
 from rljob_runtime.coordinator.store.records import Tokens
 from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.round_plan import REWARD_FAILED
 
 GroupRow = tuple[int, int, int]
 """Epoch, index and draw."""
@@ -38,7 +39,7 @@ class NotOpen(LookupError):
 
 @dataclass(frozen=True)
 class KeptSample:
-    """A stored response. `tokens`: number of tokens held."""
+    """A stored response. `tokens`: number of tokens held. `failure`: why its reward failed, if it did."""
 
     key: TrajectoryKey
     attempt: int
@@ -47,6 +48,7 @@ class KeptSample:
     finish: FinishReason | None
     reward: float | None
     tokens: int
+    failure: str = REWARD_FAILED
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,8 @@ def _samples(db: sqlite3.Connection, prompt: PromptKey, draw: int) -> Iterator[K
         (*columns_of(db, prompt), draw),
     ).fetchall()
     for sample, attempt, failures, replica, finish, reward, tokens in rows:
-        ended = FinishReason(finish) if finish is not None else None
-        yield KeptSample(TrajectoryKey(prompt, sample), attempt, failures, replica, ended, reward, tokens)
+        key, ended = TrajectoryKey(prompt, sample), FinishReason(finish) if finish is not None else None
+        yield KeptSample(key, attempt, failures, replica, ended, reward, tokens, attempts.failure_of(db, key))
 
 
 def append_tokens(db: sqlite3.Connection, tokens: Iterable[Tokens]) -> None:

@@ -165,7 +165,10 @@ class Rounds:
         layout = self._layout(step, size) if size is not None else None
         found = OpenRound(plan, cursor_of(*cursor), {}, {}, {}, assigned, SelectedPlan.from_json(chosen), layout)
         for one in self._trajectories.open(step):
-            found.saved[one.key] = RestoredSample(one.attempt, one.failures, one.finish is not None, one.reward)
+            failure = attempts.failure_of(self._db, one.key)
+            found.saved[one.key] = RestoredSample(
+                one.attempt, one.failures, one.finish is not None, one.reward, failure
+            )
             if one.finish is not None:
                 found.finish_reasons[one.key] = one.finish
             tokens, logprobs = self._trajectories.tokens(step, one.key)

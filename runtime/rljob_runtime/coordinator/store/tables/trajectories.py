@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from rljob_runtime.audit.stored_keys import columns_of, prompt_of
 from rljob_runtime.coordinator.store.connection import transaction
-from rljob_runtime.coordinator.store.kept_samples import KeptSamples
+from rljob_runtime.coordinator.store.kept_samples import Failed, KeptSamples
 from rljob_runtime.coordinator.store.records import Tokens, terms_text
 from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.protocols.trajectory import FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
+from rljob_runtime.scheduling.round_plan import REWARD_FAILED
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,12 @@ class Trajectories:
                 (float(reward), terms_text(reward), *self._row(step, key)),
             )
 
-    def restart(self, step: int, key: TrajectoryKey, failures: int, cause: str = "") -> None:
-        """Restart a response without tokens. `cause`: the failure of its reward."""
+    def restart(
+        self, step: int, key: TrajectoryKey, failures: int, cause: str = "", reason: str = REWARD_FAILED
+    ) -> None:
+        """Restart a response without tokens. `cause` and `reason`: the failure of its reward."""
         with transaction(self._db):
-            self._kept_samples.keep_failed(step, key.prompt, key.sample, cause)
+            self._kept_samples.keep_failed(step, key.prompt, key.sample, Failed(cause, reason))
             self._db.execute(f"DELETE FROM chunks WHERE {_WHERE}", self._row(step, key))
             self._db.execute(
                 f"UPDATE trajectories SET failures = ?, finish = NULL, reward = NULL, terms = NULL WHERE {_WHERE}",
