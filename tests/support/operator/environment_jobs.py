@@ -38,10 +38,16 @@ async def deployments(server: Server, job: str = "demo") -> dict[str, Json]:
 
 
 async def set_runners(server: Server, name: str, ready: int, **more: Any) -> None:
-    """The controller's report about the Deployment of this name."""
+    """The controller's report about the newest Deployment of this name."""
+    live = await server.kube.get(DEPLOYMENT, server.namespace, name)
     pods = {"replicas": ready, "updatedReplicas": ready, "readyReplicas": ready, "availableReplicas": ready}
     path = DEPLOYMENT.path(server.namespace, name, "status")
-    await patch(server.kube, path, {"status": {**pods, **more}}, "application/merge-patch+json")
+    await patch(
+        server.kube,
+        path,
+        {"status": {**pods, "observedGeneration": live["metadata"]["generation"], **more}},
+        "application/merge-patch+json",
+    )
 
 
 async def run_runners(server: Server, job: str = "demo") -> None:

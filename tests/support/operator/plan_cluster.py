@@ -96,7 +96,7 @@ class Cluster:
     def run_runners(self) -> None:
         """The controller of Deployments and the kubelets have done what each Deployment says."""
         for name, one in self.runners.items():
-            self.runners[name] = replace(one, pods=one.wanted, ready=one.wanted)
+            self.runners[name] = replace(one, pods=one.wanted, ready=one.wanted, current=True)
 
     def report(self, **runtime: Any) -> None:
         """The coordinator's part of the status."""
@@ -124,7 +124,7 @@ class Cluster:
         made = parse_runners(item)
         assert made is not None
         before = self.runners.get(made.name, made)
-        self.runners[made.name] = replace(made, uid=before.uid, ready=before.ready, pods=before.pods)
+        self.runners[made.name] = replace(made, uid=before.uid, ready=before.ready, pods=before.pods, current=False)
         self.applied.append((made.name, made.wanted))
 
     def _address(self, selected: int | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from rljob_api.status import Role, RoundKind, RoundReport, RuntimeStatus, Target
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.observation import Node, Pod, Silence
 from rljob_operator.policies.phases.steps import Plan
+from tests.support.operator.environment_jobs import CALC, SHELL, with_environments
 from tests.support.operator.harness import make_job
 from tests.support.operator.plan_cluster import Cluster, asynchronous
 
@@ -30,6 +32,18 @@ LEAVES = {
     "Ended",
     "ContainerEnded",
 }
+CHANGES_OF_RUNNERS: list[dict[str, Any]] = [
+    {"ready": 0},
+    {"pods": 2, "ready": 1},
+    {"pods": 0, "current": True},
+    {"wanted": 5},
+    {"shape": "of an earlier operator"},
+    {"deleting": True},
+    {"refused": "pods is forbidden: exceeded quota"},
+    {"refused": None},
+    {"overdue": "timed out"},
+    {"overdue": None},
+]
 CHOICE: dict[str, Any] = {"acceleratorsPerMachine": 4, "tensorParallelSize": 2, "allowedTensorParallelSizes": [1, 2, 4]}
 
 
@@ -337,3 +351,37 @@ class Asynchronous(Machine):
     def the_number_of_machines_is_within_its_bounds(self) -> None:
         target = self.cluster.status.target
         assert target is None or 1 <= len(target.machines) <= 4
+
+
+class WithEnvironments(Machine):
+    """A job with runners: their controller is slow, refuses pods, and other clients change its Deployments."""
+
+    job = staticmethod(partial(with_environments, CALC, SHELL))
+
+    @rule()
+    def runners_are_as_wanted(self) -> None:
+        self.cluster.run_runners()
+
+    @rule(name=st.sampled_from(["calc", "shell"]), change=st.sampled_from(CHANGES_OF_RUNNERS))
+    def runners_change(self, name: str, change: dict[str, Any]) -> None:
+        if name in self.cluster.runners:
+            self.cluster.runners[name] = replace(self.cluster.runners[name], **change)
+
+    @rule(name=st.sampled_from(["calc", "shell"]))
+    def a_deployment_is_gone(self, name: str) -> None:
+        self.cluster.runners.pop(name, None)
+
+    @invariant()
+    def runners_are_as_the_job_is_once_the_plan_is_empty(self) -> None:
+        cluster, status = self.cluster, self.cluster.status
+        seen = [one for one in cluster.runners.values() if not one.deleting]
+        if any(one.deleting for one in cluster.runners.values()) or not cluster.decide().empty:
+            return
+        if status.is_true("Complete") or status.is_true("Failed") or status.is_true("Suspended"):
+            assert all(one.wanted == 0 for one in seen)
+        if status.is_true("Suspended") and status.start_time is not None:
+            assert cluster.observed().runner_pods == 0
+        target = status.target
+        ended = status.is_true("Complete") or status.is_true("Failed")
+        if target is not None and target.phase is TargetPhase.RUN and not ended:
+            assert {one.name: one.wanted for one in seen} == {"calc": 2, "shell": 1}

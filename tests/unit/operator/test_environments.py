@@ -191,8 +191,9 @@ def test_a_change_of_runners_marks_the_job() -> None:
         metrics,
     )
     watch.deployment_event(None, OWNED)
-    for _ in range(3):
-        watch.deployment_event("MODIFIED", {**OWNED, "status": {"observedGeneration": 1}})
+    for number in range(3):
+        report = {"updatedReplicas": number, "conditions": [{"type": "Available", "status": "True"}]}
+        watch.deployment_event("MODIFIED", {**OWNED, "status": report})
     assert marks == [(("default", "demo"), 0.0)], "the controller's bookkeeping changes no decision"
     watch.deployment_event("MODIFIED", {**OWNED, "status": {"readyReplicas": 1}})
     watch.deployment_event("DELETED", OWNED)

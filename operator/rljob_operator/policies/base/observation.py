@@ -178,8 +178,8 @@ class Observed:
 
     @property
     def runner_pods(self) -> int:
-        """Return the number of existing pods of runners."""
-        return sum(one.pods for one in self.runners.values())
+        """Return the number of runners' pods that may exist."""
+        return sum(one.possible_pods for one in self.runners.values())
 
     def of_machine(self, machine: str) -> Sequence[Pod]:
         """Return the pods of a machine, the newest incarnation first."""

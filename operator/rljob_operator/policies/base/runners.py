@@ -30,11 +30,18 @@ class Runners:
     ready: int = 0
     pods: int = 0
     """Pods that exist, ending ones included where the server counts them."""
+    current: bool = True
+    """The controller has seen the newest number of pods."""
     deleting: bool = False
     refused: str | None = None
     """Why the API server refuses a pod."""
     overdue: str | None = None
     """Set when new pods are not ready in time."""
+
+    @property
+    def possible_pods(self) -> int:
+        """Return the number of pods that may exist, also of those that the controller may be creating just now."""
+        return max(self.pods, self.wanted, 0 if self.current else 1)
 
 
 def parse_runners(item: Mapping[str, Any]) -> Runners | None:
@@ -53,6 +60,7 @@ def parse_runners(item: Mapping[str, Any]) -> Runners | None:
         wanted=spec.get("replicas", 1),
         ready=status.get("readyReplicas") or 0,
         pods=(status.get("replicas") or 0) + (status.get("terminatingReplicas") or 0),
+        current=(status.get("observedGeneration") or 0) >= (meta.get("generation") or 0),
         deleting=bool(meta.get("deletionTimestamp")),
         refused=refused.get("message") or refused.get("reason", "") if refused.get("status") == "True" else None,
         overdue=overdue.get("message") or overdue.get("reason", "") if overdue.get("status") == "False" else None,

@@ -126,7 +126,7 @@ def _settle(
 
     `wanted`: it is still requested as it is.
     """
-    empty = all(pod.terminal for pod in pods) and not any(some.pods for some in runners.values())
+    empty = all(pod.terminal for pod in pods) and not any(some.possible_pods for some in runners.values())
     base = one.name == base_name(job.name)
     if empty and (not wanted or one.holds(FINISHED)):
         return Settlement(one)

@@ -205,4 +205,11 @@ MUTANTS = (
         after="True",
         tests=(f"{RUNNERS}::test_only_own_deployments_count",),
     ),
+    Mutant(
+        name="pods that a late controller creates have no quota",
+        target="rljob_operator.policies.base.runners:Runners.possible_pods",
+        before="0 if self.current else 1",
+        after="0",
+        tests=("tests/unit/operator/policies/kueue/test_runners_in_a_base.py",),
+    ),
 )

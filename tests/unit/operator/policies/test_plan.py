@@ -18,12 +18,14 @@ from rljob_operator.policies.refusal import refused
 from tests.support.examples import examples
 from tests.support.operator.harness import NOW, make_job
 from tests.support.operator.plan_cluster import Cluster, running
-from tests.support.operator.plan_machine import CHOICE, Asynchronous, Machine
+from tests.support.operator.plan_machine import CHOICE, Asynchronous, Machine, WithEnvironments
 
 Machine.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
 Asynchronous.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
 TestPlan = Machine.TestCase
 TestAsynchronousPlan = Asynchronous.TestCase
+WithEnvironments.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=40)
+TestPlanWithEnvironments = WithEnvironments.TestCase
 
 
 # --- what the machine above finds by chance, step by step -------------------------------------------------------------

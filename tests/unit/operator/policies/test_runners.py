@@ -213,6 +213,10 @@ def test_reasons_come_from_the_deployments_conditions() -> None:
     for one in item["status"]["conditions"]:
         one["status"] = {"True": "False", "False": "True"}[one["status"]]
     assert parse_runners(item) == replace(expected, refused=None, overdue=None)
+    item["metadata"]["generation"], item["status"]["observedGeneration"] = 3, 2
+    assert parse_runners(item) == replace(expected, refused=None, overdue=None, current=False)
+    item["status"]["observedGeneration"] = 3
+    assert parse_runners(item) == replace(expected, refused=None, overdue=None)
     assert parse_runners({"metadata": {"labels": {"rljob.dev/job": "demo"}}}) is None
 
 
@@ -225,5 +229,14 @@ def test_only_own_deployments_count() -> None:
     assert own_runners("mine", [other]) == {}
 
 
-def test_pods_of_runners_are_counted_over_all_environments() -> None:
-    assert Observed(runners={"a": Runners("a", pods=2), "b": Runners("b", pods=1)}).runner_pods == 3
+@pytest.mark.parametrize(
+    ("one", "pods"),
+    [
+        (Runners("a"), 0),
+        (Runners("a", pods=2), 2),
+        (Runners("a", wanted=3), 3),  # the controller creates them just now
+        (Runners("a", current=False), 1),  # it may have begun, and does not know yet that none are wanted
+    ],
+)
+def test_pods_of_runners_are_gone_when_their_controller_says_so(one: Runners, pods: int) -> None:
+    assert Observed(runners={"a": one, "b": Runners("b", pods=1)}).runner_pods == pods + 1

@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant(
         name="quota is returned while runners run",
         target="rljob_operator.policies.kueue.settlement:_settle",
-        before="not any(some.pods for some in runners.values())",
+        before="not any(some.possible_pods for some in runners.values())",
         after="True",
         tests=(f"{IN_A_BASE}::test_quota_is_returned_when_the_runners_are_gone_too",),
     ),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase, Role
@@ -30,6 +31,7 @@ from rljob_operator.policies.kueue import settlement, workloads
 from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.devices import LOOK_AGAIN_SECONDS
 from tests.support.examples import examples
+from tests.support.operator.environment_jobs import CALC, SHELL
 from tests.support.operator.harness import NOW, make_job
 from tests.support.operator.plan_cluster import asynchronous
 from tests.support.operator.plan_machine import Asynchronous
@@ -530,3 +532,50 @@ class QueuedMachine(Asynchronous):
 
 QueuedMachine.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30)
 TestQueuedPlan = QueuedMachine.TestCase
+
+
+class QueuedWithEnvironments(QueuedMachine):
+    """The same with runners, whose controller is late: it may still create pods that are not wanted any more."""
+
+    job = staticmethod(partial(asynchronous, environments=[CALC, SHELL]))
+
+    @initialize()
+    def it_is_at_work(self) -> None:
+        """Few random steps lead there, and what quota covers begins there."""
+        self.cluster.settle()
+        self.cluster.admit_all()
+        self.cluster.settle()
+        self.cluster.start_all()
+
+    @rule(answers=st.booleans())
+    def the_base_is_evicted(self, answers: bool) -> None:
+        """The coordinator saves its state, or there is none."""
+        if "demo-base" not in self.cluster.workloads:
+            return
+        self.cluster.evict("demo-base")
+        self.cluster.settle()
+        if answers:
+            target = self.cluster.status.target
+            self._report(applied=target.revision if target is not None else None, stage="Suspended")
+            self.cluster.settle()
+            self.cluster.bury()
+
+    @rule()
+    def the_controller_catches_up(self) -> None:
+        self.cluster.run_runners()
+
+    @rule(name=st.sampled_from(["calc", "shell"]))
+    def the_controller_creates_pods_for_an_earlier_number(self, name: str) -> None:
+        one = self.cluster.runners.get(name)
+        if one is not None and not one.current:
+            self.cluster.runners[name] = replace(one, pods=2)
+
+    @invariant()
+    def no_runner_runs_outside_of_its_quota(self) -> None:
+        base = self.cluster.workloads.get("demo-base")
+        if base is None or not parse_workload(base).reserved:
+            assert {name: one.pods for name, one in self.cluster.runners.items() if one.pods} == {}
+
+
+QueuedWithEnvironments.TestCase.settings = settings(max_examples=examples(50), stateful_step_count=30)
+TestQueuedPlanWithEnvironments = QueuedWithEnvironments.TestCase

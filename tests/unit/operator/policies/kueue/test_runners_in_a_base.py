@@ -84,6 +84,9 @@ def test_quota_is_returned_when_the_runners_are_gone_too() -> None:
     assert cluster.pods == {}
     assert cluster.applied[2:] == [("calc", 0), ("shell", 0)]
     assert cluster.parsed(BASE).reserved, "three runners still end"
+    cluster.runners = {name: replace(one, pods=0) for name, one in cluster.runners.items()}
+    cluster.settle()
+    assert cluster.parsed(BASE).reserved, "their controller may still create one"
     cluster.run_runners()
     cluster.settle()
     assert not cluster.parsed(BASE).reserved
