@@ -31,9 +31,9 @@ def parse_body(body: bytes) -> Json:
     return found
 
 
-def is_deep(value: Any) -> bool:
-    """Return whether a JSON value is nested deeper than `MOST_DEPTH`."""
-    level = [value]
+def is_deep(value: Json) -> bool:
+    """Return whether an object is nested deeper than `MOST_DEPTH`."""
+    level: list[Any] = [value]
     for _ in range(MOST_DEPTH):
         inside = (one.values() if isinstance(one, dict) else one for one in level)
         level = [inner for one in inside for inner in one if isinstance(inner, dict | list)]

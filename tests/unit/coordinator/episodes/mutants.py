@@ -151,13 +151,6 @@ MUTANTS = (
         tests=(f"{RACES}::test_a_lease_whose_runner_leaves_goes_to_the_next_one",),
     ),
     Mutant(
-        name="a runner names sources for the store",
-        target="rljob_runtime.coordinator.store.tables.turns:Turns.newest",
-        before="known_columns_of(self._db, key.prompt)",
-        after="columns_of(self._db, key.prompt)",
-        tests=(f"{BOOK}::test_a_runner_that_names_what_was_never_drawn_leaves_no_trace",),
-    ),
-    Mutant(
         name="a response begins again before any token of it was received",
         target=f"{EPISODES}.book:_goes_on",
         before="return prefix <= len(attempt.token_ids)",

@@ -3,6 +3,7 @@
 from hack.mutants import Mutant
 
 TURNS = "tests/unit/coordinator/store/test_turns.py"
+BOOK = "tests/unit/coordinator/episodes/test_book.py"
 HISTORIES = "tests/unit/coordinator/store/test_turn_histories.py"
 TABLE = "rljob_runtime.coordinator.store.tables.turns"
 ATTEMPTS = "rljob_runtime.coordinator.store.tables.attempts"
@@ -56,8 +57,8 @@ MUTANTS = (
     Mutant(
         name="an attempt of an undone round goes on",
         target=f"{ATTEMPTS}:undo_after",
-        before="SET former = 1",
-        after="SET former = former",
+        before="SET former = 1 WHERE (epoch, idx)",
+        after="SET former = former WHERE (epoch, idx)",
         text=True,
         tests=(f"{TURNS}::test_a_rewind_keeps_the_attempts_of_undone_rounds_as_former_ones",),
     ),
@@ -127,6 +128,21 @@ MUTANTS = (
         target="rljob_runtime.coordinator.store.evaluations:Evaluations.open",
         before="attempts.set_aside_evaluation(self._db, step, name)",
         after="pass",
+        tests=(f"{TURNS}::test_an_evaluation_that_is_not_continued_has_no_attempts",),
+    ),
+    Mutant(
+        name="a runner names sources for the store",
+        target=f"{TABLE}:Turns.newest",
+        before="known_columns_of(self._db, key.prompt)",
+        after="columns_of(self._db, key.prompt)",
+        tests=(f"{BOOK}::test_a_runner_that_names_what_was_never_drawn_leaves_no_trace",),
+    ),
+    Mutant(
+        name="an evaluation of abandoned weights goes on with its attempts",
+        target=f"{ATTEMPTS}:undo_after",
+        before="SET former = 1 WHERE epoch BETWEEN",
+        after="SET former = former WHERE epoch BETWEEN",
+        text=True,
         tests=(f"{TURNS}::test_an_evaluation_that_is_not_continued_has_no_attempts",),
     ),
 )
