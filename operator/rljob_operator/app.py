@@ -24,7 +24,6 @@ from rljob_kube.leader_election import LeaderElector, LeadershipLost
 from rljob_kube.resources import POD, RLJOB, Json, Resource
 from rljob_operator import watch
 from rljob_operator.applier import Applier
-from rljob_operator.deployment_lister import DeploymentLister
 from rljob_operator.health import Health, WatchLag
 from rljob_operator.metrics import Metrics
 from rljob_operator.optional_apis.device_claims import DeviceClaimCache
@@ -33,6 +32,7 @@ from rljob_operator.optional_apis.pod_groups import PodGroupApis
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.periods import resync_pause, resync_spread
 from rljob_operator.readers.coordinator_leases import CoordinatorLeaseMonitor
+from rljob_operator.readers.deployment_lister import DeploymentLister
 from rljob_operator.readers.kubelet_leases import KubeletLeaseMonitor
 from rljob_operator.readers.node_cache import NodeCache
 from rljob_operator.readers.observer import Key, Observer, PodLister

@@ -15,7 +15,6 @@ import kopf
 
 from rljob_api.constants import GROUP, LABEL_JOB, PLURAL, VERSION
 from rljob_kube.connection import Connection
-from rljob_operator.deployment_lister import DeploymentLister
 from rljob_operator.event_filter import (
     START_FAILURE_DELAY_SECONDS,
     ChangeFilter,
@@ -26,6 +25,7 @@ from rljob_operator.event_filter import (
 )
 from rljob_operator.kopf_login import KopfLogin
 from rljob_operator.metrics import Metrics
+from rljob_operator.readers.deployment_lister import DeploymentLister
 from rljob_operator.readers.node_cache import NodeCache
 from rljob_operator.readers.observer import MANAGED, Key, PodLister
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rljob_api import constants as c
 from rljob_api.environments import Environment, EnvironmentKind
 from rljob_api.errors import ABSENT, FieldError
+from rljob_api.rules.templates import check_template
 from rljob_api.spec import RLJobSpec
-from rljob_api.templates import check_template
 
 Errors = Iterator[FieldError]
 

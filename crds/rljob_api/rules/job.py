@@ -21,9 +21,9 @@ from rljob_api.rules.environments import check_environments
 from rljob_api.rules.evaluation import check_evaluation
 from rljob_api.rules.layouts import check_layouts
 from rljob_api.rules.sources import check_sources
+from rljob_api.rules.templates import check_template, memory_limit
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.spec_training import AUTO, Mode
-from rljob_api.templates import check_template, memory_limit
 
 Errors = Iterator[FieldError]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rljob_api import constants as c
 from rljob_api.accelerators import DEFAULT_RESOURCE
-from rljob_api.renamed import RENAMED, Renamed
+from rljob_api.admission.renamed import RENAMED, Renamed
 from rljob_api.rewards import BUILTIN, FORMER_BUILTIN, FUNCTION_KINDS
 from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND
 from rljob_api.rules.evaluation import MAX_RESPONSES_PER_EVALUATION

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rljob_api.immutability import NEVER, WHILE_SUSPENDED
+from rljob_api.admission.immutability import NEVER, WHILE_SUSPENDED
 
 ENTRY_FIELDS = (
     "data.sources[].prompts",

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from rljob_api import constants as c
+from rljob_api.admission.renamed import RENAMED
 from rljob_api.fields import format_bytes
-from rljob_api.renamed import RENAMED
 from rljob_api.schema.cel import RULES
 from rljob_api.schema.cel_changes import Rule, transition_rules
 from rljob_api.spec import RLJob

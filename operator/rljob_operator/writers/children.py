@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 
 from rljob_api import constants as c
-from rljob_api.runner_key import mint_runner_key
+from rljob_api.keys.runner_key import mint_runner_key
 from rljob_api.spec import RLJob
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError

@@ -9,7 +9,7 @@ import typer
 from rich.live import Live
 
 from rljob_api import InvalidSpec
-from rljob_api.loading import load_status
+from rljob_api.admission.loading import load_status
 from rljob_runtime.cli.cluster import Cluster, NoAnswer
 from rljob_runtime.cli.files import Unusable, fail
 from rljob_runtime.cli.screen import screen

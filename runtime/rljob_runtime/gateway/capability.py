@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rljob_api.signed_text import KeyRefused, Refusal, derived_key, sign, verify_text
+from rljob_api.keys.signed_text import KeyRefused, Refusal, derived_key, sign, verify_text
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt
 

@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from rljob_api.runner_key import verify_runner_key
-from rljob_api.signed_text import KeyRefused
+from rljob_api.keys.runner_key import verify_runner_key
+from rljob_api.keys.signed_text import KeyRefused
 from rljob_runtime.gateway.capability import Capability, mint
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.http import bearer, read_body

@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from rljob_api.signed_text import Refusal
+from rljob_api.keys.signed_text import Refusal
 from rljob_runtime.gateway.answers import (
     Answer,
     AnsweredTurn,

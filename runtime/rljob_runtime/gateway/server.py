@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from rljob_api.signed_text import KeyRefused, Refusal
+from rljob_api.keys.signed_text import KeyRefused, Refusal
 from rljob_runtime.gateway.answers import Answer
 from rljob_runtime.gateway.capability import Capability, verify
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes

@@ -1,8 +1,8 @@
 """Run folder of a local run: one run at a time works in it, and all runs belong to one job.
 
 The complete spec, the job's name and a digest of the prompts are kept in `run.json`. From the first drawn prompt, every
-change is checked as an API server checks an edit of a suspended job (`rljob_api.immutability.NEVER`). A store refers to
-prompts by number, so with other data its history would refer to prompts that were never drawn.
+change is checked as an API server checks an edit of a suspended job (`rljob_api.admission.immutability.NEVER`). A store
+refers to prompts by number, so with other data its history would refer to prompts that were never drawn.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api import InvalidSpec, RLJob, load
+from rljob_api.admission.immutability import NEVER, differences
 from rljob_api.errors import show
-from rljob_api.immutability import NEVER, differences
 from rljob_runtime.coordinator.store.connection import has_history
 from rljob_runtime.data.records import local_path
 from rljob_runtime.relay.relay import MIN_KEY_BYTES

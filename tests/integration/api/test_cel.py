@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api import InvalidSpec, load
-from rljob_api.immutability import NEVER, WHILE_SUSPENDED, validate_update
+from rljob_api.admission.immutability import NEVER, WHILE_SUSPENDED, validate_update
 from tests.support.api.invalid_specs import CALC, CASES, ECHO, UNKNOWN, VERIFIED, Case
 from tests.support.api.jobs import REMOVE, job
 from tests.support.api.kubectl import Kube

@@ -9,7 +9,7 @@ import itertools
 import pytest
 
 from rljob_api.constants import RUNNERS_KEY, environments_secret_of, runner_key_item
-from rljob_api.runner_key import verify_runner_key
+from rljob_api.keys.runner_key import verify_runner_key
 from rljob_kube.connection import Connection
 from rljob_kube.resources import DEPLOYMENT, SECRET, Json
 from tests.support.operator.environment_jobs import CALC

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from rljob_api.runner_key import mint_runner_key, runners_key
+from rljob_api.keys.runner_key import mint_runner_key, runners_key
 from rljob_env.agent_harness import AgentHarness
 from rljob_env.config import OPEN_ENV, TOOLS, VERIFIERS, EnvironmentConfig, Tool, VerifiersConfig
 from rljob_env.episode import Harness

@@ -9,12 +9,12 @@ from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.event_recorder import EventRecorder
 from rljob_operator.applier import Applier
-from rljob_operator.deployment_lister import DeploymentLister
 from rljob_operator.metrics import Metrics
 from rljob_operator.optional_apis.device_claims import DeviceClaimCache
 from rljob_operator.optional_apis.kueue import KueueCache
 from rljob_operator.policies.base.config import Config
 from rljob_operator.readers.coordinator_leases import CoordinatorLeaseMonitor
+from rljob_operator.readers.deployment_lister import DeploymentLister
 from rljob_operator.readers.node_cache import NodeCache
 from rljob_operator.readers.observer import Observer, PodLister
 from rljob_operator.reconciler import Reconciler

@@ -7,7 +7,7 @@ PLAN = "tests/unit/operator/policies/test_plan.py"
 MUTANTS = (
     Mutant(
         name="a coordinator ends at a field of a later version",
-        target="rljob_api.last_accepted:running_job",
+        target="rljob_api.admission.last_accepted:running_job",
         before="_accepted(document, load_known)",
         after="_accepted(document, load)",
         tests=(
@@ -24,7 +24,7 @@ MUTANTS = (
     ),
     Mutant(
         name="what another cluster accepted counts",
-        target="rljob_api.last_accepted:was_accepted",
+        target="rljob_api.admission.last_accepted:was_accepted",
         before='memory.get("uid") == (document.get("metadata") or {}).get("uid")',
         after="True",
         tests=(
@@ -36,7 +36,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a reward that an earlier version accepted keeps its former path",
-        target="rljob_api.renamed:translated",
+        target="rljob_api.admission.renamed:translated",
         before='reward["function"] = present_path(reward["function"])',
         after="pass",
         tests=("tests/unit/api/test_renamed.py::test_a_stored_spec_is_read_with_the_present_path_of_a_reward",),
@@ -92,7 +92,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a runner's pod may be told not to start again",
-        target="rljob_api.templates:check_template",
+        target="rljob_api.rules.templates:check_template",
         before="_OURS_OF_RUNNERS if role == c.ROLE_ENVIRONMENT else _OURS",
         after="_OURS",
         tests=("tests/unit/api/test_invalid_specs.py",),
@@ -113,14 +113,14 @@ MUTANTS = (
     ),
     Mutant(
         name="a bound is written as a number of the machine",
-        target="rljob_api.loading:_whole",
+        target="rljob_api.admission.loading:_whole",
         before="value.is_integer()",
         after="False",
         tests=("tests/unit/api/test_invalid_specs.py::test_a_mixture_whose_weights_are_0_is_refused_at_each_source",),
     ),
     Mutant(
         name="a key of another job opens its episode",
-        target="rljob_api.signed_text:verify_text",
+        target="rljob_api.keys.signed_text:verify_text",
         before="not hmac.compare_digest(signature, _signature(key, claim))",
         after="len(signature) != 32",
         tests=("tests/unit/gateway/test_capability.py::test_a_capability_of_another_job_opens_nothing",),

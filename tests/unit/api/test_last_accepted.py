@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api import InvalidSpec, constants, load
-from rljob_api.immutability import validate_update
-from rljob_api.last_accepted import accept, accepted_job, running_job, was_accepted
+from rljob_api.admission.immutability import validate_update
+from rljob_api.admission.last_accepted import accept, accepted_job, running_job, was_accepted
 from tests.support.api.jobs import REMOVE, job
 
 UID = "3c1f0b5e"

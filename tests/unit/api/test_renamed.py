@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rljob_api import InvalidSpec, load
-from rljob_api.last_accepted import accepted_job
-from rljob_api.loading import load_status
-from rljob_api.renamed import RENAMED
+from rljob_api.admission.last_accepted import accepted_job
+from rljob_api.admission.loading import load_status
+from rljob_api.admission.renamed import RENAMED
 from rljob_api.schema.crd import crd
 from rljob_api.status import RuntimeStatus
 from tests.support.api.jobs import job

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from rljob_api import InvalidSpec, load, templates
-from rljob_api.immutability import NEVER, WHILE_SUSPENDED
-from rljob_api.renamed import RENAMED
+from rljob_api import InvalidSpec, load
+from rljob_api.admission.immutability import NEVER, WHILE_SUSPENDED
+from rljob_api.admission.renamed import RENAMED
+from rljob_api.rules import templates
 from rljob_api.schema.crd import crd
 from tests.support.docs import PAGES, page, quoted, rows, text_of
 from tests.support.paths import ROOT

@@ -20,7 +20,7 @@ import aiohttp
 import openai
 import pytest
 
-from rljob_api.runner_key import mint_runner_key, runners_key
+from rljob_api.keys.runner_key import mint_runner_key, runners_key
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.config import BadConfig, GatewayConfig, read_config, read_key
 from rljob_runtime.gateway.link.server import serve_link

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.signed_text import KeyRefused, Refusal
+from rljob_api.keys.signed_text import KeyRefused, Refusal
 from rljob_runtime.gateway.capability import Capability, gateway_key, mint, verify
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt

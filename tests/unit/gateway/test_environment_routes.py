@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rljob_api.runner_key import mint_runner_key, runners_key, verify_runner_key
-from rljob_api.signed_text import KeyRefused, Refusal
+from rljob_api.keys.runner_key import mint_runner_key, runners_key, verify_runner_key
+from rljob_api.keys.signed_text import KeyRefused, Refusal
 from rljob_runtime.gateway.capability import Capability, gateway_key, verify
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
 from rljob_runtime.gateway.server import ServerSettings, gateway_app

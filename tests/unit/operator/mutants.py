@@ -204,7 +204,7 @@ MUTANTS = (
     ),
     Mutant(
         name="every job costs a list of Deployments",
-        target="rljob_operator.deployment_lister:DeploymentLister.runners",
+        target="rljob_operator.readers.deployment_lister:DeploymentLister.runners",
         before="not job.spec.environments",
         after="False",
         tests=(f"{ENVIRONMENTS}::test_deployments_are_listed_for_jobs_with_environments_only",),

@@ -9,21 +9,21 @@ from unittest import mock
 import pytest
 
 from rljob_api import constants as c
-from rljob_api.runner_key import verify_runner_key
-from rljob_api.signed_text import KeyRefused
+from rljob_api.keys.runner_key import verify_runner_key
+from rljob_api.keys.signed_text import KeyRefused
 from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError
 from rljob_kube.event_recorder import EventRecorder
 from rljob_operator.applier import Applier
-from rljob_operator.deployment_lister import DeploymentLister
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.phases.steps import Plan
 from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.environments import anywhere, deployment
 from rljob_operator.policies.pods.owned_objects import children
+from rljob_operator.readers.deployment_lister import DeploymentLister
 from rljob_operator.readers.node_cache import NodeCache
 from rljob_operator.seals import Seals
 from rljob_operator.watch import WatchHandlers

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rljob_api import constants as c
-from rljob_api.last_accepted import accept
+from rljob_api.admission.last_accepted import accept
 from rljob_api.spec import Gang, RLJob, RLJobSpec
 from rljob_api.status import RLJobStatus
 from rljob_operator.policies.base.condition_reason import ConditionReason

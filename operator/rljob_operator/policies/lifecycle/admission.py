@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api import FieldError, InvalidSpec, load
+from rljob_api.admission.immutability import validate_update
+from rljob_api.admission.last_accepted import accepted_job, was_accepted
 from rljob_api.constants import MANAGED_BY_OPERATOR
-from rljob_api.immutability import validate_update
-from rljob_api.last_accepted import accepted_job, was_accepted
 from rljob_api.spec import RLJob
 from rljob_operator.policies.base.condition_reason import ConditionReason
 

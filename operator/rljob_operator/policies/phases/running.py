@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-from rljob_api.last_accepted import accept
+from rljob_api.admission.last_accepted import accept
 from rljob_api.spec import RLJob
 from rljob_api.status import Member, RelayTopology, RLJobStatus, Role, TargetPhase
 from rljob_operator.policies.base.condition_reason import ConditionReason

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from rljob_api.last_accepted import accept
+from rljob_api.admission.last_accepted import accept
 from rljob_api.spec import RLJob
 from rljob_api.status import TargetPhase
 from rljob_operator.policies.base.condition_reason import ConditionReason

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rljob_api.admission.loading import load_status
 from rljob_api.errors import InvalidSpec
-from rljob_api.loading import load_status
 from rljob_api.spec import Metadata, RLJob
 
 

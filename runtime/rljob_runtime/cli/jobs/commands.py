@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from rljob_api import load
+from rljob_api.admission.loading import parse
 from rljob_api.constants import KIND
-from rljob_api.loading import parse
 from rljob_api.parsing import yaml_text
 from rljob_runtime.cli.assignments import assign_all
 from rljob_runtime.cli.cluster import NO_JOB, Cluster, NoAnswer

@@ -14,8 +14,8 @@ import yaml
 from rich.console import Console
 
 from rljob_api import RLJob, load
+from rljob_api.admission.loading import parse
 from rljob_api.errors import ABSENT, show
-from rljob_api.loading import parse
 from rljob_runtime.cli.files import Unusable, fail, mistakes_of, read_text
 from rljob_runtime.cli.run.accelerators import missing_accelerators, visible_accelerators
 from rljob_runtime.cli.run.display import display

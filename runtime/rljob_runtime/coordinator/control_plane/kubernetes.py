@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from rljob_api import RLJob
-from rljob_api.last_accepted import running_job
+from rljob_api.admission.last_accepted import running_job
 from rljob_api.status import RuntimeStatus
 from rljob_kube.resources import RLJOB
 from rljob_runtime.coordinator.control_plane.pod_client import ApiClient

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rljob_api import load
+from rljob_api.admission.loading import parse
 from rljob_api.errors import ABSENT
-from rljob_api.loading import parse
 from rljob_api.status import Finished, FinishedOutcome, RoundReport, RuntimeStatus, StatusWarning
 from rljob_runtime import cli, local
 from rljob_runtime.cli import app

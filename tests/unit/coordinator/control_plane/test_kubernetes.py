@@ -13,7 +13,7 @@ from aiohttp import ClientSession, web
 from prometheus_client import CollectorRegistry, Counter
 
 from rljob_api import load
-from rljob_api.last_accepted import accept
+from rljob_api.admission.last_accepted import accept
 from rljob_api.status import RuntimeStatus
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials

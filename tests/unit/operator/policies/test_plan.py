@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from rljob_api.last_accepted import accept
+from rljob_api.admission.last_accepted import accept
 from rljob_api.status import Phase, TargetPhase
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.observation import Silence

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.last_accepted import accept
+from rljob_api.admission.last_accepted import accept
 from rljob_api.spec import Gang, RLJob
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config

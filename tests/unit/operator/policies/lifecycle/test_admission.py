@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_api import InvalidSpec, load
-from rljob_api.immutability import NEVER, WHILE_SUSPENDED
-from rljob_api.last_accepted import accept
+from rljob_api.admission.immutability import NEVER, WHILE_SUSPENDED
+from rljob_api.admission.last_accepted import accept
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.lifecycle.admission import Admitted, admit, is_managed

@@ -6,7 +6,7 @@ secret: no runner key is a capability, and no capability a runner key.
 
 from __future__ import annotations
 
-from rljob_api.signed_text import derived_key, sign, verify_text
+from rljob_api.keys.signed_text import derived_key, sign, verify_text
 
 PREFIX = "rlr1"
 

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from rljob_api import renamed
+from rljob_api.admission import renamed
 from rljob_api.constants import API_VERSION, KIND
 from rljob_api.errors import ABSENT, MOST_ERRORS, FieldError, InvalidSpec
 from rljob_api.parsing import yaml_text

@@ -10,8 +10,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rljob_api import renamed
-from rljob_api.loading import load, load_known
+from rljob_api.admission import renamed
+from rljob_api.admission.loading import load, load_known
 from rljob_api.spec import RLJob
 from rljob_api.status import Accepted
 

@@ -1,0 +1,1 @@
+"""Keys: signed claims, and the keys by which runners of environments are known."""
