@@ -2,11 +2,19 @@
 
 from hack.mutants import Mutant
 
+AGENTS = "tests/unit/bench/test_agents.py"
 BENCHMARKS = "tests/unit/bench/simulated/test_benchmarks.py"
 REPACK_REAL = "tests/unit/bench/test_repack_real.py"
 ROLLPACKER_REAL = "tests/unit/bench/test_rollpacker_real.py"
 
 MUTANTS = (
+    Mutant(
+        name="episodes are compared with a rate of their own",
+        target="rljob_bench.agents:figures",
+        before="measured.rate('plain')",
+        after="measured.rate('episodes')",
+        tests=(f"{AGENTS}::test_the_figures_compare_episodes_with_plain_generation_of_the_same_run",),
+    ),
     Mutant(
         name="engines of a profile are as fast as the roofline's",
         target="rljob_bench.lib.cluster:BenchmarkCluster._speed",
