@@ -147,7 +147,6 @@ MUTANTS = (
         before="min(waiting[name], count)",
         after="0",
         tests=NEXT_ROUND,
-        canary=True,
     ),
     Mutant(
         name="a job ends with long prompts left",

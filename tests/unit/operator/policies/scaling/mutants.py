@@ -73,7 +73,6 @@ MUTANTS = (
         before="machines - 1 + trainer",
         after="machines + trainer",
         tests=(f"{AUTOSCALER}::test_what_machines_bring",),
-        canary=True,
     ),
     Mutant(
         name="a trainer that stands still costs nothing",
