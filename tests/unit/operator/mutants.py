@@ -58,6 +58,7 @@ MUTANTS = (
         before="self._observed = {}",
         after="",
         tests=(f"{KUBELET_LEASES}::test_time_without_a_watch_is_held_against_no_kubelet",),
+        canary=True,
     ),
     Mutant(
         name="a stopped operator makes kubelets silent",

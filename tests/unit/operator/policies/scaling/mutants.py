@@ -129,7 +129,6 @@ MUTANTS = (
         before="other in seconds and size in seconds and seconds[other] >= seconds[size]",
         after="False",
         tests=(f"{PARALLELISM_PLANNER}::test_predicted_seconds_have_the_last_word",),
-        canary=True,
     ),
     Mutant(
         name="a faster size is not taken",
