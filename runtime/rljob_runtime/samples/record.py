@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
 from pydantic.alias_generators import to_camel, to_snake
+
+from rljob_runtime.samples.episode import SampleEpisode
 
 Message = Mapping[str, str]
 """A chat message: `role` and `content`."""
@@ -65,6 +67,8 @@ class Sample:
     """The replica that ended it."""
     staleness: int | None = None
     """Updates between its weights and its use."""
+    episode: SampleEpisode | None = None
+    """Its turns, in a job with environments. `response` has their sampled texts, end to end."""
 
     @property
     def key(self) -> str:
@@ -73,7 +77,8 @@ class Sample:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values in camelCase; absent instead of null."""
-        values = {to_camel(name): value for name, value in asdict(self).items()}
+        values = {to_camel(name): value for name, value in asdict(replace(self, episode=None)).items()}
+        values["episode"] = None if self.episode is None else self.episode.to_dict()
         return {name: value for name, value in values.items() if value is not None}
 
     def to_json(self) -> str:
@@ -88,8 +93,10 @@ class Sample:
             known["outcome"] = SampleOutcome(known["outcome"])
             for name in ("prompt", "weight_versions"):
                 known[name] = tuple(known.get(name, ()))
+            if known.get("episode") is not None:
+                known["episode"] = SampleEpisode.from_dict(known["episode"])
             return cls(**known)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a sample: {error}") from None
 
     @classmethod

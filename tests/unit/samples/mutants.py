@@ -26,6 +26,13 @@ MUTANTS = (
         tests=("tests/unit/samples/test_page.py::test_texts_are_data_and_come_back_as_they_were",),
     ),
     Mutant(
+        name="a turn that goes on from the beginning does not say so",
+        target="rljob_runtime.samples.episode:_plain",
+        before='held not in (None, "", [], {})',
+        after="held",
+        tests=("tests/unit/samples/test_episode.py::test_an_episode_is_read_back_as_it_was",),
+    ),
+    Mutant(
         name="an exported trace has no filter",
         target="rljob_runtime.samples.lengths:export",
         before='row["kept"]',

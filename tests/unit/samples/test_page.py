@@ -4,6 +4,7 @@ import html.parser
 import json
 import re
 from base64 import b64encode
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.samples import Sample, SampleOutcome
+from rljob_runtime.samples.episode import SampleTurn
 from rljob_runtime.samples.page import page
 from tests.support.browser import dom
+from tests.support.sample_episodes import EPISODE, episode_sample
 
 HOSTILE = (
     '</script><script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'"> {{data}} \u2028'
@@ -132,3 +135,41 @@ def test_a_browser_shows_curves_histograms_and_samples(tmp_path):
     assert "Reward (3)" in shown
     assert shown.count("<details") == 3
     assert "img" not in [tag for tag, _ in Elements(shown).found]
+
+
+@pytest.mark.timeout(600)
+def test_a_browser_shows_the_turns_of_an_episode_as_a_conversation(tmp_path):
+    """A card shows its inside when it is opened, so the test opens it as a click would."""
+    file = tmp_path / "page.html"
+    hostile = replace(EPISODE, turns=(*EPISODE.turns, SampleTurn(node=8, after=6, sampled=HOSTILE, finish="stop")))
+    built = page("job", REPORTS, [episode_sample(hostile)]).text
+    file.write_text(opened(built), encoding="utf-8")
+    shown = dom(file, tmp_path)
+    assert "<title>job: samples</title>" in shown, "no text of a model ran"
+    body = shown[shown.index('<div class="body">') :]
+    said = re.findall(
+        r'<div class="turn ([a-z ]+)"><p class="role">([^<]*)</p>(?:<pre dir="auto">([^<]*)</pre>)?', body
+    )
+    assert [(kind, head.split(" ·")[0], text) for kind, head, text in said][:7] == [
+        ("given system", "system", "Use the tool."),
+        ("given user", "user", "47 * 68?"),
+        ("sampled", "assistant, turn 1", '&lt;tool_call&gt;{"name": "calculate"}&lt;/tool_call&gt;'),
+        ("given tool", "tool calculate", "3196"),
+        ("sampled", "assistant, turn 2", "It is 3196."),
+        ("given other", "given as tokens", "raw words"),
+        ("sampled", "assistant, turn 3", "cut"),
+    ]
+    assert '<p class="call" dir="auto">calculate({"expression": "47 * 68"})</p>' in body
+    assert body.count('class="branch">branch: from the beginning<') == 1
+    assert "environment calc · episode truncated: the limit of turns was reached · forks 1 · tools calculate" in body
+    assert "11 tokens sampled after 24 given · end stop · weights 3 · 0 s outside, 0.25 s in the model" in body
+    assert "calc: 4 turns" in shown
+    assert "img" not in [tag for tag, _ in Elements(shown).found]
+
+
+def opened(built: str) -> str:
+    """Return a page whose first card opens by itself: its script and its policy have one line more."""
+    script = Elements(built).scripts[1]
+    longer = f'{script}byId("list").firstChild.open = true;'
+    policies = [b64encode(sha256(text.encode()).digest()).decode() for text in (script, longer)]
+    return built.replace(script, longer).replace(*policies)

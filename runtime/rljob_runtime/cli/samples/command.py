@@ -14,6 +14,7 @@ from rich.text import Text
 
 from rljob_runtime.cli.cluster import NoAnswer
 from rljob_runtime.cli.files import Unusable, fail
+from rljob_runtime.cli.samples.episode import episode_facts, episode_parts
 from rljob_runtime.cli.samples.source import FolderSource, SampleSource
 from rljob_runtime.cli.screen import say, screen
 from rljob_runtime.protocols.trajectory import PromptKey
@@ -200,9 +201,13 @@ def panel(sample: Sample) -> RenderableType:
     """Draw one sample. Texts of models are shown without control characters."""
     style = STYLES[sample.outcome]
     parts: list[RenderableType] = []
-    for message in sample.prompt:
-        parts += [Text(visible(message.get("role", "")), style="bold dim"), Text(visible(message.get("content", "")))]
-    parts += [Text("response", style=f"bold {style}"), Text(visible(sample.response))]
+    if sample.episode is not None and sample.episode.turns:
+        parts += episode_parts(sample.episode, style)
+    else:
+        for message in sample.prompt:
+            parts += [Text(visible(message.get("role", "")), style="bold dim")]
+            parts += [Text(visible(message.get("content", "")))]
+        parts += [Text("response", style=f"bold {style}"), Text(visible(sample.response))]
     if sample.cause is not None:
         parts += [Text("cause", style=f"bold {style}"), Text(visible(sample.cause))]
     return Panel(
@@ -233,4 +238,6 @@ def _facts(sample: Sample) -> str:
         facts.append(f"staleness {sample.staleness}")
     if sample.replica:
         facts.append(sample.replica)
+    if sample.episode is not None:
+        facts += episode_facts(sample.episode)
     return "  ".join(facts)

@@ -329,7 +329,8 @@ class EpisodeBook:
             if attempt.holder is not None:
                 attempt.holder.tell(attempt)
 
-        self._journal.write(lambda store: store.turns.commit(number, nodes, body, stored_at), then)
+        opened = live.turn.opened
+        self._journal.write(lambda store: store.turns.commit(number, nodes, body, stored_at, opened), then)
 
     async def lease(self, attempt: Attempt) -> None:
         """Let the time of an attempt begin now: a runner has it."""

@@ -23,9 +23,11 @@ from rljob_runtime.coordinator.store.kept_samples import ROUNDS_DUE, Advantages,
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.evaluation import EvaluationResult
+from rljob_runtime.gateway.text.tool_calls import parse_tool_calls
 from rljob_runtime.protocols import PeerError, TrainReport
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.samples import EvaluationSampleFolder, Sample, SampleFolder, delete_abandoned
+from rljob_runtime.samples.episode import SampleCall, SampleTurn
 
 log = logging.getLogger(__name__)
 
@@ -261,5 +263,17 @@ class SampleWriter:
 
 
 async def _with_texts(kept: KeptSample, prompts: PromptTexts) -> Sample:
-    messages = await prompts.messages(PromptKey.parse(kept.sample.prompt_id))
-    return replace(kept.sample, prompt=tuple(messages), response=await prompts.decode(kept.token_ids))
+    sample = kept.sample
+    messages = await prompts.messages(PromptKey.parse(sample.prompt_id))
+    if sample.episode is not None:
+        turns = [await _turn_with_texts(turn, prompts) for turn in sample.episode.turns]
+        sample = replace(sample, episode=replace(sample.episode, turns=tuple(turns)))
+    return replace(sample, prompt=tuple(messages), response=await prompts.decode(kept.token_ids))
+
+
+async def _turn_with_texts(turn: SampleTurn, prompts: PromptTexts) -> SampleTurn:
+    """Return a turn with its texts in place of its tokens. What messages say is not repeated as template text."""
+    sampled = await prompts.decode(turn.sampled_ids)
+    given = "" if turn.messages or not turn.given_ids else await prompts.decode(turn.given_ids)
+    calls = turn.calls or tuple(SampleCall(one.name, one.arguments) for one in parse_tool_calls(sampled).calls)
+    return replace(turn, given=given, sampled=sampled, calls=calls, given_ids=(), sampled_ids=())

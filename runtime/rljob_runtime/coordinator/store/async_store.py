@@ -229,6 +229,7 @@ class AsyncStore:
             keep_trained(self._db, boundary.step)
             self._db.execute("UPDATE groups SET fate = 'trained' WHERE step = ?", (boundary.step,))
             self._kept_samples.close_update(boundary.step, stale)
+            attempts.drop_bodies(self._db, self.assigned(boundary.step))
             insert_boundary(self._db, boundary, anchors)
 
     def count_late(self) -> int | None:

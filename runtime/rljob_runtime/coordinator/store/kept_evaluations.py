@@ -7,10 +7,12 @@ from __future__ import annotations
 import json
 import sqlite3
 from array import array
+from dataclasses import replace
 
 from rljob_runtime.coordinator.store.connection import transaction
+from rljob_runtime.coordinator.store.kept_episodes import kept_episode
 from rljob_runtime.coordinator.store.kept_samples import ROUNDS_DUE, KeptSample, SampleRules
-from rljob_runtime.protocols.trajectory import PromptKey
+from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.samples.choice import Candidate, choose
 from rljob_runtime.samples.record import Sample, SampleOutcome
 from rljob_runtime.scheduling.evaluation import evaluation_key
@@ -60,14 +62,19 @@ class KeptEvaluations:
             for one in samples
         ]
         chosen = choose(candidates, rules.per_round, f"{rules.seed}/{name}")
+        found = [self._with_episode(samples[place]) for place in chosen]
         self._db.executemany(
             "INSERT INTO kept_evaluation_samples SELECT step, name, ?, ?, response FROM evaluation_samples"
             f" WHERE {_OF} AND idx = ? AND sample = ?",
             [
                 (number, one.to_json(), step, name, PromptKey.parse(one.prompt_id).index, one.sample)
-                for number, one in enumerate(samples[place] for place in chosen)
+                for number, one in enumerate(found)
             ],
         )
+
+    def _with_episode(self, sample: Sample) -> Sample:
+        key = TrajectoryKey(PromptKey.parse(sample.prompt_id), sample.sample)
+        return replace(sample, episode=kept_episode(self._db, key))
 
     def _samples(self, step: int, name: str) -> list[Sample]:
         """Return the responses that have tokens, without their texts."""

@@ -20,6 +20,7 @@ from rljob_runtime.audit.stored_keys import columns_of, prompt_of
 from rljob_runtime.coordinator.store.connection import transaction
 from rljob_runtime.protocols.trajectory import Outcome, PromptKey, TrajectoryKey
 from rljob_runtime.samples.choice import Candidate, choose
+from rljob_runtime.samples.episode import SampleEpisode
 from rljob_runtime.samples.record import Sample, SampleOutcome, sample_key
 from rljob_runtime.scheduling.round_plan import REWARD_FAILED
 
@@ -68,17 +69,20 @@ class _Found:
 
 @dataclass(frozen=True)
 class KeptSample:
-    """A sample without its texts: `token_ids` are those of the response."""
+    """A sample without its texts: `token_ids` are those of the response. The turns of an episode have their own."""
 
     sample: Sample
     token_ids: array[int]
 
 
 class KeptSamples:
-    """The table `kept_samples`, on the store's connection. Without `rules`, nothing is kept."""
+    """The table `kept_samples`, on the store's connection. Without `rules`, nothing is kept.
 
-    def __init__(self, db: sqlite3.Connection) -> None:
+    `episode` returns the turns of a response, in a job with environments."""
+
+    def __init__(self, db: sqlite3.Connection, episode: Callable[[TrajectoryKey], SampleEpisode | None]) -> None:
         self._db = db
+        self._episode = episode
         self.rules: SampleRules | None = None
 
     # --- for the file writer: each is one transaction ---
@@ -227,7 +231,8 @@ class KeptSamples:
             ended = fate if outcome != SampleOutcome.TRAINED and fate != SampleOutcome.TRAINED else outcome
             tokens = partial(self._tokens, query, (step, epoch, index, number))
             prompt = prompt_of(self._db, epoch, index)
-            yield _found(step, TrajectoryKey(prompt, number), _outcome(ended), reason, rest, tokens)
+            key = TrajectoryKey(prompt, number)
+            yield _found(step, key, _outcome(ended), reason, rest, tokens, partial(self._episode, key))
 
     def _of_groups(self, step: int, where: str, row: tuple[int, ...]) -> Iterator[_Found]:
         """Yield the responses of groups of `mode: Asynchronous` that have tokens."""
@@ -243,7 +248,8 @@ class KeptSamples:
         for epoch, index, draw, number, fate, reason, *rest in rows:
             tokens = partial(self._tokens, f"SELECT tokens FROM {table} ORDER BY start", (epoch, index, draw, number))
             prompt = prompt_of(self._db, epoch, index)
-            yield _found(step, TrajectoryKey(prompt, number), _outcome(fate), reason, rest, tokens)
+            key = TrajectoryKey(prompt, number)
+            yield _found(step, key, _outcome(fate), reason, rest, tokens, partial(self._episode, key))
 
     def _tokens(self, query: str, row: tuple[int, ...]) -> bytes:
         return b"".join(tokens for (tokens,) in self._db.execute(query, row))
@@ -272,6 +278,7 @@ def _found(
     reason: str | None,
     rest: Sequence[Any],
     tokens: Callable[[], bytes],
+    episode: Callable[[], SampleEpisode | None],
 ) -> _Found:
     prompt, number = key.prompt, key.sample
     attempt, version, replica, finish, reward, terms, held = rest
@@ -290,6 +297,7 @@ def _found(
             rewards=json.loads(terms) if terms else {},
             weight_versions=() if version is None else (version,),
             replica=replica,
+            episode=episode(),
         )
 
     return _Found(Candidate(sample_key(str(prompt), number, attempt), outcome, reward), prompt, sample, tokens)

@@ -7,6 +7,7 @@ of them is one transaction, but for those that are marked: these run within anot
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ from rljob_runtime.coordinator.store.async_rewind import begin, give_back
 from rljob_runtime.coordinator.store.async_store import AsyncStore
 from rljob_runtime.coordinator.store.connection import Opening, begin_attempts, open_file, transaction
 from rljob_runtime.coordinator.store.evaluations import Evaluations
+from rljob_runtime.coordinator.store.kept_episodes import kept_episode
 from rljob_runtime.coordinator.store.kept_samples import KeptSamples
 from rljob_runtime.coordinator.store.pruning import forget_sums, prune
 from rljob_runtime.coordinator.store.records import Boundary, Pool
@@ -43,7 +45,7 @@ class Store:
         self._db = open_file(path, job, opening)
         self.boundaries = Boundaries(self._db)
         self.versions = WeightVersions(self._db)
-        self.samples = KeptSamples(self._db)
+        self.samples = KeptSamples(self._db, partial(kept_episode, self._db))
         self.evaluations = Evaluations(self._db, self.samples)
         self.trajectories = Trajectories(self._db, self.samples)
         self.rounds = Rounds(self._db, self.trajectories, self.samples)

@@ -152,16 +152,56 @@ function card(sample) {
     make("span", { class: "outcome" }, outcome),
     make("span", {}, terms ? `${reward} (${terms})` : reward),
     make("span", {}, `${sample.tokens} tokens`),
+    ...(sample.episode ? [make("span", {}, `${sample.episode.environment}: ${turnsOf(sample).length} turns`)] : []),
     make("span", { class: "start" }, sample.response.slice(0, 160)));
   const node = make("details", { class: sample.outcome }, head);
   node.addEventListener("toggle", () => { if (node.open && node.childElementCount === 1) node.append(body(sample)); });
   return node;
 }
 
+// --- turns of an episode ---
+
+const turnsOf = (sample) => (sample.episode && sample.episode.turns) || [];
+
+function spoken(kind, head, text, calls) {
+  const lines = (calls || []).map((call) => make("p", { class: "call", dir: "auto" }, `${call.name}(${call.arguments || ""})`));
+  return make("div", { class: `turn ${kind}` }, make("p", { class: "role" }, head), ...(text ? [make("pre", { dir: "auto" }, text)] : []), ...lines);
+}
+
+function conversation(sample) {
+  const turns = turnsOf(sample);
+  const places = new Map(turns.map((turn, place) => [turn.node, place + 1]));
+  const names = new Map(turns.flatMap((turn) => (turn.calls || []).map((call) => [call.id, call.name])));
+  const speaker = (message) => (message.role === "assistant" ? "assistant, not sampled" : message.role === "tool" && names.has(message.callId) ? `tool ${names.get(message.callId)}` : message.role);
+  let before = 0;
+  return turns.flatMap((turn, place) => {
+    const parts = [];
+    if (turn.after !== before) parts.push(make("p", { class: "branch" }, places.has(turn.after) ? `branch: goes on from turn ${places.get(turn.after)}` : "branch: from the beginning"));
+    before = turn.node;
+    for (const message of turn.messages || []) parts.push(spoken(`given ${["system", "user", "tool"].includes(message.role) ? message.role : "other"}`, speaker(message), message.content, message.calls));
+    if (turn.given) parts.push(spoken("given other", "given as tokens", turn.given));
+    const seconds = turn.modelSeconds === undefined ? [] : [`${short(turn.outsideSeconds || 0)} s outside, ${short(turn.modelSeconds)} s in the model`];
+    const head = [`assistant, turn ${place + 1}`, `${turn.sampledTokens} tokens sampled after ${turn.givenTokens} given`, `end ${turn.finish}`, `weights ${turn.weightVersion}`, ...seconds];
+    parts.push(spoken("sampled", head.join(" · "), turn.sampled, turn.calls));
+    return parts;
+  });
+}
+
+function episodeFacts(episode) {
+  const metrics = Object.entries(episode.metrics || {}).map(([name, value]) => `${name} ${short(value)}`).join(", ");
+  return [["environment", episode.environment], ["episode", [episode.state || "not ended", episode.end].filter(Boolean).join(": ")],
+    ["forks", episode.forks], ["tools", (episode.tools || []).join(", ")], ["metrics", metrics]];
+}
+
+const words = (sample) => [sample.response, ...sample.prompt.map((message) => message.content || ""),
+  ...turnsOf(sample).flatMap((turn) => [turn.given || "", ...(turn.messages || []).map((message) => message.content || "")])];
+
 function body(sample) {
-  const parts = sample.prompt.flatMap((message) => [make("p", { class: "role" }, message.role || ""), make("pre", { dir: "auto" }, message.content || "")]);
-  parts.push(make("p", { class: "role" }, "response"), make("pre", { dir: "auto" }, sample.response));
+  const parts = turnsOf(sample).length > 0 ? conversation(sample) : [
+    ...sample.prompt.flatMap((message) => [make("p", { class: "role" }, message.role || ""), make("pre", { dir: "auto" }, message.content || "")]),
+    make("p", { class: "role" }, "response"), make("pre", { dir: "auto" }, sample.response)];
   const facts = [
+    ...(sample.episode ? episodeFacts(sample.episode) : []),
     ["end", sample.finish || "stopped before its end"], ["advantage", sample.advantage], ["weights", (sample.weightVersions || []).join(", ")],
     ["staleness", sample.staleness], ["replica", sample.replica], ["attempt", sample.attempt],
   ].filter(([, value]) => value !== undefined && value !== "");
@@ -178,7 +218,7 @@ const ORDERS = {
 };
 
 function chosen() {
-  const words = byId("search").value.toLowerCase();
+  const wanted = byId("search").value.toLowerCase();
   const [round, outcome] = [byId("round").value, byId("outcome").value];
   const [least, most] = ["least", "most"].map((name) => (byId(name).value === "" ? null : Number(byId(name).value)));
   const holds = (sample) =>
@@ -186,7 +226,7 @@ function chosen() {
     (outcome === "" || (outcome === "lost" ? !USED.includes(sample.outcome) : sample.outcome === outcome)) &&
     (least === null || (sample.reward !== undefined && sample.reward >= least)) &&
     (most === null || (sample.reward !== undefined && sample.reward <= most)) &&
-    (words === "" || sample.response.toLowerCase().includes(words) || sample.prompt.some((message) => (message.content || "").toLowerCase().includes(words)));
+    (wanted === "" || words(sample).some((text) => text.toLowerCase().includes(wanted)));
   return data.samples.filter(holds).sort(ORDERS[byId("order").value]);
 }
 

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
 from rljob_runtime.samples import EvaluationSampleFolder, Sample, SampleFolder, SampleOutcome
+from tests.support.sample_episodes import ASKED, episode_sample
 
 RUN = CliRunner()
 
@@ -176,3 +177,38 @@ def test_a_damaged_file_is_named(folder):
     done = RUN.invoke(app, ["samples", folder])
     assert done.exit_code == 1
     assert "round-000003.jsonl: line 1: not a sample" in done.output
+
+
+def test_an_episode_is_shown_turn_by_turn(tmp_path):
+    SampleFolder(tmp_path).write(3, [episode_sample()], keep=9)
+    shown = RUN.invoke(app, ["samples", str(tmp_path)], env={"COLUMNS": "160"}).output
+    lines = [line.strip("│╭╰─╮╯ ") for line in shown.splitlines()]
+    begin = lines.index("system")
+    assert lines[begin : begin + 17] == [
+        "system",
+        "Use the tool.",
+        "user",
+        "47 * 68?",
+        "assistant  turn 1: 11 tokens sampled after 24 given, end: stop, weights 3, 0 s outside, 0.25 s in the model",
+        '<tool_call>{"name": "calculate"}</tool_call>',
+        'calls calculate({"expression": "47 * 68"})',
+        "tool calculate",
+        "3196",
+        "assistant  turn 2: 5 tokens sampled after 7 given, end: stop, weights 3, 1.5 s outside, 0.125 s in the model",
+        "It is 3196.",
+        "branch: from the beginning",
+        "given as tokens",
+        "raw words",
+        "assistant  turn 3: 2 tokens sampled after 9 given, end: length, weights 4",
+        "cut",
+        lines[begin + 16],
+    ]
+    assert "calc  3 turns  truncated  the limit of turns was reached  1 forks" in lines[begin + 16]
+
+
+def test_programs_get_the_turns_of_an_episode(tmp_path):
+    SampleFolder(tmp_path).write(3, [episode_sample()], keep=9)
+    done = RUN.invoke(app, ["samples", str(tmp_path), "--json"])
+    turns = json.loads(done.stdout)["episode"]["turns"]
+    assert [turn["sampled"] for turn in turns] == [ASKED.sampled, "It is 3196.", "cut"]
+    assert turns[0]["calls"] == [{"name": "calculate", "arguments": '{"expression": "47 * 68"}', "id": "call_2_0"}]

@@ -6,7 +6,7 @@ JOB = "tests/unit/coordinator/episodes/test_job.py"
 BOOK = "tests/unit/coordinator/episodes/test_book.py"
 RACES = "tests/unit/coordinator/episodes/test_races.py"
 FAILURES = f"{JOB}::test_failures_of_ours_are_aborted_attempts_and_never_a_reward"
-STORES = "lambda store: store.turns.commit(number, nodes, body, stored_at)"
+STORES = "lambda store: store.turns.commit(number, nodes, body, stored_at, opened)"
 EPISODES = "rljob_runtime.coordinator.episodes"
 
 MUTANTS = (

@@ -18,7 +18,9 @@ from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
 from rljob_runtime.samples import LengthFolder, SampleFolder
+from rljob_runtime.samples.episode import SampleCall
 from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome, RoundPlan, RoundShape
+from tests.support.stored_episodes import play_round as play_episode_round
 
 TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
 
@@ -262,3 +264,30 @@ async def test_lengths_are_written_beside_them_and_a_rewind_replaces_those_of_ab
     await writer.close()
     assert [len(list(lengths.read(step))) for step in lengths.rounds()] == [2, 1, 1]
     store.close()
+
+
+async def test_the_turns_of_an_episode_have_texts_in_place_of_tokens(tmp_path):
+    store = Store(tmp_path / "state.db", "uid-1")
+    store.start_at(Boundary(0, Cursor()))
+    writer = writer_of(tmp_path, store, Samples(per_round=8, keep_rounds=2))
+    await writer.use(Samples(per_round=8, keep_rounds=2))
+    writer.use_prompts(CallTexts())
+    play_episode_round(store, 1, PromptKey(1, 0))
+    close(writer, 1)
+    await writer.finish()
+    (sample,) = SampleFolder(tmp_path).read(1)
+    assert sample.episode is not None
+    first, second = sample.episode.turns
+    assert (first.given, first.sampled, first.given_ids, first.sampled_ids) == ("1", "3", (), ())
+    assert (second.given, second.sampled) == ("4", '<tool_call>{"name": "add", "arguments": {}}</tool_call>')
+    assert second.calls == (SampleCall("add", "{}"),), "no request came after it, so its text is parsed"
+    assert sample.response == "3 5 6"
+    store.close()
+
+
+class CallTexts(Texts):
+    """Texts in which tokens 5 and 6 are a call."""
+
+    async def decode(self, token_ids: Sequence[int]) -> str:
+        call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
+        return call if tuple(token_ids) == (5, 6) else await super().decode(token_ids)

@@ -4,6 +4,7 @@ from hack.mutants import Mutant
 
 TURNS = "tests/unit/coordinator/store/test_turns.py"
 BOOK = "tests/unit/coordinator/episodes/test_book.py"
+KEPT = "tests/unit/coordinator/store/test_kept_episodes.py"
 HISTORIES = "tests/unit/coordinator/store/test_turn_histories.py"
 TABLE = "rljob_runtime.coordinator.store.tables.turns"
 ATTEMPTS = "rljob_runtime.coordinator.store.tables.attempts"
@@ -144,5 +145,26 @@ MUTANTS = (
         after="SET former = former WHERE epoch BETWEEN",
         text=True,
         tests=(f"{TURNS}::test_an_evaluation_that_is_not_continued_has_no_attempts",),
+    ),
+    Mutant(
+        name="an example in a prompt is an answer of the model",
+        target="rljob_runtime.coordinator.store.kept_episodes:_divide",
+        before="spoken[len(spoken) - len(path) + 1 :]",
+        after="spoken[: len(path) - 1]",
+        tests=(f"{KEPT}::test_turns_have_the_messages_of_their_requests_and_the_calls_that_were_read_in_them",),
+    ),
+    Mutant(
+        name="samples are chosen after the requests are deleted",
+        target="rljob_runtime.coordinator.store.tables.rounds:Rounds.close",
+        before="self._kept_samples.close_round(step); attempts.set_aside(self._db, settlement.outcomes)",
+        after="attempts.set_aside(self._db, settlement.outcomes); self._kept_samples.close_round(step)",
+        tests=(f"{KEPT}::test_turns_have_the_messages_of_their_requests_and_the_calls_that_were_read_in_them",),
+    ),
+    Mutant(
+        name="a turn's request has no time",
+        target="rljob_runtime.coordinator.store.tables.turns:Turns.commit",
+        before="opened if node.is_sampled else None",
+        after="None",
+        tests=(f"{TURNS}::test_the_seconds_of_a_turn_are_kept",),
     ),
 )

@@ -180,3 +180,11 @@ def test_filtered_groups_of_format_9_count_where_their_file_has_them(tmp_path):
         (1, None), (2, 1), (3, None), (4, None), (5, 3)
     ]  # fmt: skip
     db.close()
+
+
+def test_turns_of_format_12_have_no_time_of_their_request(tmp_path):
+    store = Store(write(tmp_path / "state.db", 12), "uid-1")
+    (kept,) = store.turns.open_attempts()
+    assert [node.id for node in kept.nodes] == [1, 2]
+    assert kept.spans == {}
+    store.close()

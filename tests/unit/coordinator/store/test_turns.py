@@ -27,6 +27,7 @@ from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, Episode
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.node import Node, NodeKind
+from rljob_runtime.scheduling.episodes.times import TurnSpan
 from rljob_runtime.scheduling.evaluation import evaluation_key
 from rljob_runtime.scheduling.round_plan import PromptOutcome
 from tests.support.episodes import LENGTH, STOP, RecordingEngine, opened
@@ -507,3 +508,10 @@ def test_keys_of_named_sources_are_kept(store):
     store.turns.begin(key, 1, 0.0, "calc")
     kept: KeptEpisode = store.turns.newest([key])[key]
     assert kept.key == key
+
+
+def test_the_seconds_of_a_turn_are_kept(store):
+    number = store.turns.begin(KEY, 1, 10.0, "calc")
+    store.turns.commit(number, [given(1, 0, 1), sampled(2, 1, 3)], b"one", 12.0, 11.0)
+    store.turns.commit(number, [given(3, 2, 4), sampled(4, 3, 5)], b"two", 14.0)
+    assert store.turns.newest([KEY])[KEY].spans == {2: TurnSpan(11.0, 12.0)}, "the second is of an earlier format"

@@ -7,8 +7,16 @@ TREE = "tests/unit/scheduling/episodes/test_tree.py"
 EPISODE = "tests/unit/scheduling/episodes/test_episode.py"
 RESPONSES = "tests/unit/scheduling/episodes/test_responses.py"
 SEQUENCES = "tests/unit/scheduling/episodes/test_sequences.py"
+TIMES = "tests/unit/scheduling/episodes/test_times.py"
 
 MUTANTS = (
+    Mutant(
+        name="seconds of concurrent turns are counted twice",
+        target="rljob_runtime.scheduling.episodes.times:attempt_times",
+        before="max(span.opened, reached)",
+        after="span.opened",
+        tests=(TIMES,),
+    ),
     Mutant(
         name="a rewritten history goes on after the recorded one",
         target="rljob_runtime.scheduling.episodes.tree:TokenTree.attach",

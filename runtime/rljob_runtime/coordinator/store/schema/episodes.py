@@ -42,14 +42,14 @@ CREATE UNIQUE INDEX episodes_trained_once ON episodes (epoch, idx, sample) WHERE
 
 -- The nodes of an attempt's tree, in the order in which they were stored. `parent`: 0 for none. Tokens are int32 and
 -- log-probabilities float32. `digest`: of the request that a sampled node answers; `body`: this request,
--- compressed, until its round or update is closed.
+-- compressed, until its round or update is closed. `opened`: when this request came; absent for turns of format 12.
 CREATE TABLE turns (
   number INTEGER PRIMARY KEY,
   episode INTEGER NOT NULL REFERENCES episodes (id) ON DELETE CASCADE,
   node INTEGER NOT NULL, parent INTEGER NOT NULL CHECK (parent >= 0),
   kind TEXT NOT NULL CHECK (kind IN ('given', 'sampled')),
   version INTEGER, digest TEXT, tokens BLOB NOT NULL, logprobs BLOB,
-  finish TEXT, body BLOB, stored_at REAL NOT NULL,
+  finish TEXT, body BLOB, stored_at REAL NOT NULL, opened REAL,
   UNIQUE (episode, node),
   CHECK (node > parent),
   CHECK (length(tokens) > 0 AND length(tokens) % 4 = 0),

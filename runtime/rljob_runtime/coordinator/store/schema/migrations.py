@@ -372,6 +372,11 @@ def _from_11(db: sqlite3.Connection) -> None:
     )
 
 
+def _from_12(db: sqlite3.Connection) -> None:
+    """Keep when each turn was asked for."""
+    db.execute("ALTER TABLE turns ADD COLUMN opened REAL")
+
+
 STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     1: _from_1,
     2: _from_2,
@@ -384,5 +389,6 @@ STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     9: _from_9,
     10: _from_10,
     11: _from_11,
+    12: _from_12,
 }
 """By the format that each starts from."""

@@ -40,14 +40,14 @@ def there_are_any(db: sqlite3.Connection) -> bool:
     return db.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is not None
 
 
-def set_aside(db: sqlite3.Connection, prompts: Iterable[PromptKey]) -> None:
+def set_aside(db: sqlite3.Connection, prompts: Collection[PromptKey]) -> None:
     """Make all attempts of these prompts former ones: their round is closed, or their group has ended."""
     if not there_are_any(db):
         return
     for prompt in prompts:
         columns = columns_of(db, prompt)
         db.execute("UPDATE episodes SET former = 1 WHERE epoch = ? AND idx = ?", columns)
-        _drop_bodies(db, "epoch = ? AND idx = ?", columns)
+    drop_bodies(db, prompts)
 
 
 def failure_of(db: sqlite3.Connection, key: TrajectoryKey) -> str:
@@ -94,11 +94,17 @@ def keep_trained(db: sqlite3.Connection, step: int, keys: Iterable[TrajectoryKey
         return
     for key in keys:
         columns = (*columns_of(db, key.prompt), key.sample)
-        _drop_bodies(db, "epoch = ? AND idx = ? AND sample = ?", columns)
         row = db.execute(NEWEST.format(columns="id, state"), columns).fetchone()
         if row is not None and row[1] in ("completed", "truncated"):
             digest = loss_digest(*tokens_of(key))
             db.execute("UPDATE episodes SET step = ?, loss = ? WHERE id = ?", (step, digest, row[0]))
+
+
+def drop_bodies(db: sqlite3.Connection, prompts: Iterable[PromptKey]) -> None:
+    """Delete the requests of these prompts' attempts, which ask no more. Samples are chosen before: they say who spoke."""
+    if there_are_any(db):
+        for prompt in prompts:
+            _drop_bodies(db, "epoch = ? AND idx = ?", columns_of(db, prompt))
 
 
 def _drop_bodies(db: sqlite3.Connection, where: str, parameters: Sequence[int]) -> None:

@@ -111,6 +111,7 @@ class Rounds:
             )
             self._settle(step, settlement)
             self._kept_samples.close_round(step)
+            attempts.set_aside(self._db, settlement.outcomes)
             insert_boundary(self._db, boundary, risen)
             if switch_costs is not None:
                 self._db.execute(
@@ -214,7 +215,6 @@ class Rounds:
                 (outcome.value, reason, step, *columns_of(self._db, prompt)),
             )
             self._trajectories.end_discarded(step, prompt, reason or RACE_LOST)
-        attempts.set_aside(self._db, settlement.outcomes)
 
 
 def _shape(races: str, kind: str, prompts: int, responses: int, groups: int, group_size: int) -> RoundShape:

@@ -21,6 +21,7 @@ from rljob_runtime.protocols.turns import RecordedTurn, StoredTurn
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.node import ROOT, Node, NodeKind
+from rljob_runtime.scheduling.episodes.times import TurnSpan
 
 MOST_BODY_BYTES = 16 << 20
 """Bytes of a request, before compression."""
@@ -50,6 +51,8 @@ class KeptEpisode:
     reward: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     ended: float | None = None
+    spans: Mapping[int, TurnSpan] = field(default_factory=dict)
+    """When its turns were asked for and stored, by node; without those of format 12."""
 
     @property
     def last_node_id(self) -> int:
@@ -78,11 +81,13 @@ class Turns:
         with transaction(self._db):
             self._db.execute("UPDATE episodes SET started = ? WHERE id = ? AND state IS NULL", (now, number))
 
-    def commit(self, number: int, nodes: Sequence[Node], body: bytes, stored_at: float) -> None:
+    def commit(
+        self, number: int, nodes: Sequence[Node], body: bytes, stored_at: float, opened: float | None = None
+    ) -> None:
         """Store the nodes of one turn, parents first: new given ones, and the sampled one, whose request is `body`.
 
-        A node that is stored already stays as it is. Raises `NodeChanged` if it differs, and `ValueError` for a body
-        that is too long."""
+        `opened`: when the request came. A node that is stored already stays as it is. Raises `NodeChanged` if it
+        differs, and `ValueError` for a body that is too long."""
         if len(body) > MOST_BODY_BYTES:
             raise ValueError(f"a request of {len(body)} bytes cannot be stored; {MOST_BODY_BYTES} are allowed")
         with transaction(self._db):
@@ -94,8 +99,8 @@ class Turns:
                 if kept is None:
                     packed = zlib.compress(body, BODY_LEVEL) if node.is_sampled else None
                     self._db.execute(
-                        f"INSERT INTO turns (episode, {_NODE}, body, stored_at) VALUES ({', '.join('?' * 11)})",
-                        (number, *row, packed, stored_at),
+                        f"INSERT INTO turns (episode, {_NODE}, body, stored_at, opened) VALUES ({', '.join('?' * 12)})",
+                        (number, *row, packed, stored_at, opened if node.is_sampled else None),
                     )
                 elif kept != row:
                     raise NodeChanged(f"node {node.id} of attempt {number} is stored with other content")
@@ -165,7 +170,9 @@ class Turns:
 
     def _kept(self, row: tuple[Any, ...]) -> KeptEpisode:
         number, epoch, index, sample, version, started, environment, *end = row
-        nodes = self._db.execute(f"SELECT {_NODE} FROM turns WHERE episode = ? ORDER BY number", (number,)).fetchall()
+        nodes = self._db.execute(
+            f"SELECT opened, stored_at, {_NODE} FROM turns WHERE episode = ? ORDER BY number", (number,)
+        ).fetchall()
         state, limit, cause, detail, reward, metrics, ended = end
         return KeptEpisode(
             number=number,
@@ -173,11 +180,12 @@ class Turns:
             version=version,
             started=started,
             environment=environment,
-            nodes=tuple(map(_node, nodes)),
-            end=_end(state, limit, cause, detail),
+            nodes=tuple(_node(row[2:]) for row in nodes),
+            end=end_of(state, limit, cause, detail),
             reward=reward,
             metrics=json.loads(metrics or "{}"),
             ended=ended,
+            spans={row[2]: TurnSpan(*row[:2]) for row in nodes if row[0] is not None},
         )
 
 
@@ -226,7 +234,8 @@ def _node(row: _NodeRow) -> Node:
     )
 
 
-def _end(state: str | None, limit: str | None, cause: str | None, detail: str | None) -> EpisodeEnd | None:
+def end_of(state: str | None, limit: str | None, cause: str | None, detail: str | None) -> EpisodeEnd | None:
+    """Return the end of an attempt from its columns; None of an open one."""
     if state is None:
         return None
     return EpisodeEnd(
