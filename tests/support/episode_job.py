@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from rljob_api.status import Finished
 from rljob_runtime.coordinator.core.async_utils import alongside
-from rljob_runtime.coordinator.episodes.book import BookRules, BookTotals, EpisodeBook
+from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
 from rljob_runtime.coordinator.episodes.episodes import ManyTurns
 from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
+from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.protocols.environments import Assignment, EpisodeReport
 from rljob_runtime.protocols.errors import PeerGone

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rljob_api.fields import Count, Sentence, StatusModel, map_by
+from rljob_api.status.episodes import EpisodesReport
 from rljob_api.status.switches import LayoutSwitchesReport
 
 
@@ -128,6 +129,8 @@ class RoundReport(StatusModel):
     """Length that 90 % of the responses trained on do not exceed."""
     response_tokens_p99: Count | None = None
     """Length that 99 % of the responses trained on do not exceed."""
+    episodes: EpisodesReport | None = None
+    """Turns, tokens, seconds and failures of a job with environments. Absent in other jobs."""
     idle_tail: Annotated[float | None, Field(ge=0, le=1)] = None
     """Share of the replicas' time in which they had no response while others generated, or while nothing was left for
     them. With idleRewards, idleTraining, idleWeights and the share of work it adds up to 1."""

@@ -11,7 +11,8 @@ from rljob_runtime.protocols import TrainReport
 def round_metrics(report: RoundReport, trained: TrainReport) -> dict[str, float]:
     """Return the numbers of a round.
 
-    `round/…` is of the job, `train/…` of the update, `reward/…` by rule, `source_…` by source."""
+    `round/…` is of the job, `train/…` of the update, `reward/…` by rule, `source_…` by source, and `episodes/…` of a
+    job with environments."""
     values = {
         **{f"round/{name}": value for name, value in report.model_dump(exclude={"round"}).items()},
         **{f"train/{name}": value for name, value in asdict(trained).items() if name != "step"},
@@ -23,4 +24,7 @@ def round_metrics(report: RoundReport, trained: TrainReport) -> dict[str, float]
         values |= {f"source_prompts/{source.name}": source.prompts, f"source_reward/{source.name}": source.reward}
     if (switches := report.layout_switches) is not None:
         values |= {f"round/layout_switches_{name}": value for name, value in switches.model_dump().items()}
+    if (episodes := report.episodes) is not None:
+        values |= {f"episodes/{name}": value for name, value in episodes.model_dump().items()}
+        values |= {f"episodes/failed/{one.part}": one.attempts for one in episodes.failed_attempts or ()}
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}

@@ -90,13 +90,15 @@ def display(console: Console, rounds: int) -> Iterator[Display]:
 
 def round_line(report: RoundReport, rounds: int) -> str:
     """Return a finished round as one line; values that it does not have are left out."""
-    parts = [f"round {report.round}/{rounds}"]
+    parts, episodes = [f"round {report.round}/{rounds}"], report.episodes
     if report.kind is not RoundKind.PLAIN:
         parts.append(report.kind.value)
     for value, text in (
         (report.reward, "reward {:.3g}"),
         (report.responses, "{} responses"),
         (report.mean_response_tokens, "{:.4g} tokens each"),
+        (episodes.turns_mean if episodes is not None else None, "{:.3g} turns each"),
+        (episodes.outside_seconds if episodes is not None else None, "{:.3g} s outside the model"),
         (report.staleness, "staleness {:.2g}"),
         (report.aborted_samples or None, "{} aborted"),
         (report.seconds, "{:.1f} s"),

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_api.status import RLJobStatus, RoundKind, RuntimeStatus
+from rljob_runtime.cli.views.episodes import episode_rows
 from rljob_runtime.cli.views.evaluations import evaluation_summary
 from rljob_runtime.cli.views.switches import switch_lines, switches_summary, why_not
 
@@ -48,6 +49,8 @@ def runtime_view(runtime: RuntimeStatus, rounds: int) -> RenderableType:
         ("sizes", switches_summary(runtime.last_round) if runtime.last_round is not None else None),
         ("weights", runtime.weight_version),
     ]
+    if runtime.last_round is not None and runtime.last_round.episodes is not None:
+        rows += episode_rows(runtime.last_round.episodes)
     rows += [(f"evaluation {report.name}", evaluation_summary(report)) for report in runtime.evaluations]
     if (last := runtime.last_round) is not None:
         rows += [("switch", line) for line in switch_lines(last)]

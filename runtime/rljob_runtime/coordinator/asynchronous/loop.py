@@ -271,8 +271,11 @@ class AsyncLoop:
         timeline, replicas = self._context.reporter.timeline, tuple(self._context.fleet.available())
         activity = round_activity(timeline, clock.span, replicas, synchronous=False)
 
+        with_episode_metrics = self._context.episodes.measure(groups)
+
         def close(store: Store) -> Boundary:
             report = with_group_metrics(measured, groups, store.reward_terms(trained.step))
+            report = with_episode_metrics(report)
             report = with_idle_shares(report, activity)
             closed = Boundary(trained.step, cursor, totals, report)
             store.experience.close_update(closed, risen, stale)

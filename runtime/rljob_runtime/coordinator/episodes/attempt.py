@@ -17,6 +17,7 @@ from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, TurnCall
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.episode import Episode
+from rljob_runtime.scheduling.episodes.times import AttemptTimes, TurnSpan, attempt_times
 from rljob_runtime.scheduling.episodes.turns import Turn
 
 
@@ -87,6 +88,10 @@ class Attempt:
     """Set when its end is stored."""
     scored: bool = False
     """Whether its reward was asked for: the loop has its end."""
+    ended_at: float | None = None
+    """Seconds of the epoch."""
+    spans: dict[int, TurnSpan] = field(default_factory=dict)
+    """When the stored turns were open, by node; without those of a store of an earlier format."""
 
     @property
     def key(self) -> TrajectoryKey:
@@ -109,9 +114,18 @@ class Attempt:
         """Whether its end is stored."""
         return self.stored.is_set()
 
-    def record(self, turn: RecordedTurn) -> None:
-        """Add a stored turn."""
+    @property
+    def times(self) -> AttemptTimes | None:
+        """Its seconds in the model and outside; None while it is open, or where a turn's time is not known."""
+        if self.ended_at is None or self.spans.keys() != self.recorded.keys():
+            return None
+        return attempt_times(self.episode.started, self.ended_at, self.spans.values())
+
+    def record(self, turn: RecordedTurn, span: TurnSpan | None) -> None:
+        """Add a stored turn. `span`: when it was open, if that is known."""
         self.recorded[turn.node] = turn
+        if span is not None:
+            self.spans[turn.node] = span
         self.token_ids += turn.token_ids
         self.logprobs += turn.logprobs
 

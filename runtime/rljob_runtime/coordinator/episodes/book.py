@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +18,7 @@ from rljob_runtime.coordinator.episodes.attempt import Attempt, Holder, OpenTurn
 from rljob_runtime.coordinator.episodes.journal import Journal
 from rljob_runtime.coordinator.episodes.restore import restored
 from rljob_runtime.coordinator.episodes.runner_service import EpisodePrompts, RunnerRules, RunnerService, Warn
+from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.store.tables.turns import KeptEpisode
@@ -28,6 +28,7 @@ from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, RecordedTurn, StoredTurn, TurnCall, TurnRefused
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
+from rljob_runtime.scheduling.episodes.times import TurnSpan
 from rljob_runtime.scheduling.episodes.turns import Generate, InProgress, Recorded, Refused, TurnRequest, turn_seed
 
 log = logging.getLogger(__name__)
@@ -41,18 +42,6 @@ class BookRules:
     """What bounds the attempts of each environment. Each has a longest time."""
     seed: int = 0
     runners: RunnerRules = field(default_factory=RunnerRules)
-
-
-@dataclass
-class BookTotals:
-    """Counts of all attempts of this coordinator."""
-
-    attempts: int = 0
-    turns: int = 0
-    forks: int = 0
-    retries: int = 0
-    ends: Counter[EndState] = field(default_factory=Counter)
-    aborts: Counter[AbortCause] = field(default_factory=Counter)
 
 
 class EpisodeBook:
@@ -266,6 +255,7 @@ class EpisodeBook:
     def end(self, attempt: Attempt, end: EpisodeEnd) -> None:
         """Store the end of an attempt, and tell it. `Attempt.stored` is set then."""
         self._count(end)
+        now = attempt.ended_at = self._now()
 
         def then(_: bool) -> None:
             attempt.stored.set()
@@ -273,7 +263,7 @@ class EpisodeBook:
             if attempt.holder is not None:
                 attempt.holder.tell(attempt)
 
-        self._journal.write(partial(_store_end, attempt, end, self._now()), then)
+        self._journal.write(partial(_store_end, attempt, end, now), then)
 
     def _fail(self, attempt: Attempt, why: str) -> None:
         """Abort an attempt because of an engine."""
@@ -310,6 +300,7 @@ class EpisodeBook:
             return
         del attempt.open[live.turn.id]
         stored_at, number, body = self._now(), attempt.id.attempt, live.call.body
+        opened = live.turn.opened
         turn = RecordedTurn(
             node=live.turn.id,
             token_ids=live.token_ids,
@@ -323,13 +314,12 @@ class EpisodeBook:
         self.totals.forks += live.forked
 
         def then(_: None) -> None:
-            attempt.record(turn)
+            attempt.record(turn, TurnSpan(opened, stored_at))
             if not live.answer.done():
                 live.answer.set_result(turn)
             if attempt.holder is not None:
                 attempt.holder.tell(attempt)
 
-        opened = live.turn.opened
         self._journal.write(lambda store: store.turns.commit(number, nodes, body, stored_at, opened), then)
 
     async def lease(self, attempt: Attempt) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from rljob_api.status import RoundReport
 from rljob_runtime.coordinator.episodes.book import EpisodeBook
+from rljob_runtime.coordinator.episodes.metrics import episodes_report
 from rljob_runtime.coordinator.episodes.replica import EpisodeBackend
 from rljob_runtime.coordinator.episodes.runner_service import Warn
 from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
+from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.generation.scoring import Scorer, TextScorer
 from rljob_runtime.protocols import Backend, PromptSource, Rewards
 from rljob_runtime.protocols.trajectory import Group, PromptKey, TrajectoryKey
@@ -33,6 +36,12 @@ class Episodes(Protocol):
 
     def group(self, group: Group) -> Group:
         """Return a group of loaded responses as it is trained on."""
+        ...
+
+    def measure(self, groups: Sequence[Group]) -> Callable[[RoundReport], RoundReport]:
+        """Return what adds the metrics of a round that trained on these groups to its report.
+
+        Its time grows with the tokens, so the event loop must not call it. The counts of failures begin anew."""
         ...
 
     def cut(self, prompts: Iterable[PromptKey]) -> None:
@@ -66,6 +75,10 @@ class SingleTurns:
         """Return it."""
         return group
 
+    def measure(self, groups: Sequence[Group]) -> Callable[[RoundReport], RoundReport]:
+        """Add nothing."""
+        return lambda report: report
+
     def cut(self, prompts: Iterable[PromptKey]) -> None:
         """Do nothing: an abort has ended it."""
 
@@ -82,6 +95,8 @@ class ManyTurns:
 
     def __init__(self, book: EpisodeBook) -> None:
         self.book = book
+        self._measured = BookTotals()
+        """The counts at the end of the round before."""
 
     def backend(self, backend: Backend) -> Backend:
         """Let replicas generate the turns of episodes."""
@@ -104,6 +119,16 @@ class ManyTurns:
             response = one.response
             scored.append(ScoredEpisode(response.key, response.attempt, response.replica, attempt.episode, one.reward))
         return group_of(group.prompt, scored)
+
+    def measure(self, groups: Sequence[Group]) -> Callable[[RoundReport], RoundReport]:
+        """See `Episodes.measure`."""
+        before, self._measured = self._measured, self.book.totals.copy()
+        since, trained = self._measured.since(before), []
+        for scored in (one for group in groups for one in group.responses):
+            attempt = self.book.finished(scored.response.key)
+            assert attempt is not None, f"the episode of {scored.response.key} is not known"
+            trained.append((attempt, scored.response))
+        return lambda report: report.model_copy(update={"episodes": episodes_report(trained, since)})
 
     def cut(self, prompts: Iterable[PromptKey]) -> None:
         """See `Episodes.cut`."""

@@ -18,9 +18,9 @@ def restored(kept: KeptEpisode, history: Sequence[StoredTurn], rules: EpisodeRul
     turns = {one.turn.node: one.turn for one in history}
     for node in kept.nodes:
         if node.is_sampled:
-            attempt.record(turns[node.id])
+            attempt.record(turns[node.id], kept.spans.get(node.id))
     if kept.end is not None:
-        episode.end, episode.truncated_by = kept.end, kept.end.limit
+        episode.end, episode.truncated_by, attempt.ended_at = kept.end, kept.end.limit, kept.ended
         attempt.report = EpisodeReport(reward=kept.reward, metrics=kept.metrics)
         attempt.stored.set()
     return attempt

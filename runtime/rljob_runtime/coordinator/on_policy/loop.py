@@ -249,8 +249,11 @@ class OnPolicyLoop:
         timeline, replicas = self._context.reporter.timeline, tuple(self._context.fleet.available())
         activity = round_activity(timeline, clock.span, replicas, synchronous=True)
 
+        with_episode_metrics = self._context.episodes.measure(groups)
+
         def close(store: Store) -> Boundary:
             report = with_group_metrics(measured, groups, store.reward_terms(plan.step))
+            report = with_episode_metrics(report)
             report = with_idle_shares(report, activity)
             closed = Boundary(trained.step, draws.cursor, totals, report, queue)
             store.rounds.close(outcome, closed, risen, speeds, costs)

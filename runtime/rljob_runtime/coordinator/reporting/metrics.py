@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from rljob_api.status import EvaluationReport, LayoutSwitchesReport, RoundReport, RuntimeStatus, SwitchesState
+from rljob_runtime.coordinator.reporting.episode_metrics import EpisodeMetrics
 from rljob_runtime.coordinator.reporting.group_metrics import QUANTILES
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.reward_stats import RewardStats
@@ -103,6 +104,7 @@ class CoordinatorMetrics:
         )
         self._evaluations = _EvaluationMetrics(self._gauge)
         self._switches = _SwitchMetrics(self._counter)
+        self._episodes = EpisodeMetrics(self._counter, self._gauge)
         text = "Prompts trained on, by their source in spec.data.sources."
         self._source_prompts = self._counter("source_prompts", text, "source")
         self._source_reward = self._gauge("source_reward", "Mean reward of a source in the last round.", "source")
@@ -163,6 +165,8 @@ class CoordinatorMetrics:
             self._source_reward.labels(source.name).set(source.reward or 0)
         if report.layout_switches is not None:
             self._switches.count(report.layout_switches)
+        if report.episodes is not None:
+            self._episodes.round(report.episodes)
         for part in ("generation", "training", "broadcast"):
             self._seconds.labels(part).observe(getattr(report, f"{part}_seconds") or 0.0)
 

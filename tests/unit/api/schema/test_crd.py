@@ -58,7 +58,7 @@ FIELDS = {
     12: "79b7f856e7a19fe6",
     13: "f5c88ba5e9610ea6",
     14: "cd056ea43cb3b1de",
-    15: "1fcc91c5c08b951e",
+    15: "3f9914a86195db31",
 }
 """Digest of the names of all fields, by schema revision."""
 

@@ -1,0 +1,63 @@
+"""Episodes report: the metrics of a round whose responses are episodes of several turns."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rljob_api.fields import Count, StatusModel, map_by
+
+Share = Annotated[float | None, Field(ge=0, le=1)]
+Seconds = Annotated[float | None, Field(ge=0)]
+
+
+class FailedAttempts(StatusModel):
+    """Attempts that a failure of one part ended."""
+
+    part: Annotated[str, Field(max_length=63)]
+    """environment, tool server, gateway, engine, weights, or no turn (the agent never asked the model)."""
+    attempts: Count
+    """Attempts since the round before."""
+
+
+class EpisodesReport(StatusModel):
+    """Metrics of the episodes trained on, and of all attempts since the round before, evaluations included."""
+
+    turns_mean: Annotated[float | None, Field(ge=0)] = None
+    """Mean turns of an episode trained on."""
+    turns_p50: Count | None = None
+    """Median of the turns."""
+    turns_p90: Count | None = None
+    """Turns that 90 % of the episodes trained on do not exceed."""
+    turns_p99: Count | None = None
+    """Turns that 99 % of the episodes trained on do not exceed."""
+    sampled_tokens: Count | None = None
+    """Tokens that the model sampled in these episodes. Only they are trained on."""
+    given_tokens: Count | None = None
+    """Tokens that the model was given in them: prompts, results of tools, and the template's, each counted once."""
+    model_seconds: Seconds = None
+    """Mean seconds of an episode in which a turn was open."""
+    outside_seconds: Seconds = None
+    """Mean seconds of an episode in which no turn was open: tools, the harness, and waiting between turns."""
+    truncated_by_turns: Share = None
+    """Share of the episodes trained on that reached maxTurns."""
+    truncated_by_tokens: Share = None
+    """Share that reached the limit of tokens."""
+    truncated_by_seconds: Share = None
+    """Share that reached timeoutSeconds."""
+    truncated_by_forks: Share = None
+    """Share that reached the limit of forks."""
+    forks: Count | None = None
+    """Turns of these episodes that opened a branch beside an existing one. Above some percent of the turns, the client
+    or the template rewrites what was said."""
+    reencoded_tokens: Count | None = None
+    """Tokens trained on that are not those that an engine emitted. It must be 0."""
+    attempts: Count | None = None
+    """Attempts that ended since the round before, in any way."""
+    retries: Count | None = None
+    """Requests since the round before that received a turn which was asked for before."""
+    failed_attempts: Annotated[
+        tuple[FailedAttempts, ...] | None, Field(max_length=16, json_schema_extra=map_by("part"))
+    ] = None
+    """Attempts since the round before that a failure of ours ended, by the part that failed. They are tried again."""

@@ -1,0 +1,25 @@
+"""Episodes view: the last round's episodes in a few lines of a status."""
+
+from __future__ import annotations
+
+from rljob_api.status import EpisodesReport
+
+_LIMITS = ("turns", "tokens", "seconds", "forks")
+
+
+def episode_rows(report: EpisodesReport) -> list[tuple[str, object]]:
+    """Return rows of a status: turns and seconds always, what went wrong if something did."""
+    rows: list[tuple[str, object]] = []
+    if report.turns_mean is not None:
+        rows.append(("turns", f"{report.turns_mean:.3g}, at most {report.turns_p99} in 99 %"))
+    if report.outside_seconds is not None and report.model_seconds is not None:
+        text = f"{report.model_seconds:.3g} s in the model, {report.outside_seconds:.3g} s outside"
+        rows.append(("episode", text))
+    cut = {limit: getattr(report, f"truncated_by_{limit}") for limit in _LIMITS}
+    if any(cut.values()):
+        rows.append(("cut at", ", ".join(f"{limit} {share:.0%}" for limit, share in cut.items() if share)))
+    if report.failed_attempts:
+        rows.append(("failed", ", ".join(f"{one.part} {one.attempts}" for one in report.failed_attempts)))
+    if report.reencoded_tokens:
+        rows.append(("re-encoded", f"{report.reencoded_tokens} tokens; 0 would be right"))
+    return rows

@@ -1,0 +1,64 @@
+"""Episode metrics: turns, tokens, seconds and ends of the episodes that a round trained on, and failures since then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from rljob_api.status import EpisodesReport, FailedAttempts
+from rljob_runtime.coordinator.episodes.attempt import Attempt
+from rljob_runtime.coordinator.episodes.totals import BookTotals
+from rljob_runtime.coordinator.reporting.group_metrics import quantile
+from rljob_runtime.protocols.trajectory import Response
+from rljob_runtime.scheduling.episodes.counts import episode_counts
+from rljob_runtime.scheduling.episodes.ends import AbortCause
+from rljob_runtime.scheduling.episodes.limits import Limit
+from rljob_runtime.scheduling.episodes.sequences import training_sequences
+from rljob_runtime.scheduling.status_cadence import rounded
+
+Trained = Sequence[tuple[Attempt, Response]]
+"""Attempts, each with the response that was trained on."""
+
+
+def episodes_report(trained: Trained, since: BookTotals) -> EpisodesReport:
+    """Return the metrics of a round. `since`: what was counted since the round before.
+
+    Its time grows with the tokens, so the event loop must not call it."""
+    counts = [episode_counts(attempt.episode.nodes) for attempt, _ in trained]
+    turns = sorted(one.turns for one in counts)
+    times = [one for attempt, _ in trained if (one := attempt.times) is not None]
+    limits = [attempt.episode.end.limit for attempt, _ in trained if attempt.episode.end is not None]
+    failed = [
+        FailedAttempts(part=cause, attempts=count)
+        for cause, count in sorted(since.aborts.items())
+        if count and cause is not AbortCause.NOT_NEEDED
+    ]
+    return EpisodesReport(
+        turns_mean=rounded(fmean(turns)),
+        turns_p50=quantile(turns, 0.5),
+        turns_p90=quantile(turns, 0.9),
+        turns_p99=quantile(turns, 0.99),
+        sampled_tokens=sum(one.sampled_tokens for one in counts),
+        given_tokens=sum(one.given_tokens for one in counts),
+        model_seconds=rounded(fmean(one.model for one in times)) if times else None,
+        outside_seconds=rounded(fmean(one.outside for one in times)) if times else None,
+        truncated_by_turns=rounded(limits.count(Limit.TURNS) / len(trained)),
+        truncated_by_tokens=rounded(limits.count(Limit.TOKENS) / len(trained)),
+        truncated_by_seconds=rounded(limits.count(Limit.SECONDS) / len(trained)),
+        truncated_by_forks=rounded(limits.count(Limit.FORKS) / len(trained)),
+        forks=sum(one.forks for one in counts),
+        reencoded_tokens=sum(reencoded_tokens(attempt, response) for attempt, response in trained),
+        attempts=since.ends.total(),
+        retries=since.retries,
+        failed_attempts=tuple(failed) or None,
+    )
+
+
+def reencoded_tokens(attempt: Attempt, response: Response) -> int:
+    """Count the tokens of a trained response that are not those which an engine emitted at their place."""
+    spans = (span for sequence in training_sequences(attempt.episode.tree) for span in sequence.spans)
+    emitted = [token for span in spans for token in attempt.recorded[span.node.id].token_ids]
+    trained = list(response.token_ids)
+    if emitted == trained:
+        return 0
+    return sum(one != other for one, other in zip(emitted, trained, strict=False)) + abs(len(emitted) - len(trained))

@@ -1,0 +1,49 @@
+"""Episode metrics: Prometheus metrics of a job with environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import Counter, Gauge
+
+from rljob_api.status import EpisodesReport
+
+_TURNS = {"turns_mean": "mean", "turns_p50": "0.5", "turns_p90": "0.9", "turns_p99": "0.99"}
+"""Fields by the label of what they are of the turns."""
+_LIMITS = ("turns", "tokens", "seconds", "forks")
+
+
+class EpisodeMetrics:
+    """Metrics of the episodes that rounds train on, and of failed attempts."""
+
+    def __init__(self, counter: Callable[..., Counter], gauge: Callable[..., Gauge]) -> None:
+        self._turns = gauge("episode_turns", "Turns of the last round's episodes: mean, or a quantile.", "of")
+        self._tokens = counter("episode_tokens", "Tokens of episodes trained on: sampled or given.", "origin")
+        text = "Mean seconds of the last round's episodes: in the model, or outside of it (tools, harness)."
+        self._seconds = gauge("episode_seconds", text, "part")
+        text = "Share of the last round's episodes that reached a limit, by limit."
+        self._truncated = gauge("truncated_episodes", text, "limit")
+        self._forks = counter("episode_forks", "Turns of episodes trained on that opened a branch.")
+        text = "Tokens trained on that are not those that an engine emitted. It must stay 0."
+        self._reencoded = counter("reencoded_tokens", text)
+        self._attempts = counter("episode_attempts", "Attempts of episodes that ended, in any way.")
+        self._retries = counter("turn_retries", "Requests that received a turn which was asked for before.")
+        text = "Attempts of episodes that a failure of ours ended, by the part that failed."
+        self._failed = counter("failed_attempts", text, "part")
+
+    def round(self, report: EpisodesReport) -> None:
+        """Count a closed round."""
+        for name, label in _TURNS.items():
+            self._turns.labels(label).set(getattr(report, name) or 0)
+        for origin in ("sampled", "given"):
+            self._tokens.labels(origin).inc(getattr(report, f"{origin}_tokens") or 0)
+        for part in ("model", "outside"):
+            self._seconds.labels(part).set(getattr(report, f"{part}_seconds") or 0)
+        for limit in _LIMITS:
+            self._truncated.labels(limit).set(getattr(report, f"truncated_by_{limit}") or 0)
+        self._forks.inc(report.forks or 0)
+        self._reencoded.inc(report.reencoded_tokens or 0)
+        self._attempts.inc(report.attempts or 0)
+        self._retries.inc(report.retries or 0)
+        for one in report.failed_attempts or ():
+            self._failed.labels(one.part).inc(one.attempts)

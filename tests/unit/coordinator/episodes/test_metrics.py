@@ -1,0 +1,196 @@
+"""Metrics of episodes equal a second computation from the store, whatever failed meanwhile."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+
+import pytest
+from prometheus_client import generate_latest
+
+from rljob_api.spec_training import Mode
+from rljob_api.status import EpisodesReport, RoundReport
+from rljob_runtime.coordinator.episodes.metrics import reencoded_tokens
+from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.observers.round_metrics import round_metrics
+from rljob_runtime.protocols import TrainReport
+from rljob_runtime.scheduling.episodes.limits import Limits
+from rljob_runtime.simulator.peers.runners import Fault, HarnessLaw
+from tests.support.episode_job import EpisodeStage
+from tests.support.simulated_job import job
+
+TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
+FAULTS = ((Fault.CRASH, 80), (Fault.FAILURE, 80), (Fault.REWRITE, 300), (Fault.REPEAT, 150))
+
+
+def stage_of(path: Path, mode: Mode) -> EpisodeStage:
+    law = HarnessLaw(turns=5, tool_seconds=1.5, faults=FAULTS, seed=3)
+    made = job(rounds=4, prompts=3, responses=3, mode=mode)
+    return EpisodeStage(path / "state.db", job=made, law=law, limits=Limits(turns=4))
+
+
+@pytest.mark.parametrize("mode", [Mode.ON_POLICY, Mode.ASYNCHRONOUS])
+def test_each_metric_is_that_of_a_second_computation_from_the_store(tmp_path, mode):
+    stage = stage_of(tmp_path, mode)
+    stage.play()
+    reports = episodes_of(stage)
+    assert len(reports) == 4
+    with closing(sqlite3.connect(stage.path)) as db:
+        for number, report in reports.items():
+            assert measured(report) == second(db, number)
+        failed = Counter(dict(db.execute("SELECT cause, COUNT(*) FROM episodes WHERE state = 'aborted' GROUP BY 1")))
+        ended = db.execute("SELECT COUNT(*) FROM episodes WHERE state IS NOT NULL").fetchone()[0]
+    told = Counter({one.part: 0 for report in reports.values() for one in report.failed_attempts or ()})
+    for report in reports.values():
+        told.update({one.part: one.attempts for one in report.failed_attempts or ()})
+    # The last attempts end after the last round, and count in none.
+    assert told.keys() == failed.keys() - {"not needed"}
+    assert 0 < told.total() <= failed.total() - failed["not needed"]
+    assert 36 <= sum(report.attempts or 0 for report in reports.values()) <= ended
+    assert 0 < sum(report.retries or 0 for report in reports.values()) <= stage.totals().retries
+    assert any(report.forks for report in reports.values())
+    assert any(report.truncated_by_turns for report in reports.values())
+    assert {report.reencoded_tokens for report in reports.values()} == {0}
+
+
+@pytest.mark.parametrize("mode", [Mode.ON_POLICY, Mode.ASYNCHRONOUS])
+def test_a_restarted_coordinator_measures_episodes_that_another_one_began(tmp_path, mode):
+    stage = stage_of(tmp_path, mode)
+    stage.play_through([23, 61])
+    assert len(stage.books) == 3
+    reports = episodes_of(stage)
+    with closing(sqlite3.connect(stage.path)) as db:
+        for number, report in reports.items():
+            assert measured(report) == second(db, number)
+
+
+def test_a_token_that_no_engine_emitted_is_counted(tmp_path):
+    stage = stage_of(tmp_path, Mode.ON_POLICY)
+    attempts = {}
+
+    def keep() -> None:
+        book = stage.books[-1]
+        drop = book.drop
+
+        def dropping(prompts):
+            attempts.update({one.key: one for one in book.numbers() if one.ended})
+            drop(prompts)
+
+        book.drop = dropping
+
+    stage.on_opening = keep
+    stage.play()
+    response = stage.trained[0].responses[0].response
+    attempt = attempts[response.key]
+    assert reencoded_tokens(attempt, response) == 0
+    other = array("i", response.token_ids)
+    other[0] += 1
+    assert reencoded_tokens(attempt, replace(response, token_ids=other)) == 1
+    assert reencoded_tokens(attempt, replace(response, token_ids=(*response.token_ids, 7))) == 1
+
+
+def episodes_of(stage: EpisodeStage) -> dict[int, EpisodesReport]:
+    return {report.round: report.episodes for report in stage.closed if report.episodes is not None}
+
+
+FIELDS = (
+    *("turns_mean", "turns_p50", "turns_p90", "turns_p99", "sampled_tokens", "given_tokens", "model_seconds"),
+    *("outside_seconds", "truncated_by_turns", "truncated_by_tokens", "truncated_by_seconds", "truncated_by_forks"),
+    "forks",
+)
+
+
+def measured(report: EpisodesReport) -> dict[str, float | None]:
+    return {name: getattr(report, name) for name in FIELDS}
+
+
+def second(db: sqlite3.Connection, number: int) -> dict[str, float | None]:
+    """Compute the metrics of a round from the rows of its attempts."""
+    ids = [one for (one,) in db.execute("SELECT id FROM episodes WHERE step = ?", (number,))]
+    rows = [
+        db.execute(
+            "SELECT kind, parent, length(tokens) / 4, opened, stored_at FROM turns WHERE episode = ?", (one,)
+        ).fetchall()
+        for one in ids
+    ]
+    heads = [db.execute("SELECT started, ended, reached FROM episodes WHERE id = ?", (one,)).fetchone() for one in ids]
+    turns = [sum(kind == "sampled" for kind, *_ in one) for one in rows]
+    in_model = [covered([row[3:] for row in one if row[0] == "sampled"]) for one in rows]
+    outside = [ended - started - seconds for (started, ended, _), seconds in zip(heads, in_model, strict=True)]
+    share = lambda limit: near(mean(reached == limit for *_, reached in heads))  # noqa: E731
+    return {
+        "turns_mean": near(mean(turns)),
+        "turns_p50": nearest_rank(turns, 50),
+        "turns_p90": nearest_rank(turns, 90),
+        "turns_p99": nearest_rank(turns, 99),
+        "sampled_tokens": sum(row[2] for one in rows for row in one if row[0] == "sampled"),
+        "given_tokens": sum(row[2] for one in rows for row in one if row[0] == "given"),
+        "model_seconds": near(mean(in_model)),
+        "outside_seconds": near(mean(outside)),
+        "truncated_by_turns": share("turns"),
+        "truncated_by_tokens": share("tokens"),
+        "truncated_by_seconds": share("seconds"),
+        "truncated_by_forks": share("forks"),
+        "forks": sum(len(one) - len({row[1] for row in one}) for one in rows),
+    }
+
+
+def covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds in which at least one span is open, piece by piece."""
+    points = sorted({point for span in spans for point in span})
+    return sum(end - begin for begin, end in pairwise(points) if any(a <= begin and end <= b for a, b in spans))
+
+
+def nearest_rank(values: Sequence[int], percent: int) -> int:
+    return sorted(values)[math.ceil(percent * len(values) / 100) - 1]
+
+
+def near(value: float):
+    return pytest.approx(value, rel=1e-3, abs=1e-6)
+
+
+EPISODES = EpisodesReport(
+    turns_mean=2.5, turns_p50=2, turns_p90=4, turns_p99=6, sampled_tokens=100, given_tokens=40, model_seconds=1.5,
+    outside_seconds=0.5, truncated_by_turns=0.25, forks=3, reencoded_tokens=0, attempts=9, retries=2,
+    failed_attempts=[{"part": "tool server", "attempts": 1}],
+)  # fmt: skip
+
+
+def test_prometheus_counts_rounds_and_shows_the_last_one():
+    metrics = CoordinatorMetrics()
+    for number in (1, 2):
+        metrics.round(RoundReport(round=number, episodes=EPISODES), TRAINED)
+    shown = generate_latest(metrics.registry).decode()
+    for line in (
+        'episode_turns{of="mean"} 2.5',
+        'episode_turns{of="0.99"} 6.0',
+        'episode_tokens_total{origin="sampled"} 200.0',
+        'episode_tokens_total{origin="given"} 80.0',
+        'episode_seconds{part="outside"} 0.5',
+        'truncated_episodes{limit="turns"} 0.25',
+        "episode_forks_total 6.0",
+        "reencoded_tokens_total 0.0",
+        "episode_attempts_total 18.0",
+        "turn_retries_total 4.0",
+        'failed_attempts_total{part="tool server"} 2.0',
+    ):
+        assert f"rljob_coordinator_{line}\n" in shown
+
+
+def test_observers_and_tensorboard_receive_them():
+    found = round_metrics(RoundReport(round=1, episodes=EPISODES), TRAINED)
+    shown = {name: value for name, value in found.items() if name.startswith("episodes/")}
+    assert shown == {
+        "episodes/turns_mean": 2.5, "episodes/turns_p50": 2, "episodes/turns_p90": 4, "episodes/turns_p99": 6,
+        "episodes/sampled_tokens": 100, "episodes/given_tokens": 40, "episodes/model_seconds": 1.5,
+        "episodes/outside_seconds": 0.5, "episodes/truncated_by_turns": 0.25, "episodes/forks": 3,
+        "episodes/reencoded_tokens": 0, "episodes/attempts": 9, "episodes/retries": 2, "episodes/failed/tool server": 1,
+    }  # fmt: skip
