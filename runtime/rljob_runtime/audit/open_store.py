@@ -31,7 +31,7 @@ def audit(path: Path) -> AuditResult:
 
     The job must have ended or stand still: a copy during writes may mix two states. Raises `NoHistory`."""
     file = path / FILE if path.is_dir() else path
-    with _copy(file) as db:
+    with store_copy(file) as db:
         if damage := list(_damage(db)):
             return AuditResult("", 0, 0, findings=tuple(damage))
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
@@ -50,7 +50,7 @@ def audit(path: Path) -> AuditResult:
 
 
 @contextmanager
-def _copy(file: Path) -> Iterator[sqlite3.Connection]:
+def store_copy(file: Path) -> Iterator[sqlite3.Connection]:
     """Open a copy of the database and of its journal."""
     if not file.is_file():
         raise NoHistory(f"{file} is not there")

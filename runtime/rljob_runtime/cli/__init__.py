@@ -1,4 +1,4 @@
-"""The `rljob` command: `run`, `status`, `bench`, `check`, `profile`, `samples`, `simulate`, `trace`."""
+"""The `rljob` command: `run`, `status`, `bench`, `check`, `episodes`, `profile`, `samples`, `simulate`, `trace`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from rljob_runtime.cli import jobs
 from rljob_runtime.cli.bench import bench
 from rljob_runtime.cli.check import check
+from rljob_runtime.cli.episodes import episodes
 from rljob_runtime.cli.profile import profile
 from rljob_runtime.cli.run import run
 from rljob_runtime.cli.samples import samples
@@ -52,6 +53,7 @@ app.command()(jobs.resume)
 app.command()(samples)
 app.command()(bench)
 app.command()(check)
+app.command()(episodes)
 app.command()(profile)
 app.command()(simulate)
 app.command()(timeline)

@@ -41,7 +41,7 @@ class Episodes(Protocol):
     def measure(self, groups: Sequence[Group]) -> Callable[[RoundReport], RoundReport]:
         """Return what adds the metrics of a round that trained on these groups to its report.
 
-        Its time grows with the tokens, so the event loop must not call it. The counts of failures begin anew."""
+        Its time grows with the tokens, so the event loop must not call it. The counts of failures begin from zero."""
         ...
 
     def cut(self, prompts: Iterable[PromptKey]) -> None:

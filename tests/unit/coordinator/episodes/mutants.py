@@ -6,6 +6,7 @@ JOB = "tests/unit/coordinator/episodes/test_job.py"
 BOOK = "tests/unit/coordinator/episodes/test_book.py"
 RACES = "tests/unit/coordinator/episodes/test_races.py"
 FAILURES = f"{JOB}::test_failures_of_ours_are_aborted_attempts_and_never_a_reward"
+METRICS = "tests/unit/coordinator/episodes/test_metrics.py"
 STORES = "lambda store: store.turns.commit(number, nodes, body, stored_at, opened)"
 EPISODES = "rljob_runtime.coordinator.episodes"
 
@@ -198,5 +199,26 @@ MUTANTS = (
         before="known is not None and known.id == episode and known.reporter == runner",
         after="known is not None and known.ended and known.reporter == runner",
         tests=(f"{RACES}::test_a_report_that_comes_again_while_it_is_stored_has_the_same_answer",),
+    ),
+    Mutant(
+        name="tokens that no engine emitted are not counted",
+        target=f"{EPISODES}.metrics:reencoded_tokens",
+        before="one != other",
+        after="False",
+        tests=(f"{METRICS}::test_a_token_that_no_engine_emitted_is_counted",),
+    ),
+    Mutant(
+        name="failures are counted in each later round",
+        target=f"{EPISODES}.episodes:ManyTurns.measure",
+        before="self._measured.since(before)",
+        after="self._measured",
+        tests=(f"{METRICS}::test_each_metric_is_that_of_a_second_computation_from_the_store",),
+    ),
+    Mutant(
+        name="an attempt's seconds are those of its turns alone",
+        target=f"{EPISODES}.attempt:Attempt.times",
+        before="attempt_times(self.episode.started, self.ended_at, self.spans.values())",
+        after="attempt_times(self.episode.started, max(self.spans.values()).stored, self.spans.values())",
+        tests=(f"{METRICS}::test_each_metric_is_that_of_a_second_computation_from_the_store",),
     ),
 )

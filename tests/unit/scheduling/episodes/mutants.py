@@ -157,4 +157,11 @@ MUTANTS = (
         after="pass",
         tests=("tests/unit/scheduling/episodes/test_runners.py",),
     ),
+    Mutant(
+        name="given tokens of a turn that was dropped count",
+        target="rljob_runtime.scheduling.episodes.counts:episode_counts",
+        before="[nodes[one] for one in counted]",
+        after="[nodes[one] for one in nodes]",
+        tests=("tests/unit/scheduling/episodes/test_counts.py",),
+    ),
 )

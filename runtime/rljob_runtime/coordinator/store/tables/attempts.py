@@ -101,7 +101,7 @@ def keep_trained(db: sqlite3.Connection, step: int, keys: Iterable[TrajectoryKey
 
 
 def drop_bodies(db: sqlite3.Connection, prompts: Iterable[PromptKey]) -> None:
-    """Delete the requests of these prompts' attempts, which ask no more. Samples are chosen before, by these requests."""
+    """Delete the requests of these prompts' attempts, which ask no more. Samples are chosen before."""
     if there_are_any(db):
         for prompt in prompts:
             _drop_bodies(db, "epoch = ? AND idx = ?", columns_of(db, prompt))

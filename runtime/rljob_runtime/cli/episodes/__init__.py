@@ -1,0 +1,5 @@
+"""`rljob episodes`: shows the episodes of a run's store, and writes them for other programs."""
+
+from rljob_runtime.cli.episodes.command import episodes
+
+__all__ = ["episodes"]

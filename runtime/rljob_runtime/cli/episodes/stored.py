@@ -1,0 +1,125 @@
+"""Stored attempts: the episodes of a run, read from a copy of its store.
+
+The store is that of any runtime since format 12. It has tokens and log-probabilities of each turn, and no texts: those
+are in the files of samples.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rljob_runtime.audit.open_store import FILE, store_copy
+from rljob_runtime.audit.stored_keys import add_sources, prompt_of
+from rljob_runtime.cli.files import Unusable
+from rljob_runtime.protocols.trajectory import FinishReason
+from rljob_runtime.samples import SampleFolder
+from rljob_runtime.samples.episode import SampleEpisode
+from rljob_runtime.scheduling.episodes.counts import EpisodeCounts, episode_counts
+from rljob_runtime.scheduling.episodes.node import Node, NodeKind
+from rljob_runtime.scheduling.episodes.times import AttemptTimes, TurnSpan, attempt_times
+
+
+@dataclass(frozen=True)
+class StoredAttempt:
+    """An attempt. `state`: None while it is open. `end`: the limit or the cause. `round`: that trained on it."""
+
+    number: int
+    prompt: str
+    sample: int
+    environment: str
+    started: float
+    state: str | None
+    end: str | None
+    reward: float | None
+    metrics: Mapping[str, float]
+    ended: float | None
+    round: int | None
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    spans: Mapping[int, TurnSpan] = field(default_factory=dict)
+    stored: Mapping[int, float] = field(default_factory=dict)
+    """When each node was stored, in seconds of the epoch."""
+
+    @property
+    def counts(self) -> EpisodeCounts:
+        """Its turns, tokens and forks."""
+        return episode_counts(self.nodes)
+
+    @property
+    def times(self) -> AttemptTimes | None:
+        """Its seconds; None while it is open, and for turns of format 12."""
+        turns = {one for one, node in self.nodes.items() if node.is_sampled}
+        if self.ended is None or self.spans.keys() != turns:
+            return None
+        return attempt_times(self.started, self.ended, self.spans.values())
+
+
+def stored_attempts(run: Path, number: int | None = None, attempt: int | None = None) -> Iterator[StoredAttempt]:
+    """Yield the attempts of a run in the order in which they began.
+
+    `number`: only those that this round trained on. `attempt`: only this one. Raises `NoHistory`, and `Unusable` for a
+    store without episodes."""
+    with store_copy(run / FILE if run.is_dir() else run) as db:
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if not {"episodes", "turns"} <= tables:
+            raise Unusable(f"{run} has no episodes: it is the run of an earlier version")
+        add_sources(db)
+        timed = "opened" in {row[1] for row in db.execute("PRAGMA table_info(turns)")}
+        rows = db.execute(
+            "SELECT id, epoch, idx, sample, environment, started, state, ifnull(reached, cause), reward, metrics,"
+            " ended, step FROM episodes WHERE (?1 IS NULL OR step = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
+            (number, attempt),
+        ).fetchall()
+        for row in rows:
+            yield _attempt(db, row, timed)
+
+
+def kept_texts(run: Path, rounds: Sequence[int] | None = None) -> dict[int, SampleEpisode]:
+    """Return the episodes of a run's samples, by the number of their attempt. Raises `OSError` and `TornFile`."""
+    folder = SampleFolder(run)
+    found = (
+        one.episode for number in folder.rounds() if rounds is None or number in rounds for one in folder.read(number)
+    )
+    return {one.attempt: one for one in found if one is not None}
+
+
+def _attempt(db: sqlite3.Connection, row: tuple, timed: bool) -> StoredAttempt:
+    number, epoch, index, sample, environment, started, state, end, reward, metrics, ended, step = row
+    turns = db.execute(
+        "SELECT node, parent, kind, tokens, logprobs, version, finish, stored_at,"
+        f" {'opened' if timed else 'NULL'} FROM turns WHERE episode = ? ORDER BY node",
+        (number,),
+    ).fetchall()
+    return StoredAttempt(
+        number=number,
+        prompt=str(prompt_of(db, epoch, index)),
+        sample=sample,
+        environment=environment,
+        started=started,
+        state=state,
+        end=end,
+        reward=reward,
+        metrics=json.loads(metrics or "{}"),
+        ended=ended,
+        round=step,
+        nodes={one[0]: _node(one) for one in turns},
+        spans={one[0]: TurnSpan(one[8], one[7]) for one in turns if one[8] is not None},
+        stored={one[0]: one[7] for one in turns},
+    )
+
+
+def _node(row: tuple) -> Node:
+    number, parent, kind, tokens, logprobs, version, finish, *_ = row
+    return Node(
+        id=number,
+        parent=parent,
+        kind=NodeKind(kind),
+        token_ids=array("i", tokens),
+        logprobs=array("f", logprobs) if logprobs is not None else (),
+        version=version,
+        finish=FinishReason(finish) if finish is not None else None,
+    )

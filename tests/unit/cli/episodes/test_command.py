@@ -1,0 +1,171 @@
+"""`rljob episodes RUN`: a table for people, and ATIF whose tokens are those of the store."""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rljob_runtime.cli import app
+from rljob_runtime.coordinator.store.kept_samples import SampleRules
+from rljob_runtime.coordinator.store.records import Boundary, Tokens
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
+from rljob_runtime.samples import SampleFolder
+from rljob_runtime.samples.episode import SampleCall, SampleEpisode, SampleMessage, SampleTurn
+from rljob_runtime.scheduling.episodes.ends import EndState, EpisodeEnd
+from rljob_runtime.scheduling.episodes.limits import Limit
+from tests.support.sample_episodes import episode_sample
+from tests.support.stored_episodes import given, open_round, sampled, settle
+
+RUN = CliRunner()
+PROMPT = PromptKey(0, 0)
+KEY = TrajectoryKey(PROMPT, 0)
+TRUNCATED = EpisodeEnd(EndState.TRUNCATED, limit=Limit.TURNS)
+
+FIRST, SECOND = ("1", "0.0.0", "calc", "truncated:", "turns"), ("2", "0.1.0", "calc", "completed")
+CALL = SampleCall("add", '{"a": 1}', "call_2_0")
+TEXTS = SampleEpisode(
+    "calc",
+    attempt=1,
+    turns=(
+        SampleTurn(
+            2, messages=(SampleMessage("system", "S"), SampleMessage("user", "Q")), sampled="I add.", calls=(CALL,)
+        ),
+        SampleTurn(4, after=2, messages=(SampleMessage("tool", "3", "call_2_0"),), sampled="It is 3."),
+        SampleTurn(6, after=2, messages=(SampleMessage("user", "again"),), sampled="Four."),
+    ),
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Path]:
+    """A run that trained on an episode of three turns, of which the third is a branch, and on one without a sample."""
+    folder = tmp_path / "my-agent"
+    folder.mkdir()
+    store = Store(folder / "state.db", "uid-1")
+    store.samples.rules = SampleRules(0, seed=7, advantages=lambda rewards: rewards)
+    store.start_at(Boundary(0, Cursor()))
+    other = PromptKey(0, 1)
+    plan = open_round(store, 1, PROMPT, other)
+    number = store.turns.begin(KEY, 1, 10.0, "calc")
+    store.turns.commit(number, [given(1, 0, 1, 1, 1), sampled(2, 1, 3)], b"{}", 12.5, 11.0)
+    store.turns.commit(number, [given(3, 2, 4, 4), sampled(4, 3, 5, 6)], b"{}", 15.0, 14.5)
+    store.turns.commit(number, [given(5, 2, 7), sampled(6, 5, 8, version=2)], b"{}", 16.0, 15.5)
+    store.turns.end(number, TRUNCATED, 17.0, 0.5, {"calls": 1})
+    store.trajectories.append(1, [Tokens(KEY, 0, (3, 5, 6, 8), (-1.0,) * 4)])
+    second = TrajectoryKey(other, 0)
+    number = store.turns.begin(second, 1, 20.0, "calc")
+    store.turns.commit(number, [given(1, 0, 1), sampled(2, 1, 9)], b"{}", 21.0)
+    store.turns.end(number, EpisodeEnd(EndState.COMPLETED), 22.0, 1.0)
+    store.trajectories.append(1, [Tokens(second, 0, (9,), (-1.0,))])
+    settle(store, plan)
+    store.close()
+    SampleFolder(folder).write(1, [episode_sample(TEXTS)], keep=9)
+    return folder
+
+
+def documents(*arguments: str) -> list[dict]:
+    done = RUN.invoke(app, ["episodes", *arguments, "--format", "atif"])
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_the_table_has_ends_turns_tokens_and_seconds(run):
+    shown = RUN.invoke(app, ["episodes", str(run)], env={"COLUMNS": "200"}).output
+    lines = [line.split() for line in shown.splitlines()]
+    assert lines[1] == [
+        "1",
+        "0.0.0",
+        "calc",
+        "truncated:",
+        "turns",
+        "0.5",
+        "1",
+        "3",
+        "1",
+        "4",
+        "6",
+        "2.5",
+        "s",
+        "4.5",
+        "s",
+    ]
+    assert lines[2] == ["2", "0.1.0", "calc", "completed", "1", "1", "1", "0", "1", "1"], (
+        "no time of its request is known"
+    )
+    only = RUN.invoke(app, ["episodes", str(run), "--attempt", "2"]).output
+    assert len(only.splitlines()) == 2
+    assert "no episode is kept" in RUN.invoke(app, ["episodes", str(run), "--round", "7"]).output
+
+
+def test_a_trajectory_has_the_tokens_of_the_store_and_the_texts_of_the_sample(run):
+    first, branch, bare = documents(str(run))
+    assert [(one["schema_version"], one["session_id"], one["trajectory_id"]) for one in (first, branch, bare)] == [
+        ("ATIF-v1.8", "my-agent/0.0.0", "1-4"),
+        ("ATIF-v1.8", "my-agent/0.0.0", "1-6"),
+        ("ATIF-v1.8", "my-agent/0.1.0", "2-2"),
+    ]
+    assert [(step["source"], step["message"]) for step in first["steps"]] == [
+        ("system", "S"), ("user", "Q"), ("agent", "I add."), ("agent", "It is 3.")
+    ]  # fmt: skip
+    asked, answered = first["steps"][2:]
+    assert asked["tool_calls"] == [{"tool_call_id": "call_2_0", "function_name": "add", "arguments": {"a": 1}}]
+    assert asked["observation"] == {"results": [{"content": "3", "source_call_id": "call_2_0"}]}
+    assert asked["timestamp"] == "1970-01-01T00:00:12.500+00:00"
+    metrics = answered["metrics"]
+    assert metrics["prompt_token_ids"] == [1, 1, 1, 3, 4, 4]
+    assert metrics["completion_token_ids"] == [5, 6]
+    assert array("f", metrics["logprobs"]) == array("f", [-0.5, -0.6])
+    assert metrics["extra"] == {"weight_version": 1, "finish_reason": "stop", "node": 4}
+    assert first["extra"] == {
+        "attempt": 1, "state": "truncated", "end": "turns", "reward": 0.5, "metrics": {"calls": 1.0}, "round": 1
+    }  # fmt: skip
+    assert [step["message"] for step in bare["steps"]] == [""]
+    assert "No sample of this episode is kept" in bare["notes"]
+
+
+def test_each_sampled_token_is_in_one_step_that_is_no_copy(run):
+    """A turn above a fork is trained on in the first branch only."""
+    fresh = [
+        token
+        for document in documents(str(run))
+        for step in document["steps"]
+        if step["source"] == "agent" and not step.get("is_copied_context")
+        for token in step["metrics"]["completion_token_ids"]
+    ]
+    assert fresh == [3, 5, 6, 8, 9]
+    _, branch, _ = documents(str(run))
+    assert [step.get("is_copied_context") for step in branch["steps"]] == [True, True, True, None, None]
+
+
+def test_the_format_is_that_of_its_own_package(run):
+    atif = pytest.importorskip("atif", reason="pip install atif==1.8.0")
+    for document in documents(str(run)):
+        read = atif.Trajectory.model_validate(document)
+        assert read.to_json_dict() == document
+        for step in read.steps:
+            if step.source == "agent":
+                assert len(step.metrics.logprobs) == len(step.metrics.completion_token_ids)
+                assert all(map(math.isfinite, step.metrics.logprobs))
+
+
+@pytest.mark.parametrize("text", ["{broken", "[1]"])
+def test_arguments_that_are_no_object_stay_as_text(run, text):
+    turn = SampleTurn(2, sampled="", calls=(SampleCall("add", text),))
+    SampleFolder(run).write(1, [episode_sample(SampleEpisode("calc", attempt=1, turns=(turn,)))], keep=9)
+    (call,) = documents(str(run))[0]["steps"][0]["tool_calls"]
+    assert call == {
+        "tool_call_id": "call_2_0", "function_name": "add", "arguments": {}, "extra": {"arguments_text": text}
+    }  # fmt: skip
+
+
+def test_a_folder_without_a_store_is_said(tmp_path):
+    done = RUN.invoke(app, ["episodes", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "state.db is not there" in done.output

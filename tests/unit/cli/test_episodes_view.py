@@ -1,0 +1,29 @@
+"""Turns and seconds of episodes in the lines of a run and in the status; jobs without environments have neither."""
+
+from rljob_api.status import EpisodesReport, RoundReport
+from rljob_runtime.cli.run.display import round_line
+from rljob_runtime.cli.views.episodes import episode_rows
+
+REPORT = EpisodesReport(turns_mean=2.25, turns_p99=6, model_seconds=1.5, outside_seconds=0.5)
+
+
+def test_a_round_says_how_many_turns_its_episodes_have():
+    line = round_line(RoundReport(round=2, reward=0.5, episodes=REPORT), 9)
+    assert line == "round 2/9  reward 0.5  2.25 turns each  0.5 s outside the model"
+    assert round_line(RoundReport(round=2, reward=0.5), 9) == "round 2/9  reward 0.5"
+
+
+def test_a_status_says_what_went_wrong_if_something_did():
+    assert dict(episode_rows(REPORT)) == {
+        "turns": "2.25, at most 6 in 99 %",
+        "episode": "1.5 s in the model, 0.5 s outside",
+    }
+    failed = [{"part": "engine", "attempts": 2}, {"part": "tool server", "attempts": 1}]
+    wrong = EpisodesReport(
+        truncated_by_turns=0.25, truncated_by_seconds=0.0, reencoded_tokens=3, failed_attempts=failed
+    )
+    assert dict(episode_rows(wrong)) == {
+        "cut at": "turns 25%",
+        "failed": "engine 2, tool server 1",
+        "re-encoded": "3 tokens; 0 would be right",
+    }
