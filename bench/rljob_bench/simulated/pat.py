@@ -29,7 +29,13 @@ from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Chooser, StageResult, generate
 from rljob_runtime.scheduling.adaptive_tp.start import Machine, best_start, predict_starts
-from rljob_runtime.scheduling.adaptive_tp.switch_costs import Part, SwitchCosts
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import (
+    EXPORT_COPY,
+    IMPORT_COPY,
+    Part,
+    SwitchCosts,
+    move_byte_seconds,
+)
 from rljob_runtime.workloads import batch, open_workload
 
 SIZES = (1, 2, 4, 8)
@@ -45,13 +51,16 @@ ABOVE_8K, ABOVE_16K = 0.1085, 0.0218
 
 @dataclass(frozen=True)
 class Engines:
-    """A model on machines of eight accelerators. `fixed`: seconds of a switch; `link`: bytes a second of KV."""
+    """A model on machines of eight accelerators.
+
+    `fixed`: seconds of a switch without its responses. `link`: bytes a second between an accelerator and its host,
+    which bounds the copies of KV beside their measured rates."""
 
     model: ModelShape
     accelerator: Accelerator
     achieved: Achieved
     fixed: float
-    link: float
+    link: float = math.inf
 
     def by_size(self) -> dict[int, SizedEngine]:
         """Return the engines of every size that fits."""
@@ -66,15 +75,20 @@ class Engines:
         return found
 
     def costs(self, fixed: float | None = None) -> SwitchCosts:
-        """Return the costs of switches."""
+        """Return the costs of switches: KV moves with checksums, as a job's first prediction has it."""
         none = dict.fromkeys((Part.SLEEP, Part.WAKE, Part.LOAD), 0.0)
-        byte = 1 / self.link
+        export, imported = (move_byte_seconds(min(rate, self.link)) for rate in (EXPORT_COPY, IMPORT_COPY))
         paid = self.fixed if fixed is None else fixed
-        return SwitchCosts({**none, Part.DRAIN: paid, Part.EXPORT: byte, Part.IMPORT: byte})
+        return SwitchCosts({**none, Part.DRAIN: paid, Part.EXPORT: export, Part.IMPORT: imported})
+
+    def kv_rates(self) -> dict[str, float]:
+        """Return the bytes a second at which KV is exported and imported, checksums included."""
+        costs = self.costs()
+        return {part.value: round(1 / costs.unit(1, 2, part)) for part in (Part.EXPORT, Part.IMPORT)}
 
 
-H100_8B = Engines(LLAMA3_1_8B, H100, SGLANG_NVLINK, 1.0, 25e9)
-H100_14B = Engines(QWEN3_14B, H100, SGLANG_NVLINK, 1.0, 25e9)
+H100_8B = Engines(LLAMA3_1_8B, H100, SGLANG_NVLINK, 1.0)
+H100_14B = Engines(QWEN3_14B, H100, SGLANG_NVLINK, 1.0)
 A40_8B = Engines(LLAMA3_1_8B, A40, SGLANG_PCIE, 3.2, 10e9)
 
 
@@ -235,7 +249,7 @@ def pat(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]
             "accelerators_per_machine": ACCELERATORS,
             "known_lengths": "one earlier round",
             "switch_seconds": {one.accelerator.name: one.fixed for one in (H100_8B, A40_8B)},
-            "link_bytes_per_second": {one.accelerator.name: one.link for one in (H100_8B, A40_8B)},
+            "kv_bytes_per_second": {one.accelerator.name: one.kv_rates() for one in (H100_8B, A40_8B)},
             "lengths": "recorded" if traces is not None else "lognormal by PAT Fig. 3b",
         },
         "figures": figures,
@@ -247,7 +261,7 @@ def recorded(folder: Path, quick: bool) -> tuple[Stage, ...]:
     """Return a stage of each trace and number of responses, on H100 with the model of the trace's size."""
     found = []
     for setting in trace_settings(folder):
-        engines = Engines(setting.model, H100, SGLANG_NVLINK, 1.0, 25e9)
+        engines = Engines(setting.model, H100, SGLANG_NVLINK, 1.0)
         for count in COUNTS[:1] if quick else COUNTS:
             name = f"{setting.name} H100 {setting.model.name}, {count}"
             found.append(Stage(name, engines, setting.longest, count, workload=setting.workload))
