@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from rljob_api.schema.crd import crd
 from rljob_operator.metrics import Metrics
 from rljob_runtime.cli import app
+from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.protocols.reward_stats import RewardStats
 
@@ -135,6 +136,7 @@ def metrics() -> str:
     coordinator = CoordinatorMetrics()
     coordinator.watch_rewards(lambda: RewardStats({}))
     coordinator.watch_loop(lambda: 0.0)
+    coordinator.watch_layouts(LayoutStats)
     return "\n".join(
         (
             _head("Metrics", "What Prometheus reads at `/metrics` of the coordinator's pod and of the operator."),

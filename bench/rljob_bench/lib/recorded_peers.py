@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rljob_api.status import Member
-from rljob_runtime.protocols import Backend, GenerateRequest, KvExport, MachinePeers, Replica, ReplicaReport
+from rljob_runtime.protocols import (
+    Backend,
+    EngineProfile,
+    GenerateRequest,
+    KvExport,
+    MachinePeers,
+    ProfileLimits,
+    Replica,
+    ReplicaReport,
+)
 from rljob_runtime.protocols.delegating import DelegatingBackend
 from rljob_runtime.protocols.trajectory import Lease, TrajectoryKey
 
@@ -90,6 +99,9 @@ class RecordedReplica:
 
     async def drop_kv(self, term: int) -> None:
         await self._replica.drop_kv(term)
+
+    async def profile(self, term: int, limits: ProfileLimits) -> EngineProfile:
+        return await self._replica.profile(term, limits)
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         report = await self._replica.poll(term, after, wait_seconds)

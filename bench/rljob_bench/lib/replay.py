@@ -23,9 +23,11 @@ from rljob_runtime.protocols import (
     ContributeReport,
     ContributionReceipt,
     Delta,
+    EngineProfile,
     GenerateRequest,
     KvExport,
     MachinePeers,
+    ProfileLimits,
     PublishReport,
     Refused,
     RelayMember,
@@ -87,6 +89,9 @@ class ReplayingReplica:
 
     async def drop_kv(self, term: int) -> None:
         await self._replica.drop_kv(term)
+
+    async def profile(self, term: int, limits: ProfileLimits) -> EngineProfile:
+        return await self._replica.profile(term, limits)
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         report = await self._replica.poll(term, after, wait_seconds)

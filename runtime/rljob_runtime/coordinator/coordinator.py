@@ -43,6 +43,7 @@ from rljob_runtime.coordinator.loop.context import (
 from rljob_runtime.coordinator.on_policy.loop import OnPolicyLoop
 from rljob_runtime.coordinator.on_policy.report import rounds_finished
 from rljob_runtime.coordinator.reporting.evaluations import EvaluationBoard
+from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.coordinator.store.latency_monitor import StoreLatencyMonitor
@@ -201,6 +202,10 @@ class Coordinator:
             await asyncio.gather(work, *helpers, return_exceptions=True)
             await self._fleet.aclose()
             await self._trainer.aclose()
+
+    def layout_stats(self) -> LayoutStats:
+        """Return totals of layout switches for metrics."""
+        return self._fleet.layout_stats()
 
     def stop(self) -> None:
         """Stop soon (SIGTERM): received tokens are stored, the last update gets a checkpoint, engines live on.

@@ -162,6 +162,7 @@ async def _coordinate(
     def on_start(coordinator: Coordinator) -> None:
         # From here on SIGTERM requests a stop and does not end the process.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, coordinator.stop)
+        metrics.watch_layouts(coordinator.layout_stats)
         started.set()
 
     folders = Folders(Path(STATE_DIR), placement.scratch)

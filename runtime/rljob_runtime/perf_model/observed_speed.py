@@ -29,7 +29,7 @@ class SpeedSample:
 
     `batch`: running sequences; `context`: tokens in the KV cache, in all; both are means over the steps. `seconds`: of
     all steps, and of the prefill of `prompt_tokens`. `lent`: whether other machines of the round were on loan, so that
-    the engines had their work too."""
+    the engines had their work too. `profiled`: whether they are of a profile and of no round."""
 
     steps: float
     batch: float
@@ -37,6 +37,7 @@ class SpeedSample:
     seconds: float
     prompt_tokens: int = 0
     lent: bool = False
+    profiled: bool = False
 
     @classmethod
     def joined(cls, samples: Sequence[SpeedSample]) -> SpeedSample:
@@ -44,15 +45,15 @@ class SpeedSample:
         steps = math.fsum(one.steps for one in samples)
         batch = math.fsum(one.steps * one.batch for one in samples) / steps
         context = math.fsum(one.steps * one.context for one in samples) / steps
-        prompts = sum(one.prompt_tokens for one in samples)
-        return cls(steps, batch, context, math.fsum(one.seconds for one in samples), prompts, samples[0].lent)
+        prompts, seconds = sum(one.prompt_tokens for one in samples), math.fsum(one.seconds for one in samples)
+        return cls(steps, batch, context, seconds, prompts, samples[0].lent, samples[0].profiled)
 
     @property
-    def bin(self) -> tuple[bool, int, int, bool]:
+    def bin(self) -> tuple[bool, int, int, bool, bool]:
         """Bin of samples with similar batch and context, within factors of √2."""
         mean = max(1.0, self.context / self.batch)
         sizes = round(2 * math.log2(max(1.0, self.batch))), round(2 * math.log2(mean))
-        return bool(self.prompt_tokens), *sizes, self.lent
+        return bool(self.prompt_tokens), *sizes, self.lent, self.profiled
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class Speed:
 
     @property
     def decode_without_loans(self) -> tuple[SpeedSample, ...]:
-        """Return the decode samples that were taken while no machine was on loan."""
-        return tuple(one for one in self.decode if not one.lent)
+        """Return the decode samples of the round itself that were taken while no machine was on loan."""
+        return tuple(one for one in self.decode if not one.lent and not one.profiled)
 
     def to_json(self) -> str:
         """Serialise for `from_json`."""
@@ -101,17 +102,41 @@ def same_batch(first: int, last: int) -> bool:
 
 def binned(samples: Iterable[SpeedSample]) -> tuple[SpeedSample, ...]:
     """Merge similar samples: a few dozen per round."""
-    bins: dict[tuple[bool, int, int, bool], list[SpeedSample]] = {}
+    bins: dict[tuple[bool, int, int, bool, bool], list[SpeedSample]] = {}
     for one in samples:
         bins.setdefault(one.bin, []).append(one)
     return tuple(SpeedSample.joined(bins[key]) for key in sorted(bins))
 
 
+DISPLACED = 2.0
+"""Factor between batches within which a sample of a round displaces one of a profile."""
+
+
+def undisplaced(samples: Iterable[SpeedSample]) -> list[SpeedSample]:
+    """Return the samples without those of profiles that rounds have replaced.
+
+    A round's own engines are the truth. It displaces a profile only near its own batches: the tail of a stage says
+    nothing of large ones.
+
+    >>> profiled = [SpeedSample(8, batch, 0, 1.0, profiled=True) for batch in (1, 4, 16)]
+    >>> [one.batch for one in undisplaced([*profiled, SpeedSample(100, 3, 0, 9.0)])]
+    [1, 16, 3]
+    """
+    samples = list(samples)
+    own = [one for one in samples if not one.profiled]
+
+    def is_displaced(by: SpeedSample, one: SpeedSample) -> bool:
+        near = max(by.batch, one.batch) <= DISPLACED * min(by.batch, one.batch)
+        return near and bool(by.prompt_tokens) == bool(one.prompt_tokens)
+
+    return [one for one in samples if not one.profiled or not any(is_displaced(by, one) for by in own)]
+
+
 def fit_latency(speeds: Sequence[Speed]) -> LatencyModel | None:
     """Fit by least squares of relative errors, weighted by duration, with non-negative coefficients.
 
-    None without a sample."""
-    seen = [one for speed in speeds for one in speed.stretches]
+    Samples of profiles count where no round has others. None without a sample."""
+    seen = undisplaced(one for speed in speeds for one in speed.stretches)
     if not seen:
         return None
     rows = np.array([[*(one.steps * value for value in _step(one)), one.prompt_tokens] for one in seen])

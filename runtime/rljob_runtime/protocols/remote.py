@@ -14,8 +14,10 @@ from rljob_runtime.protocols import (
     ComputeReport,
     ContributeReport,
     ContributionReceipt,
+    EngineProfile,
     GenerateRequest,
     KvExport,
+    ProfileLimits,
     PublishReport,
     RelayMember,
     RelayStatus,
@@ -95,6 +97,12 @@ class RemoteReplica:
 
     async def drop_kv(self, term: int) -> None:
         await self._channel.call(self._timeouts.command, "drop_kv", term)
+
+    async def profile(self, term: int, limits: ProfileLimits) -> EngineProfile:
+        profile: EngineProfile = await self._channel.call(
+            limits.seconds + self._timeouts.command, "profile", term, limits
+        )
+        return profile
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         report: ReplicaReport = await self._channel.call(

@@ -145,6 +145,9 @@ class EngineStats:
     """KV that moved between engines."""
     kv_size: KvSize | None = None
     """None in an engine that moves no KV."""
+    profiles_total: int = 0
+    """Profiles of an engine of this replica. Their tokens are in no other total."""
+    profile_seconds_total: float = 0.0
 
     @property
     def computed_tokens(self) -> int:
@@ -155,6 +158,38 @@ class EngineStats:
     def fullness(self) -> float:
         """Used share of the engine (0 to 1): of its KV cache or of its concurrent requests, whichever is larger."""
         return max(self.kv_use, self.running / self.max_running if self.max_running else 0.0)
+
+
+@dataclass(frozen=True)
+class ProfileLimits:
+    """Bounds of a profile: sequences at the same time, tokens of one sequence, and seconds in all."""
+
+    batch: int
+    context: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LoadTiming:
+    """A measured load: `batch` sequences with prompts of `prompt_tokens` each.
+
+    `prefill_seconds`: until each sequence had a token. `step_seconds`: of each of the `steps` decode steps after it.
+    `context`: tokens in the KV cache meanwhile, in all; a mean."""
+
+    batch: int
+    prompt_tokens: int
+    prefill_seconds: float
+    steps: int
+    step_seconds: float
+    context: float
+
+
+@dataclass(frozen=True)
+class EngineProfile:
+    """What a profile has measured until its end, and the engine's statistics after it."""
+
+    timings: tuple[LoadTiming, ...]
+    stats: EngineStats
 
 
 @dataclass(frozen=True)
@@ -221,6 +256,14 @@ class Replica(Protocol):
 
     async def drop_kv(self, term: int) -> None:
         """Remove the file of the last export; idempotent. Requests that still refer to it are computed again."""
+        ...
+
+    async def profile(self, term: int, limits: ProfileLimits) -> EngineProfile:
+        """Measure the engine in use with loads of its own, for a limited time; return what was measured.
+
+        Any other command, but `poll` and `drop_kv`, ends the profile before it is served. Raises `Refused` if requests
+        are held, or the engine has no weights.
+        """
         ...
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:

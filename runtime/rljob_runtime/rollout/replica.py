@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
 from rljob_runtime.protocols import (
     Delta,
+    EngineProfile,
     GenerateRequest,
     KvExport,
     PeerGone,
+    ProfileLimits,
     Refused,
     ReplicaReport,
     TermFence,
@@ -27,6 +31,7 @@ from rljob_runtime.protocols import (
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.rollout.attempts import AttemptTracker, engine_id
 from rljob_runtime.rollout.engine_cache import EngineCache, NoLayout
+from rljob_runtime.rollout.engine_profile import EngineProfiler
 from rljob_runtime.rollout.engine_thread import EngineDied, EngineThread
 from rljob_runtime.rollout.engines.base import Engine, EngineRequest, RequestRejected, SleepableEngine, StepOutput
 from rljob_runtime.rollout.engines.weights import VersionUnavailable, WeightMismatch
@@ -70,7 +75,8 @@ class RolloutReplica:
         self._kv = kv
         self._devices: tuple[str, ...] = ()
         self._cache = EngineCache(lambda size: make_engine(size, self._devices), close_maker)
-        self._engine = EngineThread(name, lambda: self._cache, self._changed, self._outbox.wake)
+        self._profiler = EngineProfiler(time.perf_counter)
+        self._engine = EngineThread(name, lambda: self._cache, self._changed, self._ended)
 
     async def ready(self) -> None:
         """Wait until the engine's thread serves. Raises `PeerGone` with the cause if it has ended."""
@@ -83,12 +89,12 @@ class RolloutReplica:
     async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
         """See `protocols.Replica.release_accelerators`."""
         self._check_term(term)
-        await self._on_engine(lambda engine: self._release_accelerators(engine, tensor_parallel))
+        await self._command(lambda engine: self._release_accelerators(engine, tensor_parallel))
 
     async def switch_layout(self, term: int, tensor_parallel: int) -> None:
         """See `protocols.Replica.switch_layout`."""
         self._check_term(term)
-        await self._on_engine(lambda engine: self._switch_layout(engine, tensor_parallel))
+        await self._command(lambda engine: self._switch_layout(engine, tensor_parallel))
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         """See `protocols.Replica.submit`.
@@ -96,17 +102,17 @@ class RolloutReplica:
         Submits all or none: one impossible request refuses the batch with its reason.
         """
         self._check_term(term)
-        await self._on_engine(lambda engine: self._start(engine, requests))
+        await self._command(lambda engine: self._start(engine, requests))
 
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
         """See `protocols.Replica.abort`."""
         self._check_term(term)
-        await self._on_engine(lambda engine: self._abort(engine, self._attempts.abort(attempts)))
+        await self._command(lambda engine: self._abort(engine, self._attempts.abort(attempts)))
 
     async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
         """See `protocols.Replica.export_kv`."""
         self._check_term(term)
-        return await self._on_engine(lambda engine: self._export_kv(engine, attempts))
+        return await self._command(lambda engine: self._export_kv(engine, attempts))
 
     async def drop_kv(self, term: int) -> None:
         """See `protocols.Replica.drop_kv`."""
@@ -128,7 +134,16 @@ class RolloutReplica:
     async def load(self, term: int, version: int) -> int:
         """See `protocols.Replica.load`. A loaded version is not loaded again."""
         self._check_term(term)
-        return await self._on_engine(lambda engine: self._load(engine, version))
+        return await self._command(lambda engine: self._load(engine, version))
+
+    async def profile(self, term: int, limits: ProfileLimits) -> EngineProfile:
+        """See `protocols.Replica.profile`."""
+        self._check_term(term)
+        running = await self._command(lambda engine: self._begin_profile(engine, limits))
+        try:
+            return await asyncio.wrap_future(running)
+        except EngineDied as error:
+            raise PeerGone(f"replica {self.name}: {error}") from error
 
     async def close(self) -> None:
         """End the engine after the step in progress; waiting callers receive `PeerGone`."""
@@ -144,6 +159,15 @@ class RolloutReplica:
         if is_new and self._kv is not None:
             drop = self._kv.drop
             self._engine.call(lambda engine: drop())
+
+    async def _command(self, work: Callable[[Engine], Result]) -> Result:
+        """Serve a command, for which a profile makes room."""
+
+        def serve(engine: Engine) -> Result:
+            self._profiler.end(engine)
+            return work(engine)
+
+        return await self._on_engine(serve)
 
     async def _on_engine(self, work: Callable[[Engine], Result]) -> Result:
         try:
@@ -221,6 +245,17 @@ class RolloutReplica:
             self._kv.measure(self._cache.kv_engine())
         return loaded
 
+    def _begin_profile(self, engine: Engine, limits: ProfileLimits) -> Future[EngineProfile]:
+        if engine.weight_version is None:
+            raise Refused(f"replica {self.name} has no weights to profile")
+        if len(self._attempts):
+            raise Refused(f"replica {self.name} holds {len(self._attempts)} requests; abort them before a profile")
+        return self._profiler.begin(engine, limits)
+
+    def _ended(self) -> None:
+        self._profiler.close(EngineDied("the engine has ended"))
+        self._outbox.wake()
+
     def _load_newest(self, engine: Engine, version: int) -> int:
         """Load this version, or the newer one that the relay holds by then.
 
@@ -238,10 +273,10 @@ class RolloutReplica:
         raise VersionUnavailable(version, None)
 
     def _changed(self, engine: Engine, outputs: list[StepOutput]) -> None:
-        outputs, ended = self._stops.cut(outputs)
+        outputs, ended = self._stops.cut(self._profiler.stepped(engine, outputs))
         if ended:
             engine.abort(ended)
-        stats = engine.stats()
+        stats = self._profiler.without_profiles(engine.stats())
         if self._kv is not None:
             asleep = self._cache.tensor_parallel is None
             stats = replace(stats, kv=stats.kv + self._kv.stats, kv_size=None if asleep else self._kv.size)

@@ -206,6 +206,16 @@ def record_parts(costs: SwitchCosts, switch: LayoutSwitch) -> None:
             costs.record(switch.start, switch.target, part, 1, seconds)
 
 
+def record_visit(
+    costs: SwitchCosts, start: int, target: int, there: Mapping[str, float], back: Mapping[str, float]
+) -> None:
+    """Record what a visit of a resting machine says of switches: the seconds of each part, there and back."""
+    for pair, seconds in (((start, target), there), ((target, start), back)):
+        for name, part in PARTS.items():
+            if name in seconds:
+                costs.record(*pair, part, 1, seconds[name])
+
+
 LEAST_PREFILL = 0.2
 """Predicted seconds of a shorter prefill say nothing of a longer one: its measurement is mostly launch and poll."""
 

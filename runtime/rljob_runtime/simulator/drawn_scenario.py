@@ -201,6 +201,19 @@ def _with_kv(scenario: Scenario, random_: random.Random) -> Scenario:
     return replace(scenario, site=replace(site, engine=engine, wider=wider))
 
 
+def _with_profiles(scenario: Scenario, random_: random.Random) -> Scenario:
+    """Let machines of half of the jobs with several layouts measure them.
+
+    Updates are long enough, and no evaluation keeps engines busy meanwhile. Random switches leave no size unknown."""
+    if not scenario.site.wider or scenario.episodes is not None or random_.random() < 0.5:
+        return scenario
+    costs = replace(scenario.costs, step=random_.choice([8.0, 20.0]))
+    site = replace(scenario.site, layout_seconds=1.0)
+    switches = scenario.switches and random_.random() < 0.5
+    scenario = replace(scenario, evaluations=(), best_model=None, switches=switches)
+    return replace(scenario, profiles=True, costs=costs, site=site)
+
+
 def _with_best_model(scenario: Scenario, random_: random.Random) -> Scenario:
     """Keep the best model in half of the jobs with an evaluation, in some of them on a volume with little room."""
     if not scenario.evaluations or random_.random() < 0.5:
@@ -256,6 +269,7 @@ _LATER: dict[str, Callable[[Scenario, random.Random], Scenario]] = {
     "best-model": _with_best_model,
     "kv": _with_kv,
     "episodes": _with_episodes,
+    "profiles": _with_profiles,
 }
 
 

@@ -142,6 +142,8 @@ class Scenario:
     """Whether the operator changes layouts randomly after rounds, more often than the planner would."""
     switches: bool = False
     """Whether machines change their TP size inside rounds, at random."""
+    profiles: bool = False
+    """Whether machines measure sizes that they never ran while the trainer updates."""
     poll_seconds: float = 0.5
     """Longest wait of a poll."""
     samples: bool = False
@@ -183,6 +185,7 @@ class Scenario:
                         "responseFactor": AUTO if self.auto else self.response_factor or self.tail_factor or 1,
                     },
                     "streamTraining": {"enabled": AUTO if self.auto else self.stream_training},
+                    "adaptiveTensorParallel": {"enabled": self.profiles},
                     "rollout": {"machines": self.machines, "engine": "Reference", **self._layouts},
                     "evaluation": [one.to_spec(number) for number, one in enumerate(self.evaluations)],
                     "relay": {"heartbeatSeconds": self.heartbeat_seconds},

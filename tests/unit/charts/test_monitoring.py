@@ -29,6 +29,7 @@ from rljob_api.status import (
 )
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.pods import gateway
+from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.entrypoints.health import serve
 from rljob_runtime.protocols import TrainReport
@@ -107,6 +108,7 @@ def samples() -> dict[str, list[dict[str, str]]]:
     """The labels of each sample in the scrapes of a coordinator and of an operator, by name."""
     coordinator, operator = CoordinatorMetrics(CollectorRegistry()), Metrics()
     coordinator.watch_loop(lambda: 0.01)
+    coordinator.watch_layouts(LayoutStats)
     coordinator.watch_rewards(lambda: RewardStats(scored=3, failed=Counter({("right", "Timeout"): 1})))
     rule = RuleReward(name="right", mean=0.5, deviation=0.1)
     trained = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0, metrics={"clip_fraction_low": 0.0})

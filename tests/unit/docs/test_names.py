@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from rljob_runtime.cli import app
+from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.protocols.reward_stats import RewardStats
 from tests.support.docs import INDEX, PAGES, quoted, rows, text_of
@@ -57,6 +58,7 @@ def _metrics() -> frozenset[str]:
     metrics = CoordinatorMetrics()
     metrics.watch_rewards(lambda: RewardStats({}))
     metrics.watch_loop(lambda: 0.0)
+    metrics.watch_layouts(LayoutStats)
     return frozenset(
         f"{family.name}_total" if family.type == "counter" else family.name for family in metrics.registry.collect()
     )

@@ -8,7 +8,30 @@ ENGINE_MODEL = (
     f"{ENGINE_SIMULATOR}::test_the_youngest_is_preempted_queued_first_and_computed_again",
 )
 
+IDLE = "tests/unit/scheduling/adaptive_tp/test_idle_profile.py"
+
 MUTANTS = (
+    Mutant(
+        name="a profile counts as much as a round near it",
+        target="rljob_runtime.perf_model.observed_speed:undisplaced",
+        before="any(is_displaced(by, one) for by in own)",
+        after="False",
+        tests=(f"{IDLE}::test_rounds_displace_profiles_near_their_batches_only",),
+    ),
+    Mutant(
+        name="a round displaces all that profiles know",
+        target="rljob_runtime.perf_model.observed_speed:undisplaced.is_displaced",
+        before="near and bool(by.prompt_tokens) == bool(one.prompt_tokens)",
+        after="True",
+        tests=(f"{IDLE}::test_rounds_displace_profiles_near_their_batches_only",),
+    ),
+    Mutant(
+        name="steps of a profile are taken for steps of a round",
+        target="rljob_runtime.perf_model.observed_speed:Speed.decode_without_loans",
+        before="not one.profiled",
+        after="True",
+        tests=(f"{IDLE}::test_a_speed_keeps_the_mark_of_profiles_in_the_store",),
+    ),
     Mutant(
         name="the oldest is preempted",
         target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._preempt",

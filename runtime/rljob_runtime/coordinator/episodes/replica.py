@@ -19,9 +19,11 @@ from rljob_runtime.coordinator.store.connection import ATTEMPTS_A_TERM
 from rljob_runtime.protocols import (
     Backend,
     Delta,
+    EngineProfile,
     GenerateRequest,
     KvExport,
     MachinePeers,
+    ProfileLimits,
     Replica,
     ReplicaReport,
     StaleTerm,
@@ -105,6 +107,10 @@ class EpisodeReplica:
     async def drop_kv(self, term: int) -> None:
         """See `protocols.Replica.drop_kv`."""
         await self._replica.drop_kv(term)
+
+    async def profile(self, term: int, limits: ProfileLimits) -> EngineProfile:
+        """See `protocols.Replica.profile`."""
+        return await self._replica.profile(term, limits)
 
     async def load(self, term: int, version: int) -> int:
         """See `protocols.Replica.load`."""

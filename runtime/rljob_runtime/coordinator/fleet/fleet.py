@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from rljob_api.constants import KEEPS_FAILING
@@ -22,9 +23,11 @@ from rljob_runtime.coordinator.fleet.failure_detector import FailureDetector
 from rljob_runtime.coordinator.fleet.layouts import Layouts
 from rljob_runtime.coordinator.fleet.machine import SLEEPING, RolloutMachine, machine_of
 from rljob_runtime.coordinator.fleet.weights import FleetWeights
+from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.protocols import Backend, PeerError, Refused, Replica, StaleTerm
+from rljob_runtime.scheduling.adaptive_tp.kv_drops import KvDrops, KvDropTotals
 from rljob_runtime.scheduling.fault_detection.machine_loss import SILENT, suggests_broken_machine
 from rljob_runtime.scheduling.fault_detection.stall_detection import RestartHistory
 from rljob_runtime.scheduling.fleet_layout import layout_of_most
@@ -47,6 +50,7 @@ class Fleet:
         self._former: dict[str, dict[int, Member]] = {}
         """By machine: earlier incarnations whose actors may still run."""
         self._absent = AbsentMachines(settings.join_tries, reporter)
+        self._kv_drops = KvDropTotals()
         self._broadcast = Broadcast(self, term, settings, reporter)
         self._restarts = RestartHistory(settings.again_within)
         self._detector = FailureDetector(self, self._broadcast.names, term, settings, reporter)
@@ -100,6 +104,11 @@ class Fleet:
     def tensor_parallel_sizes(self) -> Sequence[int]:
         """The sizes that the spec allows."""
         return self._settings.tensor_parallel_sizes
+
+    def layout_stats(self) -> LayoutStats:
+        """Return the totals of KV files and of visits to layouts."""
+        kept = sum(machine.kv_drops.kept_bytes for machine in self._joined.values())
+        return LayoutStats(replace(self._kv_drops), kept, replace(self.weights.visits))
 
     def available(self) -> dict[str, Replica]:
         """Return the replicas by name, whatever weights they hold."""
@@ -196,7 +205,8 @@ class Fleet:
         layout = await self.layouts.apply(peers)
         status = await peers.relay.status(self._term)
         self._broadcast.record_revision((status.epoch, status.revision))
-        return RolloutMachine(peers, *layout, status.host, status.port, status.whole)
+        kv_drops = KvDrops(self._kv_drops)
+        return RolloutMachine(peers, *layout, status.host, status.port, status.whole, kv_drops=kv_drops)
 
     def _join(self, machine: RolloutMachine) -> None:
         name = machine.name

@@ -24,6 +24,8 @@ from rljob_runtime.scheduling.fleet_layout import RoundLayout
 log = logging.getLogger(__name__)
 
 PROBLEM = "LayoutRefused"
+LEAST_BUILD = 1.0
+"""Seconds of a build. A switch that takes less found engines that an earlier coordinator had built."""
 
 
 def check_layouts(model_files: Mapping[str, bytes], sizes: Sequence[int]) -> None:
@@ -58,6 +60,8 @@ class Layouts:
         self.target = self._default = default
         self._requested: Collection[int] = (default,)
         self._switched: dict[str, int] = {}
+        self._visits: dict[str, int] = {}
+        """Sizes of resting machines that are to be measured."""
         self._term = term
         self._reporter = reporter
         self._patience = patience
@@ -69,6 +73,8 @@ class Layouts:
         self._parts: dict[str, dict[str, float]] = {}
         self._built: defaultdict[str, set[int]] = defaultdict(set)
         """Sizes that each machine's present processes have engines of."""
+        self.build_seconds: float | None = None
+        """The longest that a machine has taken to build its engines."""
 
     @property
     def switched(self) -> Mapping[str, int]:
@@ -87,7 +93,17 @@ class Layouts:
 
     def target_of(self, machine: str) -> int:
         """Return the size that a machine shall have."""
-        return self._switched.get(machine, self.target)
+        return self._visits.get(machine, self._switched.get(machine, self.target))
+
+    def visit(self, machine: str, tensor_parallel: int | None) -> None:
+        """Have a resting machine visit this size; None: end its visit."""
+        self._visits.pop(machine, None)
+        if tensor_parallel is not None:
+            self._visits[machine] = tensor_parallel
+
+    def ran(self, machine: str) -> Collection[int]:
+        """Return the sizes that the machine's present processes have engines of."""
+        return frozenset(self._built.get(machine, ()))
 
     def set_size(self, machine: str, tensor_parallel: int) -> None:
         """Set the size of one machine, until the next target or until its processes end."""
@@ -128,6 +144,7 @@ class Layouts:
     def processes_ended(self, machine: str) -> None:
         """Forget what a machine refused, and that it switched: new processes start in the target."""
         self._switched.pop(machine, None)
+        self._visits.pop(machine, None)
         self._built.pop(machine, None)
         if self._refused.pop(machine, None):
             self._report()
@@ -202,8 +219,10 @@ class Layouts:
         await asyncio.gather(*(one.release_accelerators(self._term, tensor_parallel) for one in machine.replicas))
         released = clock()
         await asyncio.gather(*(one.switch_layout(self._term, tensor_parallel) for one in leading))
-        start = "start" if tensor_parallel in self._built[name] else "build"
-        self._parts[name] = {"release": released - began, start: clock() - released}
+        start, seconds = "start" if tensor_parallel in self._built[name] else "build", clock() - released
+        self._parts[name] = {"release": released - began, start: seconds}
+        if tensor_parallel not in self._built[name] and seconds >= LEAST_BUILD:
+            self.build_seconds = max(seconds, self.build_seconds or 0.0)
         self._built[name].add(tensor_parallel)
         return leading
 

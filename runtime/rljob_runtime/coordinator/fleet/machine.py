@@ -62,6 +62,8 @@ class RolloutMachine:
     left: asyncio.Event = field(default_factory=asyncio.Event)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while its layout changes or its replicas load."""
+    visits: bool = False
+    """Whether it measures another layout while it rests."""
     kv_drops: KvDrops = field(default_factory=KvDrops)
     """The KV files that its replicas still have to remove."""
     dropping: dict[str, asyncio.Task[None]] = field(default_factory=dict)

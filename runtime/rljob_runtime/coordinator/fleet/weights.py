@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 
 from rljob_runtime.coordinator.core.errors import TrainerLost
 from rljob_runtime.coordinator.core.settings import Settings
@@ -17,6 +18,7 @@ from rljob_runtime.coordinator.fleet.failure_detector import FailureDetector
 from rljob_runtime.coordinator.fleet.layouts import Layouts
 from rljob_runtime.coordinator.fleet.machine import RolloutMachine, loss_reason_for
 from rljob_runtime.coordinator.fleet.view import FleetView
+from rljob_runtime.coordinator.reporting.layout_stats import Visit, VisitTotals
 from rljob_runtime.protocols import PeerError, Replica, StaleTerm, WrongVersion
 from rljob_runtime.scheduling.fleet_layout import RoundLayout
 
@@ -49,6 +51,7 @@ class FleetWeights:
         self.version: int | None = None
         self.no_source = False
         """Whether no relay holds the current version and the trainer that could push it is lost."""
+        self.visits = VisitTotals()
 
     # --- queries ---
 
@@ -145,7 +148,7 @@ class FleetWeights:
         self.version, self.no_source = None, False
 
     async def _load(self, machine: RolloutMachine, version: int) -> None:
-        async with machine.changing:
+        async with self._holding(machine):
             await self._load_alone(machine, version)
 
     async def _load_alone(self, machine: RolloutMachine, version: int) -> None:
@@ -207,8 +210,53 @@ class FleetWeights:
         self._fleet.notify()
         return seconds
 
-    async def _change_layout(self, machine: RolloutMachine) -> None:
+    async def visit_layout(
+        self, machine: RolloutMachine, tensor_parallel: int, version: int, work: Callable[[], Awaitable[None]]
+    ) -> Visit:
+        """Have a resting machine do `work` in another layout, with weights `version`, and return to its own.
+
+        Any caller that needs the machine meanwhile waits for it (`visits`). `work` is not done on a machine that
+        refuses the layout, or fails. Returns the seconds of each part.
+        """
+        visit, clock = Visit(), asyncio.get_running_loop().time
         async with machine.changing:
+            if not self._fleet.is_member(machine) or machine.loaned or machine.loaded_version != version:
+                return visit
+            machine.visits = True
+            try:
+                visit.there = await self._go(machine, tensor_parallel)
+                if machine.tensor_parallel == tensor_parallel and self._fleet.is_member(machine):
+                    since = clock()
+                    await machine.run_unless_left(self._load_alone(machine, version))
+                    visit.there["load"] = clock() - since
+                    visit.reached = self._fleet.is_member(machine) and machine.loaded_version == version
+                    if visit.reached:
+                        await work()
+                visit.back = await self._go(machine, None)
+            finally:
+                self._layouts.visit(machine.name, None)
+                machine.visits = False
+        return visit
+
+    async def _go(self, machine: RolloutMachine, visited: int | None) -> dict[str, float]:
+        """Bring a resting machine to the layout that it visits, or back; return the seconds of each part."""
+        self._layouts.visit(machine.name, visited)
+        if self._fleet.is_member(machine):
+            await machine.run_unless_left(self._apply_layout(machine))
+        return self._layouts.drain_parts(machine.name)
+
+    @asynccontextmanager
+    async def _holding(self, machine: RolloutMachine) -> AsyncIterator[None]:
+        """Hold the machine, and count the time if it is not back from a visit."""
+        visits, clock = machine.visits, asyncio.get_running_loop().time
+        since = clock()
+        async with machine.changing:
+            if visits:
+                self.visits.record_delay(clock() - since)
+            yield
+
+    async def _change_layout(self, machine: RolloutMachine) -> None:
+        async with self._holding(machine):
             await self._apply_layout(machine)
 
     async def _apply_layout(self, machine: RolloutMachine) -> None:

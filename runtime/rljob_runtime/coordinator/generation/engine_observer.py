@@ -7,13 +7,13 @@ are never fitted together: a wider engine has another latency model.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rljob_runtime.coordinator.fleet.machine import SLEEPING
 from rljob_runtime.coordinator.generation.observed_engines import engine_speed
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned, same_batch
-from rljob_runtime.protocols import EngineStats, GenerateRequest, ReplicaReport
+from rljob_runtime.protocols import EngineProfile, EngineStats, GenerateRequest, LoadTiming, ReplicaReport
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 
 MAX_SAMPLES = 256
@@ -67,6 +67,16 @@ def one_accelerator(replica: str) -> int:
     return 1
 
 
+def samples_of(timings: Iterable[LoadTiming]) -> list[SpeedSample]:
+    """Return what a profile says of an engine's speed, marked as such. A part that took no time says nothing."""
+    found = []
+    for one in timings:
+        tokens = one.batch * one.prompt_tokens
+        found.append(SpeedSample(one.steps, one.batch, one.context, one.steps * one.step_seconds, profiled=True))
+        found.append(SpeedSample(1, one.batch, tokens, one.prefill_seconds, tokens, profiled=True))
+    return [one for one in found if one.seconds > 0]
+
+
 class EngineObserver:
     """The observations of one round. `layout_of` returns the tensor parallel size of a replica's engine.
 
@@ -116,6 +126,15 @@ class EngineObserver:
                 last.time, last.starting = now, tokens
             else:
                 self._submitted[name] = tokens
+
+    def record_profile(self, tensor_parallel: int, profiles: Mapping[str, EngineProfile]) -> None:
+        """Record what the engines of a machine measured of a layout while they rested, by replica."""
+        seen = self._layout(tensor_parallel)
+        seen.replicas = max(seen.replicas, len(profiles))
+        for name, profile in profiles.items():
+            seen.gauges[name] = profile.stats
+            for sample in samples_of(profile.timings):
+                seen.add(sample)
 
     def record_loan(self) -> None:
         """Record that machines are loaned from now on, so that the others have more work."""

@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 class _Handover:
     """The files of one switch.
 
-    `files`: the file of each response. `asked`: responses whose request named it, with their tokens then. `before`:
-    totals of the new replicas before they took anything."""
+    `files`: the file of each response. `written`: bytes by replica. `asked`: responses whose request named it, with
+    their tokens then. `before`: totals of the new replicas before they took anything."""
 
     switch: LayoutSwitch
     machine: RolloutMachine
-    sources: tuple[Replica, ...]
+    written: Mapping[str, int]
     files: Mapping[TrajectoryKey, str]
     asked: dict[TrajectoryKey, int] = field(default_factory=dict)
     before: dict[str, KvStats] = field(default_factory=dict)
@@ -103,9 +103,9 @@ class KvHandovers:
         if not written:
             return
         record_export(self._costs, switch, [receipt for _, receipt in written], kv)
-        sources = tuple(replica for replica, _ in written)
+        nbytes = {replica.name: receipt.nbytes for replica, receipt in written}
         files = {key: str(receipt.file) for _, receipt in written for key in receipt.tokens}
-        self._open[switch.machine] = _Handover(switch, machine, sources, files)
+        self._open[switch.machine] = _Handover(switch, machine, nbytes, files)
 
     async def expect(self, launches: Sequence[Launch]) -> None:
         """Read the totals of the replicas that are about to take KV, so that what they take can be measured."""
@@ -168,7 +168,7 @@ class KvHandovers:
             totals = {replica: self._pool.kv_stats(replica) for replica in handover.before}
             taken = [now.since(handover.before[replica]) for replica, now in totals.items() if now is not None]
             record_import(self._costs, handover.switch, taken)
-            handover.machine.kv_drops.add([replica.name for replica in handover.sources], self._clock())
+            handover.machine.kv_drops.add(handover.written, self._clock())
             self._drop_due(handover.machine)
 
     def _drop_due(self, machine: RolloutMachine) -> None:
@@ -176,6 +176,7 @@ class KvHandovers:
         if due := machine.kv_drops.due(self._clock()):
             for replica in machine.peers.replicas:
                 if replica.name in due and replica.name not in machine.dropping:
+                    machine.kv_drops.begin(replica.name)
                     drop = self._drop(machine, replica)
                     machine.dropping[replica.name] = self._fleet.run_in_background(drop)
 

@@ -19,6 +19,7 @@ from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.coordinator.on_policy.evaluation import OnPolicyEvaluation
 from rljob_runtime.coordinator.on_policy.generation import Generation, GenerationContext
+from rljob_runtime.coordinator.on_policy.idle_profiler import IdleProfiler, Stage
 from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
 from rljob_runtime.coordinator.on_policy.report import RoundTimer, round_report
 from rljob_runtime.coordinator.reporting.group_metrics import with_group_metrics
@@ -53,6 +54,7 @@ class OnPolicyLoop:
     ) -> None:
         self._context = context
         self._evaluation = OnPolicyEvaluation(context, commands, evaluator)
+        self.profiler = IdleProfiler(context)
         self._commands = commands
         self._before = before
         self._prompts: PromptSource | None = None
@@ -125,8 +127,10 @@ class OnPolicyLoop:
             generation, groups = await self._generate(opened, draws, clock)
         self._context.reporter.update(stage="Training", progress=1.0)
         async with self._evaluation.during_update():
-            with self._phase("training", plan.step):
-                report = await self._train(opened, groups)
+            evaluates = self._evaluation.evaluator.active
+            async with self.profiler.during_update(self._stage(generation), needed=evaluates):
+                with self._phase("training", plan.step):
+                    report = await self._train(opened, groups)
             clock.trained()
         clock.exclude(self._evaluation.evaluator.drain_waited())
         self._context.reporter.update(stage="Publishing")
@@ -135,6 +139,14 @@ class OnPolicyLoop:
         clock.published()
         self._measured.record_lengths(generation.responses.lengths())
         return await self._close(boundary, draws, generation, groups, report, clock, version)
+
+    def _stage(self, generation: Generation) -> Stage:
+        """Describe a stage that has ended, for profiles during its update."""
+        assert self._prompts is not None
+        plan = generation.round.plan
+        longest = max(len(self._prompts.prompt(prompt).token_ids) for prompt in plan.prompts)
+        context = longest + self._context.settings.max_response_tokens
+        return Stage(plan.step, len(plan.trajectories()), context, generation.watch, self._switch_costs)
 
     def _phase(self, name: str, step: int) -> AbstractContextManager[None]:
         return self._context.reporter.timeline.during(ROUNDS, name, round=step)

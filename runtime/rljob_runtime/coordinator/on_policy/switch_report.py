@@ -25,8 +25,8 @@ _WHY = {
     ),
     SwitchOutcome.KV_CACHE_FULL: "the unfinished responses would not fit the KV caches of another size",
     SwitchOutcome.NOT_PREDICTED: (
-        "nothing could be predicted: the speed of this size, or of every other one, was not observed yet; a round that "
-        "begins in another size observes it"
+        "nothing could be predicted: the speed of this size, or of every other one, was not observed yet; machines "
+        "measure other sizes during updates that are long enough, and a round that begins in another size observes it"
     ),
     SwitchOutcome.MAX_SWITCHES: "the machine had switched maxSwitches times",
     SwitchOutcome.WAITING: "responses waited for an engine whenever machines were looked at",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from rljob_api.status import EvaluationReport, LayoutSwitchesReport, RoundReport, RuntimeStatus, SwitchesState
 from rljob_runtime.coordinator.reporting.episode_metrics import EpisodeMetrics
 from rljob_runtime.coordinator.reporting.group_metrics import QUANTILES
+from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.reward_stats import RewardStats
 
@@ -129,6 +130,10 @@ class CoordinatorMetrics:
     def watch_rewards(self, stats: Callable[[], RewardStats]) -> None:
         """Show the reward statistics at each scrape."""
         self.registry.register(_RewardCollector(stats))
+
+    def watch_layouts(self, stats: Callable[[], LayoutStats]) -> None:
+        """Show the totals of KV files and of visits to layouts at each scrape."""
+        self.registry.register(_LayoutCollector(stats))
 
     def watch_loop(self, longest_seconds: Callable[[], float]) -> None:
         """Show the event loop's longest turn at each scrape."""
@@ -263,6 +268,29 @@ class _RewardCollector(Collector):
         yield _total("program_timeouts", "Runs past their adaptive timeout.", now.timeouts)
         yield _total("shadow_timeouts", "Of these in the shadow sample, which ran on.", now.shadow_timeouts)
         yield _total("late_programs", "Of these right in the end: their timeout was unjust.", now.late)
+
+
+class _LayoutCollector(Collector):
+    """Collects the totals of KV files that switches leave, and of idle-time profiles."""
+
+    def __init__(self, stats: Callable[[], LayoutStats]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        now = self._stats()
+        drops, visits = now.kv_drops, now.visits
+        yield _total("kv_drops", "Files of keys and values that replicas removed after a switch.", drops.removed)
+        yield _total("kv_drop_failures", "Tries of such a removal that failed.", drops.failures)
+        yield _total("kv_drop_retries", "Tries after one that failed.", drops.retries)
+        yield _total("kv_drops_abandoned", "Such files that are not asked for any more.", drops.abandoned)
+        text = "Bytes of such files whose removal failed, at most: a load of other weights removes them too."
+        yield GaugeMetricFamily("rljob_coordinator_kv_kept_bytes", text, value=now.kv_kept_bytes)
+        yield _total("layout_profiles", "Visits of resting machines to a layout, to measure it.", visits.visits)
+        yield _total("layout_profile_loads", "Loads that they measured.", visits.loads)
+        yield _total("layout_profile_seconds", "Seconds of these visits.", visits.seconds)
+        text = "Visits for which new weights or layouts had to wait."
+        yield _total("layout_profile_delays", text, visits.delays)
+        yield _total("layout_profile_delay_seconds", "Seconds of these waits.", visits.delay_seconds)
 
 
 def _total(name: str, text: str, value: float) -> CounterMetricFamily:

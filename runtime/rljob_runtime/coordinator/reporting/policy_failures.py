@@ -28,6 +28,7 @@ class OptionalPolicy(StrEnum):
     SWITCHES = "layout switches"
     PLANS = "round plans"
     REPACK = "repack"
+    PROFILES = "idle-time profiles"
 
 
 def attempt(work: Callable[[], T]) -> T | Exception:

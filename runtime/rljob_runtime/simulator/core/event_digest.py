@@ -62,6 +62,7 @@ PLACES = Places(
         e.FaultEnded: (27, ("fault", "target", "since")),
         e.KvAsked: (28, ("replica", "key", "written", "version", "tokens", "cause")),
         e.EpisodeReported: (29, ("runner", "key", "attempt", "reward", "failed")),
+        e.Profiled: (30, ("replica", "tensor_parallel", "loads", "since")),
     },
     values={
         PromptKey: ("epoch", "index", "source"),

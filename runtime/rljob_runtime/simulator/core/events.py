@@ -104,6 +104,16 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Profiled:
+    """A resting replica has measured this many loads in its layout."""
+
+    replica: str
+    tensor_parallel: int
+    loads: int
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
 class Received:
     """A relay holds the version completely."""
 
@@ -287,6 +297,7 @@ Event = (
     | MadeRoom
     | LaidOut
     | Loaded
+    | Profiled
     | Received
     | Restored
     | Contributed

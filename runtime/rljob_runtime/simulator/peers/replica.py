@@ -8,23 +8,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from rljob_runtime.perf_model.sampling_plan import Point
 from rljob_runtime.protocols import (
+    EngineProfile,
     EngineStats,
     GenerateRequest,
     KvExport,
     KvStats,
+    LoadTiming,
+    ProfileLimits,
     Refused,
     ReplicaReport,
     TermFence,
     WrongVersion,
 )
 from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.adaptive_tp.idle_profile import STEPS, loads_of
 from rljob_runtime.simulator.core.events import (
     KvAsked,
     LaidOut,
     Loaded,
     MadeRoom,
     Observe,
+    Profiled,
     unobserved,
 )
 from rljob_runtime.simulator.core.process_clock import SOON, Event, ProcessClock, loop_time
@@ -74,6 +80,9 @@ class SimulatedReplica:
         self._fence = TermFence(name)
         self._busy = asyncio.Lock()
         self._asked = Event()
+        self._commanded = Event()
+        self._profiles = 0
+        self._profile_seconds = 0.0
         self._loads = 0
         self._kv = kv or KvMemory()
         self._moved = KvStats()
@@ -88,7 +97,7 @@ class SimulatedReplica:
         return self._layout is None
 
     async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
-        self._check(term)
+        self._begin_command(term)
         async with self._busy:
             if self._layout != tensor_parallel:
                 if not self.rests:
@@ -97,7 +106,7 @@ class SimulatedReplica:
         self._asked.fire()
 
     async def switch_layout(self, term: int, tensor_parallel: int) -> None:
-        self._check(term)
+        self._begin_command(term)
         async with self._busy:
             if self._layout == tensor_parallel:
                 return
@@ -121,7 +130,7 @@ class SimulatedReplica:
         self._layout = self._loaded = None
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
-        self._check(term)
+        self._begin_command(term)
         async with self._busy:
             self._refuse_misfits(requests)
             fresh = [one for one in requests if self._attempts.get(one.key, 0) < one.attempt]
@@ -131,7 +140,7 @@ class SimulatedReplica:
         self._asked.fire()
 
     async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
-        self._check(term)
+        self._begin_command(term)
         async with self._busy:
             receipt = self._export(attempts)
             await self._pace.sleep(receipt.seconds)
@@ -144,7 +153,7 @@ class SimulatedReplica:
         self._kv.drop(self.name)
 
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
-        self._check(term)
+        self._begin_command(term)
         async with self._busy:
             self._stop(attempts)
         self._asked.fire()
@@ -177,7 +186,7 @@ class SimulatedReplica:
         return ReplicaReport(self._boot, cursor, tuple(delta for _, delta in outbox), self._loaded, self._stats())
 
     async def load(self, term: int, version: int) -> int:
-        self._check(term)
+        self._begin_command(term)
         async with self._busy:
             if version == self._loaded:
                 return version
@@ -194,6 +203,30 @@ class SimulatedReplica:
             self._loads += 1
             self._observe(Loaded(self.name, whole, content, since))
             return whole
+
+    async def profile(self, term: int, limits: ProfileLimits) -> EngineProfile:
+        self._begin_command(term)
+        if self._loaded is None or self._layout is None or self.held:
+            raise Refused(f"{self.name} has no weights, or holds requests")
+        self._engine.advance()
+        since, began, timings = loop_time(), self._pace.now(), list[LoadTiming]()
+        for load in loads_of(limits, self._stats()):
+            timing = _timed(self._engine.kind, load)
+            due = self._pace.now() + timing.prefill_seconds + timing.steps * timing.step_seconds
+            end = min(due, began + limits.seconds)
+            await self._pace.until(end, self._commanded)
+            if end < due or end - self._pace.now() > SOON:
+                break
+            timings.append(timing)
+        self._profiles += 1
+        self._profile_seconds += self._pace.now() - began
+        self._observe(Profiled(self.name, self._layout or 0, len(timings), since))
+        return EngineProfile(tuple(timings), self._stats())
+
+    def _begin_command(self, term: int) -> None:
+        """Check the term, and end a profile."""
+        self._check(term)
+        self._commanded.fire()
 
     # --- KV ---
 
@@ -270,4 +303,14 @@ class SimulatedReplica:
             max_running=kind.max_sequences,
             kv=self._moved,
             kv_size=None if self.rests else kind.kv,
+            profiles_total=self._profiles,
+            profile_seconds_total=self._profile_seconds,
         )
+
+
+def _timed(kind: EngineKind, load: Point) -> LoadTiming:
+    """Return what the engine needs for a load."""
+    tokens = load.batch * load.context
+    context = tokens + load.batch * (1 + STEPS / 2)
+    prefill = kind.law.prefill(tokens, load.batch * load.context**2)
+    return LoadTiming(load.batch, load.context, prefill, STEPS, kind.law.step(load.batch, context), context)

@@ -10,7 +10,23 @@ LOANS = "tests/unit/coordinator/stream_training/test_loans.py"
 
 SWITCHER = "tests/unit/coordinator/on_policy/test_switcher.py"
 
+IDLE = "tests/unit/coordinator/on_policy/test_idle_profiler.py"
+
 MUTANTS = (
+    Mutant(
+        name="waits for a profile are not counted",
+        target="rljob_runtime.coordinator.fleet.weights:FleetWeights._holding",
+        before="self.visits.record_delay(clock() - since)",
+        after="pass",
+        tests=(f"{IDLE}::test_an_update_that_ends_early_ends_the_profile",),
+    ),
+    Mutant(
+        name="a machine stays in the layout that it measured",
+        target="rljob_runtime.coordinator.fleet.weights:FleetWeights.visit_layout",
+        before="visit.back = await self._go(machine, None)",
+        after="pass",
+        tests=(f"{IDLE}::test_resting_machines_measure_each_size_and_no_stage_begins_later",),
+    ),
     Mutant(
         name="new engines are measured as kept ones",
         target="rljob_runtime.coordinator.fleet.layouts:Layouts._switch",

@@ -20,7 +20,7 @@ from rljob_runtime.coordinator.on_policy.switch_report import switches_report
 from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.protocols import GenerateRequest, KvSize, PeerTimeout
 from rljob_runtime.scheduling import layout_switch
-from rljob_runtime.scheduling.adaptive_tp.kv_drops import WAIT_SECONDS, KvDrops
+from rljob_runtime.scheduling.adaptive_tp.kv_drops import WAIT_SECONDS, KvDrops, KvDropTotals
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, State, SwitchCosts
 from rljob_runtime.scheduling.layout_switch import LayoutSwitch, SwitchLook
@@ -284,7 +284,9 @@ def test_a_replica_that_hangs_holds_back_no_other_file(
     assert [len(drops.at(replica)) for replica in range(4)] == [2, 1, 1, 1]
     assert {round(drops.at(replica)[0] - drops.at(0)[0], 2) for replica in range(4)} <= {0.0, 0.01}
     assert run.files().files == {}, "the second try has removed it"
-    assert (drops.record.removed, drops.record.failures, drops.record.abandoned) == (4, 1, 0)
+    assert drops.record.totals == KvDropTotals(removed=4, failures=1, retries=1)
+    assert run.stage.coordinator is not None
+    assert run.stage.coordinator.layout_stats().kv_drops == drops.record.totals
 
 
 def test_a_file_that_was_not_removed_in_its_round_is_removed_in_a_later_one(
@@ -298,7 +300,7 @@ def test_a_file_that_was_not_removed_in_its_round_is_removed_in_a_later_one(
     run.play()
     assert left[0] == 1
     assert left[-1] == 0
-    assert (drops.record.removed, drops.record.failures) == (4, 2)
+    assert (drops.record.totals.removed, drops.record.totals.failures) == (4, 2)
     first, second, third = drops.at(0)
     assert second - first >= 1.0
     assert third - second >= 4.0
@@ -409,7 +411,7 @@ def test_an_export_does_not_wait_for_a_removal_that_hangs(
     stopped = run.switches[1].seconds["stop"]
     assert WAIT_SECONDS <= stopped < WAIT_SECONDS + 0.5
     assert run.files().files == {}
-    assert drops.record.failures == 1
+    assert drops.record.totals.failures == 1
 
 
 @pytest.mark.parametrize("seed", [1, *slow(*range(2, 12))])

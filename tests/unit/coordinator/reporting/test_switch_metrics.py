@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from rljob_api.status import LayoutSwitchesReport, RoundReport, SwitchesState
+from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats, VisitTotals
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.observers.round_metrics import round_metrics
 from rljob_runtime.protocols import TrainReport
+from rljob_runtime.scheduling.adaptive_tp.kv_drops import KvDropTotals
 
 TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
 SWITCHED = RoundReport(
@@ -47,3 +49,20 @@ def test_observers_receive_their_sums() -> None:
         "round/layout_switches_kv_bytes": 4096,
     }
     assert not any("switches" in name for name in round_metrics(RoundReport(round=3), TRAINED))
+
+
+def test_kept_kv_files_and_visits_are_shown_as_they_are_at_the_scrape() -> None:
+    metrics, stats = CoordinatorMetrics(), [LayoutStats()]
+    metrics.watch_layouts(lambda: stats[0])
+    names = {
+        "kv_drops_total": 4, "kv_drop_failures_total": 3, "kv_drop_retries_total": 2, "kv_drops_abandoned_total": 1,
+        "kv_kept_bytes": 4096, "layout_profiles_total": 6, "layout_profile_loads_total": 50,
+        "layout_profile_seconds_total": 70.5, "layout_profile_delays_total": 5, "layout_profile_delay_seconds_total": 8,
+    }  # fmt: skip
+
+    def values() -> dict[str, float | None]:
+        return {name: metrics.registry.get_sample_value(f"rljob_coordinator_{name}") for name in names}
+
+    assert set(values().values()) == {0.0}
+    stats[0] = LayoutStats(KvDropTotals(4, 3, 2, 1), 4096, VisitTotals(6, 50, 70.5, 5, 8.0))
+    assert values() == names

@@ -13,6 +13,20 @@ GUARD = "tests/unit/scheduling/adaptive_tp/test_guard.py"
 
 MUTANTS = (
     Mutant(
+        name="bytes of a KV file that is gone are counted as kept",
+        target="rljob_runtime.scheduling.adaptive_tp.kv_drops:KvDrops.add",
+        before="self._failed -= files.keys()",
+        after="pass",
+        tests=(f"{DROPS}::test_bytes_are_kept_from_a_failure_until_the_file_is_gone",),
+    ),
+    Mutant(
+        name="the first try of a removal counts as a retry",
+        target="rljob_runtime.scheduling.adaptive_tp.kv_drops:KvDrops.begin",
+        before="self._due.get(replica, (0, 0.0))[0] > 0",
+        after="True",
+        tests=(f"{DROPS}::test_machines_share_the_totals_of_their_fleet",),
+    ),
+    Mutant(
         name="switches to sizes that are not allowed are predicted",
         target="rljob_runtime.scheduling.adaptive_tp.forecast:_gain",
         before="its in rules.sizes",
@@ -36,7 +50,7 @@ MUTANTS = (
     Mutant(
         name="a failed removal takes the KV file that was written since",
         target="rljob_runtime.scheduling.adaptive_tp.kv_drops:KvDrops.record_written",
-        before="self._due.pop(replica, None)",
+        before="self._forget(replica)",
         after="pass",
         tests=(f"{DROPS}::test_a_replica_that_writes_another_file_keeps_that_one",),
     ),
@@ -207,8 +221,8 @@ MUTANTS = (
     Mutant(
         name="a move of KV is predicted without its checksums",
         target="rljob_runtime.scheduling.adaptive_tp.switch_costs:PRIORS",
-        before="_harmonic(CHECKSUM_RATE, IMPORT_COPY)",
-        after="_harmonic(IMPORT_COPY)",
+        before="move_byte_seconds(IMPORT_COPY)",
+        after="1 / IMPORT_COPY",
         tests=(f"{COSTS}::test_the_prior_of_a_move_has_a_copy_and_a_checksum_in_each_direction",),
     ),
     Mutant(

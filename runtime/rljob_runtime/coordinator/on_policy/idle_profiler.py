@@ -1,0 +1,177 @@
+"""Idle profiler: has resting machines measure layouts that they never ran, while the trainer updates.
+
+A policy (`scheduling/adaptive_tp/idle_profile.py`) decides once an update which machine visits which layout. Visits run
+beside the update and end with it: what they measured until then counts. They never take part in a round, and a failure
+is that of its machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from rljob_runtime.coordinator.fleet.machine import RolloutMachine
+from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
+from rljob_runtime.coordinator.generation.observed_engines import engine_speed
+from rljob_runtime.coordinator.loop.context import CoordinatorContext
+from rljob_runtime.coordinator.reporting.policy_failures import OptionalPolicy, attempt
+from rljob_runtime.protocols import EngineProfile, PeerError, StaleTerm
+from rljob_runtime.scheduling.adaptive_tp.idle_profile import (
+    UPDATES,
+    IdleProfile,
+    Rest,
+    RestingMachine,
+    is_enough,
+    limits_of,
+    plan_profiles,
+)
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
+from rljob_runtime.scheduling.layout_switch import record_visit
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The stage before an update. `context`: tokens of its longest possible response with its prompt.
+
+    `observer`: of its engines; it receives what is measured. `costs`: of the job's switches."""
+
+    step: int
+    responses: int
+    context: int
+    observer: EngineObserver
+    costs: SwitchCosts
+
+
+@dataclass
+class _Update:
+    """An update in progress. `machines`: those that rest, as `plans` has them; `version`: of their weights."""
+
+    stage: Stage
+    version: int
+    began: float
+    machines: Mapping[str, RolloutMachine]
+    plans: Mapping[str, IdleProfile]
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class IdleProfiler:
+    """The profiles of a job whose machines switch their size by rules; none in other jobs."""
+
+    def __init__(self, context: CoordinatorContext) -> None:
+        self._fleet = context.fleet
+        self._term = context.term
+        self._rules = context.settings.switch_rules
+        self._failures = context.policy_failures
+        self._updates: deque[float] = deque(maxlen=UPDATES)
+        self._tries: defaultdict[str, Counter[int]] = defaultdict(Counter)
+
+    @contextlib.asynccontextmanager
+    async def during_update(self, stage: Stage, needed: bool) -> AsyncIterator[None]:
+        """Profile during the block. `needed`: whether machines generate meanwhile.
+
+        Machines that are not back at its end return in the background. New weights wait for them."""
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        update = None if needed or self._rules is None else self._begin(stage, self._rules, since)
+        try:
+            yield
+            self._updates.append(clock() - since)
+        finally:
+            if update is not None:
+                update.ended.set()
+
+    def _begin(self, stage: Stage, rules: SwitchRules, now: float) -> _Update | None:
+        """Begin the visits of an update; None if there is none."""
+        weights = self._fleet.weights
+        if (version := weights.version) is None or not self._failures.is_asked(OptionalPolicy.PROFILES):
+            return None
+        machines = {machine.name: machine for machine in weights.loaded() if not machine.loaned}
+        plans = attempt(partial(self._plan, machines, rules, stage))
+        if isinstance(plans, Exception):
+            self._failures.failed(OptionalPolicy.PROFILES, plans)
+            return None
+        self._failures.decided(OptionalPolicy.PROFILES)
+        update = _Update(stage, version, now, machines, plans)
+        for name, plan in plans.items():
+            if plan.size is not None:
+                self._fleet.run_in_background(self._visit(update, machines[name], plan, plan.size))
+        return update
+
+    def _plan(
+        self, machines: Mapping[str, RolloutMachine], rules: SwitchRules, stage: Stage
+    ) -> Mapping[str, IdleProfile]:
+        layouts = self._fleet.layouts
+        resting = [
+            RestingMachine(
+                name,
+                machine.tensor_parallel,
+                rules.sizes - frozenset(layouts.refused(name)),
+                layouts.ran(name),
+                self._tries[name],
+            )
+            for name, machine in machines.items()
+        ]
+        known = [size for size, speeds in stage.observer.all_speeds().items() if engine_speed(speeds) is not None]
+        rest = Rest(tuple(self._updates), self._fleet.weights.visits.delays, layouts.build_seconds)
+        return plan_profiles(resting, known, rest, stage.costs)
+
+    async def _visit(self, update: _Update, machine: RolloutMachine, plan: IdleProfile, size: int) -> None:
+        clock, start, stage = asyncio.get_running_loop().time, machine.tensor_parallel, update.stage
+        since, profiles = clock(), dict[str, EngineProfile]()
+
+        async def measure() -> None:
+            profiles.update(await self._measure(update, machine, plan))
+
+        name = f"profile TP {size}"
+        self._tries[machine.name][size] += 1
+        with self._fleet.timeline.during(f"{machine.name}/machine", name, round=stage.step):
+            visit = await self._fleet.weights.visit_layout(machine, size, update.version, measure)
+        if visit.reached:
+            record_visit(stage.costs, start, size, visit.there, visit.back)
+        enough = {replica: profile for replica, profile in profiles.items() if is_enough(profile.timings)}
+        if enough:
+            stage.observer.record_profile(size, enough)
+            self._tries[machine.name][size] = 0
+        loads = sum(len(profile.timings) for profile in profiles.values())
+        self._fleet.weights.visits.record(loads, clock() - since)
+        log.info("round %d: %s measured %d loads in TP %d; %s", stage.step, machine.name, loads, size, visit)
+
+    async def _measure(
+        self, update: _Update, machine: RolloutMachine, plan: IdleProfile
+    ) -> Mapping[str, EngineProfile]:
+        """Profile all engines of a machine side by side until the time is over, or the update ends."""
+        stage, replicas = update.stage, machine.replicas
+        seconds = update.began + plan.until - asyncio.get_running_loop().time()
+        if update.ended.is_set() or seconds <= 0:
+            return {}
+        limits = limits_of(stage.responses, len(update.machines) * len(replicas), stage.context, seconds)
+        running = asyncio.ensure_future(
+            asyncio.gather(*(machine.run_while_member(replica.profile(self._term, limits)) for replica in replicas))
+        )
+        ended = asyncio.ensure_future(update.ended.wait())
+        tasks: list[asyncio.Future[Any]] = [running, ended]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                # Any command ends a profile.
+                await asyncio.gather(*(machine.run_while_member(replica.abort(self._term, {})) for replica in replicas))
+            profiles = await running
+        except StaleTerm:
+            raise
+        except PeerError as error:
+            self._fleet.mark_machine_lost(machine, "CommandFailed", error)
+            return {}
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return {replica.name: profile for replica, profile in zip(replicas, profiles, strict=True)}

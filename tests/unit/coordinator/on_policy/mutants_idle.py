@@ -1,0 +1,44 @@
+"""Mutants of profiles in rljob_runtime.coordinator.on_policy."""
+
+from hack.mutants import Mutant
+
+IDLE = "tests/unit/coordinator/on_policy/test_idle_profiler.py"
+IDLE_EARLY = f"{IDLE}::test_an_update_that_ends_early_ends_the_profile"
+
+MUTANTS = (
+    Mutant(
+        name="a profile goes on after the update",
+        target="rljob_runtime.coordinator.on_policy.idle_profiler:IdleProfiler.during_update",
+        before="update.ended.set()",
+        after="pass",
+        tests=(IDLE_EARLY,),
+    ),
+    Mutant(
+        name="a machine that evaluates measures another layout",
+        target="rljob_runtime.coordinator.on_policy.loop:OnPolicyLoop.advance",
+        before="self._evaluation.evaluator.active",
+        after="False",
+        tests=(f"{IDLE}::test_engines_that_evaluate_do_not_rest",),
+    ),
+    Mutant(
+        name="a few loads of a profile are believed",
+        target="rljob_runtime.coordinator.on_policy.idle_profiler:IdleProfiler._visit",
+        before="is_enough(profile.timings)",
+        after="True",
+        tests=(IDLE_EARLY,),
+    ),
+    Mutant(
+        name="a size that was refused is measured",
+        target="rljob_runtime.coordinator.on_policy.idle_profiler:IdleProfiler._plan",
+        before="rules.sizes - frozenset(layouts.refused(name))",
+        after="rules.sizes",
+        tests=(f"{IDLE}::test_a_size_that_is_refused_is_left_alone",),
+    ),
+    Mutant(
+        name="a visit teaches nothing about switches",
+        target="rljob_runtime.coordinator.on_policy.idle_profiler:IdleProfiler._visit",
+        before="visit.reached",
+        after="False",
+        tests=(f"{IDLE}::test_a_visit_measures_the_parts_of_a_switch",),
+    ),
+)
