@@ -11,10 +11,10 @@ from collections.abc import Mapping
 import pytest
 
 from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
-from rljob_runtime.protocols import Delta, PeerGone, RewardFailed
+from rljob_runtime.protocols import Delta, GenerateRequest, PeerGone, RewardFailed
 from rljob_runtime.protocols.environments import TRACE_TOKENS, TRACE_TURNS, EpisodeReport, FailedPart
 from rljob_runtime.protocols.errors import Refused, WrongVersion
-from rljob_runtime.protocols.trajectory import PromptKey, Response, TrajectoryKey
+from rljob_runtime.protocols.trajectory import PromptKey, Response, Sampling, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, TurnRefused
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.limits import Limits
@@ -327,6 +327,23 @@ async def test_a_runner_that_names_what_was_never_drawn_leaves_no_trace(tmp_path
         assert made.access.calls - asked == 1
     with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as db:
         assert db.execute("SELECT COUNT(*) FROM sources").fetchone() == (0,)
+
+
+async def test_a_turn_of_a_restarted_coordinator_replaces_that_of_the_former_one(tmp_path):
+    """Both have the number of a turn that was not stored. The engine may still generate the first."""
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5])
+        asked = await made.asked(made.ask(episode, [1, 5, 2]))
+        former = made.engine.requests[-1]
+        asked.cancel()
+    async with bench(tmp_path) as made:
+        await made.replica.submit(2, [GenerateRequest(KEY, 2, (9,), Sampling(64, seed=1), 1, (5,))])
+        asked = await made.asked(made.ask(episode, [1, 5, 2]))
+        again = made.engine.requests[-1]
+        assert again.key == former.key
+        assert again.attempt > former.attempt
+        asked.cancel()
 
 
 async def test_a_launch_without_tokens_goes_on_with_the_turns_that_are_stored(tmp_path):
