@@ -57,6 +57,7 @@ def _asynchronous(scenario: Scenario, random_: random.Random) -> Scenario:
         response_factor=None,
         auto=False,
         stream_training=False,
+        profiles=False,
         site=replace(scenario.site, lendable=False, shares_accelerators=False),
     )
 

@@ -75,7 +75,7 @@ NEVER: list[Question] = [
     ("create", "", "persistentvolumeclaims"),
     ("create", "", "serviceaccounts/token"),
     ("impersonate", "", "users"),
-    ("create", "apps", "deployments"),
+    ("delete", "apps", "deployments"),
     ("bind", "rbac.authorization.k8s.io", "roles"),
     ("escalate", "rbac.authorization.k8s.io", "roles"),
     ("create", "rbac.authorization.k8s.io", "clusterroles"),
