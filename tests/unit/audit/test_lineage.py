@@ -189,7 +189,7 @@ def test_a_node_is_stored_once(rounds, tmp_path) -> None:
         db.execute("ALTER TABLE copied RENAME TO turns")
         db.execute(
             "INSERT INTO turns SELECT 1000 + number, episode, node, parent, kind, version, digest, tokens, logprobs,"
-            f" finish, body, stored_at FROM turns WHERE episode = {FIRST} AND node = 2"
+            f" finish, body, stored_at, opened FROM turns WHERE episode = {FIRST} AND node = 2"
         )
     verdict = audit(copy)
     expect(verdict, Rule.TWICE, KEY)

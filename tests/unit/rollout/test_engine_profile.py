@@ -21,7 +21,7 @@ from rljob_runtime.rollout.engines.factory import make_engine
 from rljob_runtime.rollout.replica import RolloutReplica
 from rljob_runtime.scheduling.adaptive_tp.idle_profile import STEPS
 from tests.support.rollout.engines import EOS, Publisher
-from tests.unit.rollout.test_replica import Reader, ask, key
+from tests.support.rollout.reader import Reader, ask, key
 
 LIMITS = ProfileLimits(batch=4, context=300, seconds=1000.0)
 

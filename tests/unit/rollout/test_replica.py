@@ -6,36 +6,20 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent import futures
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from transformers import LlamaForCausalLM
 
-from rljob_runtime.protocols import Delta, GenerateRequest, PeerGone, Refused, ReplicaReport, StaleTerm, WrongVersion
-from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.protocols import GenerateRequest, PeerGone, Refused, StaleTerm, WrongVersion
+from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.rollout.engines.base import Engine, EngineRequest, EngineSettings, StepOutput
 from rljob_runtime.rollout.engines.factory import make_engine
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
 from rljob_runtime.rollout.replica import RolloutReplica
 from tests.support.rollout.engines import EOS, Generated, Publisher, assert_trainer_logprobs, prompts, run
-
-PATIENCE = 60.0
-
-
-def key(prompt: int, sample: int = 0) -> TrajectoryKey:
-    return TrajectoryKey(PromptKey(0, prompt), sample)
-
-
-def ask(prompt: int, version: int, attempt: int = 1, tokens: int = 20, **sampling: object) -> GenerateRequest:
-    settings = {"temperature": 0.0, "ignore_eos": True} | sampling
-    return GenerateRequest(
-        key=key(prompt),
-        attempt=attempt,
-        prompt_token_ids=prompts(16)[prompt],
-        sampling=Sampling(max_tokens=tokens, **settings),  # type: ignore[arg-type]
-        weight_version=version,
-    )
+from tests.support.rollout.reader import PATIENCE, Reader, ask, key
 
 
 class Letters:
@@ -43,38 +27,6 @@ class Letters:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return "".join(chr(ord("Ā") + token) for token in token_ids)
-
-
-@dataclass
-class Reader:
-    """Polls as a coordinator does, acknowledging what it has seen."""
-
-    replica: RolloutReplica
-    cursor: int = 0
-    deltas: list[Delta] = field(default_factory=list)
-
-    async def poll(self, wait: float = 1.0) -> ReplicaReport:
-        report = await self.replica.poll(1, self.cursor, wait)
-        self.cursor = report.cursor
-        self.deltas += report.deltas
-        return report
-
-    async def until_finished(self, count: int) -> dict[TrajectoryKey, list[int]]:
-        async with asyncio.timeout(PATIENCE):
-            while sum(d.finish_reason is not None for d in self.deltas) < count:
-                await self.poll()
-        return self.tokens()
-
-    def tokens(self) -> dict[TrajectoryKey, list[int]]:
-        """Joined tokens of each trajectory; fails on a gap or an overlap."""
-        joined: dict[tuple[TrajectoryKey, int], list[int]] = {}
-        for delta in self.deltas:
-            known = joined.setdefault((delta.key, delta.attempt), [])
-            start = joined.setdefault((delta.key, -delta.attempt), [delta.offset])[0]
-            assert delta.offset == start + len(known)
-            assert len(delta.token_ids) == len(delta.logprobs)
-            known += delta.token_ids
-        return {k: tokens for (k, attempt), tokens in joined.items() if attempt > 0}
 
 
 @pytest.fixture
