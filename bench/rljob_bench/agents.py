@@ -22,16 +22,25 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rljob_api import RLJob, load
+from rljob_bench.lib.episode_peers import (
+    ENVIRONMENT,
+    RESULT,
+    VERSION,
+    Launching,
+    PacedEngine,
+    Prompts,
+    Watch,
+    Words,
+)
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.coordinator.core.async_utils import alongside
-from rljob_runtime.coordinator.episodes.attempt import turn_of
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
 from rljob_runtime.coordinator.episodes.replica import EpisodeReplica
 from rljob_runtime.coordinator.store.connection import Opening
@@ -39,20 +48,17 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreThread
 from rljob_runtime.local.environments import EnvironmentFolders, LocalEnvironments
 from rljob_runtime.models.source import package_config
-from rljob_runtime.models.toy_calculator import CALL, CALL_END, PHRASING, TOOL, calculator_tokenizer
-from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, Replica, ReplicaReport
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport
-from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, StoredTurn, TurnCall
+from rljob_runtime.models.toy_calculator import TOOL
+from rljob_runtime.protocols import GenerateRequest, Replica
+from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.scheduling.episodes.episode import EpisodeRules
 from rljob_runtime.scheduling.episodes.limits import Limits
 
 GOAL_EPISODES_PER_MINUTE = 1000.0
 GOAL_ACQUIRE_SECONDS = 0.1
-ENVIRONMENT, MODEL = "calc", "rljob/toy-calculator"
+MODEL = "rljob/toy-calculator"
 TURNS = 2
-TERM, VERSION = 1, 1
-QUESTION, RESULT = "47 * 68", "3196"
+TERM = 1
 EPISODE_SECONDS = 600.0
 POLL_SECONDS = 5.0
 TOOLS = f'''
@@ -176,144 +182,7 @@ async def _blocks(site: _Site, plan: Plan) -> Measured:
     return measured
 
 
-# --- the stand-in engine ---------------------------------------------------------------------------------------------
-
-
-class Words:
-    """The tokens that the model says and hears."""
-
-    def __init__(self) -> None:
-        self.tokenizer = calculator_tokenizer()
-        end = self.tokenizer.eos_token
-        self.call = tuple(self.tokenizer.encode(f"{CALL}{QUESTION}{CALL_END}{end}"))
-        self.answer = tuple(self.tokenizer.encode(f"{RESULT}{end}"))
-        self.prompt = tuple(self.tokenizer.encode(PHRASING.format(expression=QUESTION)))
-
-    def said(self, prompt: Sequence[int]) -> tuple[int, ...]:
-        """Return a turn: the call, and after a call the answer."""
-        return self.answer if self.call[0] in prompt else self.call
-
-
-class PacedEngine:
-    """A stand-in for a replica: each turn is emitted complete after a fixed time, however many there are."""
-
-    name = "rollout-0/replica-0"
-
-    def __init__(self, words: Words, seconds: float) -> None:
-        self._words = words
-        self._seconds = seconds
-        self._outbox: list[tuple[int, Delta]] = []
-        self._sent = 0
-        self._wake = asyncio.Event()
-        self._emitted: dict[int, list[int]] = {}
-        """The tokens of each attempt of an episode."""
-
-    async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
-        """Emit the turns of these requests when their time has passed."""
-        for request in requests:
-            asyncio.get_running_loop().call_later(self._seconds, self._emit, request)
-
-    async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
-        """Stop nothing: what is emitted for an aborted attempt is not taken."""
-
-    async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
-        """See `protocols.Replica.poll`."""
-        self._outbox = [entry for entry in self._outbox if entry[0] > after]
-        if not self._outbox:
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(wait_seconds):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-        deltas = tuple(delta for _, delta in self._outbox)
-        return ReplicaReport("boot", self._sent, deltas, VERSION, EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0))
-
-    def emitted_for(self, watch: Watch, prompt: PromptKey) -> list[int]:
-        """Return the tokens of a response, in the order of its turns."""
-        return self._emitted.pop(watch.number(prompt), [])
-
-    def _emit(self, request: GenerateRequest) -> None:
-        tokens = self._words.said(request.prompt_token_ids)
-        place = turn_of(request.key)
-        if place is not None:
-            self._emitted.setdefault(place[0], []).extend(tokens)
-        logprobs, finish = tuple(-0.5 for _ in tokens), FinishReason.STOP
-        delta = Delta(request.key, request.attempt, 0, tokens, logprobs, request.weight_version, finish)
-        self._sent += 1
-        self._outbox.append((self._sent, delta))
-        self._wake.set()
-
-
-# --- what is measured ------------------------------------------------------------------------------------------------
-
-
-class Watch:
-    """Passes calls of the gateway on to the book, and notes when runners have episodes and ask for first turns."""
-
-    def __init__(self, book: EpisodeBook) -> None:
-        self.acquired: list[float] = []
-        self.first_turns: list[float] = []
-        self._book = book
-        self._launched: dict[PromptKey, float] = {}
-        self._numbers: dict[PromptKey, int] = {}
-        self._asked: set[EpisodeAttempt] = set()
-
-    def launch(self, requests: Iterable[GenerateRequest]) -> None:
-        """Note that responses are launched now."""
-        self._launched |= {request.key.prompt: time.monotonic() for request in requests}
-
-    def number(self, prompt: PromptKey) -> int:
-        """Return the number of a response's attempt."""
-        return self._numbers.pop(prompt, 0)
-
-    def forget(self) -> None:
-        """Forget what was noted so far."""
-        self.acquired.clear()
-        self.first_turns.clear()
-        self._asked.clear()
-
-    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
-        """See `protocols.environments.Environments.lease`."""
-        found = await self._book.runners.lease(environment, runner, wait_seconds)
-        if found is not None:
-            prompt = found.episode.key.prompt
-            self.acquired.append(time.monotonic() - self._launched[prompt])
-            self._numbers[prompt] = found.episode.attempt
-        return found
-
-    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
-        """See `protocols.environments.Environments.heartbeat`."""
-        return await self._book.runners.heartbeat(runner, episodes)
-
-    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
-        """See `protocols.environments.Environments.done`."""
-        await self._book.runners.done(runner, episode, report)
-
-    async def turn(self, call: TurnCall) -> RecordedTurn:
-        """See `protocols.turns.Turns.turn`."""
-        if call.episode not in self._asked:
-            self._asked.add(call.episode)
-            self.first_turns.append(time.monotonic() - self._launched[call.episode.key.prompt])
-        return await self._book.turn(call)
-
-    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
-        """See `protocols.turns.Turns.history`."""
-        return await self._book.history(episode)
-
-
-@dataclass(frozen=True)
-class _Prompts:
-    """One question, again and again."""
-
-    def environment(self, key: PromptKey) -> str:
-        return ENVIRONMENT
-
-    async def record(self, key: PromptKey) -> Mapping[str, object]:
-        return {"answer": RESULT}
-
-    async def messages(self, key: PromptKey) -> Sequence[Mapping[str, str]]:
-        return [{"role": "user", "content": PHRASING.format(expression=QUESTION)}]
+# --- the site --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -322,23 +191,8 @@ class _Site:
     engine: PacedEngine
     book: EpisodeBook
     watch: Watch
-    replica: _Launching
+    replica: Launching
     environments: LocalEnvironments
-
-
-class _Launching:
-    """A replica of episodes whose launches are noted."""
-
-    def __init__(self, replica: EpisodeReplica, watch: Watch) -> None:
-        self._replica = replica
-        self._watch = watch
-
-    async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
-        self._watch.launch(requests)
-        await self._replica.submit(term, requests)
-
-    async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
-        return await self._replica.poll(term, after, wait_seconds)
 
 
 @asynccontextmanager
@@ -355,12 +209,12 @@ async def _site(folder: Path, plan: Plan, seed: int) -> AsyncIterator[_Site]:
         await store.do(lambda opened: opened.adopt_term(TERM))
         rules = BookRules({ENVIRONMENT: EpisodeRules(Limits(seconds=EPISODE_SECONDS))}, seed)
         book = EpisodeBook(store, rules, time.time)
-        book.use_prompts(_Prompts())
+        book.use_prompts(Prompts())
         engine, watch = PacedEngine(words, plan.turn_seconds), Watch(book)
         environments = LocalEnvironments(_job(plan), EnvironmentFolders(folder / "run", model, folder))
         await stack.enter_async_context(environments.serve(watch, watch))
         replica: Replica = engine  # type: ignore[assignment]  # it generates, and does nothing else
-        yield _Site(words, engine, book, watch, _Launching(EpisodeReplica(replica, book), watch), environments)
+        yield _Site(words, engine, book, watch, Launching(EpisodeReplica(replica, book), watch), environments)
 
 
 def _job(plan: Plan) -> RLJob:
@@ -387,7 +241,7 @@ def _request(words: Words, prompt: PromptKey) -> GenerateRequest:
 
 
 async def _play(
-    replica: _Launching | PacedEngine, requests: Sequence[GenerateRequest], concurrent: int, after: int = 0
+    replica: Launching | PacedEngine, requests: Sequence[GenerateRequest], concurrent: int, after: int = 0
 ) -> dict[PromptKey, list[int]]:
     """Generate responses, so many at a time; return their tokens."""
     waiting, tokens = list(reversed(requests)), {request.key.prompt: list[int]() for request in requests}

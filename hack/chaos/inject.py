@@ -92,7 +92,7 @@ _ALL = "import json, os, time; print(json.dumps({'at': time.time(), 'pids': [1]}
 """Kills all processes of a pod whose containers share a process namespace: its program is not the first process
 there."""
 
-_GATEWAY = """
+KILL_GATEWAY = """
 import json, os, pathlib, time
 def text(process):
     try:
@@ -179,7 +179,7 @@ class Injector:
     # --- agents ---
 
     def _gateway_killed(self, victims: tuple[str, ...], seen: Observation) -> Injected:
-        return Injected(self._exec(seen, victims[0], _GATEWAY), _nothing)
+        return Injected(self._exec(seen, victims[0], KILL_GATEWAY), _nothing)
 
     def _runner_deleted(self, victims: tuple[str, ...], seen: Observation) -> Injected:
         runners = self.kubectl("get", "pods", "-l", LABEL_ENVIRONMENTS_OF, "-o", "name").split()

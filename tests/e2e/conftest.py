@@ -47,3 +47,13 @@ def minimal() -> dict[str, Any]:
     documents = yaml.safe_load_all((ROOT / "examples/minimal.yaml").read_text(encoding="utf-8"))
     found: dict[str, Any] = next(d for d in documents if d and d["kind"] == "RLJob")
     return found
+
+
+@pytest.fixture
+def enforced(real_nodes: Any) -> Iterator[None]:
+    """The nodes enforce NetworkPolicies, which their CNI plug-ins do not."""
+    real_nodes.run("network-policies", "enforce", timeout=600)
+    try:
+        yield
+    finally:
+        real_nodes.run("network-policies", "ignore")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 
 from hack.chaos.history import check_volume
+from hack.chaos.inject import KILL_GATEWAY
 from rljob_api.constants import (
     GATEWAY_CONTAINER,
     GATEWAY_PORT,
@@ -37,14 +37,6 @@ print(json.dumps({
     "root": os.getuid() == 0 or os.access("/", os.W_OK),
 }))
 """
-KILL = """
-import os, pathlib, signal
-for process in pathlib.Path("/proc").glob("[0-9]*"):
-    if "rljob_runtime.entrypoints\\0gateway\\0--config" in (process / "cmdline").read_text():
-        os.kill(int(process.name), signal.SIGKILL)
-        print("killed")
-"""
-CALL = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 4).close(); print('open')"
 
 
 @pytest.fixture
@@ -54,25 +46,11 @@ def example() -> dict[str, Any]:
     return found
 
 
-@pytest.fixture
-def enforced(real_nodes: Any) -> Iterator[None]:
-    """The nodes enforce NetworkPolicies, which their CNI plug-ins do not."""
-    real_nodes.run("network-policies", "enforce", timeout=600)
-    try:
-        yield
-    finally:
-        real_nodes.run("network-policies", "ignore")
-
-
 def runners(kubectl: Kubectl) -> list[str]:
     """Names of the runners' pods that are ready and not being deleted."""
     found = kubectl.get("pods", "-l", f"{LABEL_ENVIRONMENTS_OF}={JOB}")["items"]
     present = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
     return sorted(pod["metadata"]["name"] for pod in present if is_true(pod, "Ready"))
-
-
-def reaches(kubectl: Kubectl, pod: str, address: str, port: int) -> bool:
-    return "open" in kubectl("exec", pod, "--", "python", "-c", CALL, address, str(port), check=False)
 
 
 def ready(kubectl: Kubectl) -> tuple[int, int]:
@@ -93,7 +71,8 @@ def test_agents_train_through_the_death_of_gateway_runner_engine_and_coordinator
 
     (coordinator,) = kubectl.pods(JOB, "coordinator")
     name = coordinator["metadata"]["name"]
-    assert "killed" in kubectl("exec", name, "-c", GATEWAY_CONTAINER, "--", "python", "-c", KILL)
+    killed = kubectl("exec", name, "-c", GATEWAY_CONTAINER, "--", "python", "-c", KILL_GATEWAY)
+    assert json.loads(killed)["pids"]
     goes_on(kubectl, JOB)
     (now,) = kubectl.pods(JOB, "coordinator")
     assert now["metadata"]["uid"] == coordinator["metadata"]["uid"], "a gateway is started again in its container"
@@ -131,6 +110,6 @@ def _no_part_has_more_than_it_needs(kubectl: Kubectl) -> None:
         "sees": ["/etc/rljob/environment"],
         **confined,
     }
-    assert reaches(kubectl, runner, address, GATEWAY_PORT)
+    assert kubectl.reaches(runner, address, GATEWAY_PORT)
     for port in (RAY_PORT, HEALTH_PORT):
-        assert not reaches(kubectl, runner, address, port), "of the job a runner reaches the gateway only"
+        assert not kubectl.reaches(runner, address, port), "of the job a runner reaches the gateway only"

@@ -22,17 +22,6 @@ pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
 JOB = "denied"
 GUIDE = ROOT / "docs/guides/platform.md"
 PORT = 8080
-CALL = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 4).close(); print('open')"
-
-
-@pytest.fixture
-def enforced(real_nodes: Any) -> Iterator[None]:
-    """The nodes enforce NetworkPolicies, which their CNI plug-ins do not."""
-    real_nodes.run("network-policies", "enforce", timeout=600)
-    try:
-        yield
-    finally:
-        real_nodes.run("network-policies", "ignore")
 
 
 def test_a_job_trains_where_every_connection_is_denied(
@@ -42,9 +31,9 @@ def test_a_job_trains_where_every_connection_is_denied(
     kubectl.apply(_pod("web", "python", "-m", "http.server", str(PORT)), _pod("caller", "sleep", "3600"))
     web = _address(kubectl, "web")
     _address(kubectl, "caller")
-    kubectl.wait("an answer", lambda: _open(kubectl, web, PORT), 60)
+    kubectl.wait("an answer", lambda: kubectl.reaches("caller", web, PORT), 60)
     kubectl.apply(deny)
-    kubectl.wait("the same connection is refused", lambda: not _open(kubectl, web, PORT), 60)
+    kubectl.wait("the same connection is refused", lambda: not kubectl.reaches("caller", web, PORT), 60)
 
     kubectl.apply(allow)
     clock = Clock()
@@ -53,9 +42,9 @@ def test_a_job_trains_where_every_connection_is_denied(
     (coordinator,) = kubectl.pods(JOB, "coordinator")
     address = coordinator["status"]["podIP"]
     with _elsewhere() as stranger:
-        kubectl.wait("anybody reads health", lambda: _open(stranger, address, HEALTH_PORT), 60)
-        assert not _open(stranger, address, RAY_PORT), "none but the job's own pods reach its Ray"
-    assert not _open(kubectl, web, PORT)
+        kubectl.wait("anybody reads health", lambda: stranger.reaches("caller", address, HEALTH_PORT), 60)
+        assert not stranger.reaches("caller", address, RAY_PORT), "none but the job's own pods reach its Ray"
+    assert not kubectl.reaches("caller", web, PORT)
     ends_with_every_response_trained_on_once(kubectl, JOB)
     print(f"three rounds after {trained:.0f} s")
 
@@ -91,13 +80,6 @@ def _address(kubectl: Kubectl, pod: str) -> str:
         return str(status["podIP"]) if status["phase"] == "Running" else ""
 
     return str(kubectl.wait(f"{pod} runs", address, 60))
-
-
-def _open(kubectl: Kubectl, address: str, port: int) -> bool:
-    """Whether the pod `caller` gets a connection."""
-    said = kubectl("exec", "caller", "--", "python", "-c", CALL, address, str(port), check=False)
-    assert said.startswith("open") or "timed out" in said or "Connection refused" in said, said
-    return said.startswith("open")
 
 
 @contextmanager

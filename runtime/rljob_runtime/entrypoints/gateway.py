@@ -18,7 +18,7 @@ from pathlib import Path
 from rljob_runtime.data.chat_template import ChatTemplate
 from rljob_runtime.data.errors import DataError
 from rljob_runtime.entrypoints import health
-from rljob_runtime.gateway.config import BadConfig, GatewayConfig, read_config, read_key
+from rljob_runtime.gateway.config import BadConfig, GatewayConfig, read_config, read_key, write_complete
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
 from rljob_runtime.gateway.errors import TemplateNotAppendOnly
 from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
@@ -99,7 +99,7 @@ async def _serve(
                 health.serve(config.host, lambda: link.why_away, registry, config.metrics_port)
             )
         if config.port_file is not None:
-            _write(config.port_file, str(port))
+            write_complete(config.port_file, str(port))
         log.info("agents are served on %s:%d", config.host, port)
         try:
             await asyncio.Event().wait()
@@ -114,13 +114,6 @@ def _tied_to(parent: int | None) -> bool:
         return True
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     return os.getppid() == parent
-
-
-def _write(path: Path, text: str) -> None:
-    """Write the complete text or nothing: a reader waits for the file."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    os.replace(fresh, path)
 
 
 def _say(error: object, status: int) -> int:

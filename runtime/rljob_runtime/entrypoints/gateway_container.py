@@ -10,13 +10,13 @@ import asyncio
 import logging
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from rljob_runtime.entrypoints.gateway import FAILED, REFUSED
 from rljob_runtime.entrypoints.pod_gateway import config_file
 from rljob_runtime.gateway.config import BadConfig, read_config
+from rljob_runtime.gateway.kept_process import Command, KeptProcess, ProcessFailed
 from rljob_runtime.scheduling.fault_detection.process_restarts import ProcessRestarts
 
 log = logging.getLogger(__name__)
@@ -44,10 +44,9 @@ class GatewayContainer:
     def __init__(
         self, config: Path, command: Sequence[str], asked: asyncio.Event, restarts: ProcessRestarts | None = None
     ) -> None:
-        self.restarts = restarts or ProcessRestarts()
-        self.pid: int | None = None
+        gateway = Command("the gateway", (*command, str(config)), end_seconds=END_SECONDS)
+        self.process = KeptProcess(gateway, restarts=restarts)
         self._config = config
-        self._command = command
         self._asked = asked
 
     async def run(self) -> int:
@@ -61,40 +60,20 @@ class GatewayContainer:
         except BadConfig as error:
             log.error("%s", error)
             return REFUSED
-        ended = asyncio.create_task(self._coordinator_ended(socket))
+        ended, kept = asyncio.create_task(self._coordinator_ended(socket)), asyncio.create_task(self.process.run())
         try:
-            return await self._keep_alive(ended)
+            await asyncio.wait({ended, kept}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                kept.result()
+            ended.result()  # a wait that failed is no end of the coordinator: the container fails
+        except ProcessFailed as error:
+            log.error("%s", error)
+            return REFUSED if error.refused else FAILED
         finally:
-            ended.cancel()
-            await asyncio.gather(ended, return_exceptions=True)
-
-    async def _keep_alive(self, ended: asyncio.Task[None]) -> int:
-        while not ended.done():
-            began = time.monotonic()
-            status = await self._live(ended)
-            if status is None:
-                break
-            delay = None if status == REFUSED else self.restarts.delay(time.monotonic() - began)
-            if delay is None:
-                log.error("the gateway ended with status %d and is not started again: its last lines say why", status)
-                return REFUSED if status == REFUSED else FAILED
-            log.warning("the gateway ended with status %d; it is started again in %g s", status, delay)
-            await asyncio.wait({ended}, timeout=delay)
-        ended.result()  # a wait that failed is no end of the coordinator: the container fails
+            for task in (ended, kept):
+                task.cancel()
+            await asyncio.gather(ended, kept, return_exceptions=True)
         return 0
-
-    async def _live(self, ended: asyncio.Task[None]) -> int | None:
-        """Run one gateway; return its exit status, or None after the coordinator's end."""
-        process = await asyncio.create_subprocess_exec(*self._command, str(self._config))
-        self.pid = process.pid
-        dies = asyncio.create_task(process.wait())
-        try:
-            await asyncio.wait({ended, dies}, return_when=asyncio.FIRST_COMPLETED)
-            return dies.result() if dies.done() else None
-        finally:
-            self.pid = None
-            await _end(process)
-            await dies
 
     async def _coordinator_ended(self, socket: Path) -> None:
         """Return when the config is gone, or, after SIGTERM, when the link has no listener either."""
@@ -111,14 +90,3 @@ async def _answered(socket: Path) -> bool:
         return False
     writer.close()
     return True
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        async with asyncio.timeout(END_SECONDS):
-            await process.wait()
-    except TimeoutError:
-        process.kill()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from rljob_api import constants as c
 from rljob_runtime.coordinator.episodes.book import EpisodeBook
 from rljob_runtime.data.errors import DataError
 from rljob_runtime.data.job_prompts import tokenizer_folder
-from rljob_runtime.gateway.config import GatewayConfig
+from rljob_runtime.gateway.config import GatewayConfig, write_complete
 from rljob_runtime.gateway.errors import TemplateNotAppendOnly
 from rljob_runtime.gateway.link.server import LinkServer, serve_link
 from rljob_runtime.models.errors import ModelError
@@ -61,7 +60,7 @@ class PodGateway:
         """
         await asyncio.to_thread(self._prepare)
         async with serve_link(self._config.socket, book, book.runners) as self._link:
-            _write(config_file(self._folder), json.dumps(self._config.to_dict()))
+            write_complete(config_file(self._folder), json.dumps(self._config.to_dict()))
             yield
         config_file(self._folder).unlink()
 
@@ -77,10 +76,3 @@ class PodGateway:
             raise PromptsNotUsable(f"spec.environments: {error}") from error
         except TemplateNotAppendOnly as error:
             raise PromptsNotUsable(f"TemplateNotAppendOnly: spec.data.chatTemplate: {error}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    """Write the complete text or nothing: another container waits for the file."""
-    fresh = path.with_name(f"{path.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    os.replace(fresh, path)

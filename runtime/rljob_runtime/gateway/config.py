@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -97,3 +98,10 @@ def read_key(path: Path) -> bytes:
     if len(key) < LEAST_KEY_BYTES:
         raise BadConfig(f"the key {path} is none; at least {LEAST_KEY_BYTES} bytes in hexadecimal would be right")
     return key
+
+
+def write_complete(path: Path, text: str) -> None:
+    """Write the complete text or nothing: another process waits for the file."""
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    os.replace(fresh, path)

@@ -3,7 +3,7 @@
 The operator's policies run in the same process.
 """
 
-from rljob_runtime.local.processes import ProcessFailed
+from rljob_runtime.gateway.kept_process import ProcessFailed
 from rljob_runtime.local.run import run
 from rljob_runtime.local.run_folder import FolderRefused
 from rljob_runtime.ray_backend.local_ray import RayFailed

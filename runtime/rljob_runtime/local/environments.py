@@ -26,8 +26,8 @@ from rljob_api.keys.runner_key import mint_runner_key, runners_key
 from rljob_api.status import RoundReport, StatusWarning
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.config import GatewayConfig
+from rljob_runtime.gateway.kept_process import Command, KeptProcess, ProcessFailed, last_words
 from rljob_runtime.gateway.link.server import serve_link
-from rljob_runtime.local.processes import Command, LocalProcess, ProcessFailed, last_words
 from rljob_runtime.local.run_folder import write_private
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.environments import Environments
@@ -158,7 +158,7 @@ class LocalEnvironments:
         return (sys.executable, "-m", RUNNER)
 
     def _start(self, command: Command) -> asyncio.Task[NoReturn]:
-        task = asyncio.create_task(LocalProcess(command, self._restarted).run(), name=command.name)
+        task = asyncio.create_task(KeptProcess(command, self._restarted).run(), name=command.name)
         self._tasks[command.name] = task
         task.add_done_callback(self._ended)
         return task

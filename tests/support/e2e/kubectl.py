@@ -70,6 +70,12 @@ class Kubectl:
         """Rounds that the job has finished, as its coordinator reports."""
         return int(runtime(self.job(name)).get("round") or 0)
 
+    def reaches(self, pod: str, address: str, port: int) -> bool:
+        """Whether this pod gets a connection. Anything but a refusal and a time-out is an error."""
+        said = self("exec", pod, "--", "python", "-c", _CALL, address, str(port), check=False)
+        assert said.startswith("open") or "timed out" in said or "Connection refused" in said, said
+        return said.startswith("open")
+
     def actors(self, pod: str) -> frozenset[tuple[int, int]]:
         """Process id and start time of every Ray actor in a pod: the same pair is the same process."""
         return frozenset((pid, start) for pid, start, _ in self._actors(pod))
@@ -91,6 +97,8 @@ class Kubectl:
         ]
         return "\n".join(parts)
 
+
+_CALL = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 4).close(); print('open')"
 
 # Ray titles the process of an actor `ray::<class>`; fields 19 and 22 of /proc/<pid>/stat are its niceness and its start
 # in ticks since boot.

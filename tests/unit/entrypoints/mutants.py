@@ -127,7 +127,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a gateway's container ends well though the wait for the coordinator failed",
-        target="rljob_runtime.entrypoints.gateway_container:GatewayContainer._keep_alive",
+        target="rljob_runtime.entrypoints.gateway_container:GatewayContainer.run",
         before="ended.result()",
         after="pass",
         tests=(

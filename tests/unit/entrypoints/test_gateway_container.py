@@ -83,15 +83,15 @@ async def test_a_gateway_that_dies_is_started_again_and_ends_with_the_coordinato
     container = GatewayContainer(config_file(folder), SLEEPS, asyncio.Event())
     async with running(container) as task:
         await asyncio.sleep(0.5)
-        assert container.pid is None, "it waits for the coordinator"
+        assert container.process.pid is None, "it waits for the coordinator"
         write_config(job, folder)
-        await until(lambda: container.pid is not None)
-        first = container.pid
+        await until(lambda: container.process.pid is not None)
+        first = container.process.pid
         assert first is not None
         os.kill(first, signal.SIGKILL)
-        await until(lambda: container.pid not in (None, first))
-        assert container.restarts.total == 1
-        second = container.pid
+        await until(lambda: container.process.pid not in (None, first))
+        assert container.process.restarts.total == 1
+        second = container.process.pid
         assert second is not None
         config_file(folder).unlink()
         assert await asyncio.wait_for(task, 60) == 0
@@ -106,11 +106,11 @@ async def test_asked_to_end_it_stays_until_the_coordinator_has_gone(job: RLJob, 
         await coordinator.enter_async_context(listening(folder))
         write_config(job, folder)
         async with running(container) as task:
-            await until(lambda: container.pid is not None)
+            await until(lambda: container.process.pid is not None)
             asked.set()
             await asyncio.sleep(1.0)
             assert not task.done()
-            assert container.pid is not None
+            assert container.process.pid is not None
             await coordinator.aclose()
             assert await asyncio.wait_for(task, 60) == 0
 
@@ -128,8 +128,8 @@ async def test_a_wait_for_the_coordinator_that_fails_is_no_end_in_order(
     monkeypatch.setattr(gateway_container, "_answered", fails)
     write_config(job, folder)
     async with running(container) as task:
-        await until(lambda: container.pid is not None)
-        gateway = container.pid
+        await until(lambda: container.process.pid is not None)
+        gateway = container.process.pid
         asked.set()
         with pytest.raises(MemoryError):
             await asyncio.wait_for(task, 60)
@@ -152,4 +152,4 @@ async def test_a_gateway_that_cannot_live_ends_the_container(
     few = ProcessRestarts(Backoff(0.01, 2.0, 0.1, limit=3))
     container = GatewayContainer(config_file(folder), ends(status), asyncio.Event(), few)
     assert await asyncio.wait_for(container.run(), 60) == status
-    assert container.restarts.total == restarts
+    assert container.process.restarts.total == restarts

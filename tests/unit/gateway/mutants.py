@@ -5,6 +5,7 @@ from hack.mutants import Mutant
 CAPABILITY = "tests/unit/gateway/test_capability.py"
 GATEWAY = "tests/unit/gateway/test_gateway.py"
 ENVIRONMENTS = "tests/unit/gateway/test_environment_routes.py"
+KEPT_PROCESS = "tests/unit/gateway/test_kept_process.py"
 KNOWN = "tests/unit/gateway/test_known_templates.py"
 OPENAI = "tests/unit/gateway/test_openai_client.py"
 REQUESTS = "tests/unit/gateway/test_requests.py"
@@ -243,5 +244,19 @@ MUTANTS = (
         before="lambda: offset + elapsed()",
         after="system",
         tests=("tests/unit/gateway/test_steady_clock.py",),
+    ),
+    Mutant(
+        name="a process that is told what it cannot do is started again",
+        target="rljob_runtime.gateway.kept_process:KeptProcess.run",
+        before="status == REFUSED",
+        after="False",
+        tests=(f"{KEPT_PROCESS}::test_a_process_that_is_told_what_it_cannot_do_is_not_started_again",),
+    ),
+    Mutant(
+        name="what a process started outlives it",
+        target="rljob_runtime.gateway.kept_process:_end",
+        before="os.killpg(process.pid, signal.SIGKILL)",
+        after="process.kill()",
+        tests=(f"{KEPT_PROCESS}::test_the_end_kills_a_process_that_does_not_end_and_what_it_started",),
     ),
 )

@@ -3,7 +3,6 @@
 from hack.mutants import Mutant
 
 ENVIRONMENTS = "tests/unit/local/test_environments.py"
-PROCESSES = "tests/unit/local/test_processes.py"
 
 MUTANTS = (
     Mutant(
@@ -26,20 +25,6 @@ MUTANTS = (
         before="tasks[1:], tasks[:1]",
         after="tasks[:1], ()",
         tests=(f"{ENVIRONMENTS}::test_episodes_are_played_through_the_death_of_runners_and_gateway",),
-    ),
-    Mutant(
-        name="a process that is told what it cannot do is started again",
-        target="rljob_runtime.local.processes:LocalProcess.run",
-        before="status == REFUSED",
-        after="False",
-        tests=(f"{PROCESSES}::test_a_process_that_is_told_what_it_cannot_do_is_not_started_again",),
-    ),
-    Mutant(
-        name="what a process started outlives it",
-        target="rljob_runtime.local.processes:_end",
-        before="os.killpg(process.pid, signal.SIGKILL)",
-        after="process.kill()",
-        tests=(f"{PROCESSES}::test_the_end_kills_a_process_that_does_not_end_and_what_it_started",),
     ),
     Mutant(
         name="a second run goes on with other data",

@@ -18,8 +18,8 @@ import pytest
 
 from rljob_api import RLJob, load
 from rljob_env.config import load_config
+from rljob_runtime.gateway.kept_process import ProcessFailed
 from rljob_runtime.local.environments import PROCESS_RESTARTED, RUNNER_PYTHON, EnvironmentFolders, LocalEnvironments
-from rljob_runtime.local.processes import ProcessFailed
 from rljob_runtime.protocols.environments import Assignment
 from tests.support.gateway.light_tokenizer import STRIPS_THINKING
 from tests.support.gateway.stand_in_coordinator import StandInCoordinator, attempt_of

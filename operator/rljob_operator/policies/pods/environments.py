@@ -20,6 +20,7 @@ from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.names import coordinator_address, owner_reference, selector_labels
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.pods.overlay import by_name, by_path, over
+from rljob_operator.policies.pods.placement import name_scheduler, spread
 from rljob_operator.policies.pods.security import LOCKED, pod_security
 
 Json = dict[str, Any]
@@ -167,38 +168,26 @@ def _settings(job: RLJob, environment: Environment) -> str:
 
 
 def _pod_spec(job: RLJob, environment: Environment, config: Config) -> Json:
-    template, scheduling = environment.template, job.spec.scheduling
+    template = environment.template
     user = template.spec
     main = _main_container(environment, config)
     spec: Json = {
         "enableServiceLinks": False,
         "tolerations": [_leaves(state) for state in ("not-ready", "unreachable")],
-        "topologySpreadConstraints": [_spread(job, environment)],
+        "topologySpreadConstraints": [spread(_labels(job, environment))],
         **user,
         "securityContext": pod_security(user),
         "containers": [main, *template.sidecars([c.MAIN_CONTAINER])],
         "volumes": by_name([*_volumes(job, environment, main), *user.get("volumes", [])]),
         "automountServiceAccountToken": False,
     }
-    if scheduling.scheduler_name is not None:
-        spec.setdefault("schedulerName", scheduling.scheduler_name)
-    if scheduling.priority_class_name is not None:
-        spec.setdefault("priorityClassName", scheduling.priority_class_name)
+    name_scheduler(spec, job)
     return spec
 
 
 def _leaves(state: str) -> Json:
     key = f"node.kubernetes.io/{state}"
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
-
-
-def _spread(job: RLJob, environment: Environment) -> Json:
-    return {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": _labels(job, environment)},
-    }
 
 
 def _main_container(environment: Environment, config: Config) -> Json:

@@ -12,6 +12,7 @@ from typing import Any
 from rljob_api import constants as c
 from rljob_api.spec import PodTemplate, RLJob
 from rljob_operator.policies.pods.overlay import further_container
+from rljob_operator.policies.pods.security import LOCKED
 
 Json = dict[str, Any]
 
@@ -28,8 +29,8 @@ _VARIABLES = {
 _SHARED, _KEYS, _TMP = "rljob-gateway", "rljob-gateway-keys", "rljob-gateway-tmp"
 
 
-def container(main: Json, template: PodTemplate, locked: Json) -> Json:
-    """Render the container. `locked`: the security context of the operator's containers."""
+def container(main: Json, template: PodTemplate) -> Json:
+    """Render the container."""
     user = template.container(c.GATEWAY_CONTAINER)
     env = [*({"name": name, "value": value} for name, value in _VARIABLES.items()), *user.get("env", [])]
     mounts: list[Json] = [
@@ -41,7 +42,7 @@ def container(main: Json, template: PodTemplate, locked: Json) -> Json:
     resources = default_resources(main.get("resources") or {})
     if resources:
         ours = {"resources": resources, **ours}
-    return further_container(main, ours, c.GATEWAY_CONTAINER, "gateway", locked, env, mounts)
+    return further_container(main, ours, c.GATEWAY_CONTAINER, "gateway", LOCKED, env, mounts)
 
 
 def ports() -> list[Json]:

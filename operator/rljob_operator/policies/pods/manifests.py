@@ -31,6 +31,7 @@ from rljob_operator.policies.failure.nodes import affinity
 from rljob_operator.policies.lifecycle.eviction import grace_seconds, hands_over, template_of
 from rljob_operator.policies.pods import devices, gateway, ray_head
 from rljob_operator.policies.pods.overlay import by_name, by_path, further_container, over
+from rljob_operator.policies.pods.placement import name_scheduler, spread
 from rljob_operator.policies.pods.security import LOCKED, pod_security
 
 DRAIN = ("python", "-m", "rljob_runtime.entrypoints.pre_stop")
@@ -136,24 +137,10 @@ def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> 
     if role is Role.COORDINATOR:
         spec["serviceAccountName"] = account(job.name)
     if role is Role.ROLLOUT:
-        spec.setdefault("topologySpreadConstraints", [_spread(job)])
+        spec.setdefault("topologySpreadConstraints", [spread(selector_labels(job.name, Role.ROLLOUT))])
     devices.give(job, role, spec, spec["containers"][0])
-    scheduling = job.spec.scheduling
-    if scheduling.scheduler_name is not None:
-        spec.setdefault("schedulerName", scheduling.scheduler_name)
-    if scheduling.priority_class_name is not None:
-        spec.setdefault("priorityClassName", scheduling.priority_class_name)
+    name_scheduler(spec, job)
     return spec
-
-
-def _spread(job: RLJob) -> Json:
-    """Spread rollout machines over nodes where possible, so that the loss of one node costs few of them."""
-    return {
-        "maxSkew": 1,
-        "topologyKey": "kubernetes.io/hostname",
-        "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": selector_labels(job.name, Role.ROLLOUT)},
-    }
 
 
 def _containers(job: RLJob, role: Role, template: PodTemplate, config: Config) -> list[Json]:
@@ -162,7 +149,7 @@ def _containers(job: RLJob, role: Role, template: PodTemplate, config: Config) -
     if _has_rewards(job, role):
         found.append(_rewards_container(main, template))
     if _has_gateway(job, role):
-        found.append(gateway.container(main, template, LOCKED))
+        found.append(gateway.container(main, template))
     ours = [container["name"] for container in found]
     if _has_head(job, role):
         ours.append(c.HEAD_CONTAINER)

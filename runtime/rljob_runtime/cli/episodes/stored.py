@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +15,11 @@ from pathlib import Path
 from rljob_runtime.audit.open_store import FILE, store_copy
 from rljob_runtime.audit.stored_keys import add_sources, prompt_of
 from rljob_runtime.cli.files import Unusable
-from rljob_runtime.protocols.trajectory import FinishReason
+from rljob_runtime.coordinator.store.tables.turns import NODE, node_of
 from rljob_runtime.samples import SampleFolder
 from rljob_runtime.samples.episode import SampleEpisode
 from rljob_runtime.scheduling.episodes.counts import EpisodeCounts, episode_counts
-from rljob_runtime.scheduling.episodes.node import Node, NodeKind
+from rljob_runtime.scheduling.episodes.node import Node
 from rljob_runtime.scheduling.episodes.times import AttemptTimes, TurnSpan, attempt_times
 
 
@@ -90,10 +89,11 @@ def kept_texts(run: Path, rounds: Sequence[int] | None = None) -> dict[int, Samp
 def _attempt(db: sqlite3.Connection, row: tuple, timed: bool) -> StoredAttempt:
     number, epoch, index, sample, environment, started, state, end, reward, metrics, ended, step = row
     turns = db.execute(
-        "SELECT node, parent, kind, tokens, logprobs, version, finish, stored_at,"
-        f" {'opened' if timed else 'NULL'} FROM turns WHERE episode = ? ORDER BY node",
+        f"SELECT {'opened' if timed else 'NULL'}, stored_at, {NODE} FROM turns WHERE episode = ? ORDER BY node",
         (number,),
     ).fetchall()
+    nodes = [node_of(one[2:]) for one in turns]
+    known = list(zip(nodes, turns, strict=True))
     return StoredAttempt(
         number=number,
         prompt=str(prompt_of(db, epoch, index)),
@@ -106,20 +106,7 @@ def _attempt(db: sqlite3.Connection, row: tuple, timed: bool) -> StoredAttempt:
         metrics=json.loads(metrics or "{}"),
         ended=ended,
         round=step,
-        nodes={one[0]: _node(one) for one in turns},
-        spans={one[0]: TurnSpan(one[8], one[7]) for one in turns if one[8] is not None},
-        stored={one[0]: one[7] for one in turns},
-    )
-
-
-def _node(row: tuple) -> Node:
-    number, parent, kind, tokens, logprobs, version, finish, *_ = row
-    return Node(
-        id=number,
-        parent=parent,
-        kind=NodeKind(kind),
-        token_ids=array("i", tokens),
-        logprobs=array("f", logprobs) if logprobs is not None else (),
-        version=version,
-        finish=FinishReason(finish) if finish is not None else None,
+        nodes={node.id: node for node in nodes},
+        spans={node.id: TurnSpan(opened, at) for node, (opened, at, *_) in known if opened is not None},
+        stored={node.id: at for node, (_, at, *_) in known},
     )

@@ -94,12 +94,12 @@ class Turns:
             for node in nodes:
                 row = _columns(node)
                 kept = self._db.execute(
-                    f"SELECT {_NODE} FROM turns WHERE episode = ? AND node = ?", (number, node.id)
+                    f"SELECT {NODE} FROM turns WHERE episode = ? AND node = ?", (number, node.id)
                 ).fetchone()
                 if kept is None:
                     packed = zlib.compress(body, BODY_LEVEL) if node.is_sampled else None
                     self._db.execute(
-                        f"INSERT INTO turns (episode, {_NODE}, body, stored_at, opened) VALUES ({', '.join('?' * 12)})",
+                        f"INSERT INTO turns (episode, {NODE}, body, stored_at, opened) VALUES ({', '.join('?' * 12)})",
                         (number, *row, packed, stored_at, opened if node.is_sampled else None),
                     )
                 elif kept != row:
@@ -153,9 +153,9 @@ class Turns:
 
         Their requests are empty once the round or the update of the attempt is closed."""
         rows = self._db.execute(
-            f"SELECT body, stored_at, {_NODE} FROM turns WHERE episode = ? ORDER BY node", (number,)
+            f"SELECT body, stored_at, {NODE} FROM turns WHERE episode = ? ORDER BY node", (number,)
         ).fetchall()
-        nodes = [_node(row[2:]) for row in rows]
+        nodes = [node_of(row[2:]) for row in rows]
         paths: dict[int, array[int]] = {ROOT: array("i")}
         for node in nodes:
             paths[node.id] = paths[node.parent] + array("i", node.token_ids)
@@ -171,7 +171,7 @@ class Turns:
     def _kept(self, row: tuple[Any, ...]) -> KeptEpisode:
         number, epoch, index, sample, version, started, environment, *end = row
         nodes = self._db.execute(
-            f"SELECT opened, stored_at, {_NODE} FROM turns WHERE episode = ? ORDER BY number", (number,)
+            f"SELECT opened, stored_at, {NODE} FROM turns WHERE episode = ? ORDER BY number", (number,)
         ).fetchall()
         state, limit, cause, detail, reward, metrics, ended = end
         return KeptEpisode(
@@ -180,7 +180,7 @@ class Turns:
             version=version,
             started=started,
             environment=environment,
-            nodes=tuple(_node(row[2:]) for row in nodes),
+            nodes=tuple(node_of(row[2:]) for row in nodes),
             end=end_of(state, limit, cause, detail),
             reward=reward,
             metrics=json.loads(metrics or "{}"),
@@ -207,7 +207,8 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
 _EPISODE = (
     "id, epoch, idx, sample, version, started, environment, state, reached, cause, detail, reward, metrics, ended"
 )
-_NODE = "node, parent, kind, version, digest, tokens, logprobs, finish"
+NODE = "node, parent, kind, version, digest, tokens, logprobs, finish"
+"""Columns of a node."""
 _NodeRow = tuple[int, int, str, int | None, str | None, bytes, bytes | None, str | None]
 
 
@@ -219,7 +220,8 @@ def _columns(node: Node) -> _NodeRow:
     return node.id, node.parent, node.kind.value, node.version, node.digest, tokens, logprobs, finish
 
 
-def _node(row: _NodeRow) -> Node:
+def node_of(row: _NodeRow) -> Node:
+    """Return the node of a row with the columns `NODE`."""
     number, parent, kind, version, digest, tokens, logprobs, finish = row
     ended = FinishReason(finish) if finish is not None else None
     return Node(

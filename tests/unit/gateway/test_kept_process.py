@@ -1,4 +1,4 @@
-"""A local process that dies is started again, with a bound; nothing of it outlives its end."""
+"""A kept process that dies is started again, with a bound; nothing of it outlives its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_runtime.local.processes import Command, LocalProcess, ProcessFailed, last_words
+from rljob_runtime.gateway.kept_process import Command, KeptProcess, ProcessFailed, last_words
 from rljob_runtime.scheduling.backoff import Backoff
 from rljob_runtime.scheduling.fault_detection.process_restarts import ProcessRestarts
 
@@ -40,7 +40,7 @@ async def test_a_process_that_keeps_dying_fails_with_its_last_words(tmp_path: Pa
     slept: list[float] = []
     told: list[str] = []
     restarts = ProcessRestarts(Backoff(0.5, 2.0, 15.0, limit=3))
-    process = LocalProcess(command(tmp_path, ENDS.format(status=3)), told.append, restarts, no_sleep(slept))
+    process = KeptProcess(command(tmp_path, ENDS.format(status=3)), told.append, restarts, no_sleep(slept))
     with pytest.raises(ProcessFailed, match=r"the helper ended with status 3; .*log ends with: the reason"):
         await process.run()
     assert slept == [0.5, 1.0]
@@ -51,17 +51,17 @@ async def test_a_process_that_keeps_dying_fails_with_its_last_words(tmp_path: Pa
 async def test_a_process_that_is_told_what_it_cannot_do_is_not_started_again(tmp_path: Path) -> None:
     told: list[str] = []
     with pytest.raises(ProcessFailed, match=r"status 2; .*the reason"):
-        await LocalProcess(command(tmp_path, ENDS.format(status=2)), told.append).run()
+        await KeptProcess(command(tmp_path, ENDS.format(status=2)), told.append).run()
     assert told == []
 
 
 async def test_a_program_that_does_not_exist_fails_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(ProcessFailed, match="the helper cannot be started"):
-        await LocalProcess(Command("the helper", (str(tmp_path / "absent"),), tmp_path / "log"), print).run()
+        await KeptProcess(Command("the helper", (str(tmp_path / "absent"),), tmp_path / "log"), print).run()
 
 
 async def test_the_end_kills_a_process_that_does_not_end_and_what_it_started(tmp_path: Path) -> None:
-    process = LocalProcess(command(tmp_path, STUBBORN, end_seconds=0.2), print)
+    process = KeptProcess(command(tmp_path, STUBBORN, end_seconds=0.2), print)
     running = asyncio.create_task(process.run())
     pids: list[int] = []
     async with asyncio.timeout(60):

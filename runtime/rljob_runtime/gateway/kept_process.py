@@ -1,6 +1,6 @@
-"""Local processes: children of `rljob run` that are started again when they die.
+"""Kept process: a child that is started again when it dies: a gateway, or a runner of `rljob run`.
 
-Each has a process group of its own, so that nothing that it started outlives it, and Ctrl-C reaches it by this process
+It has a process group of its own, so that nothing that it started outlives it, and Ctrl-C reaches it by this process
 alone.
 """
 
@@ -12,9 +12,10 @@ import os
 import signal
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from rljob_runtime.scheduling.fault_detection.process_restarts import ProcessRestarts
 
@@ -27,28 +28,34 @@ SHOWN = 300
 
 
 class ProcessFailed(Exception):
-    """A process of the run cannot work, or died too often. The message has its last words."""
+    """A process cannot work, or died too often. The message has its last words. `refused`: another start is no use."""
+
+    def __init__(self, why: str, refused: bool = False) -> None:
+        super().__init__(why)
+        self.refused = refused
 
 
 @dataclass(frozen=True)
 class Command:
-    """A process: its name in messages, its command, the file that takes its output, and its environment."""
+    """A process: its name in messages, its command, the file that takes its output, and its environment.
+
+    Without a file its output is that of this process."""
 
     name: str
     line: Sequence[str]
-    log: Path
+    log: Path | None = None
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     end_seconds: float = 15.0
     """Time in which it ends after SIGTERM; then its group is killed."""
 
 
-class LocalProcess:
+class KeptProcess:
     """One process that is kept alive. `on_restart` receives why a further one is started."""
 
     def __init__(
         self,
         command: Command,
-        on_restart: Callable[[str], None],
+        on_restart: Callable[[str], None] = lambda why: None,
         restarts: ProcessRestarts | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -68,9 +75,10 @@ class LocalProcess:
             began, size = self._clock(), _size(command.log)
             status = await self._live()
             why = f"{command.name} ended with {_ending(status)}; {last_words(command.log, size)}"
-            delay = None if status == REFUSED else self.restarts.delay(self._clock() - began)
+            refused = status == REFUSED
+            delay = None if refused else self.restarts.delay(self._clock() - began)
             if delay is None:
-                raise ProcessFailed(why)
+                raise ProcessFailed(why, refused)
             log.warning("%s; it is started again in %g s", why, delay)
             self._on_restart(why)
             await self._sleep(delay)
@@ -79,7 +87,7 @@ class LocalProcess:
         """Start the process, and return its exit status. Raises `ProcessFailed` if it cannot be started."""
         command = self._command
         try:
-            with command.log.open("ab") as output:
+            with _output(command.log) as output:
                 process = await asyncio.create_subprocess_exec(
                     *command.line,
                     env=dict(command.environment),
@@ -114,16 +122,22 @@ async def _end(process: asyncio.subprocess.Process, command: Command) -> None:
     await process.wait()
 
 
-def last_words(path: Path, begin: int = 0) -> str:
+def _output(path: Path | None) -> AbstractContextManager[IO[bytes] | None]:
+    return nullcontext() if path is None else path.open("ab")
+
+
+def last_words(path: Path | None, begin: int = 0) -> str:
     """Return the last line of a log after its first `begin` bytes, with the log's place."""
+    if path is None:
+        return "its last lines say why"
     with path.open("rb") as file:
         file.seek(max(begin, _size(path) - 16 * SHOWN))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
     return f"{path} ends with: {lines[-1][:SHOWN]}" if lines else f"its log is {path}"
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+def _size(path: Path | None) -> int:
+    return path.stat().st_size if path is not None and path.exists() else 0
 
 
 def _ending(status: int) -> str:
