@@ -70,16 +70,13 @@ class PowerOff:
 
     def _cut(self, seen: Observation) -> None:
         operators = asyncio.run(_pods(self._connection, None, "app.kubernetes.io/name=rljob"))
-        runners = self._runners()
+        runners, agents = self._runners(), bool(self._job.spec.environments)
         taken = {pod["spec"].get("nodeName") for pod in operators}
-        nodes = [node for node in spare_nodes(seen) if node not in taken]
-        if self._job.spec.environments and not (nodes := [node for node in nodes if node in runners]):
-            self.trouble = f"no node has rollout machines and a runner only, so none was switched off: {runners}"
-            self._over.set()
-            return
+        nodes = [node for node in spare_nodes(seen) if node not in taken and (node in runners or not agents)]
         if not nodes:
+            wanted = "rollout machines and a runner only" if agents else "only rollout machines"
             where = ", ".join(f"{pod.machine} on {pod.node}" for pod in seen.pods if pod.live)
-            self.trouble = f"no node has only rollout machines, so none was switched off: {where}"
+            self.trouble = f"no node has {wanted}, so none was switched off: {where}"
             self._over.set()
             return
         self._node, machines = nodes[0], machines_on(seen, (nodes[0],))
