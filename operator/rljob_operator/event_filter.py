@@ -52,6 +52,7 @@ def pod_signature(body: Body) -> Hashable:
         pod.deleting,
         pod.ip,
         pod.lingering,
+        pod.ending,
     )
     return None if signature == _UNTOUCHED else signature
 
@@ -61,7 +62,7 @@ def deployment_signature(body: Body) -> Hashable:
     return parse_runners(body)
 
 
-_UNTOUCHED = ("Pending", False, False, None, False)
+_UNTOUCHED = ("Pending", False, False, None, False, False)
 
 START_FAILURE_DELAY_SECONDS = 1.0
 """Delay before a start failure is reported: the scheduler reports pods one after the other."""

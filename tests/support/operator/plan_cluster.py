@@ -150,7 +150,7 @@ class Cluster:
         current = self.pods.get(pod.name)
         if current is None or current.uid != pod.uid:
             return
-        if force or (current.terminal and not current.lingering):
+        if force or not (current.occupies or current.lingering):
             del self.pods[pod.name]
         else:
             self.pods[pod.name] = replace(current, deleting=True)

@@ -165,12 +165,22 @@ class Machine(RuleBasedStateMachine):
             )
             self._set(pod, phase="Running", ready=True, ip=address, node=f"node-{number % 3}")
 
-    @rule(number=st.integers(0, 20), disrupted=st.booleans(), code=st.sampled_from(["Failed", "Succeeded"]))
-    def pod_ends(self, number: int, disrupted: bool, code: str) -> None:
+    @rule(
+        number=st.integers(0, 20),
+        disrupted=st.booleans(),
+        code=st.sampled_from(["Failed", "Succeeded"]),
+        ending=st.booleans(),
+    )
+    def pod_ends(self, number: int, disrupted: bool, code: str, ending: bool) -> None:
         pod = self._some_pod(number, live=True)
         if pod is not None:
             self.failures += 1
-            self._set(pod, phase=code, ready=False, disrupted=disrupted)
+            self._set(pod, phase=code, ready=False, disrupted=disrupted, ending=ending)
+
+    @rule(number=st.integers(0, 20))
+    def kubelet_ends_the_pod(self, number: int) -> None:
+        found = [pod for _, pod in sorted(self.cluster.pods.items()) if pod.ending]
+        self._set(found[number % len(found)] if found else None, ending=False)
 
     @rule(number=st.integers(0, 20))
     def pod_is_deleted(self, number: int) -> None:

@@ -72,6 +72,8 @@ class Pod:
     """Why a container cannot start, when a person must act."""
     lingering: bool = False
     """An essential container has ended and another one still runs."""
+    ending: bool = False
+    """An essential container has ended, and the kubelet has not ended the pod yet."""
     condemned: bool = False
     """The status does not count it as a member any more, and its deletion is still due."""
     node: str | None = None
@@ -89,6 +91,11 @@ class Pod:
     def terminal(self) -> bool:
         """Tell whether its containers have ended for good."""
         return self.phase in ("Failed", "Succeeded")
+
+    @property
+    def occupies(self) -> bool:
+        """Tell whether it holds its resources: they are free once the API server shows a final phase."""
+        return self.ending or not self.terminal
 
     @property
     def live(self) -> bool:
@@ -273,6 +280,7 @@ def parse_pod(item: Mapping[str, Any]) -> Pod | None:
         phase=ended or phase,
         # The kubelet ends sidecars (init containers) once all other containers have ended.
         lingering=ended is not None and any(_exit_code(container) is None for container in containers),
+        ending=ended is not None,
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         deleting=bool(meta.get("deletionTimestamp")),
         disrupted=_disrupted(status, conditions),

@@ -1,7 +1,8 @@
 """Settlement: which Workloads to create, return, finish and delete.
 
-Quota is returned only when its pods are gone. An evicted Workload stays without its reservation, so that Kueue keeps
-its position and its backoff, and admits it again. An unwanted Workload is deleted.
+Quota is returned only when its pods are gone, or the API server shows a final phase: until then the kubelet has not
+freed their resources. An evicted Workload stays without its reservation, so that Kueue keeps its position and its
+backoff, and admits it again. An unwanted Workload is deleted.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def settled(job: RLJob, observed: Observed, count: int, now: datetime, config: C
 
 def finished(job: RLJob, observed: Observed, outcome: JobOutcome, now: datetime) -> tuple[Settlement, ...]:
     """Return the changes of the Workloads of an ended job: the base is Finished when no pod runs any more."""
-    if observed.kueue is None or observed.runner_pods or any(not pod.terminal for pod in observed.pods):
+    if observed.kueue is None or observed.runner_pods or any(pod.occupies for pod in observed.pods):
         return ()
     name = base_name(job.name)
     why = ConditionReason("Failed" if outcome.failed else "Succeeded", outcome.message)
@@ -126,7 +127,7 @@ def _settle(
 
     `wanted`: it is still requested as it is.
     """
-    empty = all(pod.terminal for pod in pods) and not any(some.possible_pods for some in runners.values())
+    empty = not any(pod.occupies for pod in pods) and not any(some.possible_pods for some in runners.values())
     base = one.name == base_name(job.name)
     if empty and (not wanted or one.holds(FINISHED)):
         return Settlement(one)
@@ -188,7 +189,7 @@ def _reclaimed(one: Workload, pods: Sequence[Pod], count: int) -> dict[str, int]
 
     Their quota is free, and never returns to this Workload.
     """
-    held = sum(pod.machine.startswith(f"{ROLE_ROLLOUT}-") and not pod.terminal for pod in pods)
+    held = sum(pod.machine.startswith(f"{ROLE_ROLLOUT}-") and pod.occupies for pod in pods)
     spare = one.counts.get(ROLLOUT, 0) - max(count, held)
     return {ROLLOUT: spare} if spare > one.reclaimed.get(ROLLOUT, 0) else {}
 

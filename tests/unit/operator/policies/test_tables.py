@@ -487,7 +487,13 @@ def test_a_sidecar_that_lives_on_does_not_hide_the_end() -> None:
     side = {"name": "logs", "state": {"running": {}}}
     pod = parse_pod(_item(phase="Running", containerStatuses=[side, ended]))
     assert pod is not None
-    assert (pod.phase, pod.lingering, pod.terminal) == ("Failed", True, True)
+    assert (pod.phase, pod.lingering, pod.terminal, pod.occupies) == ("Failed", True, True, True)
+    alone = parse_pod(_item(phase="Running", containerStatuses=[ended]))
+    assert alone is not None
+    assert (alone.lingering, alone.terminal, alone.occupies) == (False, True, True), "the kubelet still ends it"
+    gone = parse_pod(_item(phase="Failed", containerStatuses=[ended]))
+    assert gone is not None
+    assert (gone.terminal, gone.occupies) == (True, False)
     assert "OOMKilled, exit code 137" in pod.exit
 
 

@@ -64,6 +64,13 @@ MUTANTS = (
         tests=(f"{RUNNERS}::test_more_pod_sets_than_a_workload_may_have_are_told_and_not_requested",),
     ),
     Mutant(
+        name="quota is returned while the kubelet still ends the pod",
+        target="rljob_operator.policies.kueue.settlement:_settle",
+        before="any(pod.occupies for pod in pods)",
+        after="any(not pod.terminal for pod in pods)",
+        tests=(f"{QUOTA}::test_quota_is_held_until_the_kubelet_has_ended_the_pod",),
+    ),
+    Mutant(
         name="quota is returned while runners run",
         target="rljob_operator.policies.kueue.settlement:_settle",
         before="not any(some.possible_pods for some in runners.values())",

@@ -142,6 +142,22 @@ def test_kueue_takes_one_machine_which_hands_over_and_comes_back() -> None:
     assert "demo-rollout-2-2" in cluster.pods
 
 
+def test_quota_is_held_until_the_kubelet_has_ended_the_pod() -> None:
+    """Its program has ended; its phase, which schedulers go by, is still Running."""
+    cluster = running()
+    cluster.evict("demo-rollout-2")
+    cluster.settle()
+    name = "demo-rollout-2-1"
+    cluster.report(applied=cluster.status.target.revision, drained=["rollout-2"])
+    cluster.settle()
+    cluster.pods[name] = replace(cluster.pods[name], phase="Succeeded", ending=True)
+    cluster.settle()
+    assert cluster.parsed("demo-rollout-2").reserved
+    cluster.pods[name] = replace(cluster.pods[name], ending=False)
+    cluster.settle()
+    assert not cluster.parsed("demo-rollout-2").reserved
+
+
 def test_an_evicted_base_suspends_the_job_and_gives_its_quota_back() -> None:
     cluster = running()
     cluster.evict("demo-base")
@@ -182,6 +198,9 @@ def test_the_end_finishes_the_base_and_deletes_the_rest() -> None:
     cluster.report(finished={"outcome": "Complete", "reason": "", "message": "3 rounds"})
     cluster.settle()
     assert not cluster.parsed("demo-base").holds("Finished"), "its pods still run"
+    cluster.pods = {name: replace(pod, phase="Succeeded", ending=True) for name, pod in cluster.pods.items()}
+    cluster.settle()
+    assert not cluster.parsed("demo-base").holds("Finished"), "the kubelet still ends them"
     cluster.bury()
     cluster.settle()
     assert list(cluster.workloads) == ["demo-base"]
@@ -508,7 +527,7 @@ class QueuedMachine(Asynchronous):
         pods: dict[str, list[Pod]] = {}
         judged = self.cluster.observed().with_condemned(self.cluster.status)
         for pod in judged.pods:
-            if not pod.terminal:
+            if pod.occupies:
                 found = workload_of(self.cluster.job.name, pod.machine, kueue)
                 assert found is not None, f"{pod.name} makes no request"
                 assert found.reserved, f"{pod.name} runs for {found.name}, which holds no quota"
