@@ -55,9 +55,20 @@ def main() -> int:
         print(f"{role}: {error}; it restarts and waits until the API server answers", file=sys.stderr)
         # A new program in the same pod: no pod failed, and nothing of this program remains in use.
         _start_over()
-    except (NotAPod, NodeEnded, PortTaken, RewardsEnded, StoreUnusable, StaleTerm) as error:
+    except NodeEnded as error:
+        print(f"{role}: {error}", file=sys.stderr)
+        if role == "coordinator":
+            _exit_without_goodbye()
+        return 2
+    except (NotAPod, PortTaken, RewardsEnded, StoreUnusable, StaleTerm) as error:
         print(f"{role}: {error}", file=sys.stderr)
         return 2
+
+
+def _exit_without_goodbye() -> NoReturn:
+    """Exit before Ray's exit handler, which waits some seconds for the head that has ended."""
+    sys.stderr.flush()
+    os._exit(2)
 
 
 def _start_over() -> NoReturn:

@@ -122,15 +122,15 @@ async def run(identity: Identity) -> int:
 
 @contextlib.contextmanager
 def _disconnect_from_ray() -> Iterator[None]:
-    """Disconnect the driver from Ray, unless the Lease was lost.
+    """Disconnect the driver from Ray, unless the Lease was lost or the head has ended.
 
     Disconnecting takes seconds. After a lost Lease there is no time: the next program must hold the Lease before the
-    operator takes the silence for the coordinator's end.
+    operator takes the silence for the coordinator's end. A head that has ended answers no goodbye.
     """
     in_time = True
     try:
         yield
-    except LeaseLost:
+    except (LeaseLost, NodeEnded):
         in_time = False
         raise
     finally:
@@ -192,7 +192,10 @@ def _gateway(job: RLJob, identity: Identity) -> PodGateway:
 
 async def _head(head: HeadClient) -> None:
     await head.run()
-    raise NodeEnded(f"ray's head ended: see container {HEAD_CONTAINER}; the next pod uses its tables")
+    why = f"ray's head ended: see container {HEAD_CONTAINER}; the next pod uses its tables"
+    # What the coordinator ends first may wait for the head for longer than its pod lasts.
+    log.error(why)
+    raise NodeEnded(why)
 
 
 async def _wait_for_tables(storage: Path, job: RLJob, control: KubernetesControlPlane) -> None:

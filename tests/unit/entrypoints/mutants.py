@@ -6,6 +6,10 @@ GATEWAY = "tests/unit/entrypoints/test_gateway.py"
 PRE_STOP = "tests/unit/entrypoints/test_pre_stop.py"
 RAY_HEAD = "tests/unit/entrypoints/test_ray_head.py"
 
+EXITS_IMMEDIATELY = (
+    "tests/unit/entrypoints/test_coordinator.py::test_a_coordinator_without_its_lease_or_its_head_exits_immediately"
+)
+
 MUTANTS = (
     Mutant(
         name="a gateway that ends waits for its requests",
@@ -40,7 +44,14 @@ MUTANTS = (
         target="rljob_runtime.entrypoints.coordinator:_disconnect_from_ray",
         before="in_time = False",
         after="in_time = True",
-        tests=("tests/unit/entrypoints/test_coordinator.py::test_a_coordinator_without_its_lease_exits_immediately",),
+        tests=(EXITS_IMMEDIATELY,),
+    ),
+    Mutant(
+        name="a coordinator says goodbye to a head that has ended",
+        target="rljob_runtime.entrypoints.coordinator:_disconnect_from_ray",
+        before="(LeaseLost, NodeEnded)",
+        after="LeaseLost",
+        tests=(EXITS_IMMEDIATELY,),
     ),
     Mutant(
         name="a driver looks for its raylet among its own processes",

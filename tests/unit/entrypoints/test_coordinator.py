@@ -9,6 +9,7 @@ import ray
 from rljob_runtime.coordinator.control_plane.lease import LeaseLost
 from rljob_runtime.coordinator.core.async_utils import in_daemon_thread
 from rljob_runtime.entrypoints.coordinator import _disconnect_from_ray
+from rljob_runtime.entrypoints.ray_node import NodeEnded
 
 
 def test_the_program_ends_while_the_driver_still_waits() -> None:
@@ -37,9 +38,11 @@ def test_what_the_driver_raises_is_raised() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "goodbyes"), [(LeaseLost("late"), 0), (RuntimeError("a bug"), 1), (None, 1)], ids=repr
+    ("error", "goodbyes"),
+    [(LeaseLost("late"), 0), (NodeEnded("ray's head ended"), 0), (RuntimeError("a bug"), 1), (None, 1)],
+    ids=repr,
 )
-def test_a_coordinator_without_its_lease_exits_immediately(
+def test_a_coordinator_without_its_lease_or_its_head_exits_immediately(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None, goodbyes: int
 ) -> None:
     said: list[None] = []
