@@ -65,7 +65,7 @@ def small_model(folder: Path) -> ModelFolder:
         eos_token_id=2,
     )
     torch.manual_seed(1)
-    model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    model = LlamaForCausalLM(config)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -221,7 +221,7 @@ class Played:
 
     def model(self, version: int) -> LlamaForCausalLM:
         """What the trainer held when it published this version."""
-        model: LlamaForCausalLM = LlamaForCausalLM(self.folder.config).eval()  # type: ignore[no-untyped-call]
+        model: LlamaForCausalLM = LlamaForCausalLM(self.folder.config).eval()
         model.load_state_dict(self.versions[version])
         return model
 

@@ -71,7 +71,7 @@ class Cluster:
             raise NoAnswer(
                 f"rljob/{job} in {namespace}: its coordinator does not run; read a copy of its volume instead"
             )
-        return max(running, key=lambda metadata: metadata["creationTimestamp"])["name"]
+        return str(max(running, key=lambda metadata: metadata["creationTimestamp"])["name"])
 
     def proxied(self, namespace: str, target: str, path: str, headers: Mapping[str, str]) -> str:
         """Return what a pod serves, through the API server. `target`: name and port. Raises `NoAnswer`."""

@@ -73,7 +73,7 @@ def _convert(file: Path, target: Path) -> None:
     # transformers marks GGUF tensors as quantised and refuses to save them, so a fresh model is built.
     fields = {k: v for k, v in packed.config.to_dict().items() if k not in _NOT_LLAMA}
     config = LlamaConfig(**(fields | {"dtype": torch.bfloat16}))
-    model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    model = LlamaForCausalLM(config)
     model.bfloat16()
     missing, unexpected = model.load_state_dict(packed.state_dict(), strict=False)
     if unexpected or set(missing) - {"lm_head.weight"}:

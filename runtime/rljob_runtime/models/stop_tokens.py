@@ -87,4 +87,4 @@ def _read(name: str, model_files: Mapping[str, bytes]) -> dict[str, Any]:
 def _checked(token: Any, where: str) -> int:
     if isinstance(token, bool) or not isinstance(token, int):
         raise ModelError(f"{where}: eos_token_id has {token!r:.80}; the number of a token would be right")
-    return token
+    return int(token)

@@ -109,7 +109,7 @@ def toy_tokenizer() -> PreTrainedTokenizerFast:
     backend = Tokenizer(WordLevel(vocabulary, unk_token=UNKNOWN))
     backend.pre_tokenizer = Split(Regex(r"[\s\S]"), behavior="isolated")
     backend.decoder = decoders.Fuse()
-    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token=PAD, bos_token=BOS, eos_token=EOS, unk_token=UNKNOWN
     )
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -134,7 +134,7 @@ def toy_model() -> LlamaForCausalLM:
         eos_token_id=2,
         initializer_range=INITIAL_DEVIATION,
     )
-    return LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
+    return LlamaForCausalLM(config)
 
 
 def _sums(phrasing: str, tokenizer: PreTrainedTokenizerFast, success: float) -> Batch:
@@ -164,7 +164,7 @@ def train(model: LlamaForCausalLM, steps: int, rate: float, loss_of: Callable[[i
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
     for step in range(steps):
         optimizer.zero_grad()
-        loss_of(step).backward()  # type: ignore[no-untyped-call]
+        loss_of(step).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()

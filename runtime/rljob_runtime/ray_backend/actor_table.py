@@ -18,4 +18,4 @@ def is_abandoned(handle: Any) -> bool:
     them behind: it marks the machines lost, and registers their actors again.
     """
     found = state.actors(handle._actor_id.hex())
-    return found.get("State") == _REGISTERED and found.get("JobID") != ray.get_runtime_context().get_job_id()
+    return bool(found.get("State") == _REGISTERED and found.get("JobID") != ray.get_runtime_context().get_job_id())

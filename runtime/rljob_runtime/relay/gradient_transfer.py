@@ -31,7 +31,7 @@ class GradientInboxes:
     def __init__(self, folder: Path, key: bytes, settings: RelaySettings, host: str, incarnation: int = 0) -> None:
         self._folder = folder
         self._incarnation = incarnation
-        self._make = lambda name, folder: Relay(RelayConfig(name, incarnation, folder, key, settings, host))
+        self._key, self._settings, self._host = key, settings, host
         self._relays: list[Relay] = []
 
     def open(self, step: int, count: int) -> tuple[RelayMember, ...]:
@@ -42,7 +42,7 @@ class GradientInboxes:
         self.close()
         try:
             for number in range(1, count + 1):
-                self._relays.append(self._make(f"inbox-{step}-{number}", self._of(number)))
+                self._relays.append(self._inbox(step, number))
         except (OSError, SegmentError) as error:
             self.close()
             raise Refused(f"no inboxes for {count} contributions: {error}") from error
@@ -71,6 +71,10 @@ class GradientInboxes:
         for relay in self._relays:
             relay.close()
         self._relays = []
+
+    def _inbox(self, step: int, number: int) -> Relay:
+        name, folder = f"inbox-{step}-{number}", self._of(number)
+        return Relay(RelayConfig(name, self._incarnation, folder, self._key, self._settings, self._host))
 
     def _of(self, number: int) -> Path:
         return self._folder.with_name(f"{self._folder.name}-{number}")

@@ -62,7 +62,7 @@ def tiny_config(**changes: Any) -> LlamaConfig:
 def tiny_model(seed: int, config: LlamaConfig) -> LlamaForCausalLM:
     """Random weights wide enough that the distributions are far from flat."""
     torch.manual_seed(seed)
-    model: LlamaForCausalLM = LlamaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
+    model: LlamaForCausalLM = LlamaForCausalLM(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

@@ -72,7 +72,7 @@ def naive_gradient(
             [losses.sum() / config.longest_response for losses in per_sequence]
         ).mean(),
     }[config.aggregation]()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     return {name: one for name, one in gradients.items() if one is not None}, loss.item()
 

@@ -63,7 +63,7 @@ def tiny_config(**overrides: Any) -> LlamaConfig:
 def save_tiny_model(folder: Path, *, seed: int = 0, **overrides: Any) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(tiny_config(**overrides)).double()  # type: ignore[no-untyped-call]
+        model = LlamaForCausalLM(tiny_config(**overrides)).double()
         # A fresh model's norm scales are all one: give every parameter something to be wrong about.
         for parameter in model.parameters():
             parameter.data += 0.1 * torch.randn_like(parameter)
@@ -115,7 +115,7 @@ def save_tokenizer(folder: Path) -> None:
     """A tokenizer with a word for every token, so that the folder is a whole model folder."""
     words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t1")  # type: ignore[no-untyped-call]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="t1")
     tokenizer.save_pretrained(folder)
 
 

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rljob_runtime.audit.open_store import FILE, store_copy
 from rljob_runtime.audit.stored_keys import add_sources, prompt_of
@@ -86,7 +87,7 @@ def kept_texts(run: Path, rounds: Sequence[int] | None = None) -> dict[int, Samp
     return {one.attempt: one for one in found if one is not None}
 
 
-def _attempt(db: sqlite3.Connection, row: tuple, timed: bool) -> StoredAttempt:
+def _attempt(db: sqlite3.Connection, row: tuple[Any, ...], timed: bool) -> StoredAttempt:
     number, epoch, index, sample, environment, started, state, end, reward, metrics, ended, step = row
     turns = db.execute(
         f"SELECT {'opened' if timed else 'NULL'}, stored_at, {NODE} FROM turns WHERE episode = ? ORDER BY node",

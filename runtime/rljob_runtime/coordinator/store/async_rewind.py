@@ -65,4 +65,4 @@ def set_cursor(db: sqlite3.Connection, cursor: Cursor) -> None:
 
 def next_number(db: sqlite3.Connection, column: str) -> int:
     """Return the number after the highest of `drawn`, `ready` or `queued`."""
-    return db.execute(f"SELECT ifnull(MAX({column}), 0) + 1 FROM groups").fetchone()[0]
+    return int(db.execute(f"SELECT ifnull(MAX({column}), 0) + 1 FROM groups").fetchone()[0])

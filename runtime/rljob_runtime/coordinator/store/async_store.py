@@ -306,12 +306,13 @@ class AsyncStore:
     # --- details ---
 
     def _last_update(self) -> int:
-        return self._db.execute("SELECT ifnull(MAX(step), 0) FROM boundaries").fetchone()[0]
+        return int(self._db.execute("SELECT ifnull(MAX(step), 0) FROM boundaries").fetchone()[0])
 
     def _draws(self, prompt: PromptKey) -> int:
-        return self._db.execute(
+        (draws,) = self._db.execute(
             "SELECT COUNT(*) FROM groups WHERE epoch = ? AND idx = ?", columns_of(self._db, prompt)
-        ).fetchone()[0]
+        ).fetchone()
+        return int(draws)
 
     def _attempts(self, prompt: PromptKey) -> dict[int, int]:
         rows = self._db.execute(

@@ -214,7 +214,7 @@ class KeptSamples:
         self._db.executemany("INSERT INTO kept_samples VALUES (?, ?, ?, ?)", rows)
 
     def _next_step(self) -> int:
-        return self._db.execute("SELECT ifnull(MAX(step), 0) + 1 FROM boundaries").fetchone()[0]
+        return int(self._db.execute("SELECT ifnull(MAX(step), 0) + 1 FROM boundaries").fetchone()[0])
 
     def _of_round(self, step: int, where: str, row: tuple[int, ...]) -> Iterator[_Found]:
         """Yield the responses of a round that have tokens."""

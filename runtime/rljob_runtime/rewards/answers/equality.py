@@ -68,7 +68,7 @@ def same(reference: Reading, answer: Reading, compare: Compare) -> bool:
         case (Number(value), Based(digits)) | (Based(digits), Number(value)):
             return digits == str(value)
         case (Number(value), Fields(numbers=numbers, half=half)) | (Fields(numbers=numbers, half=half), Number(value)):
-            return bool(half) and numbers == (value, 0)
+            return bool(half) and numbers == (value, Fraction(0))
         case Fields(), Fields():
             halves = {reference.half, answer.half} - {""}
             return len(halves) < 2 and (reference.sort, reference.numbers) == (answer.sort, answer.numbers)

@@ -160,7 +160,7 @@ class _Size:
         if name == "binomial":
             if min(inner) > FASTEST_BITS and not expression.free_symbols:
                 raise TooLarge(name)
-            return inner[0] * 2.0 ** min(inner[1], FASTEST_BITS)
+            return float(inner[0] * 2.0 ** min(inner[1], FASTEST_BITS))
         if name in ("Sum", "Product"):
             _check_limits(expression)
             return max(inner) * (MOST_TERMS if name == "Product" else 1)

@@ -92,4 +92,4 @@ def _is_value(expression: Any, number: Number) -> bool:
     apart = abs(value - number.value)
     if number.place is not None and number.digits >= ENOUGH_DIGITS and apart < number.place:
         return True
-    return apart <= abs(number.value) / 10 ** (ROUNDED_DIGITS if expression.has(Float) else EXACT_DIGITS)
+    return bool(apart <= abs(number.value) / 10 ** (ROUNDED_DIGITS if expression.has(Float) else EXACT_DIGITS))

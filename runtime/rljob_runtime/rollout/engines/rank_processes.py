@@ -119,7 +119,7 @@ class RankProcesses:
                 connection.send((method, own))
             except OSError as error:
                 raise self._died(connection) from error
-        return [tuple(answer) for answer in self._receive_all()]  # type: ignore[misc]
+        return [tuple(answer) for answer in self._receive_all()]
 
     def _receive_all(self) -> list[Any]:
         """Receive one message from every rank.

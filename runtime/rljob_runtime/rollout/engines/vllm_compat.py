@@ -71,7 +71,8 @@ def rank_executor(rank: int, rendezvous: Path) -> type:
         def _distributed_args(self) -> tuple[str, int, int]:
             return f"file://{rendezvous}", rank, rank
 
-    return RankExecutor
+    executor: type = RankExecutor
+    return executor
 
 
 def unlink_message_queue() -> None:

@@ -55,7 +55,7 @@ class ProfilingHarness:
         self._cursor = 0
 
         def timed(tensor_parallel: int, devices: Sequence[str]) -> SleepableEngine:
-            engine: SleepableEngine = TimedEngine(make_engine(tensor_parallel, devices), clock, self._steps)  # type: ignore[assignment]
+            engine: SleepableEngine = TimedEngine(make_engine(tensor_parallel, devices), clock, self._steps)
             return engine
 
         self._replica = RolloutReplica("profile", timed, frozenset(), close_maker)

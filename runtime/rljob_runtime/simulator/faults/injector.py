@@ -11,10 +11,11 @@ from rljob_runtime.simulator.core.network import FaultKind, FaultState
 from rljob_runtime.simulator.core.process_clock import Event, loop_time
 from rljob_runtime.simulator.episode_side import EpisodeSide
 from rljob_runtime.simulator.faults.plan import Fault, FaultPlan, FaultType, Role, role_of
-from rljob_runtime.simulator.peers.cluster import TRAINER, Machine, SimulatedCluster
+from rljob_runtime.simulator.peers.cluster import Machine, SimulatedCluster
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 from rljob_runtime.simulator.peers.inputs import SimulatedRewards
 from rljob_runtime.simulator.peers.kv_memory import KvMemory
+from rljob_runtime.simulator.peers.trainer import TRAINER
 
 TROUBLES = {
     FaultType.HANG: FaultKind.FROZEN,

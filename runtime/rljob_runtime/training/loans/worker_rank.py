@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore
 from torch.distributed.tensor import DTensor
 
 from rljob_runtime.protocols import RelayMember

@@ -38,7 +38,7 @@ def token_logprobs(
 
     `logits` is [U, vocabulary]; both results are [N] in `dtype`. Without entropy the second result is empty.
     """
-    logprobs, spread = _TokenLogprobs.apply(logits, rows, targets, temperature, dtype, entropy)
+    logprobs, spread = _TokenLogprobs.apply(logits, rows, targets, temperature, dtype, entropy)  # type: ignore[no-untyped-call]
     return logprobs, spread if entropy is Entropy.NONE else spread[rows]
 
 

@@ -92,11 +92,12 @@ class Trajectories:
         """Return the tokens generated in on-policy rounds after `step`.
 
         They come from the totals of closed rounds, and from the tokens of the open one."""
-        return self._db.execute(
+        (total,) = self._db.execute(
             "SELECT (SELECT ifnull(SUM(tokens), 0) FROM trajectories WHERE step > ?1)"
             " + (SELECT ifnull(SUM(length(tokens) / 4), 0) FROM chunks WHERE step > ?1)",
             (step,),
-        ).fetchone()[0]
+        ).fetchone()
+        return int(total)
 
     # --- within the transactions of the store ---
 

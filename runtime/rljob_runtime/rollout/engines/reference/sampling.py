@@ -22,13 +22,15 @@ def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
         mixed = _mix(
             _mix(seed + np.uint64(0x9E3779B97F4A7C15)) + (position + np.uint64(1)) * np.uint64(0xD1B54A32D192ED03)
         )
-    return np.multiply(mixed >> np.uint64(11), 2.0**-53, dtype=np.float64)
+    drawn: np.ndarray = np.multiply(mixed >> np.uint64(11), 2.0**-53, dtype=np.float64)
+    return drawn
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    x ^= x >> np.uint64(31)
+    return x
 
 
 def sample(
