@@ -84,11 +84,26 @@ class Environment(Model):
     """Longest episode, in seconds. No turn begins after it."""
     runners: int = Field(default=1, ge=1, le=64)
     """Pods that run the environment, or processes of `rljob run`."""
+    min_runners: Annotated[int | None, Field(ge=1, le=64)] = None
+    """Fewest pods. Absent: `runners`. Where it is below maxRunners, the operator chooses between the two by the
+    episodes that were open at a time, starting with `runners`. `rljob run` has always `runners`."""
+    max_runners: Annotated[int | None, Field(ge=1, le=64)] = None
+    """Most pods. Absent: `runners`. A queue is asked for quota for all of them."""
     episodes_per_runner: int = Field(default=8, ge=1, le=1024)
     """Episodes that a runner runs concurrently."""
     template: PodTemplate = PodTemplate()
     """Changes to the runners' pods, in which `main` is the runner. Relative paths begin in the folder /code: mount a
     ConfigMap or a volume there."""
+
+    @property
+    def fewest_runners(self) -> int:
+        """Return the least number of runners that the operator may choose."""
+        return self.runners if self.min_runners is None else self.min_runners
+
+    @property
+    def most_runners(self) -> int:
+        """Return the greatest number of runners that the operator may choose."""
+        return self.runners if self.max_runners is None else self.max_runners
 
     @property
     def gives_reward(self) -> bool:

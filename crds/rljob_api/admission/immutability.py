@@ -50,6 +50,8 @@ WHILE_SUSPENDED = (
     "environments[].maxTurns",
     "environments[].timeoutSeconds",
     "environments[].runners",
+    "environments[].minRunners",
+    "environments[].maxRunners",
     "environments[].episodesPerRunner",
     "episode",
     "evaluation",

@@ -21,6 +21,7 @@ def check_environments(spec: RLJobSpec) -> Errors:
         if environment.name in names[:index]:
             yield FieldError(f"{path}.name", environment.name, "must be unique in spec.environments")
         yield from _kind(path, environment)
+        yield from _runners(path, environment)
         for place, tool in enumerate(environment.tools or ()):
             if (tool.function is None) == (tool.mcp is None):
                 shown = ABSENT if tool.mcp is None else "function, mcp"
@@ -44,6 +45,14 @@ def _kind(path: str, environment: Environment) -> Errors:
             yield FieldError(f"{path}.{field}", ABSENT, f"is required for kind {kind}: {what}")
         if environment.kind is not kind and value is not None:
             yield FieldError(f"{path}.{field}", environment.to_dict()[field], f"is for kind {kind} only; leave it out")
+
+
+def _runners(path: str, environment: Environment) -> Errors:
+    runners = environment.runners
+    if environment.fewest_runners > runners:
+        yield FieldError(f"{path}.minRunners", environment.min_runners, f"must be at most runners ({runners})")
+    if environment.most_runners < runners:
+        yield FieldError(f"{path}.maxRunners", environment.max_runners, f"must be at least runners ({runners})")
 
 
 def _limits(spec: RLJobSpec) -> Errors:

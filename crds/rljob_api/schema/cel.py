@@ -241,6 +241,8 @@ RULES: dict[str, list[Rule]] = {
             "(self.kind == 'Verifiers') == has(self.verifiers)",
             "verifiers is required for kind Verifiers, with its id, and for no other kind",
         ),
+        Rule("!has(self.minRunners) || self.minRunners <= self.runners", "minRunners must be at most runners"),
+        Rule("!has(self.maxRunners) || self.maxRunners >= self.runners", "maxRunners must be at least runners"),
         *(
             Rule(same(field), f"environments[].{field} is immutable; make a new RLJob")
             for above, _, field in (path.partition("[].") for path in ENTRY_FIELDS)

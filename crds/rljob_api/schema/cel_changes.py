@@ -20,6 +20,9 @@ ENTRY_FIELDS = (
 )
 """Fields of a list's entries whose changes are refused there: servers match the entries by name."""
 
+_ABSENT = {"weight": "0.0", "promptsPerRound": "0", "rewards": "[]", "minRunners": "0", "maxRunners": "0"}
+"""Optional fields of entries, with a value that stands for an absent one."""
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -49,7 +52,7 @@ def same(path: str) -> str:
 def _same_entries(above: str, field: str) -> str:
     """Render CEL for: `field` of the entries of an optional list is unchanged. For `name`, so is their number."""
     now, was = f"self.{above}", f"oldSelf.{above}"
-    absent = {"weight": "0.0", "promptsPerRound": "0", "rewards": "[]"}.get(field)
+    absent = _ABSENT.get(field)
     value = f"s.{field}" if absent is None else f"has(s.{field}) ? s.{field} : {absent}"
     equal = f"{now}.map(s, {value}) == {was}.map(s, {value})"
     if field == "name":

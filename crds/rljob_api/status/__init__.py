@@ -6,7 +6,7 @@ the other's part. The server sets no default in it, because a default has no own
 
 from __future__ import annotations
 
-from rljob_api.status.episodes import EpisodesReport, FailedAttempts
+from rljob_api.status.episodes import EnvironmentLoad, EpisodesReport, FailedAttempts
 from rljob_api.status.evaluations import EvaluationPoint, EvaluationReport
 from rljob_api.status.job import Accepted, Condition, ConditionStatus, Phase, RLJobStatus
 from rljob_api.status.members import (
@@ -17,7 +17,7 @@ from rljob_api.status.members import (
     Role,
     RolloutStatus,
 )
-from rljob_api.status.planner_memory import ElasticityHistory, ParallelismHistory, PreemptionHistory
+from rljob_api.status.planner_memory import ElasticityHistory, ParallelismHistory, PreemptionHistory, RunnerPool
 from rljob_api.status.replacements import AvoidedNode, BackOff, NotReadyNode, ReplacementPause, Replacements
 from rljob_api.status.round_report import (
     LayoutForecast,
@@ -53,6 +53,7 @@ __all__ = [
     "ConditionStatus",
     "CoordinatorStatus",
     "ElasticityHistory",
+    "EnvironmentLoad",
     "EnvironmentStatus",
     "EpisodesReport",
     "EvaluationPoint",
@@ -81,6 +82,7 @@ __all__ = [
     "RoundKind",
     "RoundReport",
     "RuleReward",
+    "RunnerPool",
     "RuntimeStatus",
     "RuntimeTotals",
     "SourceReport",

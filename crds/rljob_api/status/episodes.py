@@ -21,6 +21,17 @@ class FailedAttempts(StatusModel):
     """Attempts since the round before."""
 
 
+class EnvironmentLoad(StatusModel):
+    """What the runners of one environment had to do."""
+
+    name: Annotated[str, Field(max_length=63)]
+    """Name of the environment."""
+    most_open: Count
+    """Most episodes since the round before that were open at a time: with a runner, or waiting for one."""
+    wait_seconds: Seconds = None
+    """Mean seconds that these episodes waited for a runner. Absent if none has begun."""
+
+
 class EpisodesReport(StatusModel):
     """Metrics of the episodes trained on, and of all attempts since the round before, evaluations included."""
 
@@ -61,3 +72,7 @@ class EpisodesReport(StatusModel):
         tuple[FailedAttempts, ...] | None, Field(max_length=16, json_schema_extra=map_by("part"))
     ] = None
     """Attempts since the round before that a failure of ours ended, by the part that failed. They are tried again."""
+    environments: Annotated[
+        tuple[EnvironmentLoad, ...] | None, Field(max_length=16, json_schema_extra=map_by("name"))
+    ] = None
+    """What the runners of each environment had to do, evaluations included."""

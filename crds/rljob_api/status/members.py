@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rljob_api.fields import Count, StatusModel
+from rljob_api.status.planner_memory import RunnerPool
 
 
 class Role(StrEnum):
@@ -66,6 +67,8 @@ class EnvironmentStatus(StatusModel):
     """Desired number of pods: none while the job is suspended, waits for quota, or has ended."""
     ready: Count = 0
     """Number of ready ones."""
+    pool: RunnerPool | None = None
+    """Memory of the chosen number; only where minRunners is below maxRunners."""
 
 
 class CoordinatorStatus(StatusModel):

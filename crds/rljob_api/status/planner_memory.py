@@ -47,6 +47,19 @@ class ParallelismHistory(StatusModel):
     """Long and plain rounds."""
 
 
+class RunnerPool(StatusModel):
+    """Memory of the number of an environment's runners, where the operator chooses it."""
+
+    runners: Annotated[int, Field(ge=1)]
+    """The number chosen last."""
+    start: Annotated[int, Field(ge=1)]
+    """The spec's `runners`. Another value resets the number to it."""
+    round: Count = 0
+    """Last update, or round, that it has counted."""
+    needed: tuple[Count, ...] = Field(default=(), max_length=4)
+    """Runners that each of the last rounds needed."""
+
+
 class ElasticityHistory(StatusModel):
     """The autoscaler's memory, where the operator chooses the number of rollout machines."""
 

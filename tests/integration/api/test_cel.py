@@ -326,6 +326,8 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "environments[].maxTurns": ([CALC], [{**CALC, "maxTurns": 4}]),
     "environments[].timeoutSeconds": ([CALC], [{**CALC, "timeoutSeconds": 60}]),
     "environments[].runners": ([CALC, SWE], [CALC, {**SWE, "runners": 2}]),
+    "environments[].minRunners": ([CALC, {**SWE, "runners": 2}], [CALC, {**SWE, "runners": 2, "minRunners": 1}]),
+    "environments[].maxRunners": ([CALC, SWE], [CALC, {**SWE, "maxRunners": 4}]),
     "environments[].episodesPerRunner": ([CALC], [{**CALC, "episodesPerRunner": 64}]),
     "episode": ({"maxTurns": 4}, {"maxTurns": 5}),
     "checkpoint.volumeClaimName": (REMOVE, "claim"),

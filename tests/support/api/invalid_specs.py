@@ -237,6 +237,8 @@ ENVIRONMENT_CASES = [
     _environments("[0].maxTurns", "must be at most 1024", 1025, {"maxTurns": 1025}),
     _environments("[0].timeoutSeconds", "must be more than 0", 0, {"timeoutSeconds": 0}),
     _environments("[0].runners", "must be at most 64", 65, {"runners": 65}),
+    _environments("[0].minRunners", "must be at most runners (1)", 2, {"minRunners": 2}),
+    _environments("[0].maxRunners", "must be at least runners (3)", 2, {"runners": 3, "maxRunners": 2}),
     _environments("[0].episodesPerRunner", "must be at least 1", 0, {"episodesPerRunner": 0}),
     _template("spec.restartPolicy", "must be left out: a runner that ended is started again", "Always", server=True),
     _template("spec.restartPolicy", "must be left out: a runner that ended is started again", "Never"),

@@ -20,10 +20,18 @@ def test_a_status_says_what_went_wrong_if_something_did():
     }
     failed = [{"part": "engine", "attempts": 2}, {"part": "tool server", "attempts": 1}]
     wrong = EpisodesReport(
-        truncated_by_turns=0.25, truncated_by_seconds=0.0, reencoded_tokens=3, failed_attempts=failed
+        truncated_by_turns=0.25,
+        truncated_by_seconds=0.0,
+        reencoded_tokens=3,
+        failed_attempts=failed,
+        environments=[
+            {"name": "calc", "most_open": 12, "wait_seconds": 2.0},
+            {"name": "quick", "most_open": 3, "wait_seconds": 0.01},
+        ],
     )
     assert dict(episode_rows(wrong)) == {
         "cut at": "turns 25%",
+        "for a runner": "calc 2 s (most open: 12)",
         "failed": "engine 2, tool server 1",
         "re-encoded": "3 tokens; 0 would be right",
     }

@@ -131,7 +131,10 @@ def test_every_reason_of_a_condition_is_told() -> None:
 
 def test_every_event_is_told() -> None:
     told = {word for events, _ in rows(CONDITIONS, "## Events") for word in _words(events)}
-    found = _reasons("Event", 1) | {"RolloutScaledUp", "RolloutScaledDown", "RelayFormed", "RelayRebuilt"}
+    found = _reasons("Event", 1) | {
+        *("RolloutScaledUp", "RolloutScaledDown", "RunnersScaledUp", "RunnersScaledDown"),
+        *("RelayFormed", "RelayRebuilt"),
+    }
     assert told == found | {"Completed", "Failed"}
 
 

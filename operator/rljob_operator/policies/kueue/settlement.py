@@ -200,7 +200,7 @@ def _pods_ready(
     """Make the condition PodsReady: whether all admitted pods are ready, for the first time or again."""
     available = {pod.machine for pod in pods if pod.available}
     by_set = {name: sum(machine.rpartition("-")[0] == name for machine in available) for name in one.counts}
-    by_set |= {runner_set(name): some.ready for name, some in runners.items()}
+    by_set |= _ready_runners(one, runners)
     ready = all(by_set[name] >= one.slots(name) for name in one.counts)
     written = one.condition(PODS_READY)
     started = written is not None and written.get("reason") in ("Started", "Recovered", "WaitForRecovery")
@@ -212,3 +212,14 @@ def _pods_ready(
         False,
         ConditionReason("WaitForRecovery" if started else "WaitForStart", "Not all pods are ready"),
     )
+
+
+def _ready_runners(one: Workload, runners: Mapping[str, Runners]) -> dict[str, int]:
+    """Count ready runners by pod set: all of them where as many are ready as are wanted now.
+
+    The quota is for the most runners of an environment.
+    """
+    slots = {name: one.slots(runner_set(name)) for name in runners}
+    return {
+        runner_set(name): slots[name] if 0 < some.wanted <= some.ready else some.ready for name, some in runners.items()
+    }

@@ -56,7 +56,7 @@ def base(job: RLJob, kueue: Kueue, config: Config) -> Json:
     found["spec"]["podSets"] += [
         {
             "name": runner_set(environment.name),
-            "count": environment.runners,
+            "count": environment.most_runners,
             "template": {"spec": _requested(_runner_template(job, environment, config, (*_SELECTING, *_CHARGED)))},
         }
         for environment in job.spec.environments
@@ -103,7 +103,7 @@ def asks(job: RLJob, roles: Collection[Role], config: Config) -> str:
     rollout machine has its own Workload. Runners have none.
     """
     runners = {
-        runner_set(one.name): {"count": one.runners, **_runner_template(job, one, config, _CHARGED)}
+        runner_set(one.name): {"count": one.most_runners, **_runner_template(job, one, config, _CHARGED)}
         for one in _environments(job, roles)
     }
     return _hash({role.value: _template(job, role, config, _CHARGED) for role in roles} | runners)

@@ -22,6 +22,7 @@ from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.pods.overlay import by_name, by_path, over
 from rljob_operator.policies.pods.placement import name_scheduler, spread
 from rljob_operator.policies.pods.security import LOCKED, pod_security
+from rljob_operator.policies.scaling.runner_pools import pool_sizes
 
 Json = dict[str, Any]
 Placement = Callable[[Environment, Json], Json]
@@ -32,7 +33,7 @@ PROGRESS_SECONDS = 300
 LOST_NODE_SECONDS = 30
 """Seconds after which runners leave a node that does not answer. Nothing is lost with them."""
 STEP = "25%"
-"""Part of the runners that an update replaces together. It adds no pod, because a quota counts `runners` of them."""
+"""Part of the runners that an update replaces together. It adds no pod, because a quota counts each of them."""
 
 _PORTS = {"http": 80, "https": 443}
 _SETTINGS, _TMP, _CODE = "rljob-environment", "rljob-tmp", "rljob-code"
@@ -49,13 +50,15 @@ def to_start(job: RLJob, observed: Observed, config: Config, place: Placement) -
     All of them are returned when the job's objects are checked again: that undoes what other clients have changed.
     """
     found = []
+    pools = pool_sizes(job)
     for environment in job.spec.environments:
         seen = observed.runners.get(environment.name)
         if seen is not None and seen.deleting:
             continue  # its end is an event
-        wanted = deployment(job, environment, environment.runners, config, place)
+        runners = pools[environment.name].runners
+        wanted = deployment(job, environment, runners, config, place)
         state = (seen.wanted, seen.shape) if seen is not None else None
-        if state != (environment.runners, wanted["metadata"]["labels"][c.LABEL_SHAPE]) or not observed.children_present:
+        if state != (runners, wanted["metadata"]["labels"][c.LABEL_SHAPE]) or not observed.children_present:
             found.append(wanted)
     return tuple(found)
 

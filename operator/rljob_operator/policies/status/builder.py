@@ -20,6 +20,7 @@ from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.names import coordinator_address, selector_text
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.failure.losses import MachineLoss
+from rljob_operator.policies.scaling.runner_pools import is_elastic, pool_sizes
 from rljob_operator.policies.status import conditions
 from rljob_operator.policies.status.seal import FORGED
 
@@ -73,14 +74,21 @@ class StatusBuilder:
         return replace(found, started=found.started or complete)
 
     def _environments(self) -> tuple[EnvironmentStatus, ...]:
-        return tuple(
-            EnvironmentStatus(
-                name=environment.name,
-                runners=environment.runners if self.runs else 0,
-                ready=seen.ready if (seen := self.observed.runners.get(environment.name)) is not None else 0,
+        before = {one.name: one.pool for one in self.job.status.environments}
+        pools = pool_sizes(self.job)
+        found = []
+        for environment in self.job.spec.environments:
+            name, pool = environment.name, pools[environment.name]
+            seen = self.observed.runners.get(name)
+            found.append(
+                EnvironmentStatus(
+                    name=name,
+                    runners=pool.runners if self.runs else 0,
+                    ready=seen.ready if seen is not None else 0,
+                    pool=pool if self.runs and is_elastic(environment) else before.get(name),
+                )
             )
-            for environment in self.job.spec.environments
-        )
+        return tuple(found)
 
     def _problems(self) -> tuple[ConditionReason, ...]:
         runtime = self.job.status.runtime

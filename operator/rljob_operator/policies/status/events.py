@@ -93,12 +93,29 @@ def _scaling(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
                 f"{_named(new_names - old_names)} takes its place",
             )
         )
+    events += _pools(before, after)
     was, now = before.target.tensor_parallel, after.target.tensor_parallel
     for kind, one, other in (("short", was.short, now.short), ("long", was.long, now.long)):
         if one != other:
             message = f"{kind} rounds: from TP {one} to TP {other}"
             events.append(Event(NORMAL, "TensorParallelChanged", message))
     return events
+
+
+def _pools(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
+    known = {one.name: one.pool.runners for one in before.environments if one.pool is not None}
+    events = []
+    for environment in after.environments:
+        old, pool = known.get(environment.name), environment.pool
+        if pool is not None and old is not None and pool.runners != old:
+            reason = "RunnersScaledUp" if pool.runners > old else "RunnersScaledDown"
+            text = f"{environment.name}: from {old} to {pool.runners} runners"
+            events.append(Event(NORMAL, reason, f"{text} (the last rounds needed {_listed(pool.needed)})"))
+    return events
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _switches(before: RLJobStatus, after: RLJobStatus) -> list[Event]:

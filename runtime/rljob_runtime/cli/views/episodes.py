@@ -5,6 +5,8 @@ from __future__ import annotations
 from rljob_api.status import EpisodesReport
 
 _LIMITS = ("turns", "tokens", "seconds", "forks")
+_TOLD_WAIT = 0.5
+"""Mean seconds above which the wait for a runner is shown."""
 
 
 def episode_rows(report: EpisodesReport) -> list[tuple[str, object]]:
@@ -18,6 +20,10 @@ def episode_rows(report: EpisodesReport) -> list[tuple[str, object]]:
     cut = {limit: getattr(report, f"truncated_by_{limit}") for limit in _LIMITS}
     if any(cut.values()):
         rows.append(("cut at", ", ".join(f"{limit} {share:.0%}" for limit, share in cut.items() if share)))
+    waited = [one for one in report.environments or () if (one.wait_seconds or 0) > _TOLD_WAIT]
+    if waited:
+        text = ", ".join(f"{one.name} {one.wait_seconds:.3g} s (most open: {one.most_open})" for one in waited)
+        rows.append(("for a runner", text))
     if report.failed_attempts:
         rows.append(("failed", ", ".join(f"{one.part} {one.attempts}" for one in report.failed_attempts)))
     if report.reencoded_tokens:

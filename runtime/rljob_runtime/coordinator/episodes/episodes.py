@@ -123,12 +123,13 @@ class ManyTurns:
     def measure(self, groups: Sequence[Group]) -> Callable[[RoundReport], RoundReport]:
         """See `Episodes.measure`."""
         before, self._measured = self._measured, self.book.totals.copy()
+        loads = self.book.runners.loads.take()
         since, trained = self._measured.since(before), []
         for scored in (one for group in groups for one in group.responses):
             attempt = self.book.finished(scored.response.key)
             assert attempt is not None, f"the episode of {scored.response.key} is not known"
             trained.append((attempt, scored.response))
-        return lambda report: report.model_copy(update={"episodes": episodes_report(trained, since)})
+        return lambda report: report.model_copy(update={"episodes": episodes_report(trained, since, loads)})
 
     def cut(self, prompts: Iterable[PromptKey]) -> None:
         """See `Episodes.cut`."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from rljob_api.status import EpisodesReport, FailedAttempts
+from rljob_api.status import EnvironmentLoad, EpisodesReport, FailedAttempts
 from rljob_runtime.coordinator.episodes.attempt import Attempt
 from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.reporting.group_metrics import quantile
@@ -13,6 +13,7 @@ from rljob_runtime.protocols.trajectory import Response
 from rljob_runtime.scheduling.episodes.counts import episode_counts
 from rljob_runtime.scheduling.episodes.ends import AbortCause
 from rljob_runtime.scheduling.episodes.limits import Limit
+from rljob_runtime.scheduling.episodes.runner_loads import RunnerLoad
 from rljob_runtime.scheduling.episodes.sequences import training_sequences
 from rljob_runtime.scheduling.status_cadence import rounded
 
@@ -20,8 +21,8 @@ Trained = Sequence[tuple[Attempt, Response]]
 """Attempts, each with the response that was trained on."""
 
 
-def episodes_report(trained: Trained, since: BookTotals) -> EpisodesReport:
-    """Return the metrics of a round. `since`: what was counted since the round before.
+def episodes_report(trained: Trained, since: BookTotals, loads: Mapping[str, RunnerLoad]) -> EpisodesReport:
+    """Return the metrics of a round. `since` and `loads`: what was counted since the round before.
 
     Its time grows with the tokens, so the event loop must not call it."""
     counts = [episode_counts(attempt.episode.nodes) for attempt, _ in trained]
@@ -51,7 +52,13 @@ def episodes_report(trained: Trained, since: BookTotals) -> EpisodesReport:
         attempts=since.ends.total(),
         retries=since.retries,
         failed_attempts=tuple(failed) or None,
+        environments=tuple(_load(name, load) for name, load in loads.items()) or None,
     )
+
+
+def _load(name: str, load: RunnerLoad) -> EnvironmentLoad:
+    wait = rounded(load.waited / load.begun) if load.begun else None
+    return EnvironmentLoad(name=name, most_open=load.most_open, wait_seconds=wait)
 
 
 def reencoded_tokens(attempt: Attempt, response: Response) -> int:

@@ -17,6 +17,7 @@ from rljob_runtime.protocols.environments import TRACE_TOKENS, TRACE_TURNS, Assi
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EpisodeEnd
+from rljob_runtime.scheduling.episodes.runner_loads import RunnerLoads
 from rljob_runtime.scheduling.episodes.runners import RunnerLeases
 
 log = logging.getLogger(__name__)
@@ -104,6 +105,8 @@ class RunnerService:
         self._now = now
         self._leases: RunnerLeases[int] = RunnerLeases(rules.silence)
         self._offered = asyncio.Event()
+        self.loads: RunnerLoads[int] = RunnerLoads()
+        """What the runners have to do."""
         self.prompts: EpisodePrompts | None = None
         self.traces_differ = 0
         """Attempts whose harness has another trace than the store."""
@@ -113,15 +116,18 @@ class RunnerService:
     def offer(self, attempt: Attempt) -> None:
         """Let the next runner that asks have the attempt."""
         self._leases.offer(attempt.id.attempt, attempt.environment, self._now())
+        self.loads.opened(attempt.id.attempt, attempt.environment, self._now())
         self._offered.set()
 
     def adopt(self, attempt: Attempt) -> None:
         """Wait for the runner that has the attempt from a former coordinator."""
         self._leases.adopt(attempt.id.attempt, self._now())
+        self.loads.opened(attempt.id.attempt, attempt.environment, None)
 
     def forget(self, attempt: Attempt) -> None:
         """Forget an attempt that has ended."""
         self._leases.end(attempt.id.attempt)
+        self.loads.closed(attempt.id.attempt)
 
     # --- from the gateway ---
 
@@ -185,6 +191,7 @@ class RunnerService:
         record, messages = await self.prompts.record(prompt), await self.prompts.messages(prompt)
         # The time in the queue is none of the harness's. A restarted coordinator must count from here too.
         await self._attempts.lease(attempt)
+        self.loads.begun(attempt.id.attempt, self._now())
         deadline = attempt.episode.deadline
         assert deadline is not None, "every environment has a longest time"
         return Assignment(attempt.id, attempt.environment, record, messages, deadline)

@@ -30,6 +30,10 @@ class EpisodeMetrics:
         self._retries = counter("turn_retries", "Requests that received a turn which was asked for before.")
         text = "Attempts of episodes that a failure of ours ended, by the part that failed."
         self._failed = counter("failed_attempts", text, "part")
+        text = "Most episodes of an environment that were open at a time in the last round."
+        self._open = gauge("open_episodes", text, "environment")
+        text = "Mean seconds that an environment's episodes of the last round waited for a runner."
+        self._wait = gauge("runner_wait_seconds", text, "environment")
 
     def round(self, report: EpisodesReport) -> None:
         """Count a closed round."""
@@ -47,3 +51,6 @@ class EpisodeMetrics:
         self._retries.inc(report.retries or 0)
         for one in report.failed_attempts or ():
             self._failed.labels(one.part).inc(one.attempts)
+        for load in report.environments or ():
+            self._open.labels(load.name).set(load.most_open)
+            self._wait.labels(load.name).set(load.wait_seconds or 0)

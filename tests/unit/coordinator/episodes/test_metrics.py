@@ -161,6 +161,7 @@ EPISODES = EpisodesReport(
     turns_mean=2.5, turns_p50=2, turns_p90=4, turns_p99=6, sampled_tokens=100, given_tokens=40, model_seconds=1.5,
     outside_seconds=0.5, truncated_by_turns=0.25, forks=3, reencoded_tokens=0, attempts=9, retries=2,
     failed_attempts=[{"part": "tool server", "attempts": 1}],
+    environments=[{"name": "calc", "most_open": 12, "wait_seconds": 0.75}],
 )  # fmt: skip
 
 
@@ -181,6 +182,8 @@ def test_prometheus_counts_rounds_and_shows_the_last_one():
         "episode_attempts_total 18.0",
         "turn_retries_total 4.0",
         'failed_attempts_total{part="tool server"} 2.0',
+        'open_episodes{environment="calc"} 12.0',
+        'runner_wait_seconds{environment="calc"} 0.75',
     ):
         assert f"rljob_coordinator_{line}\n" in shown
 

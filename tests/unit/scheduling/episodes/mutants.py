@@ -11,6 +11,13 @@ TIMES = "tests/unit/scheduling/episodes/test_times.py"
 
 MUTANTS = (
     Mutant(
+        name="an episode that a runner has is not open",
+        target="rljob_runtime.scheduling.episodes.runner_loads:RunnerLoads.take",
+        before="{name: count for name, count in self._open.items() if count}",
+        after="{}",
+        tests=("tests/unit/scheduling/episodes/test_runner_loads.py",),
+    ),
+    Mutant(
         name="seconds of concurrent turns are counted twice",
         target="rljob_runtime.scheduling.episodes.times:attempt_times",
         before="max(span.opened, reached)",

@@ -45,7 +45,7 @@ MUTANTS = (
     Mutant(
         name="another number of runners is no other request",
         target="rljob_operator.policies.kueue.workloads:asks",
-        before='"count": one.runners, ',
+        before='"count": one.most_runners, ',
         after="",
         tests=(f"{RUNNERS}::test_what_is_requested_again",),
     ),
@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         name="a base with runners is never ready",
         target="rljob_operator.policies.kueue.settlement:_pods_ready",
-        before="by_set |= {runner_set(name): some.ready for name, some in runners.items()}",
+        before="by_set |= _ready_runners(one, runners)",
         after="pass",
         tests=(f"{IN_A_BASE}::test_the_base_is_ready_with_its_runners",),
     ),

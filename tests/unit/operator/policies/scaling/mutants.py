@@ -3,9 +3,24 @@
 from hack.mutants import Mutant
 
 AUTOSCALER = "tests/unit/operator/policies/scaling/test_autoscaler.py"
+RUNNER_POOLS = "tests/unit/operator/policies/scaling/test_runner_pools.py"
 PARALLELISM_PLANNER = "tests/unit/operator/policies/scaling/test_parallelism_planner.py"
 
 MUTANTS = (
+    Mutant(
+        name="runners go after one round that needs fewer",
+        target="rljob_operator.policies.scaling.runner_pools:_wanted",
+        before="len(pool.needed) < ROUNDS",
+        after="False",
+        tests=(RUNNER_POOLS,),
+    ),
+    Mutant(
+        name="episodes wait for four rounds before they get runners",
+        target="rljob_operator.policies.scaling.runner_pools:_wanted",
+        before="max(pool.runners, pool.needed[-1])",
+        after="pool.runners",
+        tests=(RUNNER_POOLS,),
+    ),
     Mutant(
         name="a machine goes though the others cannot do its work",
         target="rljob_operator.policies.scaling.autoscaler:_by_waits",
