@@ -23,13 +23,12 @@ from rljob_env.config import EnvironmentConfig
 from rljob_env.episode import Assignment, Report
 from rljob_env.failures import Failed, Part
 from rljob_env.guard import Guard
+from rljob_env.output import Output, piped
 from rljob_env.processes import bare_environment, process_group
 from rljob_env.results import reward_and_metrics
 from rljob_env.scoring import Scorer
 
 MOST_RESULT_BYTES = 1 << 16
-TAIL_BYTES = 1500
-"""How much of a program's last output stands in a report."""
 
 
 @dataclass
@@ -58,7 +57,7 @@ class AgentHarness:
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
         async with _scratch_folder() as scratch:
-            task, result, output = scratch / "task.json", scratch / "result.json", scratch / "output.log"
+            task, result, output = scratch / "task.json", scratch / "result.json", Output()
             task.write_text(json.dumps(_task(assignment)), encoding="utf-8")
             variables = {
                 "OPENAI_BASE_URL": assignment.base_url,
@@ -70,7 +69,7 @@ class AgentHarness:
             began = time.monotonic()
             code = await self._ended(assignment, scratch, variables, output)
             metrics = {"agent_seconds": time.monotonic() - began}
-            ended = _result_of(code, result, _tail(output))
+            ended = _result_of(code, result, output.text())
         if ended.reward is not None:
             return Report(ended.reward, metrics | ended.metrics, detail=ended.detail)
         reward, more = await self.scorer.score(assignment, assignment.messages, ended.answer)
@@ -82,12 +81,12 @@ class AgentHarness:
         await self.scorer.close()
 
     async def _ended(
-        self, assignment: Assignment, scratch: Path, variables: Mapping[str, str], output: Path
+        self, assignment: Assignment, scratch: Path, variables: Mapping[str, str], output: Output
     ) -> int | None:
         """Return the program's exit code; None if its deadline ended it. Nothing of its session lives then."""
         environment = bare_environment(scratch, self._own_variables() | dict(variables))
         try:
-            with output.open("wb") as log:
+            async with piped(output) as log:
                 pipes: dict[str, Any] = {"stdin": asyncio.subprocess.DEVNULL, "stdout": log, "stderr": log}
                 async with process_group(self._command, environment, self._root, self._guard, **pipes) as process:
                     async with asyncio.timeout(assignment.seconds_left()):
@@ -136,10 +135,10 @@ class _Ended:
     detail: str
 
 
-def _result_of(code: int | None, result: Path, tail: str) -> _Ended:
+def _result_of(code: int | None, result: Path, output: str) -> _Ended:
     """Return what a program wrote. A reward counts however it ended. Raises `Failed`."""
     detail = "the deadline ended the agent" if code is None else f"the agent ended with {code}"
-    detail = f"{detail}: {tail}" if code != 0 and tail else detail
+    detail = f"{detail}: {output}" if code != 0 and output else detail
     try:
         with result.open("rb") as file:
             text = file.read(MOST_RESULT_BYTES + 1)
@@ -168,9 +167,3 @@ def _parsed(text: bytes, detail: str) -> _Ended:
             raise ValueError(f"answer is {answer!r:.100}; a text would be right")
     reward, metrics = reward_and_metrics(found)
     return _Ended(reward, metrics, answer, detail)
-
-
-def _tail(output: Path) -> str:
-    with output.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-        return file.read().decode("utf-8", "replace").strip()

@@ -24,7 +24,7 @@ from rljob_runtime.gateway.errors import TemplateNotAppendOnly
 from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
 from rljob_runtime.gateway.link.client import LinkClient
 from rljob_runtime.gateway.metrics import GatewayMetrics
-from rljob_runtime.gateway.server import serve
+from rljob_runtime.gateway.server import ServerSettings, serve
 from rljob_runtime.gateway.steady_clock import steady_clock
 from rljob_runtime.gateway.text.open_text import open_text
 from rljob_runtime.gateway.text.turn_text import TurnText
@@ -90,11 +90,13 @@ async def _serve(
         now = steady_clock()
         gateway = Gateway(link, text, settings, executor, now)
         routes = EnvironmentRoutes(link, RunnerAccess(runners_key, capability_key, config.model), now)
+        bounds = ServerSettings(held_bytes=config.held_bytes)
+        memory = bounds.memory()
         port = await stack.enter_async_context(
-            serve(gateway, capability_key, now, config.host, config.port, environments=routes)
+            serve(gateway, capability_key, now, config.host, config.port, bounds, routes, memory)
         )
         if config.metrics_port is not None:
-            registry = GatewayMetrics(gateway.stats, routes.stats, link.stats).registry()
+            registry = GatewayMetrics(gateway.stats, memory.stats, routes.stats, link.stats).registry()
             await stack.enter_async_context(
                 health.serve(config.host, lambda: link.why_away, registry, config.metrics_port)
             )

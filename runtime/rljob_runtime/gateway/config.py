@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 from rljob_api import RLJob
 from rljob_api.fields import Model
 from rljob_api.spec_training import DataSpec
+from rljob_runtime.gateway.memory import HELD_BYTES
 
 Positive = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -50,6 +51,8 @@ class GatewayConfig(Model):
     metrics_port: Port | None = None
     """Port of `/metrics`, `/healthz` and `/readyz`, which need no key. Absent: they are not served."""
     threads: Positive = 2
+    held_bytes: Positive = HELD_BYTES
+    """Bodies and answers that are held at a time, in bytes."""
     parent: Positive | None = None
     """A process that the gateway does not outlive."""
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rljob_runtime.gateway.environment_routes import RunnerStats
     from rljob_runtime.gateway.gateway import GatewayStats
     from rljob_runtime.gateway.link.client import LinkClientStats
+    from rljob_runtime.gateway.memory import MemoryStats
 
 PREFIX = "rljob_gateway_"
 HELP: Mapping[str, str] = {
@@ -26,6 +27,8 @@ HELP: Mapping[str, str] = {
     "malformed_calls": "Attempts of the model at tool calls that are none, and answers that cannot be read.",
     "calls_again": "Calls of the coordinator that were sent again.",
     "refused": "Requests that were answered with an error.",
+    "memory_waits": "Requests that waited until others held less memory.",
+    "memory_refused": "Requests that were refused because of the bytes or the number of their attempt's.",
     "leased": "Attempts that were passed on to a runner.",
     "handed_back": "Attempts whose runner left while it waited for one.",
     "reports": "Reports of ended attempts.",
@@ -41,8 +44,8 @@ HELP: Mapping[str, str] = {
 class GatewayMetrics(Collector):
     """The totals, read when they are asked for."""
 
-    def __init__(self, gateway: GatewayStats, runners: RunnerStats, link: LinkClientStats) -> None:
-        self._parts = (gateway, runners, link)
+    def __init__(self, gateway: GatewayStats, memory: MemoryStats, runners: RunnerStats, link: LinkClientStats) -> None:
+        self._parts = (gateway, memory, runners, link)
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Return one counter for each total."""

@@ -3,12 +3,13 @@
     POST /v1/chat/completions      POST /inference/v1/generate      GET /v1/models      GET /healthz
 
 All but the last need a capability. The same routes are below `/episodes/EPISODE`, where the address names the episode
-and a capability of another one is refused. Sizes and times are bounded, and every error has OpenAI's form. The routes
-of environments' runners are in `environment_routes`.
+and a capability of another one is refused. Sizes, times and the bytes that are held are bounded, and every error has
+OpenAI's form. The routes of environments' runners are in `environment_routes`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,14 +24,18 @@ from rljob_runtime.gateway.environment_routes import EnvironmentRoutes
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.gateway import CHAT, GENERATE, Gateway
 from rljob_runtime.gateway.http import bearer, read_body
+from rljob_runtime.gateway.memory import HELD_BYTES, Memory
+from rljob_runtime.scheduling.byte_budget import ByteBudget
 
 log = logging.getLogger(__name__)
 
 RETRY_HEADER = "x-stainless-retry-count"
 """OpenAI's clients say in it how often they sent the request before."""
 MOST_RETRY_CHARACTERS = 9
+CONTENT_ENCODING = "Content-Encoding"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Work = Callable[[Capability, bytes, bool | None], Awaitable[Answer]]
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,19 @@ class ServerSettings:
     most_bytes: int = 16 << 20
     read_seconds: float = 60.0
     """Longest time in which a body arrives."""
+    write_seconds: float = 60.0
+    """Longest time in which a client reads its answer. A retry receives the same one."""
     shutdown_seconds: float = 5.0
+    held_bytes: int = HELD_BYTES
+    attempt_share: float = 0.25
+    """Share of these bytes that one attempt may have. The longest body fits in any case."""
+    requests_of_attempt: int = 64
+    """Requests of an attempt that wait for room, are read, or are answered."""
+
+    def memory(self) -> Memory:
+        """Return the budget of a gateway."""
+        share = max(self.most_bytes, int(self.held_bytes * self.attempt_share))
+        return Memory(ByteBudget(max(share, self.held_bytes), share, self.requests_of_attempt))
 
 
 @contextlib.asynccontextmanager
@@ -52,15 +69,16 @@ async def serve(
     port: int,
     settings: ServerSettings | None = None,
     environments: EnvironmentRoutes | None = None,
+    memory: Memory | None = None,
 ) -> AsyncIterator[int]:
     """Serve while the context is open; yield the port. `key`: that of capabilities. `port` 0: any free one.
 
-    `environments`: the routes of runners, where a job has environments.
+    `environments`: the routes of runners, where a job has environments. `memory`: by default as the settings say.
 
     Raises `OSError` if the address is taken.
     """
     settings = settings or ServerSettings()
-    app = gateway_app(gateway, key, now, settings)
+    app = gateway_app(gateway, key, now, settings, memory)
     if environments is not None:
         environments.add_to(app)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=settings.shutdown_seconds)
@@ -74,8 +92,11 @@ async def serve(
         await runner.cleanup()
 
 
-def gateway_app(gateway: Gateway, key: bytes, now: Callable[[], float], settings: ServerSettings) -> web.Application:
+def gateway_app(
+    gateway: Gateway, key: bytes, now: Callable[[], float], settings: ServerSettings, memory: Memory | None = None
+) -> web.Application:
     """Return the application."""
+    memory = memory or settings.memory()
 
     async def healthz(request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -84,17 +105,23 @@ def gateway_app(gateway: Gateway, key: bytes, now: Callable[[], float], settings
         _capability(request, key, now())
         return _response(gateway.models())
 
-    async def chat(request: web.Request) -> web.Response:
+    async def answered(request: web.Request, answer: Work) -> web.Response:
         capability = _capability(request, key, now())
-        return _response(
-            await gateway.chat(capability, await read_body(request, settings.read_seconds), _retry(request))
-        )
+        most, announced = settings.most_bytes, request.content_length
+        # An encoded body is longer than it announces.
+        amount = most if announced is None or CONTENT_ENCODING in request.headers else min(announced, most)
+        async with memory.room(capability.episode, amount, capability.expires - now()) as room:
+            body = await read_body(request, settings.read_seconds)
+            room.holds(len(body))
+            found = await answer(capability, body, _retry(request))
+            room.holds(len(body) + len(found.body))
+            return await _sent(request, _response(found), settings.write_seconds)
+
+    async def chat(request: web.Request) -> web.Response:
+        return await answered(request, gateway.chat)
 
     async def generate(request: web.Request) -> web.Response:
-        capability = _capability(request, key, now())
-        return _response(
-            await gateway.generate(capability, await read_body(request, settings.read_seconds), _retry(request))
-        )
+        return await answered(request, gateway.generate)
 
     app = web.Application(middlewares=[_errors], client_max_size=settings.most_bytes)
     app.router.add_get("/healthz", healthz)
@@ -103,6 +130,19 @@ def gateway_app(gateway: Gateway, key: bytes, now: Callable[[], float], settings
         app.router.add_post(f"{root}{CHAT}", chat)
         app.router.add_post(f"{root}{GENERATE}", generate)
     return app
+
+
+async def _sent(request: web.Request, response: web.Response, seconds: float) -> web.Response:
+    """Send an answer here and not after the handler, which counts its bytes. A client that does not read loses it."""
+    try:
+        async with asyncio.timeout(seconds):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        log.warning("a client did not read its answer within %g s; its connection is ended", seconds)
+        if request.transport is not None:
+            request.transport.abort()
+    return response
 
 
 def _capability(request: web.Request, key: bytes, now: float) -> Capability:

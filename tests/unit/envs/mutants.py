@@ -139,6 +139,13 @@ MUTANTS = (
         tests=(f"{AGENT}::test_an_agent_asks_the_model_and_writes_its_reward",),
     ),
     Mutant(
+        name="all that an agent prints is kept",
+        target="rljob_env.output:Output.data_received",
+        before="tail[left:]",
+        after="tail",
+        tests=("tests/unit/envs/test_output.py::test_begin_and_end_are_kept_with_the_number_of_bytes_between",),
+    ),
+    Mutant(
         name="an agent that crashed has no reward",
         target="rljob_env.agent_harness:_result_of",
         before="return _parsed(text, detail)",

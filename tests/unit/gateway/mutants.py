@@ -6,6 +6,7 @@ CAPABILITY = "tests/unit/gateway/test_capability.py"
 GATEWAY = "tests/unit/gateway/test_gateway.py"
 ENVIRONMENTS = "tests/unit/gateway/test_environment_routes.py"
 KEPT_PROCESS = "tests/unit/gateway/test_kept_process.py"
+MEMORY = "tests/unit/gateway/test_memory.py"
 KNOWN = "tests/unit/gateway/test_known_templates.py"
 OPENAI = "tests/unit/gateway/test_openai_client.py"
 REQUESTS = "tests/unit/gateway/test_requests.py"
@@ -118,6 +119,20 @@ MUTANTS = (
         before="request.calls_allowed and turn.finish_reason is FinishReason.STOP",
         after="request.calls_allowed",
         tests=(f"{GATEWAY}::test_a_call_of_a_turn_that_was_cut_is_none",),
+    ),
+    Mutant(
+        name="a body is read before there is room for it",
+        target="rljob_runtime.gateway.memory:Memory.room",
+        before="await self._granted(claim, seconds)",
+        after="pass",
+        tests=(f"{MEMORY}::test_bodies_of_one_attempt_wait_for_their_share_and_others_are_answered",),
+    ),
+    Mutant(
+        name="an answer that no client reads costs nothing",
+        target="rljob_runtime.gateway.server:gateway_app.answered",
+        before="len(body) + len(found.body)",
+        after="len(body)",
+        tests=(f"{MEMORY}::test_an_answer_that_no_client_reads_is_counted_until_its_time_is_over",),
     ),
     Mutant(
         name="several answers are one",

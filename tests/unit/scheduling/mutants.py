@@ -17,6 +17,23 @@ ADAPTIVE = "tests/unit/scheduling/test_adaptive_switches.py"
 
 MUTANTS = (
     Mutant(
+        name="an owner holds the bytes of all",
+        target="rljob_runtime.scheduling.byte_budget:ByteBudget._grant",
+        before="self._held[claim.owner] + claim.amount > self.share",
+        after="False",
+        tests=("tests/unit/scheduling/test_byte_budget.py::test_an_owner_waits_for_its_own_share_and_others_pass",),
+    ),
+    Mutant(
+        name="small claims starve a large one",
+        target="rljob_runtime.scheduling.byte_budget:ByteBudget._grant",
+        before="waiting += self._waiting[place:]\nbreak",
+        after="waiting.append(claim)",
+        tests=(
+            "tests/unit/scheduling/test_byte_budget.py"
+            "::test_a_large_claim_that_waits_for_room_is_not_starved_by_small_ones",
+        ),
+    ),
+    Mutant(
         name="a machine is decided for as if it were alone",
         target="rljob_runtime.scheduling.adaptive_switches:snapshot_of",
         before="name not in machine.engines and look.sizes.get(name)",

@@ -13,12 +13,16 @@ Json = dict[str, Any]
 
 MOST_DEPTH = 128
 """Most levels of lists and objects. Templates and renderers walk values by recursion, deeper than a parser does."""
+MOST_VALUES = 1 << 21
+"""Most signs that separate values in a body. Millions of empty lists are a few bytes each, and much more as objects."""
 MOST_STOPS = 16
 MOST_STOP_CHARACTERS = 256
 
 
 def parse_body(body: bytes) -> Json:
     """Return a body's object. Raises `GatewayError`."""
+    if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise bad(f"the body has more than {MOST_VALUES} values", code="invalid_json")
     try:
         found = json.loads(body, parse_constant=_no_constant)
         canonical(found)  # a lone half of a character passes JSON, and no tokenizer

@@ -1,0 +1,76 @@
+"""The byte budget grants claims in their order, to each owner its share, and never more than the total."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_runtime.scheduling.byte_budget import ByteBudget, Claim
+
+
+def asked(budget: ByteBudget[str], owner: str, amount: int) -> Claim[str]:
+    claim = budget.ask(owner, amount)
+    assert claim is not None
+    return claim
+
+
+def test_an_owner_waits_for_its_own_share_and_others_pass():
+    budget = ByteBudget[str](100, 40, 8)
+    first, second, other = (asked(budget, owner, 30) for owner in ("a", "a", "b"))
+    assert (first.granted, second.granted, other.granted) == (True, False, True)
+    assert budget.release(first) == [second]
+    assert budget.held == 60
+
+
+def test_a_large_claim_that_waits_for_room_is_not_starved_by_small_ones():
+    budget = ByteBudget[str](100, 80, 8)
+    first, large, small = asked(budget, "a", 50), asked(budget, "b", 80), asked(budget, "c", 10)
+    assert (first.granted, large.granted, small.granted) == (True, False, False)
+    assert budget.release(first) == [large, small]
+
+
+@pytest.mark.parametrize(("amount", "before"), [(41, 0), (1, 3)], ids=["more than its share", "too many claims"])
+def test_a_claim_that_cannot_be_granted_is_none(amount, before):
+    budget = ByteBudget[str](100, 40, 3)
+    for _ in range(before):
+        asked(budget, "a", 1)
+    assert budget.ask("a", amount) is None
+    assert budget.ask("b", 40) is not None
+
+
+def test_bytes_that_exist_are_counted_without_a_wait_and_later_claims_wait_for_them():
+    budget = ByteBudget[str](100, 100, 8)
+    first = asked(budget, "a", 90)
+    budget.change(first, 120)
+    second = asked(budget, "b", 1)
+    assert (budget.held, second.granted) == (120, False)
+    assert budget.change(first, 20) == [second]
+
+
+def test_a_claim_that_waits_may_end():
+    budget = ByteBudget[str](10, 10, 8)
+    first, second, third = (asked(budget, "a", 10) for _ in range(3))
+    assert budget.release(second) == []
+    assert budget.release(first) == [third]
+    budget.release(third)
+    assert budget.held == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.booleans()), max_size=60))
+def test_no_more_than_total_and_shares_is_held_and_all_are_granted_in_the_end(steps):
+    budget = ByteBudget[str](100, 60, 20)
+    open_claims: list[Claim[str]] = []
+    for owner, amount, ends in steps:
+        if ends and open_claims:
+            budget.release(open_claims.pop(amount % len(open_claims)))
+        elif (claim := budget.ask(owner, amount)) is not None:
+            open_claims.append(claim)
+        held = [one for one in open_claims if one.granted]
+        assert budget.held == sum(one.amount for one in held) <= 100
+        assert all(sum(one.amount for one in held if one.owner == owner) <= 60 for owner in "abc")
+    while open_claims:
+        granted = next(one for one in open_claims if one.granted)
+        open_claims.remove(granted)
+        budget.release(granted)
+    assert budget.held == 0
