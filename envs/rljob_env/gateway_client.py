@@ -40,15 +40,17 @@ class GatewayClient:
         self._wait_seconds = wait_seconds
         self._patience_seconds = patience_seconds
 
-    async def lease(self) -> Assignment | None:
-        """Return an attempt to run; None if there was none for the time of a wait."""
-        response = await self._send_again("lease", {"waitSeconds": self._wait_seconds}, self._wait_seconds)
+    async def lease(self, most: int) -> list[Assignment]:
+        """Return attempts to run, `most` at most; none if there was none for the time of a wait."""
+        body = {"waitSeconds": self._wait_seconds, "most": most}
+        response = await self._send_again("lease", body, self._wait_seconds)
         if response.status_code == 204:
-            return None
+            return []
         try:
-            return Assignment.parse(response.json(), time.monotonic())
+            now = time.monotonic()
+            return [Assignment.parse(one, now) for one in response.json()["assignments"]]
         except (ValueError, KeyError, TypeError) as error:
-            raise GatewayRefused(f"{self._url} answers no assignment ({error!r}): {response.text[:200]}") from error
+            raise GatewayRefused(f"{self._url} answers no assignments ({error!r}): {response.text[:200]}") from error
 
     async def heartbeat(self, attempts: Iterable[Attempt]) -> list[Attempt]:
         """Say that the runner lives. Return the attempts to stop. It is sent once: the next one says the same."""

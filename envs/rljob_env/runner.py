@@ -39,6 +39,8 @@ class RunnerStats:
     """Totals of a runner."""
 
     leased: int = 0
+    leases: int = 0
+    """Answers with episodes. Each has as many as there are, up to the free places."""
     reported: int = 0
     failed: int = 0
     """Reports of failures of ours."""
@@ -91,20 +93,25 @@ class Runner:
             await self._harness.close()
 
     async def _lease_and_run(self) -> None:
-        free = asyncio.Semaphore(self._settings.episodes)
-        episodes: set[asyncio.Task[None]] = set()
+        changed, episodes = asyncio.Event(), set[asyncio.Task[None]]()
+
+        def ended(task: asyncio.Task[None]) -> None:
+            episodes.discard(task)
+            changed.set()
+
         try:
             while True:
-                await free.acquire()
-                assignment = await self._gateway.lease()
-                if assignment is None:
-                    free.release()
-                    continue
-                self.stats.leased += 1
-                task = asyncio.create_task(self._episode(assignment))
-                episodes.add(task)
-                task.add_done_callback(episodes.discard)
-                task.add_done_callback(lambda _: free.release())
+                while not (free := self._settings.episodes - len(episodes)):
+                    changed.clear()
+                    await changed.wait()
+                # One request for all free places: with one each, the last of many episodes waits for all before it.
+                assignments = await self._gateway.lease(free)
+                self.stats.leases += bool(assignments)
+                self.stats.leased += len(assignments)
+                for assignment in assignments:
+                    task = asyncio.create_task(self._episode(assignment))
+                    episodes.add(task)
+                    task.add_done_callback(ended)
         finally:
             await self._end(episodes)
 

@@ -104,8 +104,7 @@ class Bench:
         await self.replica.submit(1, [request])
 
     async def leased(self) -> Assignment:
-        found = await self.book.runners.lease(ENVIRONMENT, "r", 1.0)
-        assert found is not None
+        (found,) = await self.book.runners.lease(ENVIRONMENT, "r", 1.0)
         return found
 
     async def begun(self) -> EpisodeAttempt:

@@ -143,8 +143,8 @@ class _Door:
     async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
         return await self._while_it_lives(self._book.history(episode))
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
-        return await self._while_it_lives(self._book.runners.lease(environment, runner, wait_seconds))
+    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
+        return await self._while_it_lives(self._book.runners.lease(environment, runner, wait_seconds, most))
 
     async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
         return await self._while_it_lives(self._book.runners.heartbeat(runner, episodes))

@@ -112,13 +112,13 @@ class Watch:
         self.first_turns.clear()
         self._asked.clear()
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
+    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
         """See `protocols.environments.Environments.lease`."""
-        found = await self._book.runners.lease(environment, runner, wait_seconds)
-        if found is not None:
-            prompt = found.episode.key.prompt
+        found = await self._book.runners.lease(environment, runner, wait_seconds, most)
+        for one in found:
+            prompt = one.episode.key.prompt
             self.acquired.append(time.monotonic() - self._launched[prompt])
-            self._numbers[prompt] = found.episode.attempt
+            self._numbers[prompt] = one.episode.attempt
         return found
 
     async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:

@@ -10,7 +10,7 @@ below its environment's: no runner speaks for one of another environment. While 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from rljob_api.keys.signed_text import KeyRefused
 from rljob_runtime.gateway.capability import Capability, mint
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.http import bearer, read_body
+from rljob_runtime.gateway.wire.fields import Json
 from rljob_runtime.gateway.wire.runner_requests import (
     LeaseRequest,
     assignment_json,
@@ -83,20 +84,28 @@ class EnvironmentRoutes:
         app.router.add_post("/env/done", self.done)
 
     async def lease(self, request: web.Request) -> web.Response:
-        """Answer with an attempt, or with 204 if there is none in the time that the runner waits."""
+        """Answer with attempts, or with 204 if there is none in the time that the runner waits.
+
+        A runner that does not say how many it takes receives one, and not a list.
+        """
         environment = self._environment(request)
         asked = parse_lease(await self._body(request), environment)
-        assignment = await self._wait(request, environment, asked)
-        if assignment is None:
+        assignments = await self._wait(request, environment, asked)
+        if not assignments:
             return web.Response(status=204)
-        self.stats.leased += 1
+        self.stats.leased += len(assignments)
+        found = [self._assignment(request, one) for one in assignments]
+        return web.json_response(found[0] if asked.most is None else {"assignments": found})
+
+    def _assignment(self, request: web.Request, assignment: Assignment) -> Json:
+        """Return what a runner receives, with the attempt's capability."""
         episode, deadline = assignment.episode, assignment.deadline
         access = {
             "baseUrl": f"{self.access.agents_url or request.url.origin()}/v1",
             "apiKey": mint(self.access.capability_key, Capability(episode, math.ceil(deadline))),
             "model": self.access.model,
         }
-        return web.json_response(assignment_json(assignment, deadline - self.now(), access))
+        return assignment_json(assignment, deadline - self.now(), access)
 
     async def heartbeat(self, request: web.Request) -> web.Response:
         """Answer with the attempts that the runner shall stop."""
@@ -120,18 +129,18 @@ class EnvironmentRoutes:
         self.stats.reports += 1
         return web.json_response({})
 
-    async def _wait(self, request: web.Request, environment: str, asked: LeaseRequest) -> Assignment | None:
-        """Wait for an attempt in short spans: one that is leased for a runner that left is lost to the others."""
+    async def _wait(self, request: web.Request, environment: str, asked: LeaseRequest) -> Sequence[Assignment]:
+        """Wait for attempts in short spans: those that are leased for a runner that left are lost to the others."""
         runner, left = _full_name(environment, asked.runner), asked.wait_seconds
         while True:
             span = min(left, self.access.look_seconds)
-            found = await self._asked(self.environments.lease(environment, runner, span))
+            found = await self._asked(self.environments.lease(environment, runner, span, asked.most or 1))
             left -= span
             if _has_left(request):
-                if found is not None:
-                    await self._hand_back(runner, found)
-                return None
-            if found is not None or left <= 0:
+                for one in found:
+                    await self._hand_back(runner, one)
+                return ()
+            if found or left <= 0:
                 return found
 
     async def _hand_back(self, runner: str, assignment: Assignment) -> None:

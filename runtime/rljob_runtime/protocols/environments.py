@@ -63,8 +63,11 @@ class EpisodeReport:
 class Environments(Protocol):
     """The coordinator, as runners need it. A call raises nothing but `PeerGone`, `PeerTimeout` and `AttemptEnded`."""
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
-        """Return the next attempt of an environment for a runner; wait up to `wait_seconds` for one."""
+    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
+        """Return the next attempts of an environment for a runner, `most` at most; wait up to `wait_seconds` for one.
+
+        Of several runners that wait, each receives its part.
+        """
         ...
 
     async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:

@@ -59,9 +59,10 @@ class ScriptedCoordinator:
         await self._work()
         return self.stored
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
+    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
         await self._work()
-        return self.assignments.pop(0) if self.assignments else None
+        found, self.assignments = self.assignments[:most], self.assignments[most:]
+        return found
 
     async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
         await self._work()

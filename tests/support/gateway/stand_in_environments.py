@@ -48,18 +48,18 @@ class StandInEnvironments:
             await self._changed.wait_for(lambda: episode in self.reports)
             return self.reports[episode]
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
+    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
         self.leases.append((environment, runner, wait_seconds))
         self._fail()
         try:
             async with asyncio.timeout(wait_seconds), self._changed:
-                await self._changed.wait_for(lambda: self._next(environment) is not None)
+                await self._changed.wait_for(lambda: self._next(environment))
         except TimeoutError:
-            return None
-        found = self._next(environment)
-        if found is not None:
-            self.waiting.remove(found)
-            self.leased[found.episode] = runner
+            return ()
+        found = self._next(environment)[:most]
+        for one in found:
+            self.waiting.remove(one)
+            self.leased[one.episode] = runner
         return found
 
     async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
@@ -77,8 +77,8 @@ class StandInEnvironments:
                 raise AttemptEnded(f"{episode} was reported otherwise")
             self._changed.notify_all()
 
-    def _next(self, environment: str) -> Assignment | None:
-        return next((one for one in self.waiting if one.environment == environment), None)
+    def _next(self, environment: str) -> list[Assignment]:
+        return [one for one in self.waiting if one.environment == environment]
 
     def _fail(self) -> None:
         if self.faults:

@@ -71,7 +71,7 @@ async def test_the_container_finds_its_config_the_text_and_the_link(site: Site) 
         async with asyncio.timeout(60), LinkClient(config.socket) as link:
             while link.why_away is not None:  # noqa: ASYNC110, another task connects
                 await asyncio.sleep(0.01)
-            assert await link.lease("calc", "runner", 0.0) is None
+            assert await link.lease("calc", "runner", 0.0) == []
             assert site.gateway.why_not_ready() is None
     assert not config_file(site.folder).exists(), "the gateway ends with the coordinator"
 

@@ -241,9 +241,16 @@ MUTANTS = (
     Mutant(
         name="a runner leases without bound",
         target="rljob_env.runner:Runner._lease_and_run",
-        before="await free.acquire()",
-        after="pass",
+        before="self._settings.episodes - len(episodes)",
+        after="self._settings.episodes",
         tests=(f"{RUNNER}::test_a_runner_runs_so_many_episodes_at_a_time",),
+    ),
+    Mutant(
+        name="a runner leases one episode at a time",
+        target="rljob_env.runner:Runner._lease_and_run",
+        before="self._gateway.lease(free)",
+        after="self._gateway.lease(1)",
+        tests=(f"{RUNNER}::test_a_runner_takes_all_that_waits_in_one_lease",),
     ),
     Mutant(
         name="a stopped attempt is reported",

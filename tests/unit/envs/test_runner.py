@@ -89,6 +89,20 @@ async def test_a_runner_runs_so_many_episodes_at_a_time() -> None:
     assert harness.closed
 
 
+async def test_a_runner_takes_all_that_waits_in_one_lease() -> None:
+    harness = StandInHarness()
+    async with open_site() as site, site.stack:
+        for index in range(3):
+            await site.put(index)
+        runner = await site.run(harness)
+        await until(lambda: len(harness.running) == 3)
+        assert (runner.stats.leases, runner.stats.leased) == (1, 3)
+        await site.put(3)
+        await until(lambda: len(harness.running) == 4)
+        assert (runner.stats.leases, runner.stats.leased) == (2, 4)
+        harness.go.set()
+
+
 async def test_heartbeats_name_the_open_attempts_while_a_harness_works() -> None:
     harness = StandInHarness()
     async with open_site() as site, site.stack:

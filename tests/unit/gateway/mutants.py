@@ -193,7 +193,7 @@ MUTANTS = (
     Mutant(
         name="an attempt whose runner left is lost",
         target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._wait",
-        before="await self._hand_back(runner, found)",
+        before="await self._hand_back(runner, one)",
         after="pass",
         tests=(f"{ENVIRONMENTS}::test_an_attempt_whose_runner_left_goes_back",),
     ),
@@ -220,7 +220,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a capability ends before its attempt",
-        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes.lease",
+        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._assignment",
         before="math.ceil(deadline)",
         after="math.floor(deadline)",
         tests=(f"{ENVIRONMENTS}::test_a_runner_receives_the_attempt_with_its_capability",),

@@ -151,6 +151,16 @@ async def test_a_lease_waits_for_an_attempt_and_ends_empty_after_its_wait(site: 
     assert (await waiting).status == 200
 
 
+async def test_a_runner_that_says_how_many_it_takes_receives_them_in_one_answer(site: Site) -> None:
+    for index in range(3):
+        await site.environments.put(assignment(index))
+    got = (await site.lease(most=2)).body["assignments"]
+    assert [one["episode"] for one in got] == ["0.0.0", "0.1.0"]
+    assert [verify(KEY, one["apiKey"], 60).episode for one in got] == [attempt_of(0), attempt_of(1)]
+    assert site.routes.stats.leased == 2
+    assert (await site.lease(most=10**9)).body["assignments"][0]["episode"] == "0.2.0"
+
+
 async def test_a_runner_leases_no_episode_of_another_environment(site: Site) -> None:
     await site.environments.put(assignment(environment="code"))
     assert (await site.lease()).status == 204
@@ -285,6 +295,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("lease", {"runner": "r1", "waitSeconds": -1}, "waitSeconds"),
     ("lease", {"runner": "r1", "waitSeconds": "5"}, "waitSeconds"),
     ("lease", {"runner": "r1", "pods": 3}, "pods"),
+    ("lease", {"runner": "r1", "most": 0}, "most"),
     ("heartbeat", {"runner": "r1"}, "episodes"),
     ("heartbeat", {"runner": "r1", "episodes": ["0.0.0"]}, "episodes[0]"),
     ("heartbeat", {"runner": "r1", "episodes": [{"episode": "0.0", "attempt": 1}]}, "episodes[0].episode"),

@@ -322,10 +322,12 @@ class EpisodeBook:
 
         self._journal.write(lambda store: store.turns.commit(number, nodes, body, stored_at, opened), then)
 
-    async def lease(self, attempt: Attempt) -> None:
-        """Let the time of an attempt begin now: a runner has it."""
-        now = attempt.episode.started = self._now()
-        await self._journal.written(lambda store: store.turns.lease(attempt.id.attempt, now))
+    async def lease(self, attempts: Sequence[Attempt]) -> None:
+        """Let the time of these attempts begin now: a runner has them."""
+        now, numbers = self._now(), [attempt.id.attempt for attempt in attempts]
+        for attempt in attempts:
+            attempt.episode.started = now
+        await self._journal.written(lambda store: store.turns.lease(numbers, now))
 
     # --- inside: questions ---
 

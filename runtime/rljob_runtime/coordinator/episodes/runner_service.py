@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -27,6 +28,8 @@ CAUSES = {FailedPart.ENVIRONMENT: AbortCause.ENVIRONMENT, FailedPart.TOOL_SERVER
 NO_RUNNER = "NoRunner"
 """Reason of the warning about an environment for whose episodes no runner asks."""
 
+_Task = tuple[Mapping[str, object], Sequence[Mapping[str, str]]]
+"""An attempt's record, and its prompt as messages."""
 Warn = Callable[[str, StatusWarning | None], None]
 """Shows the warning of a reason, or withdraws it with None."""
 
@@ -79,8 +82,8 @@ class Attempts(Protocol):
         """Return all known attempts."""
         ...
 
-    async def lease(self, attempt: Attempt) -> None:
-        """Let the time of an attempt begin now: a runner has it."""
+    async def lease(self, attempts: Sequence[Attempt]) -> None:
+        """Let the time of these attempts begin now: a runner has them."""
         ...
 
     def end(self, attempt: Attempt, end: EpisodeEnd) -> None:
@@ -107,7 +110,11 @@ class RunnerService:
         self._offered = asyncio.Event()
         self.loads: RunnerLoads[int] = RunnerLoads()
         """What the runners have to do."""
+        self._asking: Counter[str] = Counter()
+        """Runners that ask for attempts now, by environment."""
         self.prompts: EpisodePrompts | None = None
+        self.leases = 0
+        """Calls of runners that received attempts, each with one call of the store."""
         self.traces_differ = 0
         """Attempts whose harness has another trace than the store."""
 
@@ -131,26 +138,19 @@ class RunnerService:
 
     # --- from the gateway ---
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
+    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
         """See `protocols.environments.Environments.lease`."""
         until = self._now() + wait_seconds
-        while (number := self._leases.take(environment, runner, self._now())) is None:
-            if (left := until - self._now()) <= 0:
-                return None
-            await wait_for_event(self._offered, min(left, LOOK_SECONDS))
-        attempt = self._attempts.number(number)
-        assert attempt is not None, "an attempt that has ended does not wait for a runner"
+        self._asking[environment] += 1
         try:
-            return await self._assignment(attempt)
-        except asyncio.CancelledError:
-            # No runner receives it. It has not begun, so the next one may have it.
-            if self._leases.give_back(number, environment, self._now()):
-                self._offered.set()
-            raise
-        except Exception as error:  # data sets are read by foreign code too
-            log.exception("the record of %s cannot be read", attempt.id)
-            self._fail(number, f"its record cannot be read: {error}")
-            return None
+            while not (numbers := self._take(environment, runner, most)):
+                if (left := until - self._now()) <= 0:
+                    return ()
+                await wait_for_event(self._offered, min(left, LOOK_SECONDS))
+        finally:
+            self._asking[environment] -= 1
+        self.leases += 1
+        return await self._assignments(environment, numbers)
 
     async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
         """See `protocols.environments.Environments.heartbeat`."""
@@ -185,16 +185,41 @@ class RunnerService:
         self._attempts.end(attempt, end)
         await attempt.stored.wait()
 
-    async def _assignment(self, attempt: Attempt) -> Assignment:
+    def _take(self, environment: str, runner: str, most: int) -> list[int]:
+        return self._leases.take(environment, runner, self._now(), most, self._asking[environment])
+
+    async def _assignments(self, environment: str, numbers: Sequence[int]) -> Sequence[Assignment]:
+        """Return what a runner receives of these attempts. One whose record cannot be read ends as a failure."""
+        attempts = [attempt for one in numbers if (attempt := self._attempts.number(one)) is not None]
+        assert len(attempts) == len(numbers), "an attempt that has ended does not wait for a runner"
+        try:
+            tasks = await asyncio.gather(*map(self._task, attempts))
+            read = [(attempt, task) for attempt, task in zip(attempts, tasks, strict=True) if task is not None]
+            # The time in the queue is none of the harness's. A restarted coordinator must count from here too.
+            await self._attempts.lease([attempt for attempt, _ in read])
+            for attempt, _ in read:
+                self.loads.begun(attempt.id.attempt, self._now())
+        except asyncio.CancelledError:
+            # No runner receives them. They have not begun, so the next one may have them.
+            for number in reversed(numbers):
+                if self._leases.give_back(number, environment, self._now()):
+                    self._offered.set()
+            raise
+        return [
+            Assignment(attempt.id, environment, record, messages, _deadline(attempt))
+            for attempt, (record, messages) in read
+        ]
+
+    async def _task(self, attempt: Attempt) -> _Task | None:
+        """Return an attempt's record and messages; end it and return None if they cannot be read."""
         assert self.prompts is not None, "attempts begin after the prompts were opened"
         prompt = attempt.key.prompt
-        record, messages = await self.prompts.record(prompt), await self.prompts.messages(prompt)
-        # The time in the queue is none of the harness's. A restarted coordinator must count from here too.
-        await self._attempts.lease(attempt)
-        self.loads.begun(attempt.id.attempt, self._now())
-        deadline = attempt.episode.deadline
-        assert deadline is not None, "every environment has a longest time"
-        return Assignment(attempt.id, attempt.environment, record, messages, deadline)
+        try:
+            return await self.prompts.record(prompt), await self.prompts.messages(prompt)
+        except Exception as error:  # data sets are read by foreign code too
+            log.exception("the record of %s cannot be read", attempt.id)
+            self._fail(attempt.id.attempt, f"its record cannot be read: {error}")
+            return None
 
     # --- its task ---
 
@@ -233,6 +258,12 @@ class RunnerService:
         if known is None or known.id != episode or known.episode.end is not None:
             return False
         return not self._leases.heartbeat(runner, [episode.attempt], self._now())
+
+
+def _deadline(attempt: Attempt) -> float:
+    deadline = attempt.episode.deadline
+    assert deadline is not None, "every environment has a longest time"
+    return deadline
 
 
 def _difference(attempt: Attempt, report: EpisodeReport) -> str:

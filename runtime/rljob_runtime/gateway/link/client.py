@@ -126,13 +126,10 @@ class LinkClient:
 
     # --- Environments ---
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
+    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
         """See `Environments`."""
-        call = LeaseCall(environment, runner, wait_seconds)
-        found: list[Assignment] = await self._ask(
-            call, assignment_of, (0, 1), wait_seconds + self._settings.answer_seconds
-        )
-        return found[0] if found else None
+        call = LeaseCall(environment, runner, wait_seconds, most)
+        return await self._ask(call, assignment_of, range(most + 1), wait_seconds + self._settings.answer_seconds)
 
     async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
         """See `Environments`."""

@@ -6,7 +6,7 @@
                  part {id, …}: one value of an answer                      end {id}: the answer is complete
                  error {id, error, text}: the call raised this error
 
-A history has one part a turn, so no answer is longer than a turn. A lease without an episode has no part.
+A history has one part a turn, and a lease one an episode, so no frame is longer than one of these.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from rljob_runtime.protocols.turns import (
     TurnRefused,
 )
 
-PROTOCOL = 1
+PROTOCOL = 2
 ERRORS: Mapping[str, type[PeerError]] = {
     kind.__name__: kind for kind in (AttemptEnded, TurnRefused, PeerGone, PeerTimeout)
 }
@@ -68,6 +68,7 @@ class LeaseCall:
     environment: str
     runner: str
     wait_seconds: float
+    most: int
 
 
 @dataclass(frozen=True)
@@ -105,8 +106,9 @@ def call_frame(number_of_call: int, call: Call) -> Frame:
             return Frame("turn", fields, (to_bytes(TOKEN, call.token_ids), call.body))
         case HistoryCall(episode):
             return Frame("history", {**id, "episode": _attempt(episode)})
-        case LeaseCall(environment, runner, seconds):
-            return Frame("lease", {**id, "environment": environment, "runner": runner, "seconds": seconds})
+        case LeaseCall(environment, runner, seconds, most):
+            fields = {**id, "environment": environment, "runner": runner, "seconds": seconds, "most": most}
+            return Frame("lease", fields)
         case HeartbeatCall(runner, episodes):
             return Frame("heartbeat", {**id, "runner": runner, "episodes": [_attempt(one) for one in episodes]})
         case DoneCall(runner, episode, report):
@@ -134,7 +136,8 @@ def call_of(frame: Frame) -> Call:
         case "history":
             return HistoryCall(_attempt_of(fields.get("episode")))
         case "lease":
-            return LeaseCall(text(fields, "environment"), text(fields, "runner"), number(fields, "seconds"))
+            environment, runner = text(fields, "environment"), text(fields, "runner")
+            return LeaseCall(environment, runner, number(fields, "seconds"), whole(fields, "most"))
         case "heartbeat":
             return HeartbeatCall(text(fields, "runner"), tuple(map(_attempt_of, listed(fields, "episodes"))))
         case "done":

@@ -196,9 +196,8 @@ class LinkServer:
                 return (await self._turns.turn(call),)
             case HistoryCall(episode):
                 return tuple(await self._turns.history(episode))
-            case LeaseCall(environment, runner, seconds):
-                found = await self._environments.lease(environment, runner, seconds)
-                return () if found is None else (found,)
+            case LeaseCall(environment, runner, seconds, most):
+                return await self._environments.lease(environment, runner, seconds, most)
             case HeartbeatCall(runner, episodes):
                 return (tuple(await self._environments.heartbeat(runner, episodes)),)
             case DoneCall(runner, episode, report):

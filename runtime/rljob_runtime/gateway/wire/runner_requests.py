@@ -24,6 +24,8 @@ RUNNER_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 WAIT_SECONDS = 20.0
 MOST_WAIT_SECONDS = 60.0
 MOST_EPISODES = 4096
+MOST_LEASED = 64
+"""Most episodes of one lease. Their records are in one answer."""
 MOST_DETAIL_CHARACTERS = 4000
 MOST_KEY_CHARACTERS = 512
 MOST_ATTEMPT = 2**63 - 1
@@ -32,10 +34,13 @@ MOST_ATTEMPT = 2**63 - 1
 
 @dataclass(frozen=True)
 class LeaseRequest:
-    """A runner asks for an episode, and waits for one so long."""
+    """A runner asks for episodes, and waits for one so long.
+
+    `most`: it takes so many. None: one, as runners of before `most` ask."""
 
     runner: str
     wait_seconds: float
+    most: int | None = None
 
 
 @dataclass(frozen=True)
@@ -58,14 +63,15 @@ class DoneRequest:
 def parse_lease(body: bytes, environment: str) -> LeaseRequest:
     """Return a lease request. `environment`: that of the key. Raises `GatewayError`."""
     given = parse_body(body)
-    refuse_unknown(given, ("environment", "runner", "waitSeconds"))
+    refuse_unknown(given, ("environment", "runner", "waitSeconds", "most"))
     if given.get("environment") not in (None, environment):
         text = f"the runner key opens the environment {environment!r} only"
         raise GatewayError(403, "other_environment", text, "environment")
     seconds = _number(given.get("waitSeconds", WAIT_SECONDS), "waitSeconds")
     if not 0 <= seconds <= MOST_WAIT_SECONDS:
         raise bad(f"waitSeconds is {seconds:g}; 0 to {MOST_WAIT_SECONDS:g} would be right", "waitSeconds")
-    return LeaseRequest(_runner(given), seconds)
+    most = whole(given.get("most"), "most")
+    return LeaseRequest(_runner(given), seconds, most and min(most, MOST_LEASED))
 
 
 def parse_heartbeat(body: bytes) -> HeartbeatRequest:

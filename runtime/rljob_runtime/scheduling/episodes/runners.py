@@ -7,6 +7,7 @@ Runners pull, so their number need not be known. Nothing here reads a clock.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -46,15 +47,19 @@ class RunnerLeases(Generic[A]):
         """Hold an attempt of a former process for the runner that has it and will say so."""
         self._held[attempt] = _Held(None, now)
 
-    def take(self, environment: str, runner: str, now: float) -> A | None:
-        """Give the attempt that waits longest to a runner; None if none waits."""
-        waiting = self._waiting.get(environment)
-        if not waiting:
-            return None
-        attempt, _ = waiting.popitem(last=False)
-        del self._environments[attempt]
-        self._held[attempt] = _Held(runner, now)
-        return attempt
+    def take(self, environment: str, runner: str, now: float, most: int = 1, runners: int = 1) -> list[A]:
+        """Give the attempts that wait longest to a runner, `most` at most.
+
+        `runners`: how many ask now, this one included. Each is given its part, so that none runs all of them while
+        another has nothing to do.
+        """
+        waiting = self._waiting.get(environment) or OrderedDict[A, float]()
+        count = min(most, math.ceil(len(waiting) / max(1, runners)))
+        taken = [waiting.popitem(last=False)[0] for _ in range(count)]
+        for attempt in taken:
+            del self._environments[attempt]
+            self._held[attempt] = _Held(runner, now)
+        return taken
 
     def give_back(self, attempt: A, environment: str, now: float) -> bool:
         """Let the next runner have an attempt that did not reach the one that took it; False if it has ended."""

@@ -162,10 +162,10 @@ class RunnerDoor:
         """See `protocols.turns.Turns.history`."""
         return await self._gateway.call(self._condition, lambda book: book.history(episode))
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float) -> Assignment | None:
+    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
         """See `protocols.environments.Environments.lease`."""
         return await self._gateway.call(
-            self._condition, lambda book: book.runners.lease(environment, runner, wait_seconds)
+            self._condition, lambda book: book.runners.lease(environment, runner, wait_seconds, most)
         )
 
     async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:

@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 AGAIN_SECONDS = 0.5
 HEARTBEAT_SECONDS = 5.0
 LEASE_SECONDS = 5.0
+LEASED = 8
+"""Most episodes of a lease."""
 OVERRUN_SECONDS = 5.0
 """Time after its deadline in which a harness ends by itself."""
 GIVEN_TOKEN = 5
@@ -141,12 +143,13 @@ class SimulatedRunners:
         living = asyncio.create_task(self._heartbeat(runner))
         try:
             while True:
-                assignment = await self._ask(
-                    runner, lambda door: door.environments.lease(self._environment, runner.name, LEASE_SECONDS)
+                assignments = await self._ask(
+                    runner,
+                    lambda door: door.environments.lease(self._environment, runner.name, LEASE_SECONDS, LEASED),
                 )
                 if living.done():
                     living.result()
-                if assignment is not None:
+                for assignment in assignments:
                     held[assignment.episode] = asyncio.create_task(self._play(runner, assignment))
         finally:
             tasks = [living, *held.values()]

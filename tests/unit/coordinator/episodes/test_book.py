@@ -205,7 +205,7 @@ async def test_an_attempt_whose_record_cannot_be_read_is_a_failure_of_ours(tmp_p
     async with bench(tmp_path) as made:
         made.book.use_prompts(Unreadable())
         await made.launch()
-        assert await made.book.runners.lease(ENVIRONMENT, "r", 0.0) is None
+        assert await made.book.runners.lease(ENVIRONMENT, "r", 0.0) == ()
         await settled()
         kept = made.store.turns.newest([KEY])[KEY]
         assert kept.end is not None
@@ -217,8 +217,22 @@ async def test_a_runner_that_waits_gets_the_next_attempt(tmp_path):
         waiting = asyncio.ensure_future(made.book.runners.lease(ENVIRONMENT, "r", 30.0))
         await settled()
         await made.launch()
-        assert (await asyncio.wait_for(waiting, 5.0)) is not None
-        assert await made.book.runners.lease("another", "r", 0.0) is None
+        assert len(await asyncio.wait_for(waiting, 5.0)) == 1
+        assert await made.book.runners.lease("another", "r", 0.0) == ()
+
+
+async def test_runners_that_wait_receive_all_attempts_of_a_launch_in_one_answer_each(tmp_path):
+    async with bench(tmp_path) as made:
+        waiting = [asyncio.ensure_future(made.book.runners.lease(ENVIRONMENT, name, 30.0, 64)) for name in "rs"]
+        await settled()
+        keys = [TrajectoryKey(PromptKey(0, index), 0) for index in range(9)]
+        await made.replica.submit(1, [GenerateRequest(key, 1, (9,), Sampling(64, seed=1), 1) for key in keys])
+        before = made.access.calls
+        found = await asyncio.wait_for(asyncio.gather(*waiting), 5.0)
+        assert [len(one) for one in found] == [5, 4]
+        assert [one.episode.key for part in found for one in part] == keys
+        assert made.book.runners.leases == 2
+        assert made.access.calls <= before + 2, "one call of the store for a lease"
 
 
 async def test_a_failed_call_for_a_turn_is_an_error_of_the_next_poll(tmp_path):

@@ -87,8 +87,7 @@ async def test_a_lease_whose_runner_leaves_goes_to_the_next_one(tmp_path):
         leaving.cancel()
         await settled()
         made.access.free.set()
-        found = await asyncio.wait_for(waiting, 5.0)
-        assert found is not None
+        (found,) = await asyncio.wait_for(waiting, 5.0)
         assert made.book.totals.attempts == 1
         await made.book.runners.heartbeat("r", [found.episode])
         made.now[0] += 29.0
@@ -106,7 +105,7 @@ async def test_an_attempt_that_ends_while_it_is_given_to_a_runner_waits_for_none
         leaving.cancel()
         await settled()
         made.access.free.set()
-        assert await made.book.runners.lease(ENVIRONMENT, "r", 0.0) is None
+        assert await made.book.runners.lease(ENVIRONMENT, "r", 0.0) == ()
 
 
 async def test_a_report_that_comes_again_while_it_is_stored_has_the_same_answer(tmp_path):

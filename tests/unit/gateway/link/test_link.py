@@ -86,8 +86,8 @@ async def test_every_call_and_its_answer_cross(socket: Path) -> None:
         assert await client.turn(call) == recorded(6)
         assert coordinator.turns == [call]
         assert await client.history(EPISODE) == coordinator.stored
-        assert await client.lease("calc", "runner-0", 0.0) == assignment()
-        assert await client.lease("calc", "runner-0", 0.0) is None
+        assert await client.lease("calc", "runner-0", 0.0, 4) == [assignment()]
+        assert await client.lease("calc", "runner-0", 0.0) == []
         second = replace(EPISODE, attempt=2)
         assert await client.heartbeat("calc/runner-0", [EPISODE, second]) == (second,)
         await client.done("calc/runner-0", EPISODE, report)
@@ -191,7 +191,7 @@ async def test_a_lease_that_was_cancelled_takes_no_episode(socket: Path) -> None
         call.cancel()
         await until(lambda: coordinator.ended == 1)
         coordinator.open.set()
-        assert await client.lease("calc", "runner-1", 0.0) == assignment()
+        assert await client.lease("calc", "runner-1", 0.0) == [assignment()]
         assert server.stats.cancelled == 1
 
 

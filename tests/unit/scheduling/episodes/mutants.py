@@ -158,6 +158,15 @@ MUTANTS = (
         tests=(f"{RESPONSES}::test_a_failure_of_ours_is_not_trained_on",),
     ),
     Mutant(
+        name="one of several runners takes all attempts",
+        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.take",
+        before="math.ceil(len(waiting) / max(1, runners))",
+        after="len(waiting)",
+        tests=(
+            "tests/unit/scheduling/episodes/test_runners.py::test_each_of_several_runners_takes_its_part_of_what_waits",
+        ),
+    ),
+    Mutant(
         name="an attempt that no runner received waits last",
         target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.give_back",
         before="self._waiting[environment].move_to_end(attempt, last=False)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -15,17 +16,30 @@ def test_the_attempt_that_waits_longest_is_taken_first_by_its_environment():
     leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
     for number, environment in [(1, "a"), (2, "b"), (3, "a")]:
         leases.offer(number, environment, float(number))
-    assert leases.take("b", "r", 4.0) == 2
-    assert [leases.take("a", "r", 4.0) for _ in range(3)] == [1, 3, None]
+    assert leases.take("b", "r", 4.0) == [2]
+    assert [leases.take("a", "r", 4.0) for _ in range(3)] == [[1], [3], []]
     assert leases.runner(3) == "r"
     assert leases.runner(9) is None
+
+
+@pytest.mark.parametrize(
+    ("waiting", "most", "runners", "taken"),
+    [(5, 9, 1, 5), (5, 3, 1, 3), (5, 9, 2, 3), (5, 2, 2, 2), (1, 9, 4, 1), (0, 9, 3, 0)],
+)
+def test_each_of_several_runners_takes_its_part_of_what_waits(waiting, most, runners, taken):
+    leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
+    for number in range(waiting):
+        leases.offer(number, "a", 0.0)
+    assert leases.take("a", "r", 1.0, most, runners) == list(range(taken))
+    assert all(leases.runner(number) == "r" for number in range(taken))
+    assert leases.take("a", "last", 2.0, 99) == list(range(taken, waiting))
 
 
 def test_a_runner_that_is_silent_loses_its_attempts_and_one_that_says_so_keeps_them():
     leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
     for number, runner in [(1, "silent"), (2, "lives")]:
         leases.offer(number, "a", 0.0)
-        assert leases.take("a", runner, 0.0) == number
+        assert leases.take("a", runner, 0.0) == [number]
     assert leases.heartbeat("lives", [2], 8.0) == []
     assert leases.lapsed(PATIENCE) == []
     assert leases.lapsed(PATIENCE + 0.1) == [1]
@@ -67,14 +81,14 @@ def test_an_attempt_that_no_runner_received_is_the_next_one():
     leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
     for number in (1, 2):
         leases.offer(number, "a", 0.0)
-    assert leases.take("a", "leaves", 1.0) == 1
+    assert leases.take("a", "leaves", 1.0) == [1]
     assert leases.give_back(1, "a", 2.0)
     assert leases.runner(1) is None
     assert not leases.give_back(1, "a", 3.0), "it waits"
-    assert leases.take("a", "r", 4.0) == 1
+    assert leases.take("a", "r", 4.0) == [1]
     leases.end(1)
     assert not leases.give_back(1, "a", 5.0), "it has ended"
-    assert leases.take("a", "r", 5.0) == 2
+    assert leases.take("a", "r", 5.0) == [2]
 
 
 class Compared(int):
@@ -99,7 +113,7 @@ def test_the_end_of_a_waiting_attempt_costs_no_search():
     for number in reversed(numbers):
         leases.end(Compared(number))
     assert 0 < Compared.count <= 10 * len(numbers)
-    assert leases.take("a", "r", 1.0) is None
+    assert leases.take("a", "r", 1.0) == []
 
 
 class Leases(RuleBasedStateMachine):
@@ -126,9 +140,9 @@ class Leases(RuleBasedStateMachine):
     @rule(runner=st.sampled_from("xyz"))
     def take(self, runner: str) -> None:
         taken = self.leases.take("a", runner, self.now)
-        assert taken == (self.waiting.pop(0) if self.waiting else None)
-        if taken is not None:
-            self.held[taken] = runner
+        assert taken == self.waiting[:1]
+        del self.waiting[:1]
+        self.held |= dict.fromkeys(taken, runner)
 
     @rule(runner=st.sampled_from("xyz"), data=st.data())
     def heartbeat(self, runner: str, data: st.DataObject) -> None:

@@ -7,7 +7,7 @@ import math
 import sqlite3
 import zlib
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -76,10 +76,12 @@ class Turns:
         assert number is not None
         return number
 
-    def lease(self, number: int, now: float) -> None:
-        """Record that a runner has an attempt from now on: its time counts from there."""
+    def lease(self, numbers: Iterable[int], now: float) -> None:
+        """Record that a runner has these attempts from now on: their time counts from there."""
         with transaction(self._db):
-            self._db.execute("UPDATE episodes SET started = ? WHERE id = ? AND state IS NULL", (now, number))
+            self._db.executemany(
+                "UPDATE episodes SET started = ? WHERE id = ? AND state IS NULL", [(now, number) for number in numbers]
+            )
 
     def commit(
         self, number: int, nodes: Sequence[Node], body: bytes, stored_at: float, opened: float | None = None
