@@ -161,6 +161,9 @@ def _parsed(text: bytes, detail: str) -> _Ended:
     answer = None
     if isinstance(found, dict):
         if found.get("failed") is not None:
+            if found["failed"] not in (Part.ENVIRONMENT, Part.TOOL_SERVER):
+                right = f"{str(Part.ENVIRONMENT)!r} or {str(Part.TOOL_SERVER)!r} would be right"
+                raise ValueError(f"failed is {found['failed']!r:.100}; {right}")
             raise Failed(Part(found["failed"]), str(found.get("detail") or "the agent says that it failed"))
         answer = found.pop("answer", None)
         if answer is not None and not isinstance(answer, str):

@@ -10,6 +10,8 @@ class Part(StrEnum):
 
     ENVIRONMENT = "environment"
     TOOL_SERVER = "tool server"
+    RUNNER = "runner"
+    """The runner leaves and hands the attempt back. No harness states it."""
 
 
 class Failed(Exception):

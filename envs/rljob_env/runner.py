@@ -44,6 +44,8 @@ class RunnerStats:
     reported: int = 0
     failed: int = 0
     """Reports of failures of ours."""
+    handed_back: int = 0
+    """Reports of attempts that others shall run: the runner was told to end."""
     stopped: int = 0
     """Attempts that ended because a heartbeat said so."""
     ended_before: int = 0
@@ -71,7 +73,7 @@ class Runner:
         """Monotonic time of the last heartbeat that the gateway did not answer."""
 
     async def run(self, end: asyncio.Event) -> None:
-        """Run episodes until `end` is set; then report those that run as failed, so that others take them.
+        """Run episodes until `end` is set; then hand back those that run, so that others take them.
 
         Raises `GatewayAway` and `GatewayRefused`.
         """
@@ -159,8 +161,9 @@ class Runner:
             self.stats.stopped += 1
             return None
         if work.cancelled():
-            detail = "the runner was told to end" if self._ending else "the harness did not end at its deadline"
-            return Report(failed=Part.ENVIRONMENT, detail=detail)
+            if self._ending:
+                return Report(failed=Part.RUNNER, detail="it was told to end")
+            return Report(failed=Part.ENVIRONMENT, detail="the harness did not end at its deadline")
         match work.exception():
             case None:
                 return work.result()
@@ -174,7 +177,9 @@ class Runner:
                 return Report(failed=Part.ENVIRONMENT, detail=f"the runner failed: {error!r}")
 
     async def _deliver(self, attempt: Attempt, report: Report) -> None:
-        if report.failed is not None:
+        if report.failed is Part.RUNNER:
+            self.stats.handed_back += 1
+        elif report.failed is not None:
             self.stats.failed += 1
             # A harness may state half a character, which no log's file takes.
             detail = report.detail.encode(errors="backslashreplace").decode()

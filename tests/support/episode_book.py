@@ -99,8 +99,10 @@ class Bench:
     access: HeldStore
     now: list[float]
 
-    async def launch(self, attempt: int = 1, version: int = 1, prefix: Sequence[int] = ()) -> None:
-        request = GenerateRequest(KEY, attempt, (9,), Sampling(64, seed=1), version, tuple(prefix))
+    async def launch(
+        self, attempt: int = 1, version: int = 1, prefix: Sequence[int] = (), key: TrajectoryKey = KEY
+    ) -> None:
+        request = GenerateRequest(key, attempt, (9,), Sampling(64, seed=1), version, tuple(prefix))
         await self.replica.submit(1, [request])
 
     async def leased(self) -> Assignment:

@@ -146,11 +146,13 @@ class _Door:
     async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
         return await self._while_it_lives(self._book.runners.lease(environment, runner, wait_seconds, most))
 
-    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
-        return await self._while_it_lives(self._book.runners.heartbeat(runner, episodes))
+    async def heartbeat(
+        self, environment: str, runner: str, episodes: Sequence[EpisodeAttempt]
+    ) -> Sequence[EpisodeAttempt]:
+        return await self._while_it_lives(self._book.runners.heartbeat(environment, runner, episodes))
 
-    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
-        await self._while_it_lives(self._book.runners.done(runner, episode, report))
+    async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
+        await self._while_it_lives(self._book.runners.done(environment, runner, episode, report))
 
     async def _while_it_lives(self, call: Coroutine[Any, Any, T]) -> T:
         return await alongside(call, self._death())

@@ -121,13 +121,15 @@ class Watch:
             self._numbers[prompt] = one.episode.attempt
         return found
 
-    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
+    async def heartbeat(
+        self, environment: str, runner: str, episodes: Sequence[EpisodeAttempt]
+    ) -> Sequence[EpisodeAttempt]:
         """See `protocols.environments.Environments.heartbeat`."""
-        return await self._book.runners.heartbeat(runner, episodes)
+        return await self._book.runners.heartbeat(environment, runner, episodes)
 
-    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
+    async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         """See `protocols.environments.Environments.done`."""
-        await self._book.runners.done(runner, episode, report)
+        await self._book.runners.done(environment, runner, episode, report)
 
     async def turn(self, call: TurnCall) -> RecordedTurn:
         """See `protocols.turns.Turns.turn`."""

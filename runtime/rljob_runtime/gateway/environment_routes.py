@@ -112,7 +112,7 @@ class EnvironmentRoutes:
         environment = self._environment(request)
         asked = parse_heartbeat(await self._body(request))
         runner = _full_name(environment, asked.runner)
-        stop = await self._asked(self.environments.heartbeat(runner, asked.episodes))
+        stop = await self._asked(self.environments.heartbeat(environment, runner, asked.episodes))
         self.stats.stopped += len(stop)
         return web.json_response({"stop": [attempt_json(episode) for episode in stop]})
 
@@ -122,7 +122,7 @@ class EnvironmentRoutes:
         asked = parse_done(await self._body(request))
         try:
             runner = _full_name(environment, asked.runner)
-            await self._asked(self.environments.done(runner, asked.episode, asked.report))
+            await self._asked(self.environments.done(environment, runner, asked.episode, asked.report))
         except AttemptEnded as error:
             self.stats.ended_before += 1
             raise GatewayError(410, "attempt_ended", str(error)) from error
@@ -138,17 +138,16 @@ class EnvironmentRoutes:
             left -= span
             if _has_left(request):
                 for one in found:
-                    await self._hand_back(runner, one)
+                    await self._hand_back(environment, runner, one)
                 return ()
             if found or left <= 0:
                 return found
 
-    async def _hand_back(self, runner: str, assignment: Assignment) -> None:
+    async def _hand_back(self, environment: str, runner: str, assignment: Assignment) -> None:
         self.stats.handed_back += 1
-        detail = "the runner left before it received the episode"
-        report = EpisodeReport(failed=FailedPart.ENVIRONMENT, detail=detail)
+        report = EpisodeReport(failed=FailedPart.RUNNER, detail="it left before it received the episode")
         try:
-            await self._asked(self.environments.done(runner, assignment.episode, report))
+            await self._asked(self.environments.done(environment, runner, assignment.episode, report))
         except AttemptEnded:
             return  # Nothing is left to hand back.
 

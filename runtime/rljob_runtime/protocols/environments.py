@@ -43,6 +43,8 @@ class FailedPart(StrEnum):
 
     ENVIRONMENT = "environment"
     TOOL_SERVER = "tool server"
+    RUNNER = "runner"
+    """The runner leaves, as in a drain, and hands the attempt back: nothing has failed."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,18 @@ class Environments(Protocol):
         """
         ...
 
-    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
-        """Record that a runner lives and runs these attempts. Return those that it shall stop: they have ended."""
+    async def heartbeat(
+        self, environment: str, runner: str, episodes: Sequence[EpisodeAttempt]
+    ) -> Sequence[EpisodeAttempt]:
+        """Record that a runner of an environment lives and runs these attempts.
+
+        Return those that it shall stop: they have ended, or are of another environment.
+        """
         ...
 
-    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
+    async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         """Record the end of an attempt. The first report counts; the same one again changes nothing.
 
-        Raises `AttemptEnded` if the attempt ended without this runner.
+        Raises `AttemptEnded` if the attempt ended without this runner, or is of another environment.
         """
         ...

@@ -53,7 +53,14 @@ class RewardFailed(PeerError):
 
 
 class ResponseAborted(RewardFailed):
-    """A failure of ours ended the response. Another try cannot score it: it has to be generated again."""
+    """A failure of ours ended the response. Another try cannot score it: it has to be generated again.
+
+    `counts`: whether it is one of the failures that a response may have.
+    """
+
+    def __init__(self, message: str, counts: bool = True) -> None:
+        super().__init__(message)
+        self.counts = counts
 
 
 class RewardsNotUsable(Exception):

@@ -146,13 +146,14 @@ class EvaluationProgress:
         del self._attempts[key]
         return True
 
-    def reward_failed(self, key: TrajectoryKey, by_response: bool) -> bool:
+    def reward_failed(self, key: TrajectoryKey, by_response: bool, counts: bool = True) -> bool:
         """Record a failed reward. Return whether the response has another try; if not, call `settle`.
 
         The reward is requested again, since the text would be the same. A failure `by_response` would be the same too.
-        A response that was aborted is generated again: call `restart`.
+        A response that was aborted is generated again: call `restart`. `counts`: whether it is one
+        of the failures that a response may have.
         """
-        self._failures[key] += 1
+        self._failures[key] += counts
         return not by_response and self._failures[key] <= self._most_failures
 
     def restart(self, key: TrajectoryKey) -> None:

@@ -228,17 +228,23 @@ class Round:
         return True
 
     def reward_failed(
-        self, key: TrajectoryKey, attempt: int, by_response: bool = False, reason: str = REWARD_FAILED
+        self,
+        key: TrajectoryKey,
+        attempt: int,
+        by_response: bool = False,
+        reason: str = REWARD_FAILED,
+        counts: bool = True,
     ) -> bool:
         """Record a failure of ours in place of a reward: the sample is aborted, never scored 0.
 
         It is generated again, and responses that lost to it or to its group race again. After more than `max_failures`
-        its group is filtered with `reason`. Returns False as `scored` does."""
+        its group is filtered with `reason`; one that does not count (`counts`) is none of them. Returns False as
+        `scored` does."""
         sample = self._samples[key]
         if not sample.awaits(attempt):
             return False
         by_response = by_response and sample.state is not SampleState.LOST
-        sample.failures += self.plan.rules.max_failures + 1 if by_response else 1
+        sample.failures += self.plan.rules.max_failures + 1 if by_response else int(counts)
         sample.failure = reason
         sample.generated = False
         if sample.failures > self.plan.rules.max_failures:

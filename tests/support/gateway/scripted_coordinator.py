@@ -64,11 +64,13 @@ class ScriptedCoordinator:
         found, self.assignments = self.assignments[:most], self.assignments[most:]
         return found
 
-    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
+    async def heartbeat(
+        self, environment: str, runner: str, episodes: Sequence[EpisodeAttempt]
+    ) -> Sequence[EpisodeAttempt]:
         await self._work()
         return [episode for episode in episodes if episode.attempt > 1]
 
-    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
+    async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         await self._work()
         self.reports.append((runner, episode, report))
 

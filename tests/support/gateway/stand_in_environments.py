@@ -62,12 +62,14 @@ class StandInEnvironments:
             self.leased[one.episode] = runner
         return found
 
-    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
+    async def heartbeat(
+        self, environment: str, runner: str, episodes: Sequence[EpisodeAttempt]
+    ) -> Sequence[EpisodeAttempt]:
         self.heartbeats.append((runner, tuple(episodes)))
         self._fail()
         return [one for one in episodes if one in self.ended or self.leased.get(one) != runner]
 
-    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
+    async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         self.done_calls += 1
         self._fail()
         if episode in self.ended or self.leased.get(episode) != runner:

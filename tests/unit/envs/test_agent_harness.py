@@ -116,6 +116,7 @@ async def test_the_end_of_an_agent_is_its_own_doing(
         ("result({'reward': 'good'})", FailedPart.ENVIRONMENT, "a finite number would be right"),
         ("result('NaN')", FailedPart.ENVIRONMENT, "a finite number would be right"),
         ("result('1' * 70000)", FailedPart.ENVIRONMENT, "longer than"),
+        ("result({'failed': 'runner'})", FailedPart.ENVIRONMENT, "'environment' or 'tool server' would be right"),
         ("result({'failed': 'tool server', 'detail': 'no index'})", FailedPart.TOOL_SERVER, "no index"),
     ],
 )

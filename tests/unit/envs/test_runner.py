@@ -233,12 +233,13 @@ async def test_a_runner_that_ends_reports_its_attempts_for_others() -> None:
     harness = StandInHarness()
     async with open_site() as site:
         async with site.stack:
-            await site.run(harness)
+            runner = await site.run(harness)
             await put_and_start(site, harness, 3)
         assert harness.cancelled == {"0.0.0", "0.1.0", "0.2.0"}
         reports = site.environments.reports
-        assert [report.failed for report in reports.values()] == [FailedPart.ENVIRONMENT] * 3
-        assert reports[attempt_of()].detail == "the runner was told to end"
+        assert [report.failed for report in reports.values()] == [FailedPart.RUNNER] * 3
+        assert reports[attempt_of()].detail == "it was told to end"
+        assert (runner.stats.handed_back, runner.stats.failed) == (3, 0)
 
 
 async def test_a_runner_ends_within_its_grace_although_the_coordinator_is_away() -> None:
@@ -305,7 +306,7 @@ async def test_the_process_ends_at_sigterm_with_reports_and_without_its_agents(t
         process, agents = await runner_process(site, tmp_path)
         process.send_signal(signal.SIGTERM)
         report = await site.environments.reported(attempt_of())
-        assert (report.failed, report.detail) == (FailedPart.ENVIRONMENT, "the runner was told to end")
+        assert (report.failed, report.detail) == (FailedPart.RUNNER, "it was told to end")
         assert await process.wait() == 0
         await gone(agents)
 

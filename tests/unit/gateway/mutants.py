@@ -193,7 +193,7 @@ MUTANTS = (
     Mutant(
         name="an attempt whose runner left is lost",
         target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._wait",
-        before="await self._hand_back(runner, one)",
+        before="await self._hand_back(environment, runner, one)",
         after="pass",
         tests=(f"{ENVIRONMENTS}::test_an_attempt_whose_runner_left_goes_back",),
     ),

@@ -273,7 +273,7 @@ async def test_an_attempt_whose_runner_left_goes_back(site: Site) -> None:
     await until(lambda: not connections(site))
     await site.environments.put(assignment())
     report = await site.environments.reported(attempt_of())
-    assert report.failed is FailedPart.ENVIRONMENT
+    assert report.failed is FailedPart.RUNNER
     assert (site.routes.stats.handed_back, site.routes.stats.leased) == (1, 0)
 
 

@@ -149,8 +149,8 @@ MUTANTS = (
     Mutant(
         name="what is trained on is chosen by what can be scored",
         target="rljob_runtime.scheduling.round:Round.reward_failed",
-        before="self.plan.rules.max_failures + 1 if by_response else 1",
-        after="1",
+        before="self.plan.rules.max_failures + 1 if by_response else int(counts)",
+        after="int(counts)",
         tests=(
             (
                 "tests/unit/coordinator/generation/test_scoring.py::test_a_group_of_which_a_response_cannot_be_"

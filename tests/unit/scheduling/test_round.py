@@ -93,6 +93,15 @@ def test_a_reward_that_fails_too_often_filters_its_group(reason):
     assert round_.state(TrajectoryKey(B, 0)) is SampleState.RUNNING
 
 
+def test_a_failure_that_does_not_count_is_generated_again_and_filters_no_group():
+    round_, key = Round(plan(max_failures=1)), TrajectoryKey(A, 0)
+    for attempt in range(1, 6):
+        launches = {launch.key: launch for launch in round_.launch(["r"])}
+        round_.generated(key, launches[key].lease)
+        assert round_.reward_failed(key, attempt, reason=ENVIRONMENT_FAILED, counts=False)
+    assert (round_.failures(key), round_.filtered) == (0, {})
+
+
 def test_a_score_or_a_failure_for_another_attempt_counts_nothing():
     key = TrajectoryKey(A, 0)
     round_ = Round(plan(), {key: RestoredSample(attempt=3, generated=True)})

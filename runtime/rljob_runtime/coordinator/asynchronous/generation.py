@@ -371,7 +371,8 @@ class AsyncGeneration:
     async def _reward_failed(self, failed: RewardReceived) -> None:
         """Abort the sample, never score it 0: it is generated again, or its group is filtered."""
         key = failed.response.key
-        if not self.groups.reward_failed(key, failed.response.attempt, failed.by_response, failed.reason):
+        attempt, by_response = failed.response.attempt, failed.by_response
+        if not self.groups.reward_failed(key, attempt, by_response, failed.reason, failed.counts):
             return
         self.stats.aborted_samples += 1
         self.stats.lost_tokens += len(failed.response.token_ids)

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rljob_runtime.protocols import Delta
+from rljob_runtime.protocols import Delta, GenerateRequest
 from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, TurnCall
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.episode import Episode
+from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.times import AttemptTimes, TurnSpan, attempt_times
 from rljob_runtime.scheduling.episodes.turns import Turn
 
@@ -86,6 +87,8 @@ class Attempt:
     """The runner that ended it."""
     stored: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when its end is stored."""
+    stored_limit: Limit | None = None
+    """The limit that refuses turns, once it is stored."""
     scored: bool = False
     """Whether its reward was asked for: the loop has its end."""
     ended_at: float | None = None
@@ -148,6 +151,17 @@ class Attempt:
         end, sampled = self.episode.end, self.episode.sampled
         is_cut = (end is not None and end.state is EndState.TRUNCATED) or (bool(sampled) and sampled[-1].is_cut)
         return FinishReason.LENGTH if is_cut else FinishReason.STOP
+
+
+def goes_on(attempt: Attempt, request: GenerateRequest) -> bool:
+    """Return whether a request continues an attempt: with the same weights, and with tokens that the attempt has.
+
+    Without tokens it may be that none was received of what the attempt has: its replica or its coordinator was lost.
+    """
+    prefix = len(request.prefix_token_ids)
+    if request.weight_version != attempt.version or (attempt.begins_again and not prefix):
+        return False
+    return prefix <= len(attempt.token_ids)
 
 
 def turn_key(attempt: EpisodeAttempt, turn: int) -> TrajectoryKey:

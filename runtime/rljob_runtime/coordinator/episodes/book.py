@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rljob_runtime.coordinator.core.async_utils import alongside
-from rljob_runtime.coordinator.episodes.attempt import Attempt, Holder, OpenTurn, turn_key
+from rljob_runtime.coordinator.episodes.attempt import Attempt, Holder, OpenTurn, goes_on, turn_key
 from rljob_runtime.coordinator.episodes.journal import Journal
 from rljob_runtime.coordinator.episodes.restore import restored
 from rljob_runtime.coordinator.episodes.runner_service import EpisodePrompts, RunnerRules, RunnerService, Warn
@@ -28,8 +28,17 @@ from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, RecordedTurn, StoredTurn, TurnCall, TurnRefused
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
+from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.times import TurnSpan
-from rljob_runtime.scheduling.episodes.turns import Generate, InProgress, Recorded, Refused, TurnRequest, turn_seed
+from rljob_runtime.scheduling.episodes.turns import (
+    Generate,
+    InProgress,
+    Recorded,
+    Refused,
+    TurnRequest,
+    evaluation_seed,
+    turn_seed,
+)
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +88,7 @@ class EpisodeBook:
         await self.load((one.key for one in requests), with_turns=True)
         for request in requests:
             known = self._of(request.key)
-            if known is None or not _goes_on(known, request):
+            if known is None or not goes_on(known, request):
                 begins.append(request)
             elif known.holder is not holder or known.lease != request.attempt:
                 self._hold(known, request, holder)
@@ -98,14 +107,21 @@ class EpisodeBook:
             sampling=replace(
                 sampling,
                 max_tokens=most,
-                # The number of the attempt is in the seed: another attempt must not repeat what made this one fail.
-                seed=turn_seed(self._rules.seed, attempt.key, attempt.id.attempt, turn.id),
+                seed=self._seed(attempt, live),
                 stop_token_ids=(*sampling.stop_token_ids, *bounds.stop_token_ids),
                 stop_strings=(*sampling.stop_strings, *bounds.stop_strings),
             ),
             weight_version=attempt.version,
             prefix_token_ids=tuple(live.token_ids),
         )
+
+    def _seed(self, attempt: Attempt, live: OpenTurn) -> int:
+        """Return the sampling seed of a turn."""
+        if attempt.key.prompt.evaluation is not None:
+            sibling = attempt.episode.siblings_before(live.turn)
+            return evaluation_seed(self._rules.seed, attempt.key, live.call.token_ids, sibling)
+        # The number of the attempt is in the seed: another attempt must not repeat what made this one fail.
+        return turn_seed(self._rules.seed, attempt.key, attempt.id.attempt, live.turn.id)
 
     def receive(self, place: tuple[int, int], replica: Holder, delta: Delta) -> bool:
         """Take tokens of a turn; return whether the replica shall go on with it."""
@@ -154,6 +170,10 @@ class EpisodeBook:
             if not attempt.ended:
                 self.runners.adopt(attempt)
 
+    async def hand_backs(self, key: TrajectoryKey) -> int:
+        """Return how often runners handed back the episodes of a response."""
+        return await self._store.do(lambda store: store.turns.hand_backs(key))
+
     def finished(self, key: TrajectoryKey) -> Attempt | None:
         """Return the attempt of a response that has ended."""
         found = self._of(key)
@@ -182,7 +202,10 @@ class EpisodeBook:
         request = TurnRequest(call.token_ids, call.digest, call.retry)
         match attempt.episode.open(request, self._now(), attempt.version):
             case Refused(reason, limit):
-                raise AttemptEnded(reason) if limit is None else TurnRefused(reason)
+                if limit is None:
+                    raise AttemptEnded(reason)
+                await self._store_limit(attempt, limit)
+                raise TurnRefused(reason)
             case Recorded(node):
                 self.totals.retries += 1
                 return replace(attempt.recorded[node.id], replayed=True)
@@ -200,6 +223,13 @@ class EpisodeBook:
         """See `protocols.turns.Turns.history`."""
         attempt = await self.find(episode)
         return await self._store.do(lambda store: store.turns.history(attempt.id.attempt))
+
+    async def _store_limit(self, attempt: Attempt, limit: Limit) -> None:
+        """Store the limit that refuses turns: a client that knows of it may end, and then the episode is truncated."""
+        if attempt.stored_limit is None:
+            number = attempt.id.attempt
+            await self._journal.written(lambda store: store.turns.refuse(number, limit))
+            attempt.stored_limit = limit
 
     # --- inside: begins and ends ---
 
@@ -320,7 +350,12 @@ class EpisodeBook:
             if attempt.holder is not None:
                 attempt.holder.tell(attempt)
 
-        self._journal.write(lambda store: store.turns.commit(number, nodes, body, stored_at, opened), then)
+        limit = attempt.episode.truncated_by
+
+        def save(store: Store) -> None:
+            store.turns.commit(number, nodes, body, stored_at, opened, limit)
+
+        self._journal.write(save, then)
 
     async def lease(self, attempts: Sequence[Attempt]) -> None:
         """Let the time of these attempts begin now: a runner has them."""
@@ -350,17 +385,6 @@ class EpisodeBook:
         if attempt is None or attempt.key != episode.key or attempt.episode.end is not None:
             raise AttemptEnded(f"{episode} has ended, or is not known")
         return attempt
-
-
-def _goes_on(attempt: Attempt, request: GenerateRequest) -> bool:
-    """Return whether a request continues an attempt: with the same weights, and with tokens that the attempt has.
-
-    Without tokens it may be that none was received of what the attempt has: its replica or its coordinator was lost.
-    """
-    prefix = len(request.prefix_token_ids)
-    if request.weight_version != attempt.version or (attempt.begins_again and not prefix):
-        return False
-    return prefix <= len(attempt.token_ids)
 
 
 def _store_end(attempt: Attempt, end: EpisodeEnd, now: float, store: Store) -> bool:

@@ -11,7 +11,7 @@ from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.reporting.group_metrics import quantile
 from rljob_runtime.protocols.trajectory import Response
 from rljob_runtime.scheduling.episodes.counts import episode_counts
-from rljob_runtime.scheduling.episodes.ends import AbortCause
+from rljob_runtime.scheduling.episodes.ends import NO_FAILURES
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.runner_loads import RunnerLoad
 from rljob_runtime.scheduling.episodes.sequences import training_sequences
@@ -32,7 +32,7 @@ def episodes_report(trained: Trained, since: BookTotals, loads: Mapping[str, Run
     failed = [
         FailedAttempts(part=cause, attempts=count)
         for cause, count in sorted(since.aborts.items())
-        if count and cause is not AbortCause.NOT_NEEDED
+        if count and cause not in NO_FAILURES
     ]
     return EpisodesReport(
         turns_mean=rounded(fmean(turns)),

@@ -15,12 +15,13 @@ def restored(kept: KeptEpisode, history: Sequence[StoredTurn], rules: EpisodeRul
     """Return the attempt. It has no holder, and no turn of it is open."""
     episode = Episode(rules, kept.started, kept.nodes, kept.last_node_id)
     attempt = Attempt(EpisodeAttempt(kept.key, kept.number), kept.environment, kept.version, episode)
+    episode.truncated_by = kept.refusing
     turns = {one.turn.node: one.turn for one in history}
     for node in kept.nodes:
         if node.is_sampled:
             attempt.record(turns[node.id], kept.spans.get(node.id))
     if kept.end is not None:
-        episode.end, episode.truncated_by, attempt.ended_at = kept.end, kept.end.limit, kept.ended
+        episode.end, attempt.ended_at = kept.end, kept.ended
         attempt.report = EpisodeReport(reward=kept.reward, metrics=kept.metrics)
         attempt.stored.set()
     return attempt

@@ -24,7 +24,11 @@ from rljob_runtime.scheduling.episodes.runners import RunnerLeases
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-CAUSES = {FailedPart.ENVIRONMENT: AbortCause.ENVIRONMENT, FailedPart.TOOL_SERVER: AbortCause.TOOL_SERVER}
+CAUSES = {
+    FailedPart.ENVIRONMENT: AbortCause.ENVIRONMENT,
+    FailedPart.TOOL_SERVER: AbortCause.TOOL_SERVER,
+    FailedPart.RUNNER: AbortCause.RUNNER_LEFT,
+}
 NO_RUNNER = "NoRunner"
 """Reason of the warning about an environment for whose episodes no runner asks."""
 
@@ -115,6 +119,8 @@ class RunnerService:
         self.prompts: EpisodePrompts | None = None
         self.leases = 0
         """Calls of runners that received attempts, each with one call of the store."""
+        self.claims_refused = 0
+        """Attempts that a runner of another environment claimed. An attempt counts each time."""
         self.traces_differ = 0
         """Attempts whose harness has another trace than the store."""
 
@@ -152,15 +158,20 @@ class RunnerService:
         self.leases += 1
         return await self._assignments(environment, numbers)
 
-    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
+    async def heartbeat(
+        self, environment: str, runner: str, episodes: Sequence[EpisodeAttempt]
+    ) -> Sequence[EpisodeAttempt]:
         """See `protocols.environments.Environments.heartbeat`."""
-        foreign = set(self._leases.heartbeat(runner, [one.attempt for one in episodes], self._now()))
-        unknown = [one for one in episodes if one.attempt in foreign]
+        # After a restart an attempt has no runner, and a claim of another environment's would keep its own from it.
+        others = {one for one in episodes if self._is_of_another(environment, one)}
+        own = [one for one in episodes if one not in others]
+        foreign = set(self._leases.heartbeat(runner, [one.attempt for one in own], self._now()))
+        unknown = [one for one in own if one.attempt in foreign]
         # One call of the store, whatever number of attempts a runner names.
         await self._attempts.load(one.key for one in unknown)
-        return [one for one in unknown if not self._adopts(one, runner)]
+        return [*others, *(one for one in unknown if not self._adopts(environment, one, runner))]
 
-    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
+    async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         """See `protocols.environments.Environments.done`."""
         known = self._attempts.number(episode.attempt)
         if known is not None and known.id == episode and known.reporter == runner:
@@ -168,6 +179,8 @@ class RunnerService:
             await known.stored.wait()
             return
         attempt = await self._attempts.find(episode)
+        if self._is_of_another(environment, episode):
+            raise AttemptEnded(f"{episode} is of environment {attempt.environment}, and the runner of {environment}")
         if not self._leases.may_end(episode.attempt, runner):
             raise AttemptEnded(f"{episode} is not run by this runner")
         attempt.report, attempt.reporter = _storable(report, episode), runner
@@ -252,10 +265,21 @@ class RunnerService:
         log.warning("%s is aborted: %s", attempt.id, why)
         self._attempts.end(attempt, attempt.episode.abort(AbortCause.ENVIRONMENT, why))
 
-    def _adopts(self, episode: EpisodeAttempt, runner: str) -> bool:
+    def _is_of_another(self, environment: str, episode: EpisodeAttempt) -> bool:
+        """Return whether an attempt is known, and of another environment than the runner that claims it."""
+        known = self._attempts.number(episode.attempt)
+        if known is None or known.id != episode or known.environment == environment:
+            return False
+        self.claims_refused += 1
+        log.warning("%s is of environment %s; a runner of %s claims it", episode, known.environment, environment)
+        return True
+
+    def _adopts(self, environment: str, episode: EpisodeAttempt, runner: str) -> bool:
         """Return whether a runner goes on with an attempt that a former coordinator gave it."""
         known = self._attempts.number(episode.attempt)
         if known is None or known.id != episode or known.episode.end is not None:
+            return False
+        if self._is_of_another(environment, episode):
             return False
         return not self._leases.heartbeat(runner, [episode.attempt], self._now())
 

@@ -8,7 +8,7 @@ from rljob_runtime.coordinator.episodes.book import EpisodeBook
 from rljob_runtime.coordinator.generation.scoring import Scorer
 from rljob_runtime.protocols.rewards import ResponseAborted, Reward
 from rljob_runtime.protocols.trajectory import Response
-from rljob_runtime.scheduling.episodes.ends import EndState
+from rljob_runtime.scheduling.episodes.ends import EndState, counts_as_failure
 
 ENVIRONMENT = "environment"
 """Name of the reward's only rule, if the environment gives the reward."""
@@ -31,8 +31,10 @@ class EpisodeScorer:
         if attempt is None or attempt.episode.end is None:
             raise ResponseAborted("its episode is not known")
         attempt.scored = True
-        if attempt.episode.end.state is EndState.ABORTED:
-            raise ResponseAborted(f"its episode was aborted: {attempt.episode.end.reason}")
+        end = attempt.episode.end
+        if end.state is EndState.ABORTED:
+            counts = counts_as_failure(end, await self._book.hand_backs(response.key))
+            raise ResponseAborted(f"its episode was aborted: {end.reason}", counts)
         if attempt.report is not None and attempt.report.reward is not None:
             return Reward(attempt.report.reward, {ENVIRONMENT: attempt.report.reward})
         last = attempt.episode.sampled[-1]

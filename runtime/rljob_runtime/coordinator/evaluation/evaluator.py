@@ -276,7 +276,8 @@ class Evaluator:
         name = response.key.prompt.evaluation
         if work is None or name not in work.open or response.weight_version != work.version:
             return
-        if event.reward is None and work.progress.reward_failed(response.key, event.by_response):
+        failed = event.reward is None
+        if failed and work.progress.reward_failed(response.key, event.by_response, event.counts):
             if event.aborted:
                 work.progress.restart(response.key)
                 self.on_change()

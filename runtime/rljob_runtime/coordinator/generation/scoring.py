@@ -24,7 +24,7 @@ class RewardReceived:
     """Event: a response has its reward, or None if the reward failed.
 
     `by_response`: whether the text of the response caused the failure. `aborted`: whether only another response can
-    have a reward. `cause`: the failure, for people.
+    have a reward. `cause`: the failure, for people. `counts`: whether it is one of the failures that it may have.
     """
 
     response: Response
@@ -32,6 +32,7 @@ class RewardReceived:
     by_response: bool = False
     cause: str = ""
     aborted: bool = False
+    counts: bool = True
 
     @property
     def reason(self) -> str:
@@ -101,14 +102,15 @@ class RewardRequests:
 
     async def _score(self, response: Response) -> None:
         clock = asyncio.get_running_loop().time
-        began, by_response, cause, aborted = clock(), False, "", False
+        began, by_response, cause, aborted, counts = clock(), False, "", False, True
         try:
             reward: float | None = await self._scorer.score(response)
         except PeerError as error:
             log.warning("reward of %s failed, the sample is aborted: %s", response.key, error)
             reward, by_response = None, isinstance(error, RewardFailed) and error.by_response
             cause, aborted = str(error), isinstance(error, ResponseAborted)
+            counts = not isinstance(error, ResponseAborted) or error.counts
         else:
             self._stats.rewards += 1
             self._stats.reward_seconds += clock() - began
-        self._end(RewardReceived(response, reward, by_response, cause, aborted))
+        self._end(RewardReceived(response, reward, by_response, cause, aborted, counts))

@@ -199,7 +199,8 @@ class RoundResponses:
 
     async def _reward_failed(self, received: RewardReceived) -> None:
         response, key = received.response, received.response.key
-        if not self.round.reward_failed(key, response.attempt, received.by_response, received.reason):
+        by_response, counts = received.by_response, received.counts
+        if not self.round.reward_failed(key, response.attempt, by_response, received.reason, counts):
             return
         self._stats.aborted_samples += 1
         self._stats.lost_tokens += len(self.ended.pop(key).token_ids)

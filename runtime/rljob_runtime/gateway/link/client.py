@@ -131,15 +131,18 @@ class LinkClient:
         call = LeaseCall(environment, runner, wait_seconds, most)
         return await self._ask(call, assignment_of, range(most + 1), wait_seconds + self._settings.answer_seconds)
 
-    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
+    async def heartbeat(
+        self, environment: str, runner: str, episodes: Sequence[EpisodeAttempt]
+    ) -> Sequence[EpisodeAttempt]:
         """See `Environments`."""
-        call = HeartbeatCall(runner, episodes)
+        call = HeartbeatCall(environment, runner, episodes)
         found: Sequence[EpisodeAttempt] = (await self._ask(call, attempts_of, (1,), self._settings.answer_seconds))[0]
         return found
 
-    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
+    async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         """See `Environments`."""
-        await self._ask(DoneCall(runner, episode, report), attempts_of, (0,), self._settings.answer_seconds)
+        call = DoneCall(environment, runner, episode, report)
+        await self._ask(call, attempts_of, (0,), self._settings.answer_seconds)
 
     # --- calls ---
 

@@ -75,6 +75,7 @@ class LeaseCall:
 class HeartbeatCall:
     """See `Environments.heartbeat`."""
 
+    environment: str
     runner: str
     episodes: Sequence[EpisodeAttempt]
 
@@ -83,6 +84,7 @@ class HeartbeatCall:
 class DoneCall:
     """See `Environments.done`."""
 
+    environment: str
     runner: str
     episode: EpisodeAttempt
     report: EpisodeReport
@@ -109,10 +111,12 @@ def call_frame(number_of_call: int, call: Call) -> Frame:
         case LeaseCall(environment, runner, seconds, most):
             fields = {**id, "environment": environment, "runner": runner, "seconds": seconds, "most": most}
             return Frame("lease", fields)
-        case HeartbeatCall(runner, episodes):
-            return Frame("heartbeat", {**id, "runner": runner, "episodes": [_attempt(one) for one in episodes]})
-        case DoneCall(runner, episode, report):
-            fields = {**id, "runner": runner, "episode": _attempt(episode), "reward": report.reward}
+        case HeartbeatCall(environment, runner, episodes):
+            fields = {**id, "environment": environment, "runner": runner}
+            return Frame("heartbeat", {**fields, "episodes": [_attempt(one) for one in episodes]})
+        case DoneCall(environment, runner, episode, report):
+            fields = {**id, "environment": environment, "runner": runner, "episode": _attempt(episode)}
+            fields |= {"reward": report.reward}
             fields |= {"metrics": dict(report.metrics), "failed": report.failed, "detail": report.detail}
             return Frame("done", fields)
 
@@ -139,9 +143,11 @@ def call_of(frame: Frame) -> Call:
             environment, runner = text(fields, "environment"), text(fields, "runner")
             return LeaseCall(environment, runner, number(fields, "seconds"), whole(fields, "most"))
         case "heartbeat":
-            return HeartbeatCall(text(fields, "runner"), tuple(map(_attempt_of, listed(fields, "episodes"))))
+            episodes = tuple(map(_attempt_of, listed(fields, "episodes")))
+            return HeartbeatCall(text(fields, "environment"), text(fields, "runner"), episodes)
         case "done":
-            return DoneCall(text(fields, "runner"), _attempt_of(fields.get("episode")), _report_of(fields))
+            environment, runner = text(fields, "environment"), text(fields, "runner")
+            return DoneCall(environment, runner, _attempt_of(fields.get("episode")), _report_of(fields))
     raise FrameError(f"a frame of the kind {frame.kind[:40]!r} is no call")
 
 

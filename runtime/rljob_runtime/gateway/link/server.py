@@ -198,10 +198,10 @@ class LinkServer:
                 return tuple(await self._turns.history(episode))
             case LeaseCall(environment, runner, seconds, most):
                 return await self._environments.lease(environment, runner, seconds, most)
-            case HeartbeatCall(runner, episodes):
-                return (tuple(await self._environments.heartbeat(runner, episodes)),)
-            case DoneCall(runner, episode, report):
-                await self._environments.done(runner, episode, report)
+            case HeartbeatCall(environment, runner, episodes):
+                return (tuple(await self._environments.heartbeat(environment, runner, episodes)),)
+            case DoneCall(environment, runner, episode, report):
+                await self._environments.done(environment, runner, episode, report)
                 return ()
 
 

@@ -238,16 +238,22 @@ class GroupTracker:
         return True
 
     def reward_failed(
-        self, key: TrajectoryKey, attempt: int, by_response: bool = False, reason: str = REWARD_FAILED
+        self,
+        key: TrajectoryKey,
+        attempt: int,
+        by_response: bool = False,
+        reason: str = REWARD_FAILED,
+        counts: bool = True,
     ) -> bool:
         """Record a failed reward: generate the response again, or filter its group with `reason`.
 
-        A failure `by_response` filters the group immediately. Returns False if this attempt's reward is not expected.
+        A failure `by_response` filters the group immediately, and one that does not count (`counts`) never. Returns
+        False if this attempt's reward is not expected.
         """
         sample = self._awaiting(key, attempt)
         if sample is None:
             return False
-        sample.failures += self._max_failures + 1 if by_response else 1
+        sample.failures += self._max_failures + 1 if by_response else int(counts)
         sample.failure = reason
         self._move(key, SampleState.WAITING)
         self._check_done(key.prompt)

@@ -30,8 +30,26 @@ class AbortCause(StrEnum):
     """No engine holds the version that `versions: Single` needs."""
     NO_TURN = "no turn"
     """The agent ended without a call of the model, so there is nothing to train on."""
+    RUNNER_LEFT = "runner left"
+    """Its runner was told to end, and handed it back: nothing has failed."""
     NOT_NEEDED = "not needed"
     """Its response was dropped, or begins again: nothing has failed."""
+
+
+NO_FAILURES = frozenset({AbortCause.RUNNER_LEFT, AbortCause.NOT_NEEDED})
+MOST_HAND_BACKS = 8
+"""Times that runners may hand back the episodes of a response. More are failures: runners that are started and ended
+without an end would else repeat it for ever."""
+
+
+def counts_as_failure(end: EpisodeEnd, hand_backs: int) -> bool:
+    """Return whether an aborted attempt is a failure of its response. `hand_backs`: those of the response so far.
+
+    >>> left = EpisodeEnd(EndState.ABORTED, cause=AbortCause.RUNNER_LEFT)
+    >>> [counts_as_failure(left, times) for times in (1, MOST_HAND_BACKS, MOST_HAND_BACKS + 1)]
+    [False, False, True]
+    """
+    return end.cause is not AbortCause.RUNNER_LEFT or hand_backs > MOST_HAND_BACKS
 
 
 @dataclass(frozen=True)

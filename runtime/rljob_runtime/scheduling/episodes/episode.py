@@ -129,6 +129,12 @@ class Episode:
         """The committed turns, in the order in which they were opened."""
         return [self.nodes[one] for one in sorted(self.nodes) if self.nodes[one].is_sampled]
 
+    def siblings_before(self, turn: Turn) -> int:
+        """Return the number of turns that were opened before this one and have the same prompt."""
+        committed = [one.id for one in self.nodes.values() if one.is_sampled and one.parent == turn.parent]
+        opened = [one.turn.id for one in self._open.values() if one.turn.parent == turn.parent]
+        return sum(one < turn.id for one in (*committed, *opened))
+
     @property
     def oldest_version(self) -> int | None:
         """The oldest version that generated a turn, from which staleness counts; None without a turn."""

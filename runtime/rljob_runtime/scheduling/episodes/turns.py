@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -73,7 +74,20 @@ class Refused:
 Decision = Generate | InProgress | Recorded | Refused
 
 
+def evaluation_seed(run_seed: int, key: TrajectoryKey, prompt: Sequence[int], sibling: int) -> int:
+    """Return the sampling seed of a turn of an evaluation: it is the same in each attempt.
+
+    What a failure of ours ended is sampled again, and no other sample takes its place. `prompt`: the tokens before the
+    turn. `sibling`: the number of earlier turns of the attempt that have the same prompt.
+    """
+    text = f"{run_seed}/{key}/sibling {sibling}/".encode() + array("i", prompt).tobytes()
+    return _seed(text)
+
+
 def turn_seed(run_seed: int, key: TrajectoryKey, attempt: int, turn: int) -> int:
     """Return the sampling seed of a turn. A new attempt draws other numbers, so that it does not repeat a failure."""
-    text = f"{run_seed}/{key}/{attempt}/turn {turn}".encode()
+    return _seed(f"{run_seed}/{key}/{attempt}/turn {turn}".encode())
+
+
+def _seed(text: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big") & 0x7FFFFFFF

@@ -54,6 +54,9 @@ class ExperienceInvariants(Invariants):
         again."""
         self._rows: dict[Sample, tuple[int, str | None, int]] = {}
         """Attempt, replica, failures."""
+        self._finished: set[Sample] = set()
+        self._begun_again: set[Sample] = set()
+        """Responses that had ended without a reward, and begin again by the present transaction."""
         self._held: Counter[Sample] = Counter()
         self._begins: Counter[Sample] = Counter()
         """Stored tokens when the attempt was given: the source of a move continues until the destination starts."""
@@ -154,11 +157,18 @@ class ExperienceInvariants(Invariants):
     def _sample_row(self, sample: Sample, row: Row) -> None:
         if row.values is None:
             self._rows.pop(sample, None)
+            self._finished.discard(sample)
             return
-        attempt, failures, replica, _, _, _ = row.values
+        attempt, failures, replica, finish, _, _ = row.values
         assert isinstance(attempt, int)
         assert isinstance(failures, int)
         self._rows[sample] = (attempt, None if replica is None else str(replica), failures)
+        if finish is not None:
+            self._finished.add(sample)
+        elif sample in self._finished:
+            # An episode that its runner handed back begins again, and has not failed.
+            self._finished.discard(sample)
+            self._begun_again.add(sample)
 
     def _experience_chunk(self, sample: Sample, row: Row) -> None:
         self._held[sample] -= self._chunk_sizes.pop(row.identity, 0)
@@ -171,7 +181,8 @@ class ExperienceInvariants(Invariants):
     def _no_token_lost(self, sample: Sample, held: int, before: tuple[int, str | None, int] | None) -> None:
         now, row = self._held[sample], self._rows.get(sample)
         _, outcome = self._groups.get(sample[:3], (None, None))
-        moved = before is not None and row is not None and before != row
+        moved = (before is not None and row is not None and before != row) or sample in self._begun_again
+        self._begun_again.discard(sample)
         if outcome is None and row is not None and not moved:
             self._expect(now >= held, "no progress lost", f"{sample} had {held} tokens in the store, has {now}")
 
@@ -187,6 +198,8 @@ class ExperienceInvariants(Invariants):
             self._chunk_sizes,
         ):
             known.clear()
+        self._finished.clear()
+        self._begun_again.clear()
         self._drawn = 0
 
     def _history_begins(self, step: int) -> None:

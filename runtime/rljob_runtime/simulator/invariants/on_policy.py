@@ -6,8 +6,8 @@
 - one version: a response's version names the weights that the update starts from;
 - shares: each update trains on the groups that the weights give each source, or on fewer if some are filtered; each
   source's prompts are drawn once an epoch;
-- no progress lost: stored tokens of a response in progress never decrease; after a lost store the new history starts
-  in the state of the old one at its step.
+- no progress lost: stored tokens of a response in progress never decrease, unless it had ended without a reward. After
+  a lost store the new history starts in the state of the old one at its step.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ Sample = tuple[int, int, int, int]
 class _Trajectory:
     attempt: int
     failures: int
+    finished: bool
     outcome: str | None
 
 
@@ -101,12 +102,11 @@ class RoundInvariants(Invariants):
             self._in_one_place(prompt)
         for step in boundaries:
             self._closed(step)
-        for sample, (tokens, failures) in held.items():
-            self._kept(sample, tokens, failures)
+        for sample, (tokens, before) in held.items():
+            self._kept(sample, tokens, before)
 
-    def _holding(self, sample: Sample) -> tuple[int, int]:
-        row = self._trajectories.get(sample)
-        return self._tokens[sample], row.failures if row is not None else 0
+    def _holding(self, sample: Sample) -> tuple[int, _Trajectory | None]:
+        return self._tokens[sample], self._trajectories.get(sample)
 
     def _prompt_row(self, row: Row) -> Prompt:
         step, epoch, index = row.identity
@@ -135,10 +135,11 @@ class RoundInvariants(Invariants):
             del self._trajectories[sample]
             self._trained_in[step].discard(name)
             return
-        attempt, failures, _, _, outcome = values
+        attempt, failures, _, finish, outcome = values
         assert isinstance(attempt, int)
         assert isinstance(failures, int)
-        self._trajectories[sample] = _Trajectory(attempt, failures, None if outcome is None else str(outcome))
+        told = None if outcome is None else str(outcome)
+        self._trajectories[sample] = _Trajectory(attempt, failures, finish is not None, told)
         if outcome == "trained":
             self._trained_in[step].add(name)
 
@@ -195,9 +196,12 @@ class RoundInvariants(Invariants):
             told = f"round {step} trained on {trained[name]} of {name}; its share is {places[name]}"
             self._expect(right, "shares", told)
 
-    def _kept(self, sample: Sample, tokens: int, failures: int) -> None:
+    def _kept(self, sample: Sample, tokens: int, before: _Trajectory | None) -> None:
         row = self._trajectories.get(sample)
-        if row is not None and row.outcome is None and row.failures == failures:
+        failures = before.failures if before is not None else 0
+        # An episode that its runner handed back begins again, and has not failed.
+        begins_again = before is not None and before.finished and row is not None and not row.finished
+        if row is not None and row.outcome is None and row.failures == failures and not begins_again:
             now = self._tokens[sample]
             self._expect(now >= tokens, "no progress lost", f"{sample} had {tokens} tokens in the store, has {now}")
         elif row is None:

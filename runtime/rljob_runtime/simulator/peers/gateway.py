@@ -168,10 +168,14 @@ class RunnerDoor:
             self._condition, lambda book: book.runners.lease(environment, runner, wait_seconds, most)
         )
 
-    async def heartbeat(self, runner: str, episodes: Sequence[EpisodeAttempt]) -> Sequence[EpisodeAttempt]:
+    async def heartbeat(
+        self, environment: str, runner: str, episodes: Sequence[EpisodeAttempt]
+    ) -> Sequence[EpisodeAttempt]:
         """See `protocols.environments.Environments.heartbeat`."""
-        return await self._gateway.call(self._condition, lambda book: book.runners.heartbeat(runner, episodes))
+        return await self._gateway.call(
+            self._condition, lambda book: book.runners.heartbeat(environment, runner, episodes)
+        )
 
-    async def done(self, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
+    async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         """See `protocols.environments.Environments.done`."""
-        await self._gateway.call(self._condition, lambda book: book.runners.done(runner, episode, report))
+        await self._gateway.call(self._condition, lambda book: book.runners.done(environment, runner, episode, report))

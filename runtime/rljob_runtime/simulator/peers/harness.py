@@ -33,6 +33,8 @@ class Fault(StrEnum):
     """The harness sends two requests concurrently, and goes on with one of the answers."""
     REPORTS_TWICE = "reports twice"
     """The runner reports the end twice."""
+    LEAVES = "leaves"
+    """The runner hands the attempt back at its end, as one that is told to end does."""
 
 
 @dataclass(frozen=True)

@@ -168,7 +168,7 @@ class SimulatedRunners:
                     task.cancel()
 
     async def _tell(self, name: str, held: list[EpisodeAttempt], door: Door) -> Sequence[EpisodeAttempt]:
-        return await door.environments.heartbeat(name, held)
+        return await door.environments.heartbeat(self._environment, name, held)
 
     async def _play(self, runner: RunnerProcess, assignment: Assignment) -> None:
         """Run one attempt to its end, or to its fault."""
@@ -187,7 +187,9 @@ class SimulatedRunners:
             failed = report.failed and report.failed.value
             self._observe(EpisodeReported(runner.name, episode.key, episode.attempt, report.reward, failed))
             for _ in range(2 if fault is Fault.REPORTS_TWICE else 1):
-                await self._ask(runner, lambda door: door.environments.done(runner.name, episode, report))
+                await self._ask(
+                    runner, lambda door: door.environments.done(self._environment, runner.name, episode, report)
+                )
             self.counts["done"] += 1
             self.played.add(episode.key)
         except AttemptEnded:
@@ -227,6 +229,8 @@ class SimulatedRunners:
             history = [*history, *answer.token_ids, *[GIVEN_TOKEN] * law.tool_tokens]
         if fault is Fault.FAILURE:
             return EpisodeReport(failed=FailedPart.TOOL_SERVER, detail="drawn")
+        if fault is Fault.LEAVES:
+            return EpisodeReport(failed=FailedPart.RUNNER, detail="drawn")
         return EpisodeReport(reward=law.reward_of(key, rank))
 
     async def _turn(

@@ -7,14 +7,13 @@ BOOK = "tests/unit/coordinator/episodes/test_book.py"
 RACES = "tests/unit/coordinator/episodes/test_races.py"
 FAILURES = f"{JOB}::test_failures_of_ours_are_aborted_attempts_and_never_a_reward"
 METRICS = "tests/unit/coordinator/episodes/test_metrics.py"
-STORES = "lambda store: store.turns.commit(number, nodes, body, stored_at, opened)"
 EPISODES = "rljob_runtime.coordinator.episodes"
 
 MUTANTS = (
     Mutant(
         name="a failure of ours is scored",
         target=f"{EPISODES}.scorer:EpisodeScorer.score",
-        before="attempt.episode.end.state is EndState.ABORTED",
+        before="end.state is EndState.ABORTED",
         after="False",
         tests=(FAILURES,),
     ),
@@ -28,8 +27,8 @@ MUTANTS = (
     Mutant(
         name="a client receives its turn before it is stored",
         target=f"{EPISODES}.book:EpisodeBook._commit",
-        before=f"self._journal.write({STORES}, then)",
-        after=f"then(None); self._journal.write({STORES}, lambda _: None)",
+        before="self._journal.write(save, then)",
+        after="then(None); self._journal.write(save, lambda _: None)",
         tests=(f"{BOOK}::test_a_turn_is_answered_and_reported_when_it_is_stored",),
     ),
     Mutant(
@@ -84,9 +83,37 @@ MUTANTS = (
     Mutant(
         name="time in the queue counts as the harness's",
         target=f"{EPISODES}.book:EpisodeBook.lease",
-        before="now = attempt.episode.started = self._now()",
-        after="now = self._now()",
+        before="attempt.episode.started = now",
+        after="pass",
         tests=(f"{BOOK}::test_the_deadline_counts_from_the_lease",),
+    ),
+    Mutant(
+        name="a runner claims an attempt of another environment",
+        target=f"{EPISODES}.runner_service:RunnerService._is_of_another",
+        before="known.environment == environment",
+        after="True",
+        tests=(f"{BOOK}::test_no_runner_of_another_environment_has_an_attempt_of_a_former_coordinator",),
+    ),
+    Mutant(
+        name="a retried evaluation is another sample",
+        target=f"{EPISODES}.book:EpisodeBook._seed",
+        before="attempt.key.prompt.evaluation is not None",
+        after="False",
+        tests=(f"{BOOK}::test_turns_of_an_evaluation_have_the_same_seeds_in_each_attempt",),
+    ),
+    Mutant(
+        name="an attempt that was handed back is a failure",
+        target=f"{EPISODES}.scorer:EpisodeScorer.score",
+        before="counts_as_failure(end, await self._book.hand_backs(response.key))",
+        after="True",
+        tests=(f"{BOOK}::test_an_attempt_that_its_runner_hands_back_is_no_failure_until_there_are_many",),
+    ),
+    Mutant(
+        name="a restarted coordinator forgets which limit was reached",
+        target=f"{EPISODES}.book:EpisodeBook._store_limit",
+        before="attempt.stored_limit is None",
+        after="False",
+        tests=(f"{BOOK}::test_a_refusal_leaves_when_its_limit_is_stored_and_is_stored_once",),
     ),
     Mutant(
         name="a harness's own trace is not compared",
@@ -97,7 +124,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an attempt goes on under other weights",
-        target=f"{EPISODES}.book:_goes_on",
+        target=f"{EPISODES}.attempt:goes_on",
         before="request.weight_version != attempt.version",
         after="False",
         tests=(f"{BOOK}::test_other_weights_begin_another_attempt",),
@@ -153,7 +180,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a response begins again before any token of it was received",
-        target=f"{EPISODES}.book:_goes_on",
+        target=f"{EPISODES}.attempt:goes_on",
         before="return prefix <= len(attempt.token_ids)",
         after="return 0 < prefix <= len(attempt.token_ids)",
         tests=(f"{BOOK}::test_a_launch_without_tokens_goes_on_with_the_turns_that_are_stored",),

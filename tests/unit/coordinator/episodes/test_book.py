@@ -7,6 +7,7 @@ import contextlib
 import math
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -14,11 +15,12 @@ from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
 from rljob_runtime.protocols import Delta, GenerateRequest, PeerGone, RewardFailed
 from rljob_runtime.protocols.environments import TRACE_TOKENS, TRACE_TURNS, EpisodeReport, FailedPart
 from rljob_runtime.protocols.errors import Refused, WrongVersion
-from rljob_runtime.protocols.trajectory import PromptKey, Response, Sampling, TrajectoryKey
+from rljob_runtime.protocols.rewards import ResponseAborted
+from rljob_runtime.protocols.trajectory import EVALUATION_SOURCE, PromptKey, Response, Sampling, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, TurnRefused
-from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
+from rljob_runtime.scheduling.episodes.ends import MOST_HAND_BACKS, AbortCause, EndState
 from rljob_runtime.scheduling.episodes.limits import Limits
-from tests.support.episode_book import KEY, LENGTH, STOP, bench, settled
+from tests.support.episode_book import KEY, LENGTH, STOP, Bench, bench, settled
 from tests.support.episode_job import ENVIRONMENT, EpisodePrompts
 
 
@@ -46,7 +48,7 @@ async def test_the_end_reports_a_response_with_the_tokens_of_all_turns(tmp_path)
         episode = await made.begun()
         await made.answered(made.ask(episode, [1, 2]), [5, 6])
         await made.answered(made.ask(episode, [1, 2, 5, 6, 3]), [7])
-        await made.book.runners.done("r", episode, EpisodeReport(reward=0.5))
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=0.5))
         deltas = await made.deltas()
         assert [token for one in deltas for token in one.token_ids] == [5, 6, 7]
         assert [one.finish_reason for one in deltas] == [None, None, STOP]
@@ -108,7 +110,7 @@ async def test_other_weights_begin_another_attempt(tmp_path):
         await made.launch(attempt=2, version=2)
         second = (await made.leased()).episode
         assert second.attempt > first.attempt
-        assert list(await made.book.runners.heartbeat("r", [first, second])) == [first]
+        assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [first, second])) == [first]
         with pytest.raises(AttemptEnded):
             await made.book.turn(made.ask(first, [1]))
 
@@ -119,14 +121,50 @@ async def test_a_limit_refuses_turns_and_the_episode_is_truncated(tmp_path):
         await made.answered(made.ask(episode, [1]), [5])
         with pytest.raises(TurnRefused, match="turns"):
             await made.book.turn(made.ask(episode, [1, 5, 2]))
-        await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0))
         assert (await made.deltas())[-1].finish_reason is LENGTH
+
+
+@pytest.mark.parametrize("by", ["refused turn", "cut turn"])
+async def test_an_episode_that_reached_a_limit_is_truncated_although_the_coordinator_was_lost(tmp_path, by):
+    limits = Limits(turns=1) if by == "refused turn" else Limits(tokens=2)
+    async with bench(tmp_path, limits) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5], LENGTH)
+        if by == "refused turn":
+            for _ in range(3):
+                with pytest.raises(TurnRefused, match="turns"):
+                    await made.book.turn(made.ask(episode, [1, 5, 2]))
+    async with bench(tmp_path, limits) as made:
+        await made.launch(attempt=2)
+        assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode])) == []
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0))
+        kept = made.store.turns.newest([KEY])[KEY]
+        assert kept.end is not None
+        assert kept.end.state is EndState.TRUNCATED
+        assert (await made.deltas())[-1].finish_reason is LENGTH
+
+
+async def test_a_refusal_leaves_when_its_limit_is_stored_and_is_stored_once(tmp_path):
+    async with bench(tmp_path, Limits(turns=1)) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5])
+        made.access.free.clear()
+        refused = await made.asked(made.ask(episode, [1, 5, 2]))
+        assert not refused.done()
+        made.access.free.set()
+        with pytest.raises(TurnRefused):
+            await refused
+        before = made.access.calls
+        with pytest.raises(TurnRefused):
+            await made.book.turn(made.ask(episode, [1, 5, 3]))
+        assert made.access.calls == before
 
 
 async def test_an_agent_that_never_calls_the_model_has_no_answer(tmp_path):
     async with bench(tmp_path) as made:
         episode = await made.begun()
-        await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0))
         kept = made.store.turns.newest([KEY])[KEY]
         assert kept.end is not None
         assert kept.end.cause is AbortCause.NO_TURN
@@ -142,7 +180,7 @@ async def test_a_report_that_cannot_be_stored_does_not_end_the_coordinator(tmp_p
     async with bench(tmp_path) as made:
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
-        await asyncio.wait_for(made.book.runners.done("r", episode, report), 5.0)
+        await asyncio.wait_for(made.book.runners.done(ENVIRONMENT, "r", episode, report), 5.0)
         kept = made.store.turns.newest([KEY])[KEY]
         assert kept.end is not None
         assert (kept.end.cause is AbortCause.ENVIRONMENT) == (report.reward is not None)
@@ -157,7 +195,7 @@ async def test_a_trace_of_the_harness_is_compared_and_never_trained_on(tmp_path,
     async with bench(tmp_path) as made:
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5, 6])
-        await made.book.runners.done("r", episode, EpisodeReport(reward=1.0, metrics=traced))
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0, metrics=traced))
         assert made.book.runners.traces_differ == differ
         assert [token for one in await made.deltas() for token in one.token_ids] == [5, 6]
 
@@ -167,12 +205,12 @@ async def test_a_report_counts_once_and_another_runner_has_none(tmp_path):
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
         with pytest.raises(AttemptEnded):
-            await made.book.runners.done("other", episode, EpisodeReport(reward=0.0))
-        await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
-        await made.book.runners.done("r", episode, EpisodeReport(reward=0.0))
+            await made.book.runners.done(ENVIRONMENT, "other", episode, EpisodeReport(reward=0.0))
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0))
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=0.0))
         assert made.store.turns.newest([KEY])[KEY].reward == 1.0
         with pytest.raises(AttemptEnded):
-            await made.book.runners.done("other", episode, EpisodeReport(reward=0.0))
+            await made.book.runners.done(ENVIRONMENT, "other", episode, EpisodeReport(reward=0.0))
 
 
 async def test_the_deadline_counts_from_the_lease(tmp_path):
@@ -190,7 +228,7 @@ async def test_a_restarted_coordinator_knows_the_deadline_that_the_runner_was_to
         await made.answered(made.ask(leased.episode, [1]), [5])
     async with bench(tmp_path) as made:
         made.now[0] += 100.0
-        assert list(await made.book.runners.heartbeat("r", [leased.episode])) == []
+        assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [leased.episode])) == []
         (attempt,) = made.book.numbers()
         assert attempt.episode.deadline == leased.deadline == 1110.0
 
@@ -205,7 +243,7 @@ async def test_an_attempt_whose_record_cannot_be_read_is_a_failure_of_ours(tmp_p
     async with bench(tmp_path) as made:
         made.book.use_prompts(Unreadable())
         await made.launch()
-        assert await made.book.runners.lease(ENVIRONMENT, "r", 0.0) == ()
+        assert not await made.book.runners.lease(ENVIRONMENT, "r", 0.0)
         await settled()
         kept = made.store.turns.newest([KEY])[KEY]
         assert kept.end is not None
@@ -287,7 +325,7 @@ async def test_a_failed_tool_server_is_no_reward(tmp_path):
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
         failed = EpisodeReport(reward=1.0, failed=FailedPart.TOOL_SERVER, detail="it is gone")
-        await made.book.runners.done("r", episode, failed)
+        await made.book.runners.done(ENVIRONMENT, "r", episode, failed)
         kept = made.store.turns.newest([KEY])[KEY]
         assert kept.reward is None
         assert kept.end is not None
@@ -298,7 +336,7 @@ async def test_a_silent_runner_loses_its_attempt_and_one_that_lives_keeps_it(tmp
     async with bench(tmp_path) as made:
         episode = await made.begun()
         made.now[0] += 29.0
-        await made.book.runners.heartbeat("r", [episode])
+        await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode])
         made.now[0] += 29.0
         made.book.runners.look(made.now[0])
         assert not made.book.totals.aborts
@@ -306,7 +344,7 @@ async def test_a_silent_runner_loses_its_attempt_and_one_that_lives_keeps_it(tmp
         made.book.runners.look(made.now[0])
         assert made.book.totals.aborts[AbortCause.ENVIRONMENT] == 1
         await settled()
-        assert list(await made.book.runners.heartbeat("r", [episode])) == [episode]
+        assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode])) == [episode]
 
 
 async def test_a_runner_goes_on_under_the_next_coordinator(tmp_path):
@@ -315,7 +353,7 @@ async def test_a_runner_goes_on_under_the_next_coordinator(tmp_path):
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5, 6])
     async with bench(tmp_path) as made:
-        assert list(await made.book.runners.heartbeat("r", [episode])) == []
+        assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode])) == []
         assert list((await made.book.turn(made.ask(episode, [1], retry=True))).token_ids) == [5, 6]
         asked = await made.asked(made.ask(episode, [1, 5, 6, 2]))
         assert not made.engine.requests, "it waits for a replica"
@@ -324,8 +362,63 @@ async def test_a_runner_goes_on_under_the_next_coordinator(tmp_path):
         made.engine.emit([7])
         await made.replica.poll(1, 0, 5.0)
         assert list((await asked).token_ids) == [7]
-        await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0))
         assert [(one.offset, one.token_ids) for one in await made.deltas()] == [(1, (6,)), (2, (7,)), (3, ())]
+
+
+async def test_no_runner_of_another_environment_has_an_attempt_of_a_former_coordinator(tmp_path):
+    """Its name is in its claims, and the attempt waits for its own runner."""
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5, 6])
+    async with bench(tmp_path) as made:
+        for _ in range(2):
+            assert list(await made.book.runners.heartbeat("code", "code/r", [episode])) == [episode]
+        with pytest.raises(AttemptEnded, match=f"is of environment {ENVIRONMENT}, and the runner of code"):
+            await made.book.runners.done("code", "code/r", episode, EpisodeReport(reward=0.0))
+        assert made.book.runners.claims_refused == 3
+        assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode])) == []
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0))
+        assert made.store.turns.newest([KEY])[KEY].reward == 1.0
+
+
+async def test_an_attempt_that_its_runner_hands_back_is_no_failure_until_there_are_many(tmp_path):
+    async with bench(tmp_path) as made:
+        scorer = EpisodeScorer(made.book, None)  # type: ignore[arg-type]
+        counts = []
+        for attempt in range(1, MOST_HAND_BACKS + 2):
+            await made.launch(attempt)
+            episode = (await made.leased()).episode
+            report = EpisodeReport(failed=FailedPart.RUNNER, detail="it was told to end")
+            await made.book.runners.done(ENVIRONMENT, "r", episode, report)
+            with pytest.raises(ResponseAborted, match="runner left: it was told to end") as aborted:
+                await scorer.score(Response(KEY, attempt, 1, (), (), STOP, "x"))
+            counts.append(aborted.value.counts)
+        assert counts == [False] * MOST_HAND_BACKS + [True]
+        assert made.book.totals.aborts == {AbortCause.RUNNER_LEFT: MOST_HAND_BACKS + 1}
+
+
+async def test_turns_of_an_evaluation_have_the_same_seeds_in_each_attempt(tmp_path):
+    """A retried evaluation is the same sample; the prompt decides, and equal prompts of one attempt differ."""
+    evaluated = replace(KEY, prompt=replace(KEY.prompt, source=f"{EVALUATION_SOURCE}check"))
+
+    async def seeds(made: Bench, key: TrajectoryKey, attempt: int) -> list[int | None]:
+        await made.launch(attempt, key=key)
+        episode = (await made.leased()).episode
+        first = len(made.engine.requests)
+        for prompt in ([1], [1], [2]):
+            await made.answered(made.ask(episode, prompt), [5])
+        report = EpisodeReport(failed=FailedPart.TOOL_SERVER)
+        await made.book.runners.done(ENVIRONMENT, "r", episode, report)
+        made.book.finished(key).scored = True  # type: ignore[union-attr]
+        return [request.sampling.seed for request in made.engine.requests[first:]]
+
+    async with bench(tmp_path) as made:
+        one, again = [await seeds(made, evaluated, attempt) for attempt in (1, 2)]
+        assert one == again
+        assert len(set(one)) == 3
+        trained, other = [await seeds(made, KEY, attempt) for attempt in (1, 2)]
+        assert not set(trained) & {*other, *one}
 
 
 async def test_a_runner_that_names_what_was_never_drawn_leaves_no_trace(tmp_path):
@@ -337,7 +430,7 @@ async def test_a_runner_that_names_what_was_never_drawn_leaves_no_trace(tmp_path
     async with bench(tmp_path) as made:
         await made.begun()
         asked = made.access.calls
-        assert list(await made.book.runners.heartbeat("r", named)) == named
+        assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", named)) == named
         assert made.access.calls - asked == 1
     with contextlib.closing(sqlite3.connect(tmp_path / "state.db")) as db:
         assert db.execute("SELECT COUNT(*) FROM sources").fetchone() == (0,)
@@ -368,8 +461,8 @@ async def test_a_launch_without_tokens_goes_on_with_the_turns_that_are_stored(tm
     async with bench(tmp_path) as made:
         await made.launch(attempt=2)
         assert [(one.offset, one.token_ids) for one in await made.deltas()] == [(0, (5, 6))]
-        assert list(await made.book.runners.heartbeat("r", [episode])) == []
-        await made.book.runners.done("r", episode, EpisodeReport(reward=1.0))
+        assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode])) == []
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0))
     async with bench(tmp_path) as made:
         await made.launch(attempt=3)
         assert [(one.token_ids, one.finish_reason) for one in await made.deltas()] == [((5, 6), STOP)]
@@ -380,7 +473,7 @@ async def test_a_response_whose_reward_failed_begins_again(tmp_path):
     async with bench(tmp_path) as made:
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
-        await made.book.runners.done("r", episode, EpisodeReport(failed=FailedPart.TOOL_SERVER))
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(failed=FailedPart.TOOL_SERVER))
         response = Response(KEY, 1, 1, (5,), (-0.5,), STOP, made.replica.name)
         with pytest.raises(RewardFailed):
             await EpisodeScorer(made.book, None).score(response)  # type: ignore[arg-type]
@@ -393,7 +486,7 @@ async def test_an_attempt_that_no_runner_has_is_ended_by_none(tmp_path):
         await made.launch()
         (waiting,) = made.book.numbers()
         with pytest.raises(AttemptEnded):
-            await made.book.runners.done("r", waiting.id, EpisodeReport(reward=1.0))
+            await made.book.runners.done(ENVIRONMENT, "r", waiting.id, EpisodeReport(reward=1.0))
         assert (await made.leased()).episode == waiting.id
 
 

@@ -74,6 +74,27 @@ def test_failures_of_ours_are_aborted_attempts_and_never_a_reward(tmp_path, mode
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_episodes_that_runners_hand_back_are_played_again_and_none_has_failed(tmp_path, mode):
+    """Two failures would filter a group, and more than two attempts of a response are handed back."""
+    stage = stage_of(tmp_path, mode, HarnessLaw(faults=((Fault.LEAVES, 500),), seed=1))
+    complete(stage)
+    left = stage.runners.counts[Fault.LEAVES]
+    assert stage.totals().aborts[AbortCause.RUNNER_LEFT] == left > 20
+    assert stage.control is not None
+    totals = stage.control.last.totals
+    assert totals is not None
+    assert (totals.filtered_groups, totals.environment_failed_groups) == (0, 0)
+    with closing(sqlite3.connect(stage.path)) as db:
+        assert audit_episodes(db, mode is Mode.ASYNCHRONOUS).findings == ()
+
+
+def test_a_job_whose_runners_always_leave_ends(tmp_path):
+    finished = stage_of(tmp_path, Mode.ON_POLICY, HarnessLaw(faults=((Fault.LEAVES, 1000),))).play()
+    assert finished is not None
+    assert (finished.outcome, finished.reason) == (FinishedOutcome.FAILED, "EnvironmentsKeepFailing")
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_groups_of_failing_environments_are_filtered_as_such(tmp_path, mode):
     """Neither a reward has failed, nor is any reward of an attempt that failed used."""
     stage = stage_of(tmp_path, mode, HarnessLaw(faults=((Fault.FAILURE, 400),), seed=1))

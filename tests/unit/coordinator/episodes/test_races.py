@@ -23,7 +23,7 @@ async def test_two_calls_that_find_an_attempt_of_a_former_coordinator_find_the_s
         await made.answered(made.ask(episode, [1]), [5, 6])
     async with bench(tmp_path) as made:
         made.access.free.clear()
-        beating = asyncio.ensure_future(made.book.runners.heartbeat("r", [episode]))
+        beating = asyncio.ensure_future(made.book.runners.heartbeat(ENVIRONMENT, "r", [episode]))
         asking = asyncio.ensure_future(made.book.turn(made.ask(episode, [1], retry=True)))
         await settled()
         made.access.free.set()
@@ -44,7 +44,7 @@ async def test_a_turn_that_arrives_while_the_end_is_stored_is_no_answer(tmp_path
         polling = asyncio.ensure_future(made.replica.poll(1, cursor, 60.0))
         await settled()
         made.access.free.clear()
-        ending = asyncio.ensure_future(made.book.runners.done("r", episode, EpisodeReport(reward=1.0)))
+        ending = asyncio.ensure_future(made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0)))
         await settled()
         made.engine.emit([6])
         await polling
@@ -68,7 +68,7 @@ async def test_a_harness_that_ends_while_no_engine_generates_its_turn_has_no_rew
         asked = await made.asked(made.ask(episode, [1, 5, 2]))
         if stopped:
             await made.replica.abort(1, {KEY: 1})
-        await made.book.runners.done("r", episode, EpisodeReport(reward=0.0))
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=0.0))
         kept = made.store.turns.newest([KEY])[KEY]
         assert kept.end is not None
         assert (kept.end.cause, kept.reward) == (AbortCause.ENGINE, None)
@@ -89,7 +89,7 @@ async def test_a_lease_whose_runner_leaves_goes_to_the_next_one(tmp_path):
         made.access.free.set()
         (found,) = await asyncio.wait_for(waiting, 5.0)
         assert made.book.totals.attempts == 1
-        await made.book.runners.heartbeat("r", [found.episode])
+        await made.book.runners.heartbeat(ENVIRONMENT, "r", [found.episode])
         made.now[0] += 29.0
         made.book.runners.look(made.now[0])
         assert not made.book.totals.aborts
@@ -114,9 +114,9 @@ async def test_a_report_that_comes_again_while_it_is_stored_has_the_same_answer(
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
         made.access.free.clear()
-        first = asyncio.ensure_future(made.book.runners.done("r", episode, EpisodeReport(reward=1.0)))
+        first = asyncio.ensure_future(made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0)))
         await settled()
-        again = asyncio.ensure_future(made.book.runners.done("r", episode, EpisodeReport(reward=0.0)))
+        again = asyncio.ensure_future(made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=0.0)))
         await settled()
         assert not first.done()
         assert not again.done(), "it is not stored yet"
@@ -139,5 +139,5 @@ async def test_a_replica_forgets_an_attempt_that_is_over_here(tmp_path, by):
                 await other.submit(1, [GenerateRequest(KEY, 2, (9,), Sampling(64), 1)])
                 assert (await other.poll(1, 0, 0.0)).outside == 1
             case "end":
-                await made.book.runners.done("r", episode, EpisodeReport(failed=FailedPart.ENVIRONMENT))
+                await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(failed=FailedPart.ENVIRONMENT))
         assert (await made.replica.poll(1, 0, 0.0)).outside == 0

@@ -11,6 +11,7 @@ from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.schema.core import FORMAT
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
+from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome
 from rljob_runtime.scheduling.round_planner.plans import Plan
 from rljob_runtime.scheduling.tail_batching import Factors
@@ -187,4 +188,13 @@ def test_turns_of_format_12_have_no_time_of_their_request(tmp_path):
     (kept,) = store.turns.open_attempts()
     assert [node.id for node in kept.nodes] == [1, 2]
     assert kept.spans == {}
+    store.close()
+
+
+def test_attempts_of_format_13_refuse_no_turn_before_their_end(tmp_path):
+    store = Store(write(tmp_path / "state.db", 13), "uid-1")
+    (kept,) = store.turns.open_attempts()
+    assert (kept.refusing, list(kept.spans)) == (None, [2])
+    store.turns.refuse(kept.number, Limit.TURNS)
+    assert store.turns.open_attempts()[0].refusing is Limit.TURNS
     store.close()

@@ -89,8 +89,8 @@ async def test_every_call_and_its_answer_cross(socket: Path) -> None:
         assert await client.lease("calc", "runner-0", 0.0, 4) == [assignment()]
         assert await client.lease("calc", "runner-0", 0.0) == []
         second = replace(EPISODE, attempt=2)
-        assert await client.heartbeat("calc/runner-0", [EPISODE, second]) == (second,)
-        await client.done("calc/runner-0", EPISODE, report)
+        assert await client.heartbeat("calc", "calc/runner-0", [EPISODE, second]) == (second,)
+        await client.done("calc", "calc/runner-0", EPISODE, report)
         assert coordinator.reports == [("calc/runner-0", EPISODE, report)]
         coordinator.stored = []
         assert await client.history(EPISODE) == []
@@ -104,8 +104,8 @@ async def test_an_error_is_raised_as_the_coordinator_raised_it(socket: Path, kin
         lambda client: client.turn(turn_call()),
         lambda client: client.history(EPISODE),
         lambda client: client.lease("calc", "runner-0", 0.0),
-        lambda client: client.heartbeat("runner-0", []),
-        lambda client: client.done("runner-0", EPISODE, EpisodeReport(1.0)),
+        lambda client: client.heartbeat("calc", "runner-0", []),
+        lambda client: client.done("calc", "runner-0", EPISODE, EpisodeReport(1.0)),
     ]
     async with linked(socket, coordinator) as (client, server):
         for call in calls:
@@ -217,7 +217,7 @@ async def test_a_call_without_an_answer_ends_in_time(socket: Path) -> None:
     coordinator = ScriptedCoordinator()
     coordinator.open.clear()
     async with linked(socket, coordinator, replace(QUICK, answer_seconds=0.05)) as (client, server):
-        for call in (client.heartbeat("r", []), client.lease("calc", "r", 0.01), client.history(EPISODE)):
+        for call in (client.heartbeat("calc", "r", []), client.lease("calc", "r", 0.01), client.history(EPISODE)):
             with pytest.raises(PeerTimeout, match="no answer within"):
                 await call
         await until(lambda: server.stats.cancelled == 3)

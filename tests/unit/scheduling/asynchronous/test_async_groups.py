@@ -114,6 +114,14 @@ def test_a_failed_reward_is_generated_again_until_the_group_is_filtered(flight, 
     assert flight.drain_aborts() == (Launch(key(ONE, 1), Lease("a", 1)),)
 
 
+def test_a_failure_that_does_not_count_is_generated_again_and_filters_no_group(flight):
+    for attempt in range(1, 6):
+        assert launched(flight, {"a": 5})[key(ONE, 0)] == Lease("a", attempt)
+        assert flight.generated(key(ONE, 0), Lease("a", attempt))
+        assert flight.reward_failed(key(ONE, 0), attempt, counts=False)
+    assert (flight.failures(key(ONE, 0)), flight.drain_done()) == (0, ())
+
+
 def test_a_group_that_failed_before_the_restart_is_filtered_for_the_same_reason():
     flight = GroupTracker(group_size=2)
     flight.add(ONE, 5, "a", {key(ONE, 1): RestoredSample(3, failures=3, failure=ENVIRONMENT_FAILED)})

@@ -158,6 +158,15 @@ MUTANTS = (
         tests=(f"{RESPONSES}::test_a_failure_of_ours_is_not_trained_on",),
     ),
     Mutant(
+        name="runners hand back without end",
+        target="rljob_runtime.scheduling.episodes.ends:counts_as_failure",
+        before="hand_backs > MOST_HAND_BACKS",
+        after="False",
+        tests=(
+            "tests/unit/coordinator/episodes/test_book.py::test_an_attempt_that_its_runner_hands_back_is_no_failure_until_there_are_many",
+        ),
+    ),
+    Mutant(
         name="one of several runners takes all attempts",
         target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.take",
         before="math.ceil(len(waiting) / max(1, runners))",

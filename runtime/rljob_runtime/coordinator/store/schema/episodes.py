@@ -18,6 +18,7 @@ TABLES = """
 -- `reached`: the limit of a truncated one. `cause`, `detail`: of an aborted one. `metrics`: JSON.
 -- `former`: of an earlier draw of its prompt, or of rounds that a rewind undid, or its response was restarted, or its
 -- round, update or evaluation has ended.
+-- `refusing`: the limit that refuses further turns. It is there before the attempt ends, and decides how it ends.
 -- `step`: the update that trained on it. `loss`: the digest of the tokens and log-probabilities that it trained on.
 CREATE TABLE episodes (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -26,7 +27,7 @@ CREATE TABLE episodes (
   state TEXT CHECK (state IN ('completed', 'truncated', 'aborted')),
   reached TEXT, cause TEXT, detail TEXT, reward REAL, metrics TEXT, ended REAL,
   former INTEGER NOT NULL DEFAULT 0,
-  step INTEGER, loss BLOB,
+  step INTEGER, loss BLOB, refusing TEXT,
   CHECK ((state IS NULL) = (ended IS NULL)),
   CHECK ((state IS 'truncated') = (reached IS NOT NULL)),
   CHECK ((state IS 'aborted') = (cause IS NOT NULL)),

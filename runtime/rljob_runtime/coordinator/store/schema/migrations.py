@@ -377,6 +377,12 @@ def _from_12(db: sqlite3.Connection) -> None:
     db.execute("ALTER TABLE turns ADD COLUMN opened REAL")
 
 
+def _from_13(db: sqlite3.Connection) -> None:
+    """Keep which limit refuses further turns of an attempt that has not ended."""
+    db.execute("ALTER TABLE episodes ADD COLUMN refusing TEXT")
+    db.execute("UPDATE episodes SET refusing = reached")
+
+
 STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     1: _from_1,
     2: _from_2,
@@ -390,5 +396,6 @@ STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     10: _from_10,
     11: _from_11,
     12: _from_12,
+    13: _from_13,
 }
 """By the format that each starts from."""

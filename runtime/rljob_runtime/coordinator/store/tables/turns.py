@@ -46,6 +46,8 @@ class KeptEpisode:
     version: int
     started: float
     environment: str
+    refusing: Limit | None = None
+    """The limit that refuses further turns."""
     nodes: tuple[Node, ...] = ()
     end: EpisodeEnd | None = None
     reward: float | None = None
@@ -83,16 +85,32 @@ class Turns:
                 "UPDATE episodes SET started = ? WHERE id = ? AND state IS NULL", [(now, number) for number in numbers]
             )
 
+    def refuse(self, number: int, limit: Limit) -> None:
+        """Record that a limit refuses further turns of an attempt."""
+        with transaction(self._db):
+            self._refuse(number, limit)
+
+    def _refuse(self, number: int, limit: Limit) -> None:
+        self._db.execute("UPDATE episodes SET refusing = ? WHERE id = ? AND state IS NULL", (limit, number))
+
     def commit(
-        self, number: int, nodes: Sequence[Node], body: bytes, stored_at: float, opened: float | None = None
+        self,
+        number: int,
+        nodes: Sequence[Node],
+        body: bytes,
+        stored_at: float,
+        opened: float | None = None,
+        refusing: Limit | None = None,
     ) -> None:
         """Store the nodes of one turn, parents first: new given ones, and the sampled one, whose request is `body`.
 
-        `opened`: when the request came. A node that is stored already stays as it is. Raises `NodeChanged` if it
-        differs, and `ValueError` for a body that is too long."""
+        `opened`: when the request came. `refusing`: the limit that refuses turns after this one. A node that is
+        stored already stays as it is. Raises `NodeChanged` if it differs, and `ValueError` for a long body."""
         if len(body) > MOST_BODY_BYTES:
             raise ValueError(f"a request of {len(body)} bytes cannot be stored; {MOST_BODY_BYTES} are allowed")
         with transaction(self._db):
+            if refusing is not None:
+                self._refuse(number, refusing)
             for node in nodes:
                 row = _columns(node)
                 kept = self._db.execute(
@@ -145,6 +163,13 @@ class Turns:
                 found[key] = self._kept(row)
         return found
 
+    def hand_backs(self, key: TrajectoryKey) -> int:
+        """Count the attempts of a response that runners handed back, former ones too."""
+        query = "SELECT COUNT(*) FROM episodes WHERE epoch = ? AND idx = ? AND sample = ? AND cause = ?"
+        row = (*columns_of(self._db, key.prompt), key.sample, AbortCause.RUNNER_LEFT.value)
+        count: int = self._db.execute(query, row).fetchone()[0]
+        return count
+
     def open_attempts(self) -> list[KeptEpisode]:
         """Return the attempts without an end, by number; former ones do not count."""
         query = f"SELECT {_EPISODE} FROM episodes WHERE state IS NULL AND former = 0 ORDER BY id"
@@ -171,7 +196,7 @@ class Turns:
         ]
 
     def _kept(self, row: tuple[Any, ...]) -> KeptEpisode:
-        number, epoch, index, sample, version, started, environment, *end = row
+        number, epoch, index, sample, version, started, environment, refusing, *end = row
         nodes = self._db.execute(
             f"SELECT opened, stored_at, {NODE} FROM turns WHERE episode = ? ORDER BY number", (number,)
         ).fetchall()
@@ -182,6 +207,7 @@ class Turns:
             version=version,
             started=started,
             environment=environment,
+            refusing=Limit(refusing) if refusing is not None else None,
             nodes=tuple(node_of(row[2:]) for row in nodes),
             end=end_of(state, limit, cause, detail),
             reward=reward,
@@ -207,7 +233,8 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
 # --- rows ---
 
 _EPISODE = (
-    "id, epoch, idx, sample, version, started, environment, state, reached, cause, detail, reward, metrics, ended"
+    "id, epoch, idx, sample, version, started, environment, refusing, "
+    "state, reached, cause, detail, reward, metrics, ended"
 )
 NODE = "node, parent, kind, version, digest, tokens, logprobs, finish"
 """Columns of a node."""
