@@ -5,19 +5,26 @@ model folder and is driven by the shortest loop there is (add all, step to the e
 relay's segment and is polled as the coordinator polls it. So what differs is what we add: the engine's thread, the
 stamping, the outbox and the polling. The limit is 1: the replica cannot be faster than the engine inside it. Every turn
 has prompts of its own, so that no side reads another turn's from its prefix cache.
+
+Then the replica's responses are recorded as a round of training and as an evaluation, with samples and without, by
+turns (`lib.sample_cost`). The difference in processor time over that of the turn is what samples cost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import statistics
+import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from rljob_bench.lib.sample_cost import Added, PerRound, SampleCost, sums_of
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.models.folder import ModelFolder
 from rljob_runtime.models.source import cache_folder, resolve
@@ -31,6 +38,14 @@ GOAL = 0.95
 MEMORY_SHARE = 0.4
 """Of an accelerator, for each of the two engines."""
 POLL_SECONDS = 1.0
+
+SAMPLES_GOAL = 0.01
+KEPT: tuple[PerRound, ...] = (8, "All")
+"""Values of `spec.samples.perRound` that are measured: the default, and the dearest."""
+REPEATS = 5
+"""Measurements of samples for each turn; their median counts."""
+GROUP = 8
+"""Responses to a prompt, as samples see them."""
 
 Responses = dict[str, tuple[int, ...]]
 
@@ -78,6 +93,8 @@ def rollout(*, quick: bool, seed: int) -> dict[str, Any]:
         )
         requests = [_requests(folder, plan, seed, turn) for turn in range(plan.pairs + 1)]
         pairs, load_seconds = asyncio.run(_in_turns(settings, requests))
+    with tempfile.TemporaryDirectory(prefix="rljob-bench-") as place:
+        added = asyncio.run(_added_by_samples(folder, plan, [ours for _, ours in pairs], Path(place), seed))
     ratios = [ours.tokens_per_second / bare.tokens_per_second for bare, ours in pairs]
     cpu = [bare.cpu_seconds / ours.cpu_seconds for bare, ours in pairs]
     return {
@@ -88,6 +105,7 @@ def rollout(*, quick: bool, seed: int) -> dict[str, Any]:
             _share("tokens_per_second_over_bare_vllm", statistics.median(ratios), GOAL, "median of the pairs"),
             _share("bare_vllm_cpu_seconds_over_ours", statistics.median(cpu), GOAL, "the same, blind to other load"),
             _share("equal_responses", _equal_share(pairs), 1.0, "share of responses with bare vLLM's tokens"),
+            *sample_figures(added, [ours for _, ours in pairs]),
         ],
         "rows": [
             {
@@ -99,12 +117,56 @@ def rollout(*, quick: bool, seed: int) -> dict[str, Any]:
             }
             for index, (bare, ours) in enumerate(pairs)
         ]
-        + [{"load_seconds": load_seconds}],
+        + [{"load_seconds": load_seconds}]
+        + [{"per_round": kept, "turn": turn, **vars(one)} for kept, all_ in added.items() for turn, one in all_],
     }
 
 
 def _share(name: str, value: float, goal: float, anchor: str) -> dict[str, Any]:
     return figure(name, value, goal, anchor, 1.0, unit="1")
+
+
+def sample_figures(
+    added: Mapping[PerRound, Sequence[tuple[int, Added]]], turns: Sequence[Turn]
+) -> list[dict[str, Any]]:
+    """Return the median share of samples in the processor seconds of a turn, for each number of samples."""
+    figures = []
+    for kept, measured in added.items():
+        for name in ("training", "evaluation"):
+            of_turn: dict[int, list[float]] = {}
+            for turn, one in measured:
+                of_turn.setdefault(turn, []).append(getattr(one, name) / turns[turn].cpu_seconds)
+            value = statistics.median(statistics.median(shares) for shares in of_turn.values())
+            figures.append(
+                figure(
+                    f"{name}_samples_{kept}_cpu_share".lower(),
+                    value,
+                    SAMPLES_GOAL,
+                    f"processor time that perRound: {kept} adds to generation",
+                    0.0,
+                    unit="1",
+                    better="lower",
+                )
+            )
+    return figures
+
+
+async def _added_by_samples(
+    folder: ModelFolder, plan: Plan, turns: Sequence[Turn], place: Path, seed: int
+) -> dict[PerRound, list[tuple[int, Added]]]:
+    """Return what samples of each turn's responses add, with the turn's number. A first measurement is not counted."""
+    prompts = sums_of(folder, plan.model, place / "prompts", plan.batch // GROUP, seed)
+    found: dict[PerRound, list[tuple[int, Added]]] = {}
+    for kept in KEPT:
+        cost = await SampleCost.open(place, prompts, kept, seed)
+        await cost.measure([*turns[0].responses.values()], GROUP)
+        found[kept] = [
+            (number, await cost.measure([*turn.responses.values()], GROUP))
+            for number, turn in enumerate(turns)
+            for _ in range(REPEATS)
+        ]
+        await cost.close()
+    return found
 
 
 def _equal_share(pairs: list[tuple[Turn, Turn]]) -> float:

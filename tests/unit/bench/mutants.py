@@ -6,6 +6,7 @@ AGENTS = "tests/unit/bench/test_agents.py"
 BENCHMARKS = "tests/unit/bench/simulated/test_benchmarks.py"
 REPACK_REAL = "tests/unit/bench/test_repack_real.py"
 ROLLPACKER_REAL = "tests/unit/bench/test_rollpacker_real.py"
+SAMPLE_COST = "tests/unit/bench/test_sample_cost.py"
 
 MUTANTS = (
     Mutant(
@@ -14,6 +15,13 @@ MUTANTS = (
         before="measured.rate('plain')",
         after="measured.rate('episodes')",
         tests=(f"{AGENTS}::test_the_figures_compare_episodes_with_plain_generation_of_the_same_run",),
+    ),
+    Mutant(
+        name="samples of an evaluation cost nothing in the benchmark",
+        target="rljob_bench.lib.sample_cost:SampleCost.measure",
+        before="kept.evaluation - plain.evaluation",
+        after="0.0",
+        tests=(f"{SAMPLE_COST}::test_the_job_that_is_first_changes_and_the_difference_counts",),
     ),
     Mutant(
         name="engines of a profile are as fast as the roofline's",
