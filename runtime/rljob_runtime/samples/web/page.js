@@ -49,6 +49,7 @@ const CHARTS = [
   ["Loss", { loss: "training.loss" }],
   ["Learning rate", { rate: "training.learning_rate" }],
   ["Seconds", { round: "seconds", generation: "generationSeconds", training: "trainingSeconds" }],
+  ["Idle share of the replicas' time", { tail: "idleTail", rewards: "idleRewards", training: "idleTraining", weights: "idleWeights" }],
   ["Staleness in updates", { mean: "staleness", max: "maxStaleness" }],
 ];
 
@@ -145,6 +146,12 @@ function histogram(title, values, colour) {
 
 // --- samples ---
 
+// The last message of the prompt: the first ones are often alike.
+function asked(sample) {
+  const last = sample.prompt[sample.prompt.length - 1];
+  return ((last && last.content) || "").slice(-160);
+}
+
 function card(sample) {
   const outcome = [sample.outcome, sample.reason, sample.cause].filter(Boolean).join(": ");
   const terms = Object.entries(sample.rewards || {}).map(([name, value]) => `${name} ${short(value)}`).join(", ");
@@ -156,6 +163,7 @@ function card(sample) {
     make("span", {}, terms ? `${reward} (${terms})` : reward),
     make("span", {}, `${sample.tokens} tokens`),
     ...(sample.episode ? [make("span", {}, `${sample.episode.environment}: ${turnsOf(sample).length} turns`)] : []),
+    make("span", { class: "asked" }, asked(sample)),
     make("span", { class: "start" }, sample.response.slice(0, 160)));
   const node = make("details", { class: sample.outcome }, head);
   node.addEventListener("toggle", () => { if (node.open && node.childElementCount === 1) node.append(body(sample)); });
