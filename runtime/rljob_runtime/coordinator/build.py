@@ -23,6 +23,7 @@ from rljob_runtime.coordinator.reporting.observer_feed import ObserverFeed, obse
 from rljob_runtime.coordinator.reporting.round_log import RoundJournal, RoundLog, TensorBoard
 from rljob_runtime.coordinator.reporting.timeline import Timeline, TimelineLog
 from rljob_runtime.coordinator.samples.writer import SampleWriter
+from rljob_runtime.coordinator.store.connection import file_errors_stated
 from rljob_runtime.coordinator.store.kept_samples import Advantages
 from rljob_runtime.coordinator.store.opening import EarlyReports, open_store
 from rljob_runtime.coordinator.store.store import Store
@@ -64,31 +65,33 @@ async def run_job(
 
     `advantages`: the trainer's, of a group's rewards; samples show them. `serve_episodes`: gateway and runners of a job
     with environments, which run from the time at which prompts are open.
-    Raises `StoreUnusable` if the state folder belongs to another job, or another process holds its store for longer
-    than `patience` seconds.
+    Raises `StoreUnusable` if the state folder belongs to another job, another process holds its store for longer than
+    `patience` seconds, or its volume is full or fails while the job runs.
     """
     settings = Settings.of(job)
     early = EarlyReports(control, job.status.runtime, settings.back_off)
-    store = await _open_store(job, folders.state / "state.db", early, patience)
+    path = folders.state / "state.db"
+    store = await _open_store(job, path, early, patience)
     records = _Records.of(job, folders.state, store, control, advantages)
     book = _episode_book(store, settings)
-    async with contextlib.AsyncExitStack() as closing:
-        closing.push_async_callback(store.aclose)
-        records.close_with(closing)
-        prompts = _Prompts(job, folders.scratch, rewards, records.samples, book, serve_episodes, closing)
-        term = await store.do(lambda opened: opened.adopt_term(term))
-        await records.samples.use(job.spec.samples)
-        inputs = CoordinatorInputs(control, backend, store, prompts.open, rewards, settings, term)
-        inputs = replace(
-            records.observe(inputs, observers),
-            on_report=on_report,
-            before=early.draft if job.status.runtime is not None else None,
-            episodes=SingleTurns() if book is None else ManyTurns(book),
-        )
-        coordinator = Coordinator(inputs)
-        on_start(coordinator)
-        async with _beside(records.samples.run(), "samples"):
-            return await coordinator.run()
+    with file_errors_stated(path):
+        async with contextlib.AsyncExitStack() as closing:
+            closing.push_async_callback(store.aclose)
+            records.close_with(closing)
+            prompts = _Prompts(job, folders.scratch, rewards, records.samples, book, serve_episodes, closing)
+            term = await store.do(lambda opened: opened.adopt_term(term))
+            await records.samples.use(job.spec.samples)
+            inputs = CoordinatorInputs(control, backend, store, prompts.open, rewards, settings, term)
+            inputs = replace(
+                records.observe(inputs, observers),
+                on_report=on_report,
+                before=early.draft if job.status.runtime is not None else None,
+                episodes=SingleTurns() if book is None else ManyTurns(book),
+            )
+            coordinator = Coordinator(inputs)
+            on_start(coordinator)
+            async with _beside(records.samples.run(), "samples"):
+                return await coordinator.run()
 
 
 async def _open_store(job: RLJob, path: Path, early: EarlyReports, patience: float) -> StoreThread:

@@ -113,6 +113,31 @@ def has_history(path: Path) -> bool:
         raise StoreUnusable(f"{path}: {error}; {_remedy(error)}") from error
 
 
+_OF_THE_FILE = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_PROTOCOL,
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+    }
+)
+"""Errors of the file or its volume, not of a statement."""
+
+
+@contextmanager
+def file_errors_stated(path: Path) -> Iterator[None]:
+    """Raise `StoreUnusable` in place of an error of an open store's file or volume. Other errors pass."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if _code(error) not in _OF_THE_FILE:
+            raise
+        raise StoreUnusable(f"{path}: {error}; {_remedy(error)}") from error
+
+
 def _remedy(error: sqlite3.DatabaseError) -> str:
     """Return what to do about the error. Only damage of the file itself costs the history."""
     untouched = "; nothing in the file was changed"

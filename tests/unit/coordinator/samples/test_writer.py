@@ -20,6 +20,7 @@ from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, Prom
 from rljob_runtime.samples import LengthFolder, SampleFolder
 from rljob_runtime.samples.episode import SampleCall
 from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome, RoundPlan, RoundShape
+from tests.support.small_disk import small_disk
 from tests.support.stored_episodes import play_round as play_episode_round
 
 TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
@@ -169,6 +170,31 @@ async def test_what_cannot_be_written_costs_its_samples_and_a_warning(tmp_path, 
     assert writer.problem() is None
     assert SampleFolder(tmp_path).rounds() == [2]
     store.close()
+
+
+async def test_a_full_disk_costs_the_samples_of_its_rounds_and_nothing_else(tmp_path):
+    with small_disk(tmp_path / "disk", megabytes=1) as disk:
+        store, folder = opened(tmp_path), SampleFolder(disk.folder)
+        writer = writer_of(disk.folder, store, Samples())
+        await writer.use(Samples())
+        writer.use_prompts(Texts())
+        for number, has_room in ((1, True), (2, False), (3, True)):
+            if not has_room:
+                disk.fill()
+            play_round(store, number)
+            close(writer, number)
+            await writer.close()
+            if not has_room:
+                warning = writer.problem()
+                disk.make_room()
+        assert warning.reason == SAMPLES_NOT_WRITTEN
+        assert "1 files of samples could not be written ([Errno 28] No space left on device" in warning.message
+        assert writer.problem() is None
+        assert folder.rounds() == [1, 3]
+        assert {len(list(folder.read(number))) for number in (1, 3)} == {2}
+        assert not list(folder.path.glob("*.new"))
+        assert LengthFolder(disk.folder).rounds() == [1, 2, 3], "lengths are written later"
+        store.close()
 
 
 async def test_a_volume_that_does_not_answer_delays_nothing(tmp_path, monkeypatch):

@@ -112,6 +112,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a full volume of the store is a traceback",
+        target="rljob_runtime.coordinator.store.connection:file_errors_stated",
+        before="_code(error) not in _OF_THE_FILE",
+        after="_code(error) == sqlite3.SQLITE_FULL",
+        tests=("tests/unit/coordinator/store/test_full_disk.py",),
+    ),
+    Mutant(
         name="a full disk's own roll-back hides it",
         target="rljob_runtime.coordinator.store.connection:transaction",
         before="db.in_transaction",

@@ -1,10 +1,14 @@
-"""A transaction that a full disk ends."""
+"""A transaction that a full disk ends, and what is said of it."""
 
 import sqlite3
 
 import pytest
 
-from rljob_runtime.coordinator.store.connection import transaction
+from rljob_runtime.coordinator.store.connection import StoreUnusable, file_errors_stated, transaction
+from rljob_runtime.coordinator.store.records import Boundary
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols.trajectory import Cursor
+from tests.support.small_disk import small_disk
 
 
 @pytest.mark.parametrize("cache_pages", [1, 1000])
@@ -23,6 +27,37 @@ def test_a_full_disk_is_told_also_where_it_has_rolled_back_by_itself(tmp_path, c
     db.execute(f"PRAGMA max_page_count = {pages + 1000}")
     insert(db, 1)
     assert db.execute("SELECT count(*) FROM chunks").fetchone() == (1,)
+
+
+def test_a_store_on_a_full_disk_says_what_to_do_and_loses_nothing(tmp_path):
+    with small_disk(tmp_path / "disk", megabytes=2) as disk:
+        path = disk.folder / "state.db"
+        store = Store(path, "uid-1")
+        store.start_at(Boundary(0, Cursor()))
+        disk.fill()
+        with pytest.raises(StoreUnusable) as refused:
+            publish_many(store, path)
+        said = f"{path}: database or disk is full; its volume has no space left: make room there; nothing in the file"
+        assert str(refused.value).startswith(said)
+        before = store.versions.used()
+        disk.make_room()
+        store.close()
+        store = Store(path, "uid-1")
+        assert store.versions.used() == before, "what was committed is there, and nothing else"
+        store.versions.publish(before.next_version(), 0)
+        store.close()
+
+
+def publish_many(store, path):
+    with file_errors_stated(path):
+        for version in range(1, 10_000):
+            store.versions.publish(version, 0)
+
+
+def test_a_mistake_in_a_statement_is_not_said_of_the_file(tmp_path):
+    db = sqlite3.connect(tmp_path / "some.db")
+    with pytest.raises(sqlite3.OperationalError, match="no such table"), file_errors_stated(tmp_path / "some.db"):
+        db.execute("SELECT 1 FROM absent")
 
 
 def insert(db, rows):
