@@ -3,51 +3,130 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import signal
 import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TypeVar
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
+LOOK_SECONDS = 0.2
+"""Seconds between two looks for an interrupt. The kernel may give a signal to another thread, while this one sleeps."""
+GIVE_UP_SECONDS = 5.0
+"""Seconds that the work has to end after a second interrupt."""
+
+
+class EndedEarly(Exception):
+    """A second interrupt ended the work, which was stopping after the first."""
+
+
 class Interrupt:
-    """Passes SIGINT and SIGTERM, or `KeyboardInterrupt` of a caller in another thread, to what stops the work."""
+    """Passes SIGINT and SIGTERM, or `KeyboardInterrupt` of a caller in another thread, to what stops the work.
+
+    The second one ends the work without waiting until it has stopped.
+    """
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: Callable[[], None] | None = None
         self._wanted = False
+        self._twice = asyncio.Event()
 
     def calls(self, stop: Callable[[], None]) -> None:
         """Call `stop` in this event loop on an interrupt, immediately if there was one."""
         self._loop, self._stop = asyncio.get_running_loop(), stop
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._loop.add_signal_handler(number, stop)
+                self._loop.add_signal_handler(number, self._receive)
         if self._wanted:
             stop()
 
     def interrupt(self) -> None:
-        """Stop the work, from any thread."""
+        """Stop the work, from any thread; the second time, end it."""
+        if self._loop is not None and self._stop is not None:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._receive)
+        else:
+            self._wanted = True
+
+    def _receive(self) -> None:
+        if self._wanted:
+            self._twice.set()
+            return
         self._wanted = True
-        if self._loop is not None and self._stop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._stop)
+        assert self._stop is not None
+        self._stop()
+
+    async def watch(self, work: Coroutine[object, object, T]) -> T:
+        """Return the result of `work`. Raises `EndedEarly` after a second interrupt."""
+        working, twice = asyncio.ensure_future(work), asyncio.ensure_future(self._twice.wait())
+        try:
+            await asyncio.wait({working, twice}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            working.cancel()
+            ended, _ = await asyncio.wait({working}, timeout=GIVE_UP_SECONDS)
+            if ended and not working.cancelled() and (error := working.exception()) is not None:
+                log.warning("while the work was ended: %s", error)
+            raise EndedEarly
+        finally:
+            working.cancel()
+            twice.cancel()
 
 
 def run_blocking(work: Coroutine[object, object, T], interrupt: Interrupt) -> T:
-    """Return the result of `work`. It runs in a thread of its own if this thread has a running event loop."""
+    """Return the result of `work`. It runs in a thread of its own if this thread has a running event loop.
+
+    Raises `EndedEarly` after a second interrupt.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1, thread_name_prefix="rljob") as pool:
-        future = pool.submit(asyncio.run, work)
+        return asyncio.run(interrupt.watch(work))
+    # An interrupt is held back until there is someone who catches it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+
+    def run() -> T:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return asyncio.run(interrupt.watch(work))
+
+    with _default_interrupts(), ThreadPoolExecutor(1, thread_name_prefix="rljob") as pool:
+        future = pool.submit(run)
         while True:
             try:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                while not future.done():
+                    wait((future,), LOOK_SECONDS)
                 return future.result()
             except KeyboardInterrupt:
                 if future.done():
                     raise
                 interrupt.interrupt()
+            except SystemExit:  # Ray makes it of SIGTERM
+                interrupt.interrupt()
+                if not future.done():
+                    future.exception()
+                raise
+
+
+@contextlib.contextmanager
+def _default_interrupts() -> Iterator[None]:
+    """Let SIGINT raise `KeyboardInterrupt` in the main thread.
+
+    `asyncio.run` cancels its main task instead, which cannot see that while it is blocked.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,13 +40,15 @@ def run(
     on_round: Callable[[RoundReport, TrainReport], None] = lambda report, trained: None,
     on_changes: Callable[[Sequence[Change]], None] = lambda changes: None,
     manifest: Path = Path(),
+    on_interrupt: Callable[[], None] = lambda: None,
 ) -> RuntimeStatus:
     """Run the job to its end and return its last `status.runtime`; `finished` is None if it was interrupted.
 
     All state is below `workdir`: a second call continues where the first stopped, and `on_changes` receives the fields
-    of the spec that differ since then. SIGINT and SIGTERM stop the run cleanly. In a notebook, interrupting the cell
-    does. `manifest`: the folder in which commands of environments begin. Raises `FolderRefused` or `StoreUnusable` if
-    the folder cannot be used, `RayFailed`, and `ProcessFailed` if a process of an environment cannot work.
+    of the spec that differ since then. SIGINT and SIGTERM stop the run cleanly, and `on_interrupt` is called. In a
+    notebook, interrupting the cell does. `manifest`: the folder in which commands of environments begin.
+    Raises `FolderRefused` or `StoreUnusable` if the folder cannot be used, `RayFailed`, `ProcessFailed` if a process of
+    an environment cannot work, and `EndedEarly` after a second interrupt.
     """
     with hold(workdir.resolve(), job) as folder:
         on_changes(folder.changes)
@@ -56,7 +59,7 @@ def run(
             _log_to(folder.path / "coordinator.log"),
             local_ray(job) as node,
         ):
-            tell = _Callbacks(on_progress, on_round)
+            tell = _Callbacks(on_progress, on_round, on_interrupt)
             return run_blocking(_run(job, placement, node, tell, interrupt, manifest), interrupt)
 
 
@@ -66,6 +69,7 @@ class _Callbacks:
 
     progress: Callable[[RuntimeStatus], None] = lambda status: None
     round: Callable[[RoundReport, TrainReport], None] = lambda report, trained: None
+    interrupt: Callable[[], None] = lambda: None
 
 
 @contextlib.contextmanager
@@ -134,7 +138,12 @@ class _Watch:
     def started(self, coordinator: Coordinator) -> None:
         """Watch the coordinator that has started."""
         self._coordinator = coordinator
-        self._interrupt.calls(coordinator.stop)
+        self._interrupt.calls(self._stop)
+
+    def _stop(self) -> None:
+        assert self._coordinator is not None
+        self._tell.interrupt()
+        self._coordinator.stop()
 
     def observe(self, report: RoundReport, trained: TrainReport) -> StatusWarning | None:
         """Pass on a round."""
@@ -172,9 +181,21 @@ async def _run_until_one_ends(
         await asyncio.gather(playing, ended, failed, return_exceptions=True)
 
 
+class _LogFile(logging.FileHandler):
+    """A log file that says once that it cannot be written, as on a full disk, and prints no traceback."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Print the error, the first time."""
+        if not self._told:
+            self._told = True
+            print(f"{self.baseFilename}: cannot be written: {sys.exc_info()[1]}; the run goes on", file=sys.stderr)
+
+
 @contextlib.contextmanager
 def _log_to(path: Path) -> Iterator[None]:
-    handler = logging.FileHandler(path, encoding="utf-8")
+    handler = _LogFile(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger("rljob_runtime")
     root.addHandler(handler)

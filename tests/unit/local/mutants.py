@@ -4,7 +4,30 @@ from hack.mutants import Mutant
 
 ENVIRONMENTS = "tests/unit/local/test_environments.py"
 
+BLOCKING = "tests/unit/local/test_blocking.py"
+
 MUTANTS = (
+    Mutant(
+        name="a log on a full disk prints a traceback for each line",
+        target="rljob_runtime.local.run:_LogFile.handleError",
+        before="self._told = True",
+        after="pass",
+        tests=("tests/unit/local/test_log_file.py",),
+    ),
+    Mutant(
+        name="Ctrl-C is lost where a program runs in an event loop",
+        target="rljob_runtime.local.blocking:_default_interrupts",
+        before="threading.current_thread() is not threading.main_thread()",
+        after="True",
+        tests=(f"{BLOCKING}::test_ctrl_c_stops_the_work_also_in_a_program_that_runs_in_an_event_loop",),
+    ),
+    Mutant(
+        name="a second interrupt of a run is the first once more",
+        target="rljob_runtime.local.blocking:Interrupt._receive",
+        before="self._twice.set()",
+        after="pass",
+        tests=(f"{BLOCKING}::test_a_second_interrupt_ends_work_that_is_stopping",),
+    ),
     Mutant(
         name="a process of the environments dies unseen",
         target="rljob_runtime.local.environments:LocalEnvironments.observe",
@@ -44,7 +67,7 @@ MUTANTS = (
     Mutant(
         name="a notebook's interrupt stops nothing",
         target="rljob_runtime.local.blocking:Interrupt.interrupt",
-        before="self._loop.call_soon_threadsafe(self._stop)",
+        before="self._loop.call_soon_threadsafe(self._receive)",
         after="None",
         tests=("tests/unit/local/test_blocking.py",),
     ),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from rljob_runtime.local.blocking import Interrupt, run_blocking
+import pytest
+
+from rljob_runtime.local.blocking import EndedEarly, Interrupt, run_blocking
 
 
 async def name_of_thread() -> str:
@@ -44,3 +48,92 @@ def test_an_interrupt_before_the_work_began_stops_it_at_once():
     interrupt.interrupt()
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(asyncio.run, until_stopped(interrupt, threading.Event())).result(10) == "stopped"
+
+
+async def stopping_slowly(interrupt: Interrupt, stops: list[str]) -> None:
+    """Interrupt this process, as Ctrl-C does; then once more while the first one still stops the work."""
+
+    def stop() -> None:
+        stops.append("stopping")
+        asyncio.get_running_loop().call_soon(os.kill, os.getpid(), signal.SIGINT)
+
+    interrupt.calls(stop)
+    os.kill(os.getpid(), signal.SIGINT)
+    try:
+        await asyncio.sleep(10)
+    finally:
+        stops.append("cleaned up")
+
+
+def test_a_second_interrupt_ends_work_that_is_stopping():
+    stops: list[str] = []
+    interrupt = Interrupt()
+    with pytest.raises(EndedEarly):
+        run_blocking(stopping_slowly(interrupt, stops), interrupt)
+    assert stops == ["stopping", "cleaned up"]
+
+
+async def not_ending(interrupt: Interrupt, running: threading.Event) -> None:
+    interrupt.calls(lambda: None)
+    running.set()
+    loop = asyncio.get_running_loop()
+    last = loop.time() + 10
+    while loop.time() < last:
+        try:
+            await asyncio.sleep(last - loop.time())
+        except asyncio.CancelledError:
+            # The second one is of the event loop, which ends.
+            if asyncio.current_task().cancelling() > 1:
+                raise
+
+
+def test_work_that_does_not_end_is_given_up(monkeypatch):
+    monkeypatch.setattr("rljob_runtime.local.blocking.GIVE_UP_SECONDS", 0.05)
+    interrupt, running = Interrupt(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(asyncio.run, interrupt.watch(not_ending(interrupt, running)))
+        assert running.wait(10)
+        interrupt.interrupt()
+        interrupt.interrupt()
+        with pytest.raises(EndedEarly):
+            future.result(10)
+
+
+def test_work_that_stops_after_one_interrupt_returns_its_result():
+    interrupt, running = Interrupt(), threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(asyncio.run, interrupt.watch(until_stopped(interrupt, running)))
+        assert running.wait(10)
+        interrupt.interrupt()
+        assert future.result(10) == "stopped"
+
+
+def test_a_program_that_is_told_to_exit_stops_the_work_first():
+    interrupt, running = Interrupt(), threading.Event()
+
+    def exits(number: int, frame: object) -> None:
+        raise SystemExit(number)
+
+    async def caller() -> None:
+        threading.Thread(target=lambda: running.wait(10) and os.kill(os.getpid(), signal.SIGTERM)).start()
+        run_blocking(until_stopped(interrupt, running), interrupt)
+
+    before = signal.signal(signal.SIGTERM, exits)
+    try:
+        with pytest.raises(SystemExit):
+            asyncio.run(caller())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_ctrl_c_stops_the_work_also_in_a_program_that_runs_in_an_event_loop():
+    interrupt, running = Interrupt(), threading.Event()
+
+    async def caller() -> str:
+        before = signal.getsignal(signal.SIGINT)
+        threading.Thread(target=lambda: running.wait(10) and os.kill(os.getpid(), signal.SIGINT)).start()
+        result = run_blocking(until_stopped(interrupt, running), interrupt)
+        assert signal.getsignal(signal.SIGINT) == before
+        return result
+
+    assert asyncio.run(caller()) == "stopped"

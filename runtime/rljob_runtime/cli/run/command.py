@@ -104,7 +104,7 @@ def _import_from(folder: Path) -> None:
 def _run(console: Console, job: RLJob, place: Path, again: str, folder: Path) -> None:
     # Ray and torch take seconds to import, so the manifest is checked first.
     from rljob_runtime.coordinator.store.connection import StoreUnusable
-    from rljob_runtime.local import FolderRefused, ProcessFailed, RayFailed
+    from rljob_runtime.local import EndedEarly, FolderRefused, ProcessFailed, RayFailed
     from rljob_runtime.local import run as run_local
 
     def tell_changes(changes: Sequence[tuple[str, object, object]]) -> None:
@@ -114,11 +114,18 @@ def _run(console: Console, job: RLJob, place: Path, again: str, folder: Path) ->
 
     try:
         with display(console, job.spec.rounds) as shown:
-            result = run_local(job, place, shown.status, shown.round, tell_changes, manifest=folder)
+            result = run_local(
+                job, place, shown.status, shown.round, tell_changes, manifest=folder, on_interrupt=shown.interrupted
+            )
     except (FolderRefused, StoreUnusable) as error:
         raise fail(str(error)) from None
     except (RayFailed, ProcessFailed) as error:
         raise fail(f"{job.name}: {error}", code=1) from None
+    except EndedEarly:
+        raise fail(
+            f"{job.name}: ended; it goes on from its last checkpoint; logs in {place}\ncontinue with: {again}",
+            INTERRUPTED,
+        ) from None
     except KeyboardInterrupt:
         raise fail(f"{job.name}: interrupted before the first round; start again with: {again}", INTERRUPTED) from None
     end = ending(job, place, result, again)

@@ -17,6 +17,8 @@ from rljob_runtime.cli.views.status import runtime_view
 from rljob_runtime.cli.views.switches import switch_lines, switches_summary
 from rljob_runtime.protocols import TrainReport
 
+STOPPING = "Stopping. A checkpoint of the last update is written first. Press Ctrl-C again to end without it."
+
 
 class Display(Protocol):
     """Shows a run while it lasts."""
@@ -29,9 +31,13 @@ class Display(Protocol):
         """Show a finished round."""
         ...
 
+    def interrupted(self) -> None:
+        """Show that the run is stopping."""
+        ...
+
 
 class Drawing:
-    """Redraws the status on a terminal."""
+    """Redraws the status on a terminal, below a line for each round."""
 
     def __init__(self, live: Live, rounds: int) -> None:
         self._live = live
@@ -42,7 +48,12 @@ class Drawing:
         self._live.update(runtime_view(status, self._rounds))
 
     def round(self, report: RoundReport, trained: TrainReport) -> None:
-        """Do nothing: the status has the last round."""
+        """Print the round above the status, which has the switches of the last round."""
+        say(self._live.console, round_line(report, self._rounds))
+
+    def interrupted(self) -> None:
+        """Print the notice above the status."""
+        say(self._live.console, STOPPING, "yellow")
 
 
 class Lines:
@@ -76,6 +87,10 @@ class Lines:
         say(self._console, round_line(report, self._rounds))
         for line in switch_lines(report):
             say(self._console, f"  {line}")
+
+    def interrupted(self) -> None:
+        """Print the notice to stderr."""
+        print(STOPPING, file=sys.stderr, flush=True)
 
 
 @contextmanager

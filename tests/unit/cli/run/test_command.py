@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 from typer.testing import CliRunner
 
 from rljob_api import load
@@ -18,6 +21,7 @@ from rljob_api.errors import ABSENT
 from rljob_api.status import Finished, FinishedOutcome, RoundReport, RuntimeStatus, StatusWarning
 from rljob_runtime import cli, local
 from rljob_runtime.cli import app
+from rljob_runtime.cli.run.display import STOPPING, display
 from rljob_runtime.cli.run.ending import INTERRUPTED
 from rljob_runtime.cli.screen import screen
 from rljob_runtime.cli.views.status import runtime_view
@@ -141,6 +145,38 @@ def test_an_interrupt_while_ray_starts_is_one_line(rljob):
     assert told.stderr.splitlines() == [
         f"minimal: interrupted before the first round; start again with: rljob run {EXAMPLE}"
     ]
+
+
+def test_a_second_interrupt_says_how_to_go_on(rljob):
+    told = rljob(raising(local.EndedEarly()), "--workdir", "w")
+    assert told.exit_code == INTERRUPTED
+    assert told.stderr.splitlines() == [
+        "minimal: ended; it goes on from its last checkpoint; logs in w",
+        f"continue with: rljob run {EXAMPLE} --workdir w",
+    ]
+
+
+def test_the_first_interrupt_says_what_happens_and_what_the_second_does(rljob):
+    def run(*_: Any, on_interrupt: Callable[[], None], **__: Any) -> RuntimeStatus:
+        on_interrupt()
+        return RuntimeStatus(round=2)
+
+    told = rljob(run)
+    assert told.exit_code == INTERRUPTED
+    assert told.stderr.splitlines() == [STOPPING]
+    assert told.stdout.splitlines()[-1] == f"continue with: rljob run {EXAMPLE}"
+
+
+def test_on_a_terminal_rounds_and_the_notice_stay_above_the_drawing():
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
+    with display(console, 8) as shown:
+        shown.round(RoundReport(round=1, reward=0.25, responses=64, seconds=2.25), None)
+        shown.status(RuntimeStatus(round=1, stage="Training"))
+        shown.interrupted()
+    drawn = Text.from_ansi(console.file.getvalue()).plain.splitlines()
+    assert drawn.count("round 1/8  reward 0.25  64 responses  2.2 s") == 1
+    assert drawn.count(STOPPING) == 1
+    assert drawn.index(STOPPING) < max(place for place, line in enumerate(drawn) if "Training" in line)
 
 
 def test_values_that_changed_since_the_last_run_are_told(rljob):
