@@ -1,25 +1,30 @@
-"""OpenTelemetry: the last value of each metric as a gauge, and events as log records, sent by OTLP over HTTP.
+"""OpenTelemetry: metrics as gauges, events as log records, and episodes of samples as spans, sent by OTLP over HTTP.
 
-`config`: `endpoint` of metrics and `eventsEndpoint` of logs (else the variables of the OpenTelemetry SDK), `headers`,
-`attributes`. Names of the namespace `rl` follow the proposal in semantic-conventions-genai; all other numbers have the
-prefix `rljob`.
+`config`: `endpoint` of metrics, `eventsEndpoint` of logs and `tracesEndpoint` of spans (else the variables of the
+OpenTelemetry SDK), `headers`, `attributes`. Spans are sent only if one of these names where. Names of the namespace
+`rl` follow the proposal in semantic-conventions-genai; all other numbers have the prefix `rljob`.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor, LogRecordExporter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 
+from rljob_runtime.observers.otel_spans import EpisodeSpans
 from rljob_runtime.observers.protocol import JobEvent, ObservedJob
 
 NAMES = {
@@ -30,10 +35,12 @@ NAMES = {
 }
 """Metrics with a name in the proposal."""
 EXPORT_SECONDS = 15.0
+TRACES_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""Variables of the SDK that name where spans go."""
 
 
 class OtelMetrics:
-    """Exports the last round."""
+    """Exports the last round, events, and the episodes of samples."""
 
     def __init__(
         self,
@@ -41,8 +48,9 @@ class OtelMetrics:
         config: Mapping[str, Any],
         reader: MetricReader | None = None,
         events: LogRecordExporter | None = None,
+        spans: SpanExporter | None = None,
     ) -> None:
-        """Create the exporters; they connect when they export. `reader` and `events` replace them in a test."""
+        """Create the exporters; they connect when they export. `reader`, `events`, `spans` replace them in a test."""
         algorithm = (job.spec.get("algorithm") or {}).get("kind", "GRPO")
         attributes = {
             "service.name": "rljob",
@@ -63,6 +71,13 @@ class OtelMetrics:
             events = OTLPLogExporter(endpoint=config.get("eventsEndpoint"), headers=config.get("headers"))
         self._events = LoggerProvider(resource=resource)
         self._events.add_log_record_processor(BatchLogRecordProcessor(events))
+        self._tracers = TracerProvider(resource=resource)
+        endpoint = config.get("tracesEndpoint")
+        if spans is None and (endpoint or any(os.environ.get(name) for name in TRACES_VARIABLES)):
+            spans = OTLPSpanExporter(endpoint=endpoint, headers=config.get("headers"))
+        if spans is not None:
+            self._tracers.add_span_processor(BatchSpanProcessor(spans))
+        self._episodes = None if spans is None else EpisodeSpans(self._tracers.get_tracer("rljob"), job.name)
         self._meter = self._provider.get_meter("rljob")
         self._last: dict[str, float] = {}
         self._known: set[str] = set()
@@ -73,6 +88,11 @@ class OtelMetrics:
         for name in self._last.keys() - self._known:
             self._known.add(name)
             self._meter.create_observable_gauge(name, [self._reader_of(name)])
+
+    def samples(self, number: int, records: Sequence[Mapping[str, Any]]) -> None:
+        """Export the episodes of a round's samples as spans."""
+        if self._episodes is not None:
+            self._episodes.export(number, records)
 
     def event(self, event: JobEvent) -> None:
         """Emit an event, as `rljob.MachineLost`."""
@@ -87,6 +107,7 @@ class OtelMetrics:
         """Export the last round and what waits."""
         self._provider.shutdown()
         self._events.shutdown()
+        self._tracers.shutdown()
 
     def _reader_of(self, name: str) -> Any:
         def read(options: CallbackOptions) -> list[Observation]:

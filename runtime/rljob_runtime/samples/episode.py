@@ -80,6 +80,8 @@ class SampleEpisode:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Of the environment."""
     turns: tuple[SampleTurn, ...] = ()
+    started: float | None = None
+    """Seconds of the epoch at which a runner had it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values in camelCase. What is empty is absent."""

@@ -2,6 +2,8 @@
 
 from hack.mutants import Mutant
 
+SPANS = "tests/unit/observers/test_otel_spans.py"
+
 MUTANTS = (
     Mutant(
         name="a later coordinator begins another run of MLflow",
@@ -24,5 +26,19 @@ MUTANTS = (
         before="_ABOUT_THE_KEY.search(str(error)) is None",
         after="True",
         tests=("tests/unit/observers/test_observers.py::test_errors_of_wandb_about_the_key_name_its_variable",),
+    ),
+    Mutant(
+        name="a turn of an episode's spans begins at the answer before it",
+        target="rljob_runtime.observers.otel_spans:EpisodeSpans._episode",
+        before='before.seconds + turn["outsideSeconds"]',
+        after="before.seconds",
+        tests=(f"{SPANS}::test_turns_and_tools_of_an_episode_are_spans_below_its_agent",),
+    ),
+    Mutant(
+        name="a call without a result is a tool that ran",
+        target="rljob_runtime.observers.otel_spans:_answered",
+        before='call.get("id") in results',
+        after="True",
+        tests=(f"{SPANS}::test_a_call_without_a_result_is_no_tool_that_ran",),
     ),
 )

@@ -60,6 +60,7 @@ def kept_episode(db: sqlite3.Connection, key: TrajectoryKey) -> SampleEpisode | 
         tools=tools,
         metrics=json.loads(metrics or "{}"),
         turns=turns,
+        started=started,
     )
 
 

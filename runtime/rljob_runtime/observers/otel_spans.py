@@ -1,0 +1,116 @@
+"""OpenTelemetry spans: an episode as spans of generative AI, made from its sample.
+
+    invoke_agent ENVIRONMENT
+      chat MODEL                a turn: from its request to the stored answer
+      execute_tool TOOL         from the answer that calls it to the next request
+
+Names follow the semantic conventions for generative AI. They state tokens, ids and times, and no text of a prompt, an
+answer or a tool: those are in the samples, and a collector keeps what it receives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
+
+Json = Mapping[str, Any]
+NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The end of a turn: when its answer was stored, and the tokens up to there. Before the first: of the attempt."""
+
+    seconds: float
+    tokens: int = 0
+    calls: tuple[Json, ...] = ()
+
+
+class EpisodeSpans:
+    """Exports episodes. `model`: the name under which agents ask for it."""
+
+    def __init__(self, tracer: Tracer, model: str) -> None:
+        self._tracer = tracer
+        self._model = model
+
+    def export(self, number: int, records: Sequence[Json]) -> int:
+        """Export the episodes of a round's samples; return how many there are.
+
+        One whose times are not known has no span: it was stored by an earlier release.
+        """
+        episodes = [one for record in records if (one := record.get("episode")) and _has_times(one)]
+        for episode in episodes:
+            self._episode(number, episode)
+        return len(episodes)
+
+    def _episode(self, number: int, episode: Json) -> None:
+        environment, attempt = str(episode["environment"]), int(episode["attempt"])
+        shared = {"gen_ai.provider.name": "rljob", "gen_ai.conversation.id": str(attempt), "rljob.round": number}
+        agent = self._tracer.start_span(
+            f"invoke_agent {environment}",
+            start_time=_time(episode["started"]),
+            attributes={**shared, "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": environment},
+        )
+        if episode.get("state") == "aborted":
+            agent.set_status(Status(StatusCode.ERROR, str(episode.get("end", ""))))
+        context = set_span_in_context(agent)
+        places = {0: _Place(float(episode["started"]))}
+        for turn in episode["turns"]:
+            before = places[turn.get("after", 0)]
+            asked = before.seconds + turn["outsideSeconds"]
+            places[turn["node"]] = self._chat(turn, before, asked, shared, context)
+            for call in _answered(before.calls, turn):
+                self._tracer.start_span(
+                    f"execute_tool {call['name']}",
+                    context,
+                    start_time=_time(before.seconds),
+                    attributes={
+                        **shared,
+                        "gen_ai.operation.name": "execute_tool",
+                        "gen_ai.tool.name": call["name"],
+                        "gen_ai.tool.call.id": call.get("id", ""),
+                        "gen_ai.tool.type": "function",
+                    },
+                ).end(_time(asked))
+        agent.end(_time(max(place.seconds for place in places.values())))
+
+    def _chat(self, turn: Json, before: _Place, asked: float, shared: Json, context: Any) -> _Place:
+        """Export a turn; return its end."""
+        given = before.tokens + turn.get("givenTokens", 0)
+        sampled, stored = turn.get("sampledTokens", 0), asked + turn["modelSeconds"]
+        self._tracer.start_span(
+            f"chat {self._model}",
+            context,
+            SpanKind.CLIENT,
+            start_time=_time(asked),
+            attributes={
+                **shared,
+                "gen_ai.operation.name": "chat",
+                "gen_ai.request.model": self._model,
+                "gen_ai.usage.input_tokens": given,
+                "gen_ai.usage.output_tokens": sampled,
+                "gen_ai.response.finish_reasons": [turn.get("finish", "")],
+                "rljob.node": turn["node"],
+                "rljob.weight_version": turn.get("weightVersion", -1),
+            },
+        ).end(_time(stored))
+        return _Place(stored, given + sampled, tuple(turn.get("calls", ())))
+
+
+def _has_times(episode: Json) -> bool:
+    turns = episode.get("turns", ())
+    known = all("modelSeconds" in turn and "outsideSeconds" in turn for turn in turns)
+    return bool(turns) and known and "started" in episode
+
+
+def _answered(calls: Sequence[Json], turn: Json) -> list[Json]:
+    """Return the calls whose results a turn's request has."""
+    results = {message.get("callId") for message in turn.get("messages", ()) if message["role"] == "tool"}
+    return [call for call in calls if call.get("id") in results]
+
+
+def _time(seconds: float) -> int:
+    return int(seconds * NANOSECONDS)

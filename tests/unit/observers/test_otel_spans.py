@@ -1,0 +1,78 @@
+"""An episode is exported as spans of generative AI: the agent's, and below it turns and tools, with their times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk")
+
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from rljob_runtime.observers.otel_metrics import OtelMetrics
+from rljob_runtime.observers.protocol import ObservedJob
+from tests.support.sample_episodes import ANSWERED, ASKED, EPISODE, episode_sample
+
+JOB = ObservedJob("calculator", "default", "uid-1", {}, Path("/unused"))
+PLAYED = replace(EPISODE, turns=(ASKED, ANSWERED), started=1000.0)
+
+
+def exported(*episodes: Any) -> list[Any]:
+    spans = InMemorySpanExporter()
+    observer = OtelMetrics(JOB, {}, InMemoryMetricReader(), spans=spans)
+    observer.samples(3, [episode_sample(one).to_dict() for one in episodes])
+    observer.close()
+    return sorted(spans.get_finished_spans(), key=lambda one: (one.start_time, -one.end_time))
+
+
+def test_turns_and_tools_of_an_episode_are_spans_below_its_agent() -> None:
+    agent, first, tool, second = exported(PLAYED)
+    assert [one.name for one in (agent, first, tool, second)] == [
+        "invoke_agent calc", "chat calculator", "execute_tool calculate", "chat calculator"
+    ]  # fmt: skip
+    assert {one.parent.span_id for one in (first, tool, second)} == {agent.context.span_id}
+    assert {one.context.trace_id for one in (agent, first, tool, second)} == {agent.context.trace_id}
+    seconds = [(one.start_time / 1e9, one.end_time / 1e9) for one in (agent, first, tool, second)]
+    assert seconds == [(1000.0, 1001.875), (1000.0, 1000.25), (1000.25, 1001.75), (1001.75, 1001.875)]
+    assert agent.attributes["gen_ai.agent.name"] == "calc"
+    assert (tool.attributes["gen_ai.tool.name"], tool.attributes["gen_ai.tool.call.id"]) == ("calculate", "call_2_0")
+    used = ("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "rljob.weight_version")
+    assert [tuple(one.attributes[name] for name in used) for one in (first, second)] == [(24, 11, 3), (42, 5, 3)]
+    assert {one.attributes["gen_ai.conversation.id"] for one in (agent, first, tool, second)} == {"7"}
+    assert all("47" not in str(value) for one in (agent, first, tool, second) for value in one.attributes.values())
+
+
+def test_an_aborted_episode_is_an_error_with_its_reason() -> None:
+    agent, *_ = exported(replace(PLAYED, state="aborted", end="tool server: gone"))
+    assert (agent.status.status_code, agent.status.description) == (StatusCode.ERROR, "tool server: gone")
+
+
+@pytest.mark.parametrize(
+    "episode",
+    [EPISODE, replace(PLAYED, started=None), replace(PLAYED, turns=())],
+    ids=["a turn without times", "an unknown start", "no turn"],
+)
+def test_an_episode_whose_times_are_not_known_has_no_span(episode: Any) -> None:
+    assert exported(episode) == []
+    assert len(exported(PLAYED, episode)) == 4
+
+
+def test_a_call_without_a_result_is_no_tool_that_ran() -> None:
+    silent = replace(ANSWERED, messages=())
+    assert [one.name for one in exported(replace(PLAYED, turns=(ASKED, silent)))] == [
+        "invoke_agent calc", "chat calculator", "chat calculator"
+    ]  # fmt: skip
+
+
+def test_spans_are_sent_only_where_an_endpoint_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    without = OtelMetrics(JOB, {}, InMemoryMetricReader())
+    assert without._episodes is None
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    assert OtelMetrics(JOB, {}, InMemoryMetricReader())._episodes is not None
