@@ -19,7 +19,7 @@ from rljob_api.errors import ABSENT, show
 from rljob_runtime.cli.files import Unusable, fail, mistakes_of, read_text
 from rljob_runtime.cli.run.accelerators import missing_accelerators, visible_accelerators
 from rljob_runtime.cli.run.display import display
-from rljob_runtime.cli.run.ending import INTERRUPTED, ending
+from rljob_runtime.cli.run.ending import INTERRUPTED, ending, interrupted_at_start
 from rljob_runtime.cli.run.manifest import localised, parse_claims
 from rljob_runtime.cli.run.preview import preview
 from rljob_runtime.cli.screen import say, screen
@@ -127,7 +127,7 @@ def _run(console: Console, job: RLJob, place: Path, again: str, folder: Path) ->
             INTERRUPTED,
         ) from None
     except KeyboardInterrupt:
-        raise fail(f"{job.name}: interrupted before the first round; start again with: {again}", INTERRUPTED) from None
+        raise fail(f"{job.name}: {interrupted_at_start(place)}: {again}", INTERRUPTED) from None
     end = ending(job, place, result, again)
     say(console, end.line, end.style)
     for line in end.more:

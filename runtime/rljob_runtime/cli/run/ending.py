@@ -13,6 +13,7 @@ from rljob_runtime.cli.views.evaluations import evaluation_summary
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
+BEFORE_IT_CONTINUED = "interrupted before it continued; rounds and checkpoints are as before"
 _RESULTS = {
     "rounds": ("rounds.jsonl", "{path}"),
     "samples": ("samples", "rljob samples {folder}"),
@@ -37,9 +38,7 @@ def ending(job: RLJob, folder: Path, result: RuntimeStatus, again: str) -> Endin
     halt = next((warning for warning in result.warnings if warning.reason == ENGINE_MISMATCH), None)
     if finished is None and halt is None:
         if not result.round and result.weight_version is None and (folder / "rounds.jsonl").exists():
-            line = (
-                f"{job.name}: interrupted before it continued; rounds and checkpoints are as before; logs in {folder}"
-            )
+            line = f"{job.name}: {BEFORE_IT_CONTINUED}; logs in {folder}"
             return Ending(line, (f"continue with: {again}",), "yellow", INTERRUPTED)
         saved = result.checkpoint.round if result.checkpoint is not None else 0
         kept = f"its last checkpoint is of round {saved}" if saved else "it has no checkpoint yet"
@@ -50,6 +49,13 @@ def ending(job: RLJob, folder: Path, result: RuntimeStatus, again: str) -> Endin
         line = f"{job.name}: not complete ({failure.reason}: {failure.message}); logs in {folder}"
         return Ending(line, style="red", code=1)
     return Ending(_complete(job.name, result), tuple(_results(folder, result)))
+
+
+def interrupted_at_start(folder: Path) -> str:
+    """Return what an interrupt before the coordinator's start has left, and how to go on: a command follows."""
+    if (folder / "rounds.jsonl").exists():
+        return f"{BEFORE_IT_CONTINUED}; continue with"
+    return "interrupted before the first round; start again with"
 
 
 def _complete(name: str, result: RuntimeStatus) -> str:

@@ -147,6 +147,17 @@ def test_an_interrupt_while_ray_starts_is_one_line(rljob):
     ]
 
 
+def test_an_interrupt_while_ray_starts_for_a_folder_with_rounds_does_not_say_that_there_are_none(rljob, tmp_path):
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w/rounds.jsonl").write_text("")
+    told = rljob(raising(KeyboardInterrupt()), "--workdir", "w")
+    assert told.exit_code == INTERRUPTED
+    assert told.stderr.splitlines() == [
+        "minimal: interrupted before it continued; rounds and checkpoints are as before; "
+        f"continue with: rljob run {EXAMPLE} --workdir w"
+    ]
+
+
 def test_a_second_interrupt_says_how_to_go_on(rljob):
     told = rljob(raising(local.EndedEarly()), "--workdir", "w")
     assert told.exit_code == INTERRUPTED
