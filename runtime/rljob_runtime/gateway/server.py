@@ -142,6 +142,8 @@ async def _sent(request: web.Request, response: web.Response, seconds: float) ->
         log.warning("a client did not read its answer within %g s; its connection is ended", seconds)
         if request.transport is not None:
             request.transport.abort()
+    except ConnectionError as error:  # the turn is stored, and a retry receives it
+        log.info("a client left before its answer: %s", error)
     return response
 
 

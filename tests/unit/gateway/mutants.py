@@ -135,6 +135,13 @@ MUTANTS = (
         tests=(f"{MEMORY}::test_an_answer_that_no_client_reads_is_counted_until_its_time_is_over",),
     ),
     Mutant(
+        name="a client that leaves is a failure of the gateway",
+        target="rljob_runtime.gateway.server:_sent",
+        before="ConnectionError",
+        after="KeyError",
+        tests=(f"{MEMORY}::test_a_client_that_leaves_is_no_failure_and_holds_nothing",),
+    ),
+    Mutant(
         name="several answers are one",
         target="rljob_runtime.gateway.wire.fields:refuse_several",
         before="isinstance(n, bool) or n != 1",

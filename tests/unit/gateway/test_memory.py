@@ -112,6 +112,21 @@ async def test_a_body_that_is_longer_than_it_announces_is_refused(served: Served
     assert served.memory.held == 0
 
 
+async def test_a_client_that_leaves_is_no_failure_and_holds_nothing(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    served.site.coordinator.weights.clear()
+    leaving = asyncio.create_task(served.ask(1))
+    await until(lambda: len(served.site.coordinator.calls) == 1)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    await asyncio.sleep(0.1)
+    served.site.coordinator.weights.set()
+    await until(lambda: served.memory.held == 0)
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+    assert await served.ask(1) == 200
+
+
 class LongAnswers(Gateway):
     """A gateway whose answers no socket's buffers take."""
 
