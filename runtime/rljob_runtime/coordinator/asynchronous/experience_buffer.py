@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import pstdev
 
 from rljob_api.spec_training import Sampler
@@ -61,7 +62,10 @@ class ExperienceBuffer:
 
     def set_versions(self, versions: Versions, taken: int) -> None:
         """Set the step of each version, and the number of updates that have their groups."""
-        self._steps = {entry.version: entry.step for entry in versions.history}
+        entries = reversed(versions.history)
+        # A rewind gives a newer version an earlier step.
+        steps = accumulate((entry.step for entry in reversed(versions.history)), min)
+        self._steps = {entry.version: step for entry, step in zip(entries, steps, strict=True)}
         self._abandoned = frozenset(entry.version for entry in versions.history if entry.abandoned)
         self.taken = taken
 
@@ -77,14 +81,15 @@ class ExperienceBuffer:
         """Record that the weights after `step` are this version.
 
         The oldest versions are forgotten: no replica holds them."""
-        self._steps[version] = step
+        self._steps = {known: min(its, step) for known, its in self._steps.items()} | {version: step}
         while len(self._steps) > MAX_VERSIONS:
             del self._steps[min(self._steps)]
 
     def staleness(self, version: int) -> int:
         """Return the number of updates between a version and the next update without groups.
 
-        Abandoned versions are at least one behind: no update starts from them."""
+        Abandoned versions are at least one behind: no update starts from them. They are no fresher than a newer
+        version, which may have generated later turns of the same response."""
         behind = self.taken - self._steps.get(version, self.taken)
         return max(behind, 1 if version in self._abandoned else 0)
 
@@ -136,6 +141,10 @@ class ExperienceBuffer:
         prompts = tuple(self._ready)
         self._ready = {}
         return prompts
+
+    def is_too_stale(self, version: int) -> bool:
+        """Check whether no update may take a group of this version any more."""
+        return self._bound is not None and self.staleness(version) > self._bound
 
     def _experiences(self) -> list[Experience]:
         return [

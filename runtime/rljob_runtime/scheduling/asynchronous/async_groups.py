@@ -3,12 +3,13 @@
     drawn by a replica → launched → generated → scored → ready for training, or filtered, or dropped
 
 Each group has one weight version: the one that its replica held when it drew the prompt. Responses of a group progress
-independently.
+independently. Where versions are mixed, newer weights may generate later turns of its responses: the version is the
+oldest one then, from which staleness counts.
 
 `GroupTracker` is a state machine over events, as `round.Round` is. It owns no tokens and makes no calls. It receives
 events and answers three questions: what to launch where, what to abort, which groups are done. A response without a
-replica waits for a replica that holds its version. If no replica can provide that version, the group is orphaned, and
-the caller drops it.
+replica waits for a replica that holds its version, or with mixed versions also a newer one. If no replica can provide
+that, the group is orphaned, and the caller drops it.
 
 A move (repack) is a second lease beside the first. The source keeps generating; the destination's first token is the
 commit. Until then only the attempt number is used up.
@@ -66,12 +67,14 @@ class GroupTracker:
     """State machine of all groups in flight.
 
     `max_failures`: how often one response is generated again after a reward failure; one more failure filters its
-    group. `drop_equal`: whether groups of equal rewards are filtered (DAPO)."""
+    group. `drop_equal`: whether groups of equal rewards are filtered (DAPO). `mixed`: whether newer weights may go on
+    with a response."""
 
-    def __init__(self, group_size: int, max_failures: int = 2, drop_equal: bool = False) -> None:
+    def __init__(self, group_size: int, max_failures: int = 2, drop_equal: bool = False, mixed: bool = False) -> None:
         self._group_size = group_size
         self._max_failures = max_failures
         self._drop_equal = drop_equal
+        self._mixed = mixed
         self._groups: dict[PromptKey, _Group] = {}
         self._samples: dict[TrajectoryKey, _Sample] = {}
         self._waiting: dict[TrajectoryKey, None] = {}
@@ -92,7 +95,7 @@ class GroupTracker:
         return iter(self._groups)
 
     def version(self, prompt: PromptKey) -> int:
-        """Return the weight version that generates the group."""
+        """Return the oldest weight version that may generate the group."""
         return self._groups[prompt].version
 
     def lease(self, key: TrajectoryKey) -> Lease | None:
@@ -127,9 +130,9 @@ class GroupTracker:
         return len(self._held.get(replica, ()))
 
     def orphaned(self, held: Collection[int]) -> list[PromptKey]:
-        """Return groups with a response that waits for a version outside `held`."""
+        """Return groups with a response that waits, and that no version of `held` can generate."""
         prompts = dict.fromkeys(key.prompt for key in self._waiting)
-        return [prompt for prompt in prompts if self._groups[prompt].version not in held]
+        return [prompt for prompt in prompts if not any(self._fits(one, self._groups[prompt]) for one in held)]
 
     # --- commands ---
 
@@ -156,14 +159,15 @@ class GroupTracker:
         self._check_done(prompt)
 
     def launch(self, holders: Mapping[str, int]) -> list[Launch]:
-        """Assign waiting responses to replicas that hold their version. `holders`: version by replica.
+        """Assign waiting responses to replicas whose version may generate them. `holders`: version by replica.
 
         A group stays together: on its home replica, else on the replica with the lowest load."""
         launches, chosen = [], dict[PromptKey, str]()
         loads = Counter({name: self.load(name) for name in holders})
         for key in list(self._waiting):
             group = self._groups[key.prompt]
-            name = chosen.get(key.prompt) or _choose(group, holders, loads)
+            fitting = [one for one, version in holders.items() if self._fits(version, group)]
+            name = chosen.get(key.prompt) or _choose(group, fitting, loads)
             if name is None:
                 continue
             chosen[key.prompt] = name
@@ -280,6 +284,9 @@ class GroupTracker:
 
     # --- details ---
 
+    def _fits(self, version: int, group: _Group) -> bool:
+        return version >= group.version if self._mixed else version == group.version
+
     def _awaiting(self, key: TrajectoryKey, attempt: int) -> _Sample | None:
         sample = self._samples.get(key)
         awaited = sample is not None and sample.state is SampleState.GENERATED and sample.completed_attempt == attempt
@@ -319,8 +326,7 @@ class GroupTracker:
         self._held.get(lease.replica, {}).pop(key, None)
 
 
-def _choose(group: _Group, holders: Mapping[str, int], loads: Counter[str]) -> str | None:
-    if holders.get(group.home) == group.version:
+def _choose(group: _Group, fitting: Collection[str], loads: Counter[str]) -> str | None:
+    if group.home in fitting:
         return group.home
-    fitting = [name for name, version in holders.items() if version == group.version]
     return min(fitting, key=lambda name: (loads[name], name), default=None)

@@ -1,7 +1,8 @@
 """Replica assignment: each replica loads newer weights or draws new prompts (Laminar §3).
 
 A replica draws only with the newest weights that it can get, and may draw while it still generates. Once newer weights
-are available it draws nothing more, and loads them after its last response.
+are available it draws nothing more, and loads them after its last response. Where versions are mixed, it loads them
+between two turns of its responses.
 """
 
 from __future__ import annotations
@@ -26,12 +27,19 @@ class ReplicaState:
     """A replica.
 
     `version`: its weights; None while it has none or loads. `newer`: weights that it could load; None if it has the
-    newest available. `load`: its unfinished responses."""
+    newest available. `load`: its unfinished responses. `between_turns`: whether its weights may change while it has
+    some."""
 
     replica: str
     version: int | None
     newer: int | None = None
     load: int = 0
+    between_turns: bool = False
+
+    @property
+    def may_load(self) -> bool:
+        """Whether it may load other weights now."""
+        return self.load == 0 or self.between_turns
 
 
 @dataclass(frozen=True)
@@ -105,8 +113,8 @@ def exceeds_refusals(refusals: int) -> bool:
 def assign(states: Iterable[ReplicaState], limits: ReplicaLimits, wanted: int, admit: Admit) -> Assignment:
     """Assign weights and prompts to replicas.
 
-    Weights come first: a replica with newer weights available draws nothing and loads them when it is idle. Then
-    replicas draw up to the limits, the newest weights first (`split_quota`). `wanted`: groups that are still to start,
+    Weights come first: a replica with newer weights available draws nothing and loads them when it may. Then replicas
+    draw up to the limits, the newest weights first (`split_quota`). `wanted`: groups that are still to start,
     on any replica.
 
     >>> replicas = [ReplicaState("a", 3, newer=4), ReplicaState("b", 4), ReplicaState("c", 4, load=1)]
@@ -117,7 +125,7 @@ def assign(states: Iterable[ReplicaState], limits: ReplicaLimits, wanted: int, a
     able: dict[int, dict[str, int]] = {}
     for state in states:
         if state.newer is not None:
-            loads += [WeightLoad(state.replica, state.newer)] if not state.load else []
+            loads += [WeightLoad(state.replica, state.newer)] if state.may_load else []
         elif state.version is not None:
             able.setdefault(state.version, {})[state.replica] = state.load
     draws: list[PromptQuota] = []

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from rljob_runtime.protocols.trajectory import FinishReason
@@ -49,6 +49,11 @@ class EpisodeRules:
 
     limits: Limits = field(default_factory=Limits)
     versions: Versions = Versions.MIXED
+
+    @property
+    def of_evaluation(self) -> EpisodeRules:
+        """The rules of an evaluation's episodes. An evaluation measures the weights of its step, and no others."""
+        return replace(self, versions=Versions.SINGLE)
 
 
 @dataclass
@@ -139,6 +144,11 @@ class Episode:
     def oldest_version(self) -> int | None:
         """The oldest version that generated a turn, from which staleness counts; None without a turn."""
         return min((node.version for node in self.nodes.values() if node.version is not None), default=None)
+
+    @property
+    def newest_version(self) -> int | None:
+        """The newest version that generated a turn; None without a turn. Later turns have no older one."""
+        return max((node.version for node in self.nodes.values() if node.version is not None), default=None)
 
     @property
     def deadline(self) -> float | None:

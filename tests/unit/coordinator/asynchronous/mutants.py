@@ -4,12 +4,20 @@ from hack.mutants import Mutant
 
 RUNS = "tests/simulation/test_runs.py"
 LOOP = "tests/unit/coordinator/asynchronous/test_loop.py"
+BUFFER = "tests/unit/coordinator/asynchronous/test_experience_buffer.py"
 
 EVALUATIONS = "tests/unit/coordinator/evaluation/test_evaluations.py"
 
 SOURCES = "tests/unit/coordinator/test_sources.py"
 
 MUTANTS = (
+    Mutant(
+        name="weights of a lost history are fresher than those after them",
+        target="rljob_runtime.coordinator.asynchronous.experience_buffer:ExperienceBuffer.published",
+        before="min(its, step)",
+        after="its",
+        tests=(f"{BUFFER}::test_an_abandoned_version_is_no_fresher_than_the_weights_after_it",),
+    ),
     Mutant(
         name="filtered groups of a source are not counted",
         target="rljob_runtime.coordinator.asynchronous.group_ends:GroupEnds.close",

@@ -17,10 +17,24 @@ MUTANTS = (
     ),
     Mutant(
         name="a response goes on with other weights",
-        target="rljob_runtime.scheduling.asynchronous.async_groups:_choose",
-        before="[name for name, version in holders.items() if version == group.version]",
-        after="list(holders)",
+        target="rljob_runtime.scheduling.asynchronous.async_groups:GroupTracker._fits",
+        before="version >= group.version if self._mixed else version == group.version",
+        after="version >= group.version",
         tests=(f"{ASYNC_GROUPS}::test_what_a_lost_replica_generated_goes_on_with_the_same_weights_only",),
+    ),
+    Mutant(
+        name="a turn of newer weights waits for the old ones",
+        target="rljob_runtime.scheduling.asynchronous.async_groups:GroupTracker._fits",
+        before="version >= group.version if self._mixed else version == group.version",
+        after="version == group.version",
+        tests=(f"{ASYNC_GROUPS}::test_newer_weights_go_on_with_a_group_of_mixed_versions_and_older_ones_do_not",),
+    ),
+    Mutant(
+        name="newer weights wait for the last response, though turns may be mixed",
+        target="rljob_runtime.scheduling.asynchronous.replica_assignment:ReplicaState.may_load",
+        before="self.load == 0 or self.between_turns",
+        after="self.load == 0",
+        tests=(f"{REPLICA_ASSIGNMENT}::test_what_replicas_are_given",),
     ),
     Mutant(
         name="a moving response has two owners",
@@ -204,7 +218,7 @@ MUTANTS = (
     Mutant(
         name="replicas with something left are told to take newer weights",
         target="rljob_runtime.scheduling.asynchronous.replica_assignment:assign",
-        before="loads += [WeightLoad(state.replica, state.newer)] if not state.load else []",
+        before="loads += [WeightLoad(state.replica, state.newer)] if state.may_load else []",
         after="loads.append(WeightLoad(state.replica, state.newer))",
         tests=(f"{REPLICA_ASSIGNMENT}::test_what_replicas_are_given",),
     ),

@@ -77,6 +77,19 @@ def test_a_group_whose_weights_no_machine_holds_is_orphaned(flight):
     assert flight.orphaned(set()) == []
 
 
+def test_newer_weights_go_on_with_a_group_of_mixed_versions_and_older_ones_do_not():
+    flight = GroupTracker(group_size=2, mixed=True)
+    flight.add(ONE, 5, "a")
+    assert launched(flight, {"a": 4, "b": 4}) == {}
+    assert flight.orphaned({4}) == [ONE]
+    assert flight.orphaned({4, 6}) == []
+    assert set(launched(flight, {"a": 6, "b": 5})) == {key(ONE, 0), key(ONE, 1)}
+    assert flight.load("a") == 2, "its home has newer weights, and keeps it"
+    flight.mark_replica_lost("a")
+    assert {lease.replica for lease in launched(flight, {"b": 4, "c": 7}).values()} == {"c"}
+    assert flight.version(ONE) == 5, "the oldest counts"
+
+
 def test_a_group_that_waits_for_rewards_alone_is_not_orphaned(flight):
     launched(flight, {"a": 5})
     for sample in range(2):

@@ -63,6 +63,18 @@ def test_a_quota_is_a_part_of_what_may_be_open_beside_an_update(prompts, replica
         pytest.param(
             [ReplicaState("a", 4, 5, load=1)], 99, {4: 9}, [], [], [], id="who has something left keeps its weights"
         ),
+        pytest.param(
+            [ReplicaState("a", 4, 5, load=1, between_turns=True)],
+            99,
+            {4: 9},
+            [("a", 5)],
+            [],
+            [],
+            id="between two turns",
+        ),
+        pytest.param(
+            [ReplicaState("a", 5, load=5, between_turns=True)], 99, {5: 9}, [], [("a", 5, 1)], [], id="none are newer"
+        ),
         pytest.param([ReplicaState("a", 5, load=5)], 99, {5: 9}, [], [("a", 5, 1)], [], id="a group's worth has ended"),
         pytest.param(
             [ReplicaState("a", 5, load=5)], 99, {5: 0}, [], [], [], id="who has something left does not stand still"
@@ -84,7 +96,10 @@ QUOTA = st.builds(
 
 
 @given(
-    st.lists(st.tuples(st.none() | VERSION, st.none() | VERSION, st.sampled_from([0, 0, 1, 7, 30])), max_size=8),
+    st.lists(
+        st.tuples(st.none() | VERSION, st.none() | VERSION, st.sampled_from([0, 0, 1, 7, 30]), st.booleans()),
+        max_size=8,
+    ),
     st.lists(VERSION, max_size=20),
     QUOTA,
     st.integers(-2, 30),
@@ -103,7 +118,7 @@ def test_everybody_gets_at_most_one_thing_and_the_bounds_hold(replicas, opened, 
     by_name = {one.replica: one for one in replicas}
     assert all(count == 1 for count in given_to.values())
     assert given_to.keys() <= by_name.keys()
-    assert {one.replica: one.newer for one in replicas if one.newer is not None and not one.load} == {
+    assert {one.replica: one.newer for one in replicas if one.newer is not None and one.may_load} == {
         load.replica: load.version for load in found.loads
     }
     begun: list[int] = []

@@ -8,6 +8,7 @@ EPISODE = "tests/unit/scheduling/episodes/test_episode.py"
 RESPONSES = "tests/unit/scheduling/episodes/test_responses.py"
 SEQUENCES = "tests/unit/scheduling/episodes/test_sequences.py"
 TIMES = "tests/unit/scheduling/episodes/test_times.py"
+WEIGHT_LOAD = "tests/unit/scheduling/episodes/test_weight_load.py"
 
 MUTANTS = (
     Mutant(
@@ -16,6 +17,20 @@ MUTANTS = (
         before="{name: count for name, count in self._open.items() if count}",
         after="{}",
         tests=("tests/unit/scheduling/episodes/test_runner_loads.py",),
+    ),
+    Mutant(
+        name="a load interrupts a turn each time",
+        target="rljob_runtime.scheduling.episodes.weight_load:seconds_to_wait",
+        before="any(one.interrupted for one in running)",
+        after="False",
+        tests=(f"{WEIGHT_LOAD}::test_a_turn_is_interrupted_once",),
+    ),
+    Mutant(
+        name="turns that cannot begin wait for the slowest open turn",
+        target="rljob_runtime.scheduling.episodes.weight_load:seconds_to_wait",
+        before="0.0 if gap <= 0 else gap / closing if closing > 0 else inf",
+        after="inf",
+        tests=(f"{WEIGHT_LOAD}::test_a_load_waits_until_waiting_costs_as_much_as_interruption",),
     ),
     Mutant(
         name="seconds of concurrent turns are counted twice",

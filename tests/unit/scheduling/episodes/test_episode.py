@@ -171,6 +171,8 @@ def test_several_versions_are_each_turns_own_and_the_oldest_counts() -> None:
     engine.answer(one, opened(one, (1,), version=4), (1,), (2,), version=4)
     engine.answer(one, opened(one, (1,)), (1,), (2,), version=9)
     assert (one.oldest_version, [node.version for node in one.sampled]) == (4, [6, 4, 9])
+    assert one.newest_version == 9
+    assert one.rules.of_evaluation == EpisodeRules(one.rules.limits, Versions.SINGLE)
 
 
 @pytest.mark.parametrize(
