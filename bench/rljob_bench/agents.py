@@ -51,7 +51,7 @@ from rljob_runtime.models.source import package_config
 from rljob_runtime.models.toy_calculator import TOOL
 from rljob_runtime.protocols import GenerateRequest, Replica
 from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
-from rljob_runtime.scheduling.episodes.episode import EpisodeRules
+from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
 
 GOAL_EPISODES_PER_MINUTE = 1000.0
@@ -207,7 +207,7 @@ async def _site(folder: Path, plan: Plan, seed: int) -> AsyncIterator[_Site]:
         store = await StoreThread.open(lambda _: Store(folder / "state.db", "bench"), opening)
         stack.push_async_callback(store.aclose)
         await store.do(lambda opened: opened.adopt_term(TERM))
-        rules = BookRules({ENVIRONMENT: EpisodeRules(Limits(seconds=EPISODE_SECONDS))}, seed)
+        rules = BookRules({ENVIRONMENT: EpisodeRules(Limits(seconds=EPISODE_SECONDS), Versions.SINGLE)}, seed)
         book = EpisodeBook(store, rules, time.time)
         book.use_prompts(Prompts())
         engine, watch = PacedEngine(words, plan.turn_seconds), Watch(book)

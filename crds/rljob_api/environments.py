@@ -115,8 +115,15 @@ class Environment(Model):
         return {name: value for name, value in self.to_dict().items() if name != "template"}
 
 
+class EpisodeVersions(StrEnum):
+    """Weights that may generate the turns of one episode. One version always generates a turn."""
+
+    SINGLE = "Single"
+    MIXED = "Mixed"
+
+
 class EpisodeLimits(Model):
-    """Limits of every episode. One that reaches a limit is truncated and keeps its reward."""
+    """Limits of every episode, and its weights. One that reaches a limit is truncated and keeps its reward."""
 
     max_turns: Annotated[int | None, Field(ge=1, le=1024)] = None
     """Most turns, where an environment has no lower maxTurns."""
@@ -126,3 +133,7 @@ class EpisodeLimits(Model):
     max_forks: Annotated[int | None, Field(ge=0, le=1024)] = None
     """Most branches besides the first: a request whose history differs from the former turns opens one. Absent: no
     limit."""
+    versions: EpisodeVersions = EpisodeVersions.SINGLE
+    """Asynchronous: the weights of an episode's turns. Single: all turns have those of its draw, and a replica loads
+    newer ones after its last episode. Mixed: each turn has the newest that its replica holds. Staleness counts from the
+    draw. Evaluations are Single, and so is a round of mode OnPolicy."""

@@ -177,7 +177,7 @@ class RLJobSpec(Model):
     """Programs in which a response takes several turns, with tools or by an agent. The record's field `environment`
     names its own; absent, it is the first."""
     episode: EpisodeLimits | None = None
-    """Limits of the episodes in environments."""
+    """Limits and weights of the episodes in environments."""
     algorithm: Algorithm = Algorithm()
     tail_batching: TailBatching = TailBatching()
     """RollPacker's tail batching. OnPolicy only."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 
 import pytest
 
+from rljob_api.environments import EpisodeVersions
 from rljob_api.spec_training import Mode
-from rljob_runtime.protocols.trajectory import Group, Response
+from rljob_runtime.coordinator.episodes.attempt import turn_of
+from rljob_runtime.protocols.trajectory import Group, Response, TrajectoryKey
 from rljob_runtime.simulator.core.events import EpisodeReported, Event, Generated, Trained
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.episode_side import Environment, EpisodeScenario
@@ -16,7 +18,7 @@ from rljob_runtime.simulator.faults.plan import FaultPlan, Role, role_of
 from rljob_runtime.simulator.invariants.episodes import EpisodeTexts, response_of
 from rljob_runtime.simulator.peers.harness import Fault, HarnessLaw
 from rljob_runtime.simulator.run import simulate
-from rljob_runtime.simulator.scenario import Evaluated, Scenario
+from rljob_runtime.simulator.scenario import Evaluated, Experience, Scenario
 from tests.support.rows import slow
 
 DRAWN = range(400)
@@ -33,7 +35,7 @@ def of(seed: int, mode: Mode) -> tuple[Scenario, EpisodeScenario]:
 @pytest.mark.parametrize("mode", list(Mode))
 def test_a_quarter_of_the_seeds_has_environments_with_what_the_spec_permits(mode: Mode) -> None:
     assert 0.2 < len(SEEDS) / len(DRAWN) < 0.3
-    seen: Counter[object] = Counter()
+    seen: Counter[str] = Counter()
     for seed in SEEDS:
         scenario, episodes = of(seed, mode)
         # Its spec is valid, and the techniques that move unfinished responses are off.
@@ -46,6 +48,7 @@ def test_a_quarter_of_the_seeds_has_environments_with_what_the_spec_permits(mode
         seen["two environments"] += len(episodes.environments) > 1
         seen["few tokens"] += episodes.max_tokens is not None
         seen["no fork"] += episodes.max_forks == 0
+        seen[episodes.versions] += 1
         for one in episodes.environments:
             law = one.harness
             seen["few turns"] += one.max_turns < law.turns
@@ -55,7 +58,7 @@ def test_a_quarter_of_the_seeds_has_environments_with_what_the_spec_permits(mode
         seen.update(role_of(fault.target) for fault in plan_of(scenario).faults)
     rounds_only = {"tail batching"} if mode is Mode.ASYNCHRONOUS else set()
     wanted = {"evaluations", "two environments", "few tokens", "no fork", "few turns", "faults", "tail batching"}
-    wanted |= {"rewards of the job", "rewards of the environment"}
+    wanted |= {"rewards of the job", "rewards of the environment", *EpisodeVersions}
     assert min(seen[one] for one in wanted - rounds_only) >= 5
     assert all(seen[role] for role in Role)
 
@@ -94,6 +97,31 @@ def test_what_harnesses_do_happens_and_is_never_an_invented_reward(mode: Mode) -
     assert outcome.coordinators == 2
     wanted = {"turns", "turns of evaluations", "failed", "reported", "responses of several turns"}
     assert not wanted - set(+seen)
+
+
+@pytest.mark.parametrize("versions", list(EpisodeVersions))
+def test_turns_of_newer_weights_happen_where_versions_are_mixed(versions: EpisodeVersions) -> None:
+    """In one job with an evaluation after each update, a trainer that dies and a bound on staleness."""
+    law = HarnessLaw(turns=6, tool_seconds=2.0, turn_tokens=200, seed=2)
+    drawn = replace(
+        draw_scenario(1, Mode.ASYNCHRONOUS), machines=2, rounds=5, prompts=2, responses=2, prompts_an_epoch=1000,
+        checkpoint_every=2, experience=Experience(bound=2), programs=None, dynamic_sampling=False, edit=None,
+        episodes=EpisodeScenario((Environment(law),), versions=versions), evaluations=(Evaluated(2, 1, 1),),
+    )  # fmt: skip
+    versions_of: defaultdict[tuple[TrajectoryKey, int], set[int]] = defaultdict(set)
+    """By response and attempt."""
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Generated) and (response := response_of(event.key)) is not None:
+            place = turn_of(event.key)
+            assert place is not None
+            versions_of[response, place[0]].add(event.version)
+
+    outcome = simulate(drawn, FaultPlan.parse("40 crash trainer 1"), [watch])
+    assert outcome.passed, outcome.violation
+    mixed = [key for (key, _), found in versions_of.items() if len(found) > 1]
+    assert bool(mixed) == (versions is EpisodeVersions.MIXED)
+    assert not [key for key in mixed if key.prompt.evaluation is not None]
 
 
 def _responses(groups: tuple[Group, ...]) -> list[Response]:

@@ -16,7 +16,7 @@ from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, Replica
 from rljob_runtime.protocols.environments import Assignment
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, TurnBounds, TurnCall
-from rljob_runtime.scheduling.episodes.episode import EpisodeRules
+from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
 from tests.support.episode_job import ENVIRONMENT, EpisodePrompts
@@ -35,6 +35,10 @@ class StandInEngine:
     aborted: list[Mapping[TrajectoryKey, int]] = field(default_factory=list)
     outbox: list[Delta] = field(default_factory=list)
     failure: Exception | None = None
+    load_failure: Exception | None = None
+    version: int = 1
+    loadable: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a load may end."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
@@ -46,6 +50,13 @@ class StandInEngine:
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
         self.aborted.append(dict(attempts))
 
+    async def load(self, term: int, version: int) -> int:
+        await self.loadable.wait()
+        if self.load_failure is not None:
+            raise self.load_failure
+        self.version = version
+        return version
+
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         if len(self.outbox) <= after:
             self._wake.clear()
@@ -55,7 +66,7 @@ class StandInEngine:
             except TimeoutError:
                 pass
         stats = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0)
-        return ReplicaReport("boot", len(self.outbox), tuple(self.outbox[after:]), 1, stats)
+        return ReplicaReport("boot", len(self.outbox), tuple(self.outbox[after:]), self.version, stats)
 
     def emit(self, tokens: Sequence[int], finish: FinishReason | None = STOP, offset: int = 0) -> None:
         """Emit tokens for the last request."""
@@ -140,10 +151,10 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(path: Path, limits: Limits | None = None) -> AsyncIterator[Bench]:
+async def bench(path: Path, limits: Limits | None = None, versions: Versions = Versions.SINGLE) -> AsyncIterator[Bench]:
     store, now = ObservedStore(path / "state.db", "job", lambda event: None, ()), [1000.0]
     store.adopt_term(1)
-    rules = BookRules({ENVIRONMENT: EpisodeRules(replace(limits or Limits(), seconds=60.0))}, seed=7)
+    rules = BookRules({ENVIRONMENT: EpisodeRules(replace(limits or Limits(), seconds=60.0), versions)}, seed=7)
     access = HeldStore(store)
     book = EpisodeBook(access, rules, lambda: now[0])
     book.use_prompts(EpisodePrompts())

@@ -19,11 +19,12 @@ from rljob_runtime.protocols.environments import Assignment, EpisodeReport
 from rljob_runtime.protocols.errors import PeerGone
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, StoredTurn, TurnCall
-from rljob_runtime.scheduling.episodes.episode import EpisodeRules
+from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, Trained
 from rljob_runtime.simulator.episode_side import EpisodePrompts as SimulatedEpisodePrompts
+from rljob_runtime.simulator.invariants.asynchronous import ExperienceInvariants
 from rljob_runtime.simulator.peers.harness import HarnessLaw
 from rljob_runtime.simulator.peers.runners import Door, SimulatedRunners
 from tests.support.crashes import Crash, CrashAt
@@ -46,6 +47,7 @@ class EpisodeStage(Stage):
 
     law: HarnessLaw = field(default_factory=HarnessLaw)
     limits: Limits = field(default_factory=Limits)
+    versions: Versions = Versions.SINGLE
     rules: RunnerRules = field(default_factory=RunnerRules)
     seconds: float = 300.0
 
@@ -54,17 +56,23 @@ class EpisodeStage(Stage):
             evaluations={one.name: one.max_prompts for one in self.job.spec.evaluation}
         )
         super().__post_init__()
+        if isinstance(self.invariants, ExperienceInvariants):
+            self.invariants.mixed = self.versions is Versions.MIXED
         self.books: list[EpisodeBook] = []
         """Of each coordinator."""
         self.runners = SimulatedRunners(ENVIRONMENT, self.law, lambda runner: self._door(), observe=self.observe)
         self.trained: list[Group] = []
         self.watchers.append(self._keep)
 
+    @property
+    def environments(self) -> dict[str, EpisodeRules]:
+        """What bounds the episodes, as the settings of a job with environments have it."""
+        return {ENVIRONMENT: EpisodeRules(replace(self.limits, seconds=self.seconds), self.versions)}
+
     def episodes(self, store: StoreAccess) -> ManyTurns:
-        rules = BookRules(
-            {ENVIRONMENT: EpisodeRules(replace(self.limits, seconds=self.seconds))}, seed=7, runners=self.rules
+        book = EpisodeBook(
+            store, BookRules(self.environments, seed=7, runners=self.rules), asyncio.get_running_loop().time
         )
-        book = EpisodeBook(store, rules, asyncio.get_running_loop().time)
         assert isinstance(self.source, EpisodePrompts)
         book.use_prompts(self.source)
         self.books.append(book)
@@ -83,6 +91,9 @@ class EpisodeStage(Stage):
             made.turns += book.totals.turns
             made.forks += book.totals.forks
             made.retries += book.totals.retries
+            made.interrupted_turns += book.totals.interrupted_turns
+            made.interrupted_tokens += book.totals.interrupted_tokens
+            made.load_wait_seconds += book.totals.load_wait_seconds
             made.ends += book.totals.ends
             made.aborts += book.totals.aborts
         return made
@@ -114,7 +125,7 @@ class EpisodeStage(Stage):
         try:
             # As the settings of a job with environments have it: episodes stay on their replicas.
             async with asyncio.timeout(3_600):
-                return await super().coordinate(**{"repack": None, **changes})
+                return await super().coordinate(**{"repack": None, "environments": self.environments, **changes})
         finally:
             self._dead.set()
 

@@ -68,6 +68,14 @@ class EpisodesReport(StatusModel):
     """Attempts that ended since the round before, in any way."""
     retries: Count | None = None
     """Requests since the round before that received a turn which was asked for before."""
+    turns_of_newer_weights: Count | None = None
+    """Turns of these episodes whose weights are newer than those of the episode's oldest turn."""
+    interrupted_turns: Count | None = None
+    """Turns since the round before that newer weights interrupted. They are generated again from their beginning."""
+    interrupted_tokens: Count | None = None
+    """Tokens that had arrived of these turns."""
+    load_wait_seconds: Seconds = None
+    """Seconds since the round before that turns waited while weights were loaded, summed over the turns."""
     failed_attempts: Annotated[
         tuple[FailedAttempts, ...] | None, Field(max_length=16, json_schema_extra=map_by("part"))
     ] = None

@@ -172,6 +172,12 @@ _WRONG_NODES: tuple[tuple[Rule, str, str], ...] = (
         "'is of version ' || ifnull(t.version, 'none') || ', which was never published'",
         "t.kind = 'sampled' AND NOT EXISTS (SELECT 1 FROM versions AS v WHERE v.version = t.version)",
     ),
+    (
+        Rule.MIXED,
+        "'is of version ' || t.version || ', and a newer one generated an earlier turn'",
+        "t.kind = 'sampled' AND EXISTS (SELECT 1 FROM turns AS p WHERE p.episode = t.episode AND p.number < t.number"
+        " AND p.version > t.version)",
+    ),
 )
 
 

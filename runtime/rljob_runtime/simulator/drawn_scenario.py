@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+from rljob_api.environments import EpisodeVersions
 from rljob_api.evaluation_metric import EvaluationMetric
 from rljob_api.spec_training import Mode, Sampler
 from rljob_runtime.perf_model.latency_model import LatencyModel
@@ -244,6 +245,14 @@ def _with_episodes(scenario: Scenario, random_: random.Random) -> Scenario:
     return replace(scenario, episodes=episodes, stream_training=False, switches=False, site=site)
 
 
+def _with_versions(scenario: Scenario, random_: random.Random) -> Scenario:
+    """Mix the weight versions of episodes in half of the jobs. It matters in mode Asynchronous only."""
+    if scenario.episodes is None:
+        return scenario
+    versions = random_.choice(list(EpisodeVersions))
+    return replace(scenario, episodes=replace(scenario.episodes, versions=versions))
+
+
 def _draw_environment(scenario: Scenario, random_: random.Random) -> Environment:
     law = HarnessLaw(
         turns=random_.choice([1, 3, 6]),
@@ -271,6 +280,7 @@ _LATER: dict[str, Callable[[Scenario, random.Random], Scenario]] = {
     "kv": _with_kv,
     "episodes": _with_episodes,
     "profiles": _with_profiles,
+    "versions": _with_versions,
 }
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from rljob_api.environments import EpisodeVersions
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
 from rljob_runtime.coordinator.episodes.episodes import Episodes, ManyTurns, SingleTurns
@@ -47,12 +48,13 @@ class Environment:
 
 @dataclass(frozen=True)
 class EpisodeScenario:
-    """The environments of a scenario, and the limits of each episode."""
+    """The environments of a scenario, the limits of each episode, and the versions of its turns."""
 
     environments: tuple[Environment, ...]
     max_tokens: int | None = None
     max_forks: int | None = None
     rules: RunnerRules = field(default_factory=RunnerRules)
+    versions: EpisodeVersions = EpisodeVersions.SINGLE
 
     @property
     def named(self) -> Mapping[str, Environment]:
@@ -66,10 +68,14 @@ class EpisodeScenario:
 
     def to_spec(self) -> dict[str, object]:
         """Return the sections of the spec."""
-        limits = {"maxTokens": self.max_tokens, "maxForks": self.max_forks}
+        fields: dict[str, object] = {
+            "maxTokens": self.max_tokens,
+            "maxForks": self.max_forks,
+            "versions": self.versions.value,
+        }
         return {
             "environments": [one.to_spec(name) for name, one in self.named.items()],
-            "episode": {name: value for name, value in limits.items() if value is not None},
+            "episode": {name: value for name, value in fields.items() if value is not None},
         }
 
 

@@ -114,7 +114,7 @@ GOOD: list[dict[str, Any]] = [
             {**CALC, "tools": [{"mcp": {"url": "http://tools:8000/mcp"}}, {"function": "pkg.tools:add"}]},
             {"name": "swe", "kind": "Agent", "command": ["sh", "-c", "true"], "runners": 64, "timeoutSeconds": 0.5},
         ],
-        "spec.episode": {"maxTurns": 4, "maxTokens": 2048, "maxForks": 0},
+        "spec.episode": {"maxTurns": 4, "maxTokens": 2048, "maxForks": 0, "versions": "Mixed"},
     },
     {
         "spec.environments": [

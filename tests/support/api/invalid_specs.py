@@ -267,6 +267,7 @@ ENVIRONMENT_CASES = [
             ("maxTokens", 1, "must be at least 2"),
             ("maxTurns", 0, "must be at least 1"),
             ("maxForks", 1025, "must be at most 1024"),
+            ("versions", "Newest", "must be one of 'Single' or 'Mixed'"),
         )
     ),
     *(

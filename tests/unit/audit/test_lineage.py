@@ -138,6 +138,13 @@ SABOTAGES = {
             f"UPDATE turns SET version = -7 WHERE episode = {FIRST} AND node = 2",
         ],
     ),
+    "an episode goes back to older weights": (
+        Rule.MIXED,
+        [
+            "INSERT INTO versions (version, step, lost) VALUES (77, 0, 1)",
+            f"UPDATE turns SET version = 77 WHERE episode = {FIRST} AND node = 2",
+        ],
+    ),
     "a turn is of an unknown version": (
         Rule.MIXED,
         [f"UPDATE turns SET version = 99 WHERE episode = {FIRST} AND node = 2"],

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rljob_runtime.coordinator.asynchronous.dispatch import Dispatcher
 from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceBuffer
-from rljob_runtime.coordinator.asynchronous.group_ends import GroupEnds
+from rljob_runtime.coordinator.asynchronous.group_ends import TOO_STALE, GroupEnds
 from rljob_runtime.coordinator.asynchronous.prompt_queue import PromptQueue
 from rljob_runtime.coordinator.asynchronous.repack import BusyReplica, RepackMonitor
 from rljob_runtime.coordinator.asynchronous.replica_weights import ReplicaWeights, WeightsLoaded
@@ -33,7 +33,7 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables.groups import KeptGroup
 from rljob_runtime.protocols import PromptSource, Replica, ReplicaReport
 from rljob_runtime.protocols.trajectory import Lease, Response, TrajectoryKey
-from rljob_runtime.scheduling.asynchronous.async_groups import JOB_ENDED, VERSION_GONE, GroupTracker
+from rljob_runtime.scheduling.asynchronous.async_groups import JOB_ENDED, GroupTracker
 from rljob_runtime.scheduling.asynchronous.repack import has_work, is_due
 from rljob_runtime.scheduling.asynchronous.replica_assignment import PromptQuota, ReplicaLimits, ReplicaState, assign
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
@@ -62,7 +62,9 @@ class AsyncGeneration:
         self._context = context
         self._prompts = prompts
         self.buffer = buffer
-        self.groups = GroupTracker(settings.responses_per_prompt, settings.reward_failures, settings.drops_equal)
+        self.groups = GroupTracker(
+            settings.responses_per_prompt, settings.reward_failures, settings.drops_equal, settings.mixes_versions
+        )
         self.stats = GenerationStats()
         self.on_change: Callable[[], None] = lambda: None
         self._blocked_seconds = 0.0
@@ -143,6 +145,7 @@ class AsyncGeneration:
                     await self._drain()
                 await self._track_replicas()
                 if not self._paused:
+                    await self.ends.requeue_too_stale()
                     await self._requeue_orphaned()
                     await self._dispatcher.launch(self.groups.launch(self._available()))
                     await self._assign()
@@ -214,7 +217,9 @@ class AsyncGeneration:
         """Let idle replicas load their machine's newest weights, and replicas with the newest weights draw prompts."""
         holding, settings = self._weights.held_versions(), self._context.settings
         states = [
-            ReplicaState(name, holding.get(name), self._weights.next_version(name), self._load(name))
+            ReplicaState(
+                name, holding.get(name), self._weights.next_version(name), self._load(name), self._loads_between(name)
+            )
             for name in self._pool.names(without=self._leaving)
         ]
         prompts, responses = settings.prompts_per_round, settings.responses_per_prompt
@@ -234,6 +239,10 @@ class AsyncGeneration:
 
     def _load(self, name: str) -> int:
         return self.groups.load(name) + self._evaluator.load(name)
+
+    def _loads_between(self, name: str) -> bool:
+        """Return whether a replica may load weights between two turns: an evaluation is of one version."""
+        return self._context.settings.mixes_versions and not self._evaluator.load(name)
 
     async def _launch_evaluations(self) -> None:
         """Start responses of evaluations on the replicas that hold their weights.
@@ -284,14 +293,8 @@ class AsyncGeneration:
 
     async def _requeue_orphaned(self) -> None:
         """Requeue groups whose weights no replica can provide; newer weights will generate them."""
-        if not self._weights.settled:
-            return
-        prompts = self.groups.orphaned(self._weights.available_versions())
-        if prompts:
-            lost = await self.ends.requeue(prompts, VERSION_GONE)
-            self.stats.lost_version_tokens += lost
-            message = "%d groups are drawn again: no machine holds their weights, which costs %d tokens"
-            log.warning(message, len(prompts), lost)
+        if self._weights.settled:
+            await self.ends.requeue_orphaned(self._weights.available_versions())
 
     # --- repack ---
 
@@ -392,6 +395,6 @@ class AsyncGeneration:
         if aborts := self.groups.drain_aborts():
             await self._pool.abort(aborts)
         if gone := self.buffer.evicted():
-            await self.ends.requeue(gone, "TooStale")
+            await self.ends.requeue(gone, TOO_STALE)
         if over:
             self.on_change()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Collection
 
@@ -11,8 +12,13 @@ from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.token_receiver import TokenReceiver
 from rljob_runtime.coordinator.loop.context import CoordinatorContext
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.asynchronous.async_groups import GroupDone, GroupTracker
+from rljob_runtime.scheduling.asynchronous.async_groups import VERSION_GONE, GroupDone, GroupTracker
 from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, REWARD_FAILED, PromptOutcome
+
+log = logging.getLogger(__name__)
+
+TOO_STALE = "TooStale"
+"""Reason of a prompt that is requeued because its group is over the bound on staleness."""
 
 
 class GroupEnds:
@@ -75,6 +81,21 @@ class GroupEnds:
         self._stats.lost_tokens += lost
         self._queue.requeue(prompts)
         return lost
+
+    async def requeue_orphaned(self, available: Collection[int]) -> None:
+        """Requeue groups whose weights no replica can provide; newer weights will generate them."""
+        if not (prompts := self._groups.orphaned(available)):
+            return
+        lost = await self.requeue(prompts, VERSION_GONE)
+        self._stats.lost_version_tokens += lost
+        message = "%d groups are drawn again: no machine holds their weights, which costs %d tokens"
+        log.warning(message, len(prompts), lost)
+
+    async def requeue_too_stale(self) -> None:
+        """Requeue groups in flight that no update may take: their further tokens would be lost."""
+        stale = [prompt for prompt in self._groups if self._buffer.is_too_stale(self._groups.version(prompt))]
+        if stale:
+            await self.requeue(stale, TOO_STALE)
 
     async def flush(self) -> None:
         """Store the tokens that are not stored yet: the end of a group counts them."""

@@ -20,7 +20,7 @@ from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
 from rljob_runtime.scheduling.asynchronous.experience_buffer import BufferLimits
 from rljob_runtime.scheduling.asynchronous.repack import RepackRules
 from rljob_runtime.scheduling.backoff import Backoff
-from rljob_runtime.scheduling.episodes.episode import EpisodeRules
+from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.scheduling.lending.policy import LoanOutcome, LoanRules
 from rljob_runtime.scheduling.round_plan import RoundRules, RoundShape
@@ -64,6 +64,8 @@ def switch_rules(spec: RLJobSpec) -> SwitchRules | None:
 def episode_rules(spec: RLJobSpec) -> dict[str, EpisodeRules]:
     """Return what bounds the episodes of each environment, in the order of the spec; empty without environments."""
     limits, data = spec.episode or EpisodeLimits(), spec.data
+    # A round has one version, and no replica loads another one during it.
+    versions = Versions(limits.versions) if spec.mode is Mode.ASYNCHRONOUS else Versions.SINGLE
     tokens = limits.max_tokens or data.max_prompt_tokens + data.max_response_tokens
     return {
         one.name: EpisodeRules(
@@ -72,7 +74,8 @@ def episode_rules(spec: RLJobSpec) -> dict[str, EpisodeRules]:
                 tokens=tokens,
                 seconds=one.timeout_seconds,
                 forks=limits.max_forks,
-            )
+            ),
+            versions,
         )
         for one in spec.environments
     }
@@ -119,7 +122,8 @@ def _turns(spec: RLJobSpec) -> list[object]:
     placing = {"runners", "episodes_per_runner"}
     return [
         [one.model_dump(mode="json", exclude=placing) for one in spec.environments],
-        spec.episode and spec.episode.to_dict(),
+        # An evaluation has one version, whatever training has.
+        spec.episode and {name: value for name, value in spec.episode.to_dict().items() if name != "versions"},
     ]
 
 
@@ -244,6 +248,11 @@ class Settings:
     def drops_equal(self) -> bool:
         """Whether groups of equal rewards are not trained on."""
         return self.max_prompt_factor is not None
+
+    @property
+    def mixes_versions(self) -> bool:
+        """Asynchronous: whether newer weights may generate later turns of an episode."""
+        return any(one.versions is Versions.MIXED for one in self.environments.values())
 
     @property
     def max_untrainable_groups(self) -> int:

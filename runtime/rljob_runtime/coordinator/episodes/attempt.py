@@ -16,7 +16,7 @@ from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, TurnCall
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
-from rljob_runtime.scheduling.episodes.episode import Episode
+from rljob_runtime.scheduling.episodes.episode import Episode, Versions
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.times import AttemptTimes, TurnSpan, attempt_times
 from rljob_runtime.scheduling.episodes.turns import Turn
@@ -39,7 +39,7 @@ class Holder(Protocol):
         ...
 
     def generate(self, attempt: Attempt, live: OpenTurn) -> None:
-        """Submit an open turn."""
+        """Submit an open turn; one that needs newer weights waits for their load."""
         ...
 
     def stop(self, attempt: Attempt, turns: Mapping[int, OpenTurn]) -> None:
@@ -60,11 +60,46 @@ class OpenTurn:
     replica: Holder | None = None
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    version: int | None = None
+    """The weights that generate it; None before its first submission."""
+    submitted: float = 0.0
+    """When it was submitted last, on the event loop's clock, as the times below."""
+    waits_since: float | None = None
+    """Since when it waits for a load of weights; None while it does not."""
+    waited: float = 0.0
+    """Seconds that it has waited for loads."""
+    interrupted: bool = False
+    """Whether a load has interrupted it."""
+
+    def wait(self, now: float, interrupted: bool = False) -> None:
+        """Wait for a load of weights: no engine has the turn."""
+        self.replica = None
+        self.interrupted |= interrupted
+        if self.waits_since is None:
+            self.waits_since = now
+
+    def submit(self, replica: Holder, now: float) -> None:
+        """Record that a replica generates it from now on."""
+        self.replica, self.submitted = replica, now
+        if self.waits_since is not None:
+            self.waited += now - self.waits_since
+            self.waits_since = None
+
+    def begin_again(self, version: int) -> int:
+        """Let a version generate it, without the tokens of another one. Return how many tokens that costs."""
+        if self.version == version:
+            return 0
+        lost, self.version = len(self.token_ids), version
+        self.token_ids, self.logprobs = [], []
+        return lost
 
 
 @dataclass
 class Attempt:
-    """One attempt. `lease`: the attempt of the response that it is, as the loops count them."""
+    """One attempt.
+
+    `lease`: the attempt of the response that it is, as the loops count them. `version`: the oldest weights that may
+    generate a turn of it."""
 
     id: EpisodeAttempt
     environment: str
@@ -102,6 +137,16 @@ class Attempt:
         return self.id.key
 
     @property
+    def is_mixed(self) -> bool:
+        """Whether newer weights may generate later turns."""
+        return self.episode.rules.versions is Versions.MIXED
+
+    @property
+    def least_version(self) -> int:
+        """The oldest version that may generate the next turn: an episode never goes back to older weights."""
+        return max(self.version, self.episode.newest_version or self.version)
+
+    @property
     def begins_again(self) -> bool:
         """Whether its response begins again at a launch without tokens: its reward failed, or it was not needed."""
         end = self.episode.end
@@ -110,6 +155,8 @@ class Attempt:
     @property
     def waits_for_engine(self) -> bool:
         """Whether a client waits for a turn that no engine generates."""
+        if any(live.waits_since is not None for live in self.open.values()):
+            return True
         return bool(self.open) and not (self.holder is not None and self.holder.generates)
 
     @property
@@ -154,12 +201,15 @@ class Attempt:
 
 
 def goes_on(attempt: Attempt, request: GenerateRequest) -> bool:
-    """Return whether a request continues an attempt: with the same weights, and with tokens that the attempt has.
+    """Return whether a request continues an attempt: of the same draw, and with tokens that the attempt has.
 
     Without tokens it may be that none was received of what the attempt has: its replica or its coordinator was lost.
     """
     prefix = len(request.prefix_token_ids)
     if request.weight_version != attempt.version or (attempt.begins_again and not prefix):
+        return False
+    if not attempt.is_mixed and attempt.least_version > attempt.version:
+        # Its versions were mixed before an edit of the job.
         return False
     return prefix <= len(attempt.token_ids)
 

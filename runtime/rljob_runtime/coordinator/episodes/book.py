@@ -16,7 +16,7 @@ from functools import partial
 from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.episodes.attempt import Attempt, Holder, OpenTurn, goes_on, turn_key
 from rljob_runtime.coordinator.episodes.journal import Journal
-from rljob_runtime.coordinator.episodes.restore import restored
+from rljob_runtime.coordinator.episodes.restore import restored, rules_of
 from rljob_runtime.coordinator.episodes.runner_service import EpisodePrompts, RunnerRules, RunnerService, Warn
 from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.store.store import Store
@@ -95,9 +95,13 @@ class EpisodeBook:
         if begins:
             await self._begin(begins, holder)
 
-    def request(self, attempt: Attempt, live: OpenTurn) -> GenerateRequest:
-        """Return the request of an open turn."""
+    def request(self, attempt: Attempt, live: OpenTurn, version: int) -> GenerateRequest:
+        """Return the request of an open turn with these weights.
+
+        Tokens of other weights are dropped: no client has seen them."""
         assert attempt.sampling is not None
+        self.totals.interrupted_turns += live.version not in (None, version)
+        self.totals.interrupted_tokens += live.begin_again(version)
         sampling, bounds, turn = attempt.sampling, live.call.bounds, live.turn
         most = min(sampling.max_tokens, bounds.max_tokens, turn.most_tokens or bounds.max_tokens)
         return GenerateRequest(
@@ -111,7 +115,7 @@ class EpisodeBook:
                 stop_token_ids=(*sampling.stop_token_ids, *bounds.stop_token_ids),
                 stop_strings=(*sampling.stop_strings, *bounds.stop_strings),
             ),
-            weight_version=attempt.version,
+            weight_version=version,
             prefix_token_ids=tuple(live.token_ids),
         )
 
@@ -133,7 +137,7 @@ class EpisodeBook:
         if live is None or live.replica is not replica or live.launches != delta.attempt:
             return False
         known = len(live.token_ids) - delta.offset
-        if known < 0 or delta.weight_version != attempt.version:
+        if known < 0 or delta.weight_version != live.version:
             # Tokens are missing, or of other weights: it is launched again from those that are right.
             replica.generate(attempt, live)
             return True
@@ -200,7 +204,7 @@ class EpisodeBook:
         attempt = await self.find(call.episode)
         forks = attempt.episode.stats.forks
         request = TurnRequest(call.token_ids, call.digest, call.retry)
-        match attempt.episode.open(request, self._now(), attempt.version):
+        match attempt.episode.open(request, self._now(), None if attempt.is_mixed else attempt.version):
             case Refused(reason, limit):
                 if limit is None:
                     raise AttemptEnded(reason)
@@ -246,7 +250,7 @@ class EpisodeBook:
 
         def then(numbers: list[int]) -> None:
             for request, name, number in zip(requests, names, numbers, strict=True):
-                episode = Episode(self._rules.environments[name], now)
+                episode = Episode(rules_of(request.key.prompt, self._rules.environments[name]), now)
                 attempt = Attempt(EpisodeAttempt(request.key, number), name, request.weight_version, episode)
                 self._add(attempt)
                 self.totals.attempts += 1
@@ -342,6 +346,7 @@ class EpisodeBook:
         )
         self.totals.turns += 1
         self.totals.forks += live.forked
+        self.totals.load_wait_seconds += live.waited
 
         def then(_: None) -> None:
             attempt.record(turn, TurnSpan(opened, stored_at))

@@ -51,6 +51,10 @@ def episodes_report(trained: Trained, since: BookTotals, loads: Mapping[str, Run
         reencoded_tokens=sum(reencoded_tokens(attempt, response) for attempt, response in trained),
         attempts=since.ends.total(),
         retries=since.retries,
+        turns_of_newer_weights=sum(turns_of_newer_weights(attempt, response) for attempt, response in trained),
+        interrupted_turns=since.interrupted_turns,
+        interrupted_tokens=since.interrupted_tokens,
+        load_wait_seconds=rounded(since.load_wait_seconds),
         failed_attempts=tuple(failed) or None,
         environments=tuple(_load(name, load) for name, load in loads.items()) or None,
     )
@@ -59,6 +63,11 @@ def episodes_report(trained: Trained, since: BookTotals, loads: Mapping[str, Run
 def _load(name: str, load: RunnerLoad) -> EnvironmentLoad:
     wait = rounded(load.waited / load.begun) if load.begun else None
     return EnvironmentLoad(name=name, most_open=load.most_open, wait_seconds=wait)
+
+
+def turns_of_newer_weights(attempt: Attempt, response: Response) -> int:
+    """Count the turns whose version is newer than the response's, which is that of its oldest turn."""
+    return sum(turn.weight_version > response.weight_version for turn in attempt.recorded.values())
 
 
 def reencoded_tokens(attempt: Attempt, response: Response) -> int:

@@ -3,17 +3,21 @@
 A request for a response opens an attempt of an episode, or goes on with it. Each turn of the attempt is a request of
 the replica below, so that its leases, aborts and losses are those of every request. The stored turns come back as the
 response's tokens.
+
+Where versions are mixed, weights are loaded between two turns (`scheduling.episodes.weight_load`). A turn that is asked
+for meanwhile waits, and so does one that the load interrupts. The load ends their wait, whether it succeeds or not.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, Protocol
 
 from rljob_api.status import Member
-from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks
+from rljob_runtime.coordinator.core.async_utils import Broken, StageTasks, wait_for_event
 from rljob_runtime.coordinator.episodes.attempt import Attempt, Holder, OpenTurn, turn_key, turn_of
 from rljob_runtime.coordinator.store.connection import ATTEMPTS_A_TERM
 from rljob_runtime.protocols import (
@@ -23,6 +27,7 @@ from rljob_runtime.protocols import (
     GenerateRequest,
     KvExport,
     MachinePeers,
+    PeerError,
     ProfileLimits,
     Replica,
     ReplicaReport,
@@ -31,6 +36,7 @@ from rljob_runtime.protocols import (
 from rljob_runtime.protocols.delegating import DelegatingBackend
 from rljob_runtime.protocols.errors import Refused, WrongVersion
 from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.episodes.weight_load import RunningTurn, seconds_to_wait
 
 KV_STAYS = "episodes of several turns move no keys and values"
 
@@ -42,8 +48,8 @@ class Book(Protocol):
         """Open an attempt for each response, or go on with the one that it has."""
         ...
 
-    def request(self, attempt: Attempt, live: OpenTurn) -> GenerateRequest:
-        """Return the request of an open turn."""
+    def request(self, attempt: Attempt, live: OpenTurn, version: int) -> GenerateRequest:
+        """Return the request of an open turn with these weights."""
         ...
 
     def receive(self, place: tuple[int, int], replica: Holder, delta: Delta) -> bool:
@@ -86,6 +92,13 @@ class EpisodeReplica:
         self._failure: BaseException | None = None
         self._tasks = StageTasks(self._fail)
         self._term = 0
+        self._version: int | None = None
+        """The weights that it holds, as it reported first or loaded last; None if that is not known."""
+        self._loading = False
+        self._turns_changed = asyncio.Event()
+        """Set when a turn has ended, or waits for the load."""
+        self._calls: set[asyncio.Task[None]] = set()
+        """Calls about turns that are under way."""
         self._polls = 0
         """Polls under way. A stage that has a replica always polls it."""
 
@@ -98,10 +111,12 @@ class EpisodeReplica:
 
     async def release_accelerators(self, term: int, tensor_parallel: int) -> None:
         """See `protocols.Replica.release_accelerators`."""
+        self._version = None
         await self._replica.release_accelerators(term, tensor_parallel)
 
     async def switch_layout(self, term: int, tensor_parallel: int) -> None:
         """See `protocols.Replica.switch_layout`."""
+        self._version = None
         await self._replica.switch_layout(term, tensor_parallel)
 
     async def drop_kv(self, term: int) -> None:
@@ -113,8 +128,20 @@ class EpisodeReplica:
         return await self._replica.profile(term, limits)
 
     async def load(self, term: int, version: int) -> int:
-        """See `protocols.Replica.load`."""
-        return await self._replica.load(term, version)
+        """See `protocols.Replica.load`. Open turns of mixed versions end first, or begin again after it."""
+        self._loading = True
+        try:
+            await self._end_turns(term)
+            self._version = loaded = await self._replica.load(term, version)
+        except asyncio.CancelledError:
+            # The replica has left the fleet: its responses are generated elsewhere, and its weights are not known.
+            self._loading, self._version = False, None
+            raise
+        except PeerError:
+            self._go_on()
+            raise
+        self._go_on()
+        return loaded
 
     # --- responses ---
 
@@ -132,6 +159,7 @@ class EpisodeReplica:
             del self._held[one.key]
             one.holder = None
             turns |= {turn_key(one.id, turn): live.launches for turn, live in one.open.items() if live.replica is self}
+        self._turns_changed.set()
         await self._replica.abort(term, turns)
 
     async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
@@ -176,21 +204,95 @@ class EpisodeReplica:
         self._wake.set()
 
     def generate(self, attempt: Attempt, live: OpenTurn) -> None:
-        """Submit an open turn."""
+        """Submit an open turn; one that needs newer weights waits for their load."""
+        now = asyncio.get_running_loop().time()
+        if (version := self._version_for(attempt)) is None:
+            if live.replica is self:
+                # The engine may have it, and a load is refused as long as it does.
+                self._start(
+                    self._replica.abort(self._term, {turn_key(attempt.id, live.turn.id): live.launches}), "wait"
+                )
+            live.wait(now)
+            self._turns_changed.set()
+            return
         # An earlier coordinator may have submitted a turn of the same number, and died before it was stored.
         live.launches = max(live.launches, self._term * ATTEMPTS_A_TERM) + 1
-        live.replica = self
-        request = self._book.request(attempt, live)
-        self._tasks.start(self._submit(attempt, live, request), name=f"turn-{request.key}")
+        live.submit(self, now)
+        request = self._book.request(attempt, live, version)
+        self._start(self._submit(attempt, live, request), name=f"turn-{request.key}")
 
     def stop(self, attempt: Attempt, turns: Mapping[int, OpenTurn]) -> None:
         """Forget an attempt that is over here, and stop turns that no client waits for."""
         self._forget(attempt)
+        self._turns_changed.set()
         ours = {turn_key(attempt.id, turn): live.launches for turn, live in turns.items() if live.replica is self}
         if ours:
-            self._tasks.start(self._replica.abort(self._term, ours), name=f"stop-{attempt.id}")
+            self._start(self._replica.abort(self._term, ours), name=f"stop-{attempt.id}")
+
+    # --- loads ---
+
+    def _version_for(self, attempt: Attempt) -> int | None:
+        """Return the weights that generate the attempt's next turn here; None if it waits for a load."""
+        if not attempt.is_mixed:
+            return attempt.version
+        if self._loading:
+            return None
+        held = attempt.version if self._version is None else self._version
+        return held if held >= attempt.least_version else None
+
+    def _running(self) -> list[OpenTurn]:
+        """Return the open turns of mixed versions that this replica generates."""
+        held = (one for one in self._held.values() if one.is_mixed)
+        return [live for one in held for live in one.open.values() if live.replica is self]
+
+    def _waiting(self) -> list[tuple[Attempt, OpenTurn]]:
+        """Return the open turns that wait for a load here."""
+        held = list(self._held.values())
+        return [(one, live) for one in held for live in one.open.values() if live.waits_since is not None]
+
+    async def _end_turns(self, term: int) -> None:
+        """Return when the replica below has no turn of mixed versions: they have ended, or are interrupted."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while running := self._running():
+            now = clock()
+            turns = [RunningTurn(now - live.submitted, live.interrupted) for live in running]
+            waits = [now - live.waits_since for _, live in self._waiting() if live.waits_since is not None]
+            if (left := seconds_to_wait(turns, waits, now - began)) <= 0:
+                await self._interrupt(term, now)
+                return
+            await wait_for_event(self._turns_changed, left if left < inf else None)
+        await self._settled()
+
+    async def _interrupt(self, term: int, now: float) -> None:
+        """Stop the open turns of mixed versions. They wait for the load."""
+        stopped: dict[TrajectoryKey, int] = {}
+        for attempt in self._held.values():
+            for turn, live in attempt.open.items():
+                if attempt.is_mixed and live.replica is self:
+                    stopped[turn_key(attempt.id, turn)] = live.launches
+                    live.wait(now, interrupted=True)
+        # A request that arrives after the load would find other weights.
+        await self._settled()
+        await self._replica.abort(term, stopped)
+
+    async def _settled(self) -> None:
+        """Return when no call about turns is under way."""
+        while self._calls:
+            await asyncio.wait(self._calls)
+
+    def _go_on(self) -> None:
+        """Submit the turns that have waited for the load, as far as its weights may generate them."""
+        self._loading = False
+        for attempt, live in self._waiting():
+            self.generate(attempt, live)
 
     # --- details ---
+
+    def _start(self, call: Coroutine[Any, Any, None], name: str) -> None:
+        task = self._tasks.start(call, name=name)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
 
     def _forget(self, attempt: Attempt) -> None:
         # Another attempt of the same response may be here by now.
@@ -235,8 +337,11 @@ class EpisodeReplica:
             elif strays.get(delta.key) == delta.attempt:
                 del strays[delta.key]
         if strays:
-            self._tasks.start(self._replica.abort(self._term, strays), name="stray-turns")
+            self._start(self._replica.abort(self._term, strays), name="stray-turns")
+        if self._version is None:
+            self._version = report.weight_version
         self._report, self._received = report, report.cursor
+        self._turns_changed.set()
 
     def _fail(self, broken: Broken) -> None:
         """Have the next poll raise the error of a call: the pool takes the replica for lost, if it is a peer's."""

@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from rljob_runtime.coordinator.episodes.attempt import Attempt
 from rljob_runtime.coordinator.store.tables.turns import KeptEpisode
 from rljob_runtime.protocols.environments import EpisodeReport
+from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.protocols.turns import EpisodeAttempt, StoredTurn
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
 
 
+def rules_of(prompt: PromptKey, rules: EpisodeRules) -> EpisodeRules:
+    """Return the rules of a prompt's attempts. `rules`: those of its environment."""
+    return rules if prompt.evaluation is None else rules.of_evaluation
+
+
 def restored(kept: KeptEpisode, history: Sequence[StoredTurn], rules: EpisodeRules) -> Attempt:
     """Return the attempt. It has no holder, and no turn of it is open."""
-    episode = Episode(rules, kept.started, kept.nodes, kept.last_node_id)
+    episode = Episode(rules_of(kept.key.prompt, rules), kept.started, kept.nodes, kept.last_node_id)
     attempt = Attempt(EpisodeAttempt(kept.key, kept.number), kept.environment, kept.version, episode)
     episode.truncated_by = kept.refusing
     turns = {one.turn.node: one.turn for one in history}

@@ -16,6 +16,12 @@ class BookTotals:
     turns: int = 0
     forks: int = 0
     retries: int = 0
+    interrupted_turns: int = 0
+    """Turns that begin again with newer weights, because a load interrupted them or their replica was lost."""
+    interrupted_tokens: int = 0
+    """Tokens that had arrived of these turns."""
+    load_wait_seconds: float = 0.0
+    """Seconds that stored turns have waited for a load of weights."""
     ends: Counter[EndState] = field(default_factory=Counter)
     aborts: Counter[AbortCause] = field(default_factory=Counter)
 
@@ -30,6 +36,9 @@ class BookTotals:
             self.turns - before.turns,
             self.forks - before.forks,
             self.retries - before.retries,
+            self.interrupted_turns - before.interrupted_turns,
+            self.interrupted_tokens - before.interrupted_tokens,
+            self.load_wait_seconds - before.load_wait_seconds,
             self.ends - before.ends,
             self.aborts - before.aborts,
         )

@@ -28,6 +28,13 @@ class EpisodeMetrics:
         self._reencoded = counter("reencoded_tokens", text)
         self._attempts = counter("episode_attempts", "Attempts of episodes that ended, in any way.")
         self._retries = counter("turn_retries", "Requests that received a turn which was asked for before.")
+        text = "Turns of episodes trained on whose weights are newer than those of the episode's oldest turn."
+        self._newer = counter("turns_of_newer_weights", text)
+        text = "Turns that newer weights interrupted; they are generated again from their beginning."
+        self._interrupted = counter("interrupted_turns", text)
+        self._interrupted_tokens = counter("interrupted_tokens", "Tokens that had arrived of interrupted turns.")
+        text = "Seconds that turns waited while weights were loaded, summed over the turns."
+        self._load_wait = counter("turn_load_wait_seconds", text)
         text = "Attempts of episodes that a failure of ours ended, by the part that failed."
         self._failed = counter("failed_attempts", text, "part")
         text = "Most episodes of an environment that were open at a time in the last round."
@@ -49,6 +56,10 @@ class EpisodeMetrics:
         self._reencoded.inc(report.reencoded_tokens or 0)
         self._attempts.inc(report.attempts or 0)
         self._retries.inc(report.retries or 0)
+        self._newer.inc(report.turns_of_newer_weights or 0)
+        self._interrupted.inc(report.interrupted_turns or 0)
+        self._interrupted_tokens.inc(report.interrupted_tokens or 0)
+        self._load_wait.inc(report.load_wait_seconds or 0)
         for one in report.failed_attempts or ():
             self._failed.labels(one.part).inc(one.attempts)
         for load in report.environments or ():

@@ -3,7 +3,8 @@
 - one place: each prompt before the pool's cursor is in exactly one of: in flight, ready, assigned, trained, filtered,
   requeued;
 - trained once: the trainer trained on exactly the groups that the store records for an update;
-- one version: all tokens of a response come from the weights that its group names, which were published once;
+- one version: all tokens of a response come from the weights that its group names, which were published once; with
+  mixed versions, each turn has one version, and the oldest is the response's;
 - no progress lost: stored tokens of a response in progress decrease only by a move whose source generated more than the
   destination started with, or by a restart of the response;
 - shares: the prompts drawn, without filtered ones, have the shares of their sources;
@@ -16,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
 from rljob_api import RLJob
+from rljob_api.environments import EpisodeVersions
 from rljob_api.spec_training import Mode
 from rljob_runtime.protocols.trajectory import Group, TrajectoryKey
 from rljob_runtime.scheduling.shares import shares_of
@@ -44,6 +46,8 @@ class ExperienceInvariants(Invariants):
     ) -> None:
         super().__init__(group_size, prompts_an_epoch, now, on_broken)
         self._bound = bound
+        self.mixed = False
+        """Whether newer weights may generate later turns."""
         self._drawn = 0
         self._groups: dict[Draw, tuple[int | None, str | None]] = {}
         """By draw: the update that it is assigned to, and its outcome."""
@@ -81,14 +85,15 @@ class ExperienceInvariants(Invariants):
 
     def _of_one_version(self, group: Group, weights: int) -> None:
         versions = {scored.response.weight_version for scored in group.responses}
-        self._expect(len(versions) == 1, "one version", f"the group of {group.prompt} is of versions {versions}")
+        same = len(versions) == 1 or self.mixed
+        self._expect(same, "one version", f"the group of {group.prompt} is of versions {versions}")
         for response in (scored.response for scored in group.responses):
             version = response.weight_version
             known = version in self._versions
             self._expect(known, "one version", f"{response.key} is of version {version}, which was never published")
             self._not_invented(response)
         if self._bound is not None and versions <= self._version_steps.keys():
-            stale = len(self._history) - self._version_steps[versions.pop()]
+            stale = len(self._history) - min(self._version_steps[version] for version in versions)
             self._expect(stale <= self._bound, "fresh enough", f"the group of {group.prompt} is {stale} updates old")
 
     # --- the store ---
@@ -247,7 +252,8 @@ def invariants_of(job: RLJob, prompts_an_epoch: int, on_broken: Callable[[], Non
         rounds.per_round = job.spec.algorithm.prompts_per_round
     else:
         bound = job.spec.experience.max_staleness
-        invariants = ExperienceInvariants(size, prompts_an_epoch, loop_time, on_broken, bound)
+        invariants = groups = ExperienceInvariants(size, prompts_an_epoch, loop_time, on_broken, bound)
+        groups.mixed = job.spec.episode is not None and job.spec.episode.versions is EpisodeVersions.MIXED
     invariants.shares = shares
     invariants.evaluations = EvaluationRecord({one.name: one.every_rounds for one in job.spec.evaluation})
     return invariants

@@ -1,6 +1,7 @@
 """Episode invariants, which hold in both modes.
 
 - each token that is trained on is one that an engine emitted in a turn of that response, once;
+- the version of a response is that of its oldest turn;
 - no reward of an episode is one that no runner reported: a failure of ours is no zero.
 """
 
@@ -26,6 +27,8 @@ class EpisodeTexts:
         self._rewards: defaultdict[TrajectoryKey, set[float | None]] = defaultdict(set)
         """By response: what runners reported. None: the job's rewards score the last answer."""
         self.trained_turns = 0
+        self.turns_of_newer_weights = 0
+        """Of these, turns whose version is newer than that of their response."""
 
     def generated(self, event: Generated) -> None:
         """Record the end of a turn."""
@@ -58,12 +61,17 @@ class EpisodeTexts:
             turn: text(phase(turn, version), 0, length)
             for turn, (version, length) in self._emitted[response.key].items()
         }
+        versions = []
         for part in _parts(response):
             turn = next((turn for turn, made in emitted.items() if made == part), None)
             if turn is None:
                 return f"{response.key} has {len(part[0])} tokens that no turn of it emitted, or trains on a turn twice"
             del emitted[turn]
-            self.trained_turns += 1
+            versions.append(self._emitted[response.key][turn][0])
+        if (oldest := min(versions)) != response.weight_version:
+            return f"{response.key} is of version {response.weight_version}, and its oldest turn of {oldest}"
+        self.trained_turns += len(versions)
+        self.turns_of_newer_weights += sum(version > oldest for version in versions)
         return None
 
 

@@ -59,7 +59,7 @@ FIELDS = {
     13: "f5c88ba5e9610ea6",
     14: "cd056ea43cb3b1de",
     15: "3f9914a86195db31",
-    16: "3afa73ce0df13c41",
+    16: "6c8c1555420d2a50",
 }
 """Digest of the names of all fields, by schema revision."""
 

@@ -12,6 +12,13 @@ SOURCES = "tests/unit/coordinator/test_sources.py"
 
 MUTANTS = (
     Mutant(
+        name="groups that no update may take are generated to their end",
+        target="rljob_runtime.coordinator.asynchronous.group_ends:GroupEnds.requeue_too_stale",
+        before="self._buffer.is_too_stale(self._groups.version(prompt))",
+        after="False",
+        tests=(f"{BUFFER}::test_a_group_in_flight_that_no_update_may_take_is_drawn_again_before_its_end",),
+    ),
+    Mutant(
         name="weights of a lost history are fresher than those after them",
         target="rljob_runtime.coordinator.asynchronous.experience_buffer:ExperienceBuffer.published",
         before="min(its, step)",
@@ -51,15 +58,15 @@ MUTANTS = (
     ),
     Mutant(
         name="what a lost version costs is not told",
-        target="rljob_runtime.coordinator.asynchronous.generation:AsyncGeneration._requeue_orphaned",
-        before="self.stats.lost_version_tokens += lost",
+        target="rljob_runtime.coordinator.asynchronous.group_ends:GroupEnds.requeue_orphaned",
+        before="self._stats.lost_version_tokens += lost",
         after="",
         tests=(f"{LOOP}::test_a_group_whose_weights_are_gone_is_drawn_again_and_counted",),
     ),
     Mutant(
         name="groups whose weights are gone wait for ever",
-        target="rljob_runtime.coordinator.asynchronous.generation:AsyncGeneration._requeue_orphaned",
-        before="await self.ends.requeue(prompts, VERSION_GONE)",
+        target="rljob_runtime.coordinator.asynchronous.group_ends:GroupEnds.requeue_orphaned",
+        before="await self.requeue(prompts, VERSION_GONE)",
         after="0",
         tests=(f"{LOOP}::test_a_group_whose_weights_are_gone_is_drawn_again_and_counted",),
     ),

@@ -13,7 +13,7 @@ from rljob_runtime.coordinator.core.settings import Settings, sampling_of
 from rljob_runtime.protocols import trajectory
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
-from rljob_runtime.scheduling.episodes.episode import EpisodeRules
+from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
 from tests.support.simulated_job import Stage, job
 
@@ -91,7 +91,25 @@ def test_the_lower_limit_of_environment_and_job_bounds_an_episode(
 ) -> None:
     spec: Any = {"data": {"maxPromptTokens": 56}, **({"episode": episode} if episode else {})}
     rules = Settings.of(job(environments=[CALC, SWE], **spec)).environments
-    assert list(rules.items()) == [("calc", EpisodeRules(calc)), ("swe", EpisodeRules(swe))]
+    assert list(rules.items()) == [
+        ("calc", EpisodeRules(calc, Versions.SINGLE)),
+        ("swe", EpisodeRules(swe, Versions.SINGLE)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mode", "episode", "versions"),
+    [
+        ("Asynchronous", {}, Versions.SINGLE),
+        ("Asynchronous", {"episode": {"versions": "Single"}}, Versions.SINGLE),
+        ("Asynchronous", {"episode": {"versions": "Mixed"}}, Versions.MIXED),
+        ("OnPolicy", {"episode": {"versions": "Mixed"}}, Versions.SINGLE),
+    ],
+)
+def test_versions_are_mixed_in_asynchronous_jobs_that_ask_for_it(mode: str, episode: Any, versions: Versions) -> None:
+    made = Settings.of(job(environments=[CALC], mode=mode, **episode))
+    assert {one.versions for one in made.environments.values()} == {versions}
+    assert made.mixes_versions == (versions is Versions.MIXED)
 
 
 @pytest.mark.parametrize("environments", [[], [CALC]])

@@ -4,12 +4,72 @@ from hack.mutants import Mutant
 
 JOB = "tests/unit/coordinator/episodes/test_job.py"
 BOOK = "tests/unit/coordinator/episodes/test_book.py"
+MIXED = "tests/unit/coordinator/episodes/test_mixed_versions.py"
 RACES = "tests/unit/coordinator/episodes/test_races.py"
 FAILURES = f"{JOB}::test_failures_of_ours_are_aborted_attempts_and_never_a_reward"
 METRICS = "tests/unit/coordinator/episodes/test_metrics.py"
 EPISODES = "rljob_runtime.coordinator.episodes"
 
 MUTANTS = (
+    Mutant(
+        name="a load does not wait for an open turn",
+        target=f"{EPISODES}.replica:EpisodeReplica._end_turns",
+        before="running := self._running()",
+        after="running := list[OpenTurn]()",
+        tests=(f"{MIXED}::test_a_load_waits_for_an_open_turn",),
+    ),
+    Mutant(
+        name="a turn has tokens of two versions",
+        target=f"{EPISODES}.attempt:OpenTurn.begin_again",
+        before="self.token_ids, self.logprobs = [], []",
+        after="",
+        tests=(f"{MIXED}::test_a_turn_that_a_load_interrupts_begins_again_and_its_client_only_waits",),
+    ),
+    Mutant(
+        name="a turn is interrupted by each load",
+        target=f"{EPISODES}.attempt:OpenTurn.wait",
+        before="self.interrupted |= interrupted",
+        after="",
+        tests=(f"{MIXED}::test_a_turn_is_interrupted_only_once",),
+    ),
+    Mutant(
+        name="a turn begins while weights are loaded",
+        target=f"{EPISODES}.replica:EpisodeReplica._version_for",
+        before="self._loading",
+        after="False",
+        tests=(f"{MIXED}::test_a_turn_that_is_asked_for_during_a_load_waits_for_the_new_weights",),
+    ),
+    Mutant(
+        name="an episode goes back to older weights",
+        target=f"{EPISODES}.replica:EpisodeReplica._version_for",
+        before="held >= attempt.least_version",
+        after="True",
+        tests=(f"{MIXED}::test_an_episode_never_goes_back_to_older_weights",),
+    ),
+    Mutant(
+        name="turns wait for ever after a load that failed",
+        target=f"{EPISODES}.replica:EpisodeReplica.load",
+        before="""
+            self._go_on()
+            raise
+        """,
+        after="raise",
+        tests=(f"{MIXED}::test_turns_go_on_with_the_old_weights_if_a_load_fails",),
+    ),
+    Mutant(
+        name="a deadline while weights are loaded is the policy's doing",
+        target=f"{EPISODES}.attempt:Attempt.waits_for_engine",
+        before="live.waits_since is not None",
+        after="False",
+        tests=(f"{MIXED}::test_a_harness_that_ends_while_its_turn_waits_for_weights_has_no_reward",),
+    ),
+    Mutant(
+        name="an evaluation measures several weights",
+        target=f"{EPISODES}.restore:rules_of",
+        before="rules if prompt.evaluation is None else rules.of_evaluation",
+        after="rules",
+        tests=(f"{MIXED}::test_evaluations_have_one_version",),
+    ),
     Mutant(
         name="a failure of ours is scored",
         target=f"{EPISODES}.scorer:EpisodeScorer.score",
@@ -226,6 +286,13 @@ MUTANTS = (
         before="known is not None and known.id == episode and known.reporter == runner",
         after="known is not None and known.ended and known.reporter == runner",
         tests=(f"{RACES}::test_a_report_that_comes_again_while_it_is_stored_has_the_same_answer",),
+    ),
+    Mutant(
+        name="turns of newer weights are not counted",
+        target=f"{EPISODES}.metrics:turns_of_newer_weights",
+        before="turn.weight_version > response.weight_version",
+        after="turn.weight_version < response.weight_version",
+        tests=(f"{METRICS}::test_each_metric_is_that_of_a_second_computation_from_the_store",),
     ),
     Mutant(
         name="tokens that no engine emitted are not counted",

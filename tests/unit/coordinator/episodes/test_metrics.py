@@ -22,6 +22,7 @@ from rljob_runtime.coordinator.episodes.metrics import reencoded_tokens
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.observers.round_metrics import round_metrics
 from rljob_runtime.protocols import TrainReport
+from rljob_runtime.scheduling.episodes.episode import Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.simulator.peers.runners import Fault, HarnessLaw
 from tests.support.episode_job import EpisodeStage
@@ -31,15 +32,18 @@ TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
 FAULTS = ((Fault.CRASH, 80), (Fault.FAILURE, 80), (Fault.REWRITE, 300), (Fault.REPEAT, 150))
 
 
-def stage_of(path: Path, mode: Mode) -> EpisodeStage:
+def stage_of(path: Path, mode: Mode, versions: Versions = Versions.SINGLE) -> EpisodeStage:
     law = HarnessLaw(turns=5, tool_seconds=1.5, faults=FAULTS, seed=3)
     made = job(rounds=4, prompts=3, responses=3, mode=mode)
-    return EpisodeStage(path / "state.db", job=made, law=law, limits=Limits(turns=4))
+    return EpisodeStage(path / "state.db", job=made, law=law, limits=Limits(turns=4), versions=versions)
 
 
-@pytest.mark.parametrize("mode", [Mode.ON_POLICY, Mode.ASYNCHRONOUS])
-def test_each_metric_is_that_of_a_second_computation_from_the_store(tmp_path, mode):
-    stage = stage_of(tmp_path, mode)
+@pytest.mark.parametrize(
+    ("mode", "versions"),
+    [(Mode.ON_POLICY, Versions.SINGLE), (Mode.ASYNCHRONOUS, Versions.SINGLE), (Mode.ASYNCHRONOUS, Versions.MIXED)],
+)
+def test_each_metric_is_that_of_a_second_computation_from_the_store(tmp_path, mode, versions):
+    stage = stage_of(tmp_path, mode, versions)
     stage.play()
     reports = episodes_of(stage)
     assert len(reports) == 4
@@ -59,6 +63,8 @@ def test_each_metric_is_that_of_a_second_computation_from_the_store(tmp_path, mo
     assert any(report.forks for report in reports.values())
     assert any(report.truncated_by_turns for report in reports.values())
     assert {report.reencoded_tokens for report in reports.values()} == {0}
+    newer = sum(report.turns_of_newer_weights or 0 for report in reports.values())
+    assert (newer > 0) == (versions is Versions.MIXED)
 
 
 @pytest.mark.parametrize("mode", [Mode.ON_POLICY, Mode.ASYNCHRONOUS])
@@ -104,7 +110,7 @@ def episodes_of(stage: EpisodeStage) -> dict[int, EpisodesReport]:
 FIELDS = (
     *("turns_mean", "turns_p50", "turns_p90", "turns_p99", "sampled_tokens", "given_tokens", "model_seconds"),
     *("outside_seconds", "truncated_by_turns", "truncated_by_tokens", "truncated_by_seconds", "truncated_by_forks"),
-    "forks",
+    *("forks", "turns_of_newer_weights"),
 )
 
 
@@ -117,14 +123,15 @@ def second(db: sqlite3.Connection, number: int) -> dict[str, float | None]:
     ids = [one for (one,) in db.execute("SELECT id FROM episodes WHERE step = ?", (number,))]
     rows = [
         db.execute(
-            "SELECT kind, parent, length(tokens) / 4, opened, stored_at FROM turns WHERE episode = ?", (one,)
+            "SELECT kind, parent, length(tokens) / 4, opened, stored_at, version FROM turns WHERE episode = ?", (one,)
         ).fetchall()
         for one in ids
     ]
     heads = [db.execute("SELECT started, ended, reached FROM episodes WHERE id = ?", (one,)).fetchone() for one in ids]
     turns = [sum(kind == "sampled" for kind, *_ in one) for one in rows]
-    in_model = [covered([row[3:] for row in one if row[0] == "sampled"]) for one in rows]
+    in_model = [covered([row[3:5] for row in one if row[0] == "sampled"]) for one in rows]
     outside = [ended - started - seconds for (started, ended, _), seconds in zip(heads, in_model, strict=True)]
+    versions = [[row[5] for row in one if row[0] == "sampled"] for one in rows]
     share = lambda limit: near(mean(reached == limit for *_, reached in heads))  # noqa: E731
     return {
         "turns_mean": near(mean(turns)),
@@ -140,6 +147,7 @@ def second(db: sqlite3.Connection, number: int) -> dict[str, float | None]:
         "truncated_by_seconds": share("seconds"),
         "truncated_by_forks": share("forks"),
         "forks": sum(len(one) - len({row[1] for row in one}) for one in rows),
+        "turns_of_newer_weights": sum(len(one) - one.count(min(one)) for one in versions),
     }
 
 
@@ -160,6 +168,7 @@ def near(value: float):
 EPISODES = EpisodesReport(
     turns_mean=2.5, turns_p50=2, turns_p90=4, turns_p99=6, sampled_tokens=100, given_tokens=40, model_seconds=1.5,
     outside_seconds=0.5, truncated_by_turns=0.25, forks=3, reencoded_tokens=0, attempts=9, retries=2,
+    turns_of_newer_weights=7, interrupted_turns=1, interrupted_tokens=20, load_wait_seconds=1.5,
     failed_attempts=[{"part": "tool server", "attempts": 1}],
     environments=[{"name": "calc", "most_open": 12, "wait_seconds": 0.75}],
 )  # fmt: skip
@@ -181,6 +190,10 @@ def test_prometheus_counts_rounds_and_shows_the_last_one():
         "reencoded_tokens_total 0.0",
         "episode_attempts_total 18.0",
         "turn_retries_total 4.0",
+        "turns_of_newer_weights_total 14.0",
+        "interrupted_turns_total 2.0",
+        "interrupted_tokens_total 40.0",
+        "turn_load_wait_seconds_total 3.0",
         'failed_attempts_total{part="tool server"} 2.0',
         'open_episodes{environment="calc"} 12.0',
         'runner_wait_seconds{environment="calc"} 0.75',
@@ -196,4 +209,6 @@ def test_observers_and_tensorboard_receive_them():
         "episodes/sampled_tokens": 100, "episodes/given_tokens": 40, "episodes/model_seconds": 1.5,
         "episodes/outside_seconds": 0.5, "episodes/truncated_by_turns": 0.25, "episodes/forks": 3,
         "episodes/reencoded_tokens": 0, "episodes/attempts": 9, "episodes/retries": 2, "episodes/failed/tool server": 1,
+        "episodes/turns_of_newer_weights": 7, "episodes/interrupted_turns": 1, "episodes/interrupted_tokens": 20,
+        "episodes/load_wait_seconds": 1.5,
     }  # fmt: skip

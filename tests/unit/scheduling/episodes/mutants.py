@@ -19,6 +19,13 @@ MUTANTS = (
         tests=("tests/unit/scheduling/episodes/test_runner_loads.py",),
     ),
     Mutant(
+        name="a response is of its newest version",
+        target="rljob_runtime.scheduling.episodes.responses:_response_of",
+        before="min(node.version for node in nodes if node.version is not None)",
+        after="max(node.version for node in nodes if node.version is not None)",
+        tests=("tests/simulation/test_episodes.py::test_turns_of_newer_weights_happen_where_versions_are_mixed",),
+    ),
+    Mutant(
         name="a load interrupts a turn each time",
         target="rljob_runtime.scheduling.episodes.weight_load:seconds_to_wait",
         before="any(one.interrupted for one in running)",
