@@ -25,6 +25,8 @@ from rljob_env.processes import bare_environment, process_group
 MOST_LINE_BYTES = 16 << 20
 START_SECONDS = 120.0
 """Longest time in which a process imports its functions."""
+STARTS = max(4, os.cpu_count() or 1)
+"""Processes of a pool that start at a time: an import keeps a processor busy."""
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,13 @@ class Worker:
 
 
 class WorkerPool:
-    """Workers of the same functions, as many as there are calls at a time."""
+    """Workers of the same functions, at most as many as there are calls at a time."""
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.stats = WorkerStats()
         self._settings = settings
         self._idle: list[tuple[Worker, AsyncExitStack]] = []
+        self._starts = asyncio.Semaphore(STARTS)
 
     async def observe(self, function: str, arguments: Mapping[str, Any], seconds: float) -> str:
         """Return what a tool answers to a model's arguments. Raises `CallError`, `CallFailed`, `TimeoutError`."""
@@ -138,7 +141,7 @@ class WorkerPool:
     @contextlib.asynccontextmanager
     async def _one(self) -> AsyncIterator[Worker]:
         """Take a worker. One that did not answer its call is ended: its answer would be read by the next."""
-        worker, stack = self._idle.pop() if self._idle else await self._start()
+        worker, stack = self._idle.pop() if self._idle else await self._started_or_freed()
         answered = False
         try:
             yield worker
@@ -154,6 +157,15 @@ class WorkerPool:
                 self._idle.append((worker, stack))
             else:
                 await stack.aclose()
+
+    async def _started_or_freed(self) -> tuple[Worker, AsyncExitStack]:
+        """Start a worker, or take one that was freed while others started.
+
+        A runner that leases many episodes makes their first calls together. As many processes would take all
+        processors, and heartbeats would be late.
+        """
+        async with self._starts:
+            return self._idle.pop() if self._idle else await self._start()
 
     async def _start(self) -> tuple[Worker, AsyncExitStack]:
         settings = self._settings

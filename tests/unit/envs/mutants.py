@@ -139,6 +139,13 @@ MUTANTS = (
         tests=(f"{AGENT}::test_an_agent_asks_the_model_and_writes_its_reward",),
     ),
     Mutant(
+        name="each of many calls starts a process",
+        target="rljob_env.workers:WorkerPool._started_or_freed",
+        before="self._idle.pop() if self._idle else await self._start()",
+        after="await self._start()",
+        tests=("tests/unit/envs/test_workers.py::test_calls_that_come_together_start_few_processes",),
+    ),
+    Mutant(
         name="all that an agent prints is kept",
         target="rljob_env.output:Output.data_received",
         before="tail[left:]",
