@@ -48,7 +48,11 @@ class EpisodeSpans:
 
     def _episode(self, number: int, episode: Json) -> None:
         environment, attempt = str(episode["environment"]), int(episode["attempt"])
-        shared = {"gen_ai.provider.name": "rljob", "gen_ai.conversation.id": str(attempt), "rljob.round": number}
+        shared: dict[str, Any] = {
+            "gen_ai.provider.name": "rljob",
+            "gen_ai.conversation.id": str(attempt),
+            "rljob.round": number,
+        }
         agent = self._tracer.start_span(
             f"invoke_agent {environment}",
             start_time=_time(episode["started"]),
