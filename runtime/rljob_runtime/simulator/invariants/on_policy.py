@@ -79,7 +79,7 @@ class RoundInvariants(Invariants):
     def _commit(self, rows: Iterable[Row]) -> None:
         prompts: dict[Prompt, None] = {}
         boundaries: list[int] = []
-        held: dict[Sample, tuple[int, int]] = {}
+        held: dict[Sample, tuple[int, _Trajectory | None]] = {}
         for row in rows:
             match row.table:
                 case "prompts":
