@@ -46,4 +46,5 @@ def small_disk(folder: Path, megabytes: int) -> Iterator[SmallDisk]:
     try:
         yield SmallDisk(folder)
     finally:
-        subprocess.run(["umount", folder], check=True)
+        # Lazily: a test that fails may leave files open.
+        subprocess.run(["umount", "--lazy", folder], check=True)
