@@ -17,6 +17,7 @@ import typer
 from rljob_runtime.cli import app
 from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.gateway.metrics import HELP, PREFIX
 from rljob_runtime.protocols.reward_stats import RewardStats
 from tests.support.docs import INDEX, PAGES, quoted, rows, text_of
 from tests.support.paths import ROOT
@@ -54,14 +55,14 @@ def _known() -> frozenset[str]:
 
 @cache
 def _metrics() -> frozenset[str]:
-    """The coordinator's, as a scrape has them. Those of the operator: `test_docs_operator`."""
+    """The coordinator's and the gateway's, as a scrape has them. Those of the operator: `test_docs_operator`."""
     metrics = CoordinatorMetrics()
     metrics.watch_rewards(lambda: RewardStats({}))
     metrics.watch_loop(lambda: 0.0)
     metrics.watch_layouts(LayoutStats)
-    return frozenset(
-        f"{family.name}_total" if family.type == "counter" else family.name for family in metrics.registry.collect()
-    )
+    gateway = {f"{PREFIX}{name}_total" for name in HELP}
+    families = metrics.registry.collect()
+    return frozenset(f"{one.name}_total" if one.type == "counter" else one.name for one in families) | gateway
 
 
 def _names(text: str) -> Iterator[str]:
