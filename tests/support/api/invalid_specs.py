@@ -259,7 +259,12 @@ ENVIRONMENT_CASES = [
         "or a reward of each environment, which calc lacks",
         value=ABSENT,
     ),
-    one("spec.episode", {"maxTurns": 4}, "needs spec.environments; or leave it out"),
+    Case(
+        {"spec.episode": {"maxTurns": 4}},
+        "spec.episode",
+        "needs spec.environments; or leave it out",
+        value={"maxTurns": 4, "versions": "Single"},
+    ),
     *(
         Case({"spec.environments": [CALC], f"spec.episode.{field}": value}, f"spec.episode.{field}", advice)
         for field, value, advice in (

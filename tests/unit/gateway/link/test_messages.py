@@ -83,9 +83,9 @@ TURNS = st.builds(
 CALLS: st.SearchStrategy[Call] = st.one_of(
     st.builds(TurnCall, ATTEMPTS, NAMES, st.booleans(), TOKENS, BOUNDS, st.binary(max_size=40), NUMBERS),
     st.builds(HistoryCall, ATTEMPTS),
-    st.builds(LeaseCall, NAMES, NAMES, NUMBERS),
-    st.builds(HeartbeatCall, NAMES, st.lists(ATTEMPTS, max_size=3).map(tuple)),
-    st.builds(DoneCall, NAMES, ATTEMPTS, REPORTS),
+    st.builds(LeaseCall, NAMES, NAMES, NUMBERS, WHOLE),
+    st.builds(HeartbeatCall, NAMES, NAMES, st.lists(ATTEMPTS, max_size=3).map(tuple)),
+    st.builds(DoneCall, NAMES, NAMES, ATTEMPTS, REPORTS),
 )
 MESSAGES = st.lists(st.dictionaries(NAMES, NAMES, max_size=2), max_size=3).map(tuple)
 READ: dict[type, Callable[[Frame], Any]] = {
