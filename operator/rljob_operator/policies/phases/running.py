@@ -92,7 +92,11 @@ def _go_on(
         ),
         creations=tuple(Creation(new, drafts) for new in pod_changes.created),
         deployments=environments.to_start(
-            job, observed, config, partial(kueue_admission.placed_runners, job, observed)
+            job,
+            observed,
+            {one.name: one.runners for one in status.environments},
+            config,
+            partial(kueue_admission.placed_runners, job, observed),
         ),
         asked=settlement.asked(job, observed, machine_set.size.count, config),
         settled=settlement.settled(job, observed, machine_set.size.count, now, config),

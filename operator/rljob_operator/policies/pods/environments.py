@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,7 +22,6 @@ from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.pods.overlay import by_name, by_path, over
 from rljob_operator.policies.pods.placement import name_scheduler, spread
 from rljob_operator.policies.pods.security import LOCKED, pod_security
-from rljob_operator.policies.scaling.runner_pools import pool_sizes
 
 Json = dict[str, Any]
 Placement = Callable[[Environment, Json], Json]
@@ -44,21 +43,22 @@ def anywhere(environment: Environment, template: Json) -> Json:
     return template
 
 
-def to_start(job: RLJob, observed: Observed, config: Config, place: Placement) -> tuple[Json, ...]:
-    """Return the Deployments of a running job that are missing or not as wanted.
+def to_start(
+    job: RLJob, observed: Observed, runners: Mapping[str, int], config: Config, place: Placement
+) -> tuple[Json, ...]:
+    """Return the Deployments of a running job that are missing or not as wanted. `runners`: the number of each.
 
     All of them are returned when the job's objects are checked again: that undoes what other clients have changed.
     """
     found = []
-    pools = pool_sizes(job)
     for environment in job.spec.environments:
         seen = observed.runners.get(environment.name)
         if seen is not None and seen.deleting:
             continue  # its end is an event
-        runners = pools[environment.name].runners
-        wanted = deployment(job, environment, runners, config, place)
+        count = runners[environment.name]
+        wanted = deployment(job, environment, count, config, place)
         state = (seen.wanted, seen.shape) if seen is not None else None
-        if state != (runners, wanted["metadata"]["labels"][c.LABEL_SHAPE]) or not observed.children_present:
+        if state != (count, wanted["metadata"]["labels"][c.LABEL_SHAPE]) or not observed.children_present:
             found.append(wanted)
     return tuple(found)
 
