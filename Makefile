@@ -37,7 +37,7 @@ check:  ## lint, and the unit tests that the working tree's change needs, in 90 
 unit:  ## the tests that need neither a cluster nor an engine
 	@hack/test unit
 
-test:  ## lint and tests of every kind, a row of each slow family, 48 mutants; PACKAGE=relay: every test of one package
+test:  ## lint and tests of every kind, a row of each slow family, 50 mutants; PACKAGE=relay: every test of one package
 	@CLUSTER=$(CLUSTER) hack/test $(if $(PACKAGE),package $(PACKAGE),test)
 
 test-all:  ## every row of every test, on every Kubernetes minor, and every mutant

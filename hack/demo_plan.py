@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api import RLJob
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 
 CLUSTERS = ("local", "kind", "own")
 

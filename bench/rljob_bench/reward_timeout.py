@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rljob_api.rewards import CodeReward, RewardTimeout
+from rljob_api.spec.rewards import CodeReward, RewardTimeout
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.rewards.code_scorer import CodeScorer

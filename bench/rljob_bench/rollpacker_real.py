@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from rljob_api import RLJob
-from rljob_api.spec_training import AUTO
+from rljob_api.spec.training import AUTO
 from rljob_api.status import RoundReport
 from rljob_bench.lib.replay import ReplayBackend, ReplayedLengths, StillTrainer
 from rljob_bench.lib.replayed_job import STAND_INS, Sizes, generated_lengths, play_replayed, replayed_job

@@ -14,12 +14,12 @@ from contextlib import AsyncExitStack
 
 import httpx
 
-from rljob_env.agent_harness import AgentHarness
+from rljob_env.agents.harness import AgentHarness
 from rljob_env.config import OPEN_ENV, TOOLS, VERIFIERS, BadConfig, Config, load_config, read_key
 from rljob_env.episode import Harness
 from rljob_env.failures import GatewayAway, GatewayRefused
+from rljob_env.foreign_code.guard import Guard
 from rljob_env.gateway_client import GatewayClient
-from rljob_env.guard import Guard
 from rljob_env.openenv.harness import OpenEnvHarness
 from rljob_env.packages import check_packages
 from rljob_env.runner import Runner, RunnerSettings

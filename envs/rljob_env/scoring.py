@@ -9,9 +9,9 @@ from typing import Any
 from rljob_env.config import EnvironmentConfig
 from rljob_env.episode import Assignment
 from rljob_env.failures import Failed, Part
-from rljob_env.guard import Guard
+from rljob_env.foreign_code.guard import Guard
+from rljob_env.foreign_code.workers import CallFailed, WorkerPool, WorkerSettings
 from rljob_env.results import reward_and_metrics
-from rljob_env.workers import CallFailed, WorkerPool, WorkerSettings
 
 
 class Scorer:

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 import rljob_api
 import rljob_operator
 import rljob_runtime
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import Condition
 from rljob_operator.__main__ import parser as operator_parser
 from rljob_operator.metrics import Metrics

@@ -39,10 +39,10 @@ from rljob_runtime.protocols.trajectory import (
 )
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.network import Process, SimulatedWire
-from rljob_runtime.simulator.peers.engine_kind import steady
+from rljob_runtime.simulator.peers.engines.engine_kind import steady
+from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
 from rljob_runtime.simulator.peers.relay import Weights
-from rljob_runtime.simulator.peers.replica import SimulatedReplica
 from rljob_runtime.simulator.peers.trainer import GradientInboxes, TrainerCosts
 from tests.support.paths import ROOT
 

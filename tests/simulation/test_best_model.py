@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.evaluation_metric import EvaluationMetric
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_runtime.coordinator.trainer import best_model
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.faults.plan import FaultPlan

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from rljob_api.environments import EpisodeVersions
-from rljob_api.spec_training import Mode
+from rljob_api.spec.environments import EpisodeVersions
+from rljob_api.spec.training import Mode
 from rljob_runtime.coordinator.episodes.attempt import turn_of
 from rljob_runtime.protocols.trajectory import Group, Response, TrajectoryKey
 from rljob_runtime.simulator.core.events import EpisodeReported, Event, Generated, Trained

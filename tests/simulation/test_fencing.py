@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_runtime.simulator.core.events import (
     CoordinatorEnded,
     CoordinatorStarted,

@@ -18,7 +18,7 @@ from rljob_runtime.scheduling.asynchronous.repack import RepackRules
 from rljob_runtime.simulator.core.events import Event, Reported
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.cluster import ClusterSpec
-from rljob_runtime.simulator.peers.engine_kind import EngineKind
+from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Experience, Scenario

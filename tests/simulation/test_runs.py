@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_bench.lib.cluster import BenchmarkCluster
 from rljob_runtime.coordinator.evaluation.stage import JOB_INTERRUPTED
 from rljob_runtime.perf_model.hardware import H800

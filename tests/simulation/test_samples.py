@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_runtime.coordinator.samples.writer import SampleWriter
 from rljob_runtime.samples import EvaluationSampleFolder, SampleFolder
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
-from rljob_runtime.scheduling.layout_switch import SwitchableMachine, SwitchLook
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchableMachine, SwitchLook
 
 
 class Script:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api import RLJob, load
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import Finished, RoundReport, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.async_utils import Apart
@@ -21,13 +21,13 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols import PromptSource, Rewards
-from rljob_runtime.scheduling.layout_switch import SwitchPolicy
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchPolicy
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, Observe
 from rljob_runtime.simulator.invariants.asynchronous import invariants_of
 from rljob_runtime.simulator.peers.cluster import ClusterSpec, SimulatedCluster
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
-from rljob_runtime.simulator.peers.engine_kind import steady
+from rljob_runtime.simulator.peers.engines.engine_kind import steady
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts, SimulatedRewards
 from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
 from rljob_runtime.simulator.sample_writing import inline

@@ -11,7 +11,7 @@ import pytest
 from rljob_runtime.protocols import ReplicaReport
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.simulator.core.events import Aborted, Event, Generated, Submitted
-from rljob_runtime.simulator.peers.replica import SimulatedReplica
+from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
 
 LATE_SECONDS = 0.2
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from rljob_api.spec_training import Sampler
+from rljob_api.spec.training import Sampler
 from rljob_bench.async_systems.admission import Admission
 from rljob_bench.async_systems.clock import Clock
 from rljob_bench.async_systems.groups import Drawn, Prompts, number_of

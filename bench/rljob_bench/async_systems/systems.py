@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from rljob_api.spec_training import Repack
+from rljob_api.spec.training import Repack
 from rljob_bench.async_systems.asynchronous import Job, Policy
 from rljob_bench.async_systems.groups import Prompts
 from rljob_bench.async_systems.outcome import Outcome

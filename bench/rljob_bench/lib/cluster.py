@@ -11,8 +11,8 @@ from rljob_runtime.protocols.engine_slots import EngineSlots
 from rljob_runtime.protocols.remote import CallTimeouts
 from rljob_runtime.simulator.peers.assumptions import STANDARD, Assumptions
 from rljob_runtime.simulator.peers.cluster import ClusterSpec
-from rljob_runtime.simulator.peers.engine_kind import EngineKind
-from rljob_runtime.simulator.peers.profiled_engines import ProfiledEngine, ProfiledEngines
+from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind
+from rljob_runtime.simulator.peers.engines.profiled_engines import ProfiledEngine, ProfiledEngines
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.simulator.scenario import Scenario
 

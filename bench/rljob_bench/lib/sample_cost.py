@@ -16,7 +16,7 @@ from typing import Literal
 
 from rljob_api import load
 from rljob_api.constants import API_VERSION, KIND
-from rljob_api.spec_resources import Samples
+from rljob_api.spec.resources import Samples
 from rljob_api.status import RoundKind, RoundReport
 from rljob_runtime.coordinator.inputs import ObservedPrompts, open_prompts
 from rljob_runtime.coordinator.samples.writer import SampleWriter

@@ -13,7 +13,7 @@ from rljob_bench.lib.trial import LONGEST_PROMPT, cluster_of
 from rljob_runtime.cli.bench_result import OptionError
 from rljob_runtime.perf_model.profile import Profile, ProfileError
 from rljob_runtime.simulator.peers.assumptions import SETTINGS, Setting
-from rljob_runtime.simulator.peers.profiled_engines import ProfiledEngines
+from rljob_runtime.simulator.peers.engines.profiled_engines import ProfiledEngines
 from rljob_runtime.workloads import Trace, TraceError, read_trace, step_file, traces_in
 
 

@@ -19,7 +19,7 @@ from rljob_runtime.perf_model.model_shape import QWEN2_5_14B
 from rljob_runtime.perf_model.profile import Profile, ProfileError
 from rljob_runtime.simulator.core.events import Event, Reported
 from rljob_runtime.simulator.faults.plan import FaultPlan
-from rljob_runtime.simulator.peers.profiled_engines import ProfiledEngines
+from rljob_runtime.simulator.peers.engines.profiled_engines import ProfiledEngines
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.workloads.generator import Generator
 from rljob_runtime.workloads.law import Law

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.errors import FieldError
-from rljob_api.rewards import present_path
+from rljob_api.spec.rewards import present_path
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rljob_api.errors import ABSENT, FieldError
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec_algorithm import KLPlacement, ScheduleKind
+from rljob_api.spec.algorithm import KLPlacement, ScheduleKind
 
 Errors = Iterator[FieldError]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rljob_api import constants as c
-from rljob_api.environments import Environment, EnvironmentKind
 from rljob_api.errors import ABSENT, FieldError
 from rljob_api.rules.templates import check_template
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.environments import Environment, EnvironmentKind
 
 Errors = Iterator[FieldError]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rljob_api.errors import FieldError
-from rljob_api.evaluation import EvaluationPrompts
 from rljob_api.rules.sources import check_prompts, check_rules
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.evaluation import EvaluationPrompts
 
 Errors = Iterator[FieldError]
 

@@ -11,10 +11,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from rljob_api import constants as c
-from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.errors import ABSENT, FieldError
-from rljob_api.observers import check_observers
-from rljob_api.rewards import DEFAULT_PARALLELISM, FUNCTION_KINDS, CodeReward, RewardKind, present_path
 from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND, check_algorithm
 from rljob_api.rules.chat_template import check_chat_template
 from rljob_api.rules.environments import check_environments
@@ -23,7 +20,10 @@ from rljob_api.rules.layouts import check_layouts
 from rljob_api.rules.sources import check_sources
 from rljob_api.rules.templates import check_template, memory_limit
 from rljob_api.spec import RLJob, RLJobSpec
-from rljob_api.spec_training import AUTO, Mode
+from rljob_api.spec.accelerators import DEFAULT_RESOURCE
+from rljob_api.spec.observers import check_observers
+from rljob_api.spec.rewards import DEFAULT_PARALLELISM, FUNCTION_KINDS, CodeReward, RewardKind, present_path
+from rljob_api.spec.training import AUTO, Mode
 
 Errors = Iterator[FieldError]
 

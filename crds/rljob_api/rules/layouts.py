@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rljob_api.errors import FieldError
 from rljob_api.spec import RLJobSpec, Rollout
-from rljob_api.spec_training import AUTO
+from rljob_api.spec.training import AUTO
 
 Errors = Iterator[FieldError]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rljob_api.errors import ABSENT, FieldError
-from rljob_api.evaluation import EvaluationPrompts
-from rljob_api.rewards import RewardKind
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec_training import DataSource, Prompts
+from rljob_api.spec.evaluation import EvaluationPrompts
+from rljob_api.spec.rewards import RewardKind
+from rljob_api.spec.training import DataSource, Prompts
 
 Errors = Iterator[FieldError]
 

@@ -13,7 +13,7 @@ from rljob_api import constants as c
 from rljob_api.errors import ABSENT, MOST_ERRORS, FieldError
 from rljob_api.fields import DNS_NAME, Bytes
 from rljob_api.parsing import pod_schema
-from rljob_api.spec_template import PodTemplate
+from rljob_api.spec.template import PodTemplate
 
 Errors = Iterator[FieldError]
 

@@ -8,13 +8,13 @@ written with underscores (`__function__`), as servers do.
 from __future__ import annotations
 
 from rljob_api import constants as c
-from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.admission.renamed import RENAMED, Renamed
-from rljob_api.rewards import BUILTIN, FORMER_BUILTIN, FUNCTION_KINDS
 from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND
 from rljob_api.rules.evaluation import MAX_RESPONSES_PER_EVALUATION
 from rljob_api.rules.job import MAX_ACCELERATORS, MAX_TOKENS_PER_SEQUENCE, MIN_HEARTBEAT_SECONDS
 from rljob_api.schema.cel_changes import ENTRY_FIELDS, Rule, same
+from rljob_api.spec.accelerators import DEFAULT_RESOURCE
+from rljob_api.spec.rewards import BUILTIN, FORMER_BUILTIN, FUNCTION_KINDS
 
 
 def _or_stored(expression: str, field: str, message: str) -> Rule:

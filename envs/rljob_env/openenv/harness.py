@@ -20,7 +20,8 @@ import httpx
 from rljob_env.config import EnvironmentConfig
 from rljob_env.episode import Assignment, Json, Report
 from rljob_env.failures import Failed, Part
-from rljob_env.guard import Guard
+from rljob_env.foreign_code.guard import Guard
+from rljob_env.foreign_code.worker_main import shortened
 from rljob_env.model import LimitReached, Model
 from rljob_env.openenv.actions import (
     LIST_TOOLS,
@@ -37,7 +38,6 @@ from rljob_env.openenv.session import STEP_SECONDS, ServerFull, Session, connect
 from rljob_env.retrying import delay
 from rljob_env.scoring import Scorer
 from rljob_env.tools.toolbox import Toolbox, ToolError
-from rljob_env.worker_main import shortened
 
 
 @dataclass

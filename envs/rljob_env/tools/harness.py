@@ -15,12 +15,12 @@ import httpx
 from rljob_env.config import EnvironmentConfig
 from rljob_env.episode import Assignment, Json, Report
 from rljob_env.failures import Failed, Part
-from rljob_env.guard import Guard
+from rljob_env.foreign_code.guard import Guard
+from rljob_env.foreign_code.workers import CallFailed, WorkerPool, WorkerSettings
 from rljob_env.model import LimitReached, Model
 from rljob_env.scoring import Scorer
 from rljob_env.tools.mcp_client import McpClient
 from rljob_env.tools.toolbox import FunctionTools, Toolbox
-from rljob_env.workers import CallFailed, WorkerPool, WorkerSettings
 
 
 class ToolsHarness:

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from rljob_env.episode import Json
 from rljob_env.failures import Failed, Part
-from rljob_env.worker_main import shortened
-from rljob_env.workers import CallError, CallFailed, WorkerPool
+from rljob_env.foreign_code.worker_main import shortened
+from rljob_env.foreign_code.workers import CallError, CallFailed, WorkerPool
 
 
 class ToolError(Exception):

@@ -14,11 +14,11 @@ from typing import Any
 from rljob_env.config import EnvironmentConfig
 from rljob_env.episode import Assignment, Report
 from rljob_env.failures import EpisodeOver, Failed, Part
-from rljob_env.guard import Guard
+from rljob_env.foreign_code.guard import Guard
+from rljob_env.foreign_code.workers import CallFailed, WorkerPool, WorkerSettings
 from rljob_env.results import reward_and_metrics
 from rljob_env.scoring import Scorer
 from rljob_env.verifiers.episode import task_of
-from rljob_env.workers import CallFailed, WorkerPool, WorkerSettings
 
 PLAY = "rljob_env.verifiers.episode:play"
 INHERITED = ("SSL_CERT_DIR", "SSL_CERT_FILE", "UV_CACHE_DIR", "UV_OFFLINE")

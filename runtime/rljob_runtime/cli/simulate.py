@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_runtime.cli.files import fail
 from rljob_runtime.cli.screen import say, screen
 from rljob_runtime.simulator.core.process_clock import loop_time

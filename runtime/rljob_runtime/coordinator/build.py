@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api import RLJob
-from rljob_api.spec_resources import Samples
+from rljob_api.spec.resources import Samples
 from rljob_api.status import Finished, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.settings import Settings
@@ -24,10 +24,10 @@ from rljob_runtime.coordinator.reporting.round_log import RoundJournal, RoundLog
 from rljob_runtime.coordinator.reporting.timeline import Timeline, TimelineLog
 from rljob_runtime.coordinator.samples.writer import SampleWriter
 from rljob_runtime.coordinator.store.connection import file_errors_stated
-from rljob_runtime.coordinator.store.kept_samples import Advantages
 from rljob_runtime.coordinator.store.opening import EarlyReports, open_store
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess, StoreThread
+from rljob_runtime.coordinator.store.tables.kept_samples import Advantages
 from rljob_runtime.gateway.steady_clock import steady_clock
 from rljob_runtime.protocols import Backend, ControlPlane, PromptSource
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import Finished, FinishedOutcome, RuntimeStatus, StatusWarning
 from rljob_runtime.coordinator.asynchronous.loop import AsyncLoop
 from rljob_runtime.coordinator.control_plane.blocked import BlockedConditions, EngineMismatch
@@ -65,9 +65,9 @@ from rljob_runtime.protocols import (
     RewardsUnavailable,
     TrainerState,
 )
-from rljob_runtime.scheduling.adaptive_switches import AdaptiveSwitches
 from rljob_runtime.scheduling.backoff import keeps_failing
-from rljob_runtime.scheduling.layout_switch import NeverSwitch, SwitchPolicy
+from rljob_runtime.scheduling.layouts.adaptive_switches import AdaptiveSwitches
+from rljob_runtime.scheduling.layouts.layout_switch import NeverSwitch, SwitchPolicy
 from rljob_runtime.scheduling.status_cadence import resumed_status
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rljob_api.evaluation import Evaluation
 from rljob_api.spec import RLJobSpec
+from rljob_api.spec.evaluation import Evaluation
 from rljob_runtime.protocols import (
     PromptRecord,
     PromptsNotUsable,

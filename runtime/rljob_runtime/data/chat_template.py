@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateSyntaxError, meta
 
-from rljob_api.spec_training import DataSpec
+from rljob_api.spec.training import DataSpec
 from rljob_runtime.data.errors import DataError, one_line
 from rljob_runtime.data.records import local_path
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_api.spec_training import DataSpec, Prompts
+from rljob_api.spec.training import DataSpec, Prompts
 from rljob_runtime.data.environments import environment_of, or_unknown_environment, record_of
 from rljob_runtime.data.errors import DataError
 from rljob_runtime.data.evaluation_prompts import EvaluationPrompts, OnAccess, Overlap, Part, in_seeded_order

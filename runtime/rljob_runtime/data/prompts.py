@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_api.spec_training import DataSpec, OnInvalidRecord, Prompts
+from rljob_api.spec.training import DataSpec, OnInvalidRecord, Prompts
 from rljob_runtime.data.chat_template import ChatTemplate
 from rljob_runtime.data.errors import BadRecord, DataError, one_line, too_many
 from rljob_runtime.data.held_out import HeldOut

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rljob_api.constants import claim_path
-from rljob_api.spec_training import PromptDataset, PromptFile, ReasoningGym
+from rljob_api.spec.training import PromptDataset, PromptFile, ReasoningGym
 from rljob_runtime.data.errors import BadRecord, DataError, one_line
 from rljob_runtime.data.rows import Fields, Record, expect_records, kind_of, parse_row, value_at
 from rljob_runtime.data.tables import Format, TableRecords, format_of, read_arrow, read_csv, read_json

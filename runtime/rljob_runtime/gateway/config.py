@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from rljob_api import RLJob
 from rljob_api.fields import Model
-from rljob_api.spec_training import DataSpec
+from rljob_api.spec.training import DataSpec
 from rljob_runtime.gateway.memory import HELD_BYTES
 
 Positive = Annotated[int, Field(ge=1)]

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from rljob_api import RLJob
-from rljob_api.environments import Environment
 from rljob_api.keys.runner_key import mint_runner_key, runners_key
+from rljob_api.spec.environments import Environment
 from rljob_api.status import RoundReport, StatusWarning
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.config import GatewayConfig

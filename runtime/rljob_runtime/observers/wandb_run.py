@@ -14,7 +14,7 @@ from typing import Any
 import wandb
 from wandb.errors import AuthenticationError, CommError, UsageError
 
-from rljob_api.spec_resources import Samples
+from rljob_api.spec.resources import Samples
 from rljob_runtime.observers.protocol import JobEvent, ObservedJob
 from rljob_runtime.observers.sample_rows import COLUMNS, row_of
 from rljob_runtime.observers.wandb_files import TableFiles

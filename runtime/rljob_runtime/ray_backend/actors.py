@@ -17,7 +17,7 @@ from typing import Any
 import ray
 
 from rljob_api import RLJob
-from rljob_api.spec_training import SwitchState
+from rljob_api.spec.training import SwitchState
 from rljob_api.status import Member
 from rljob_runtime.protocols import PeerError
 

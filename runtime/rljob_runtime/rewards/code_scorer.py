@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Self
 
-from rljob_api.rewards import CodeScore
+from rljob_api.spec.rewards import CodeScore
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.rewards.code_test_cases import InvalidTests, TestCase, parse_tests

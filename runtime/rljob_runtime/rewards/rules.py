@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rljob_api.constants import SANDBOX_UNAVAILABLE
-from rljob_api.rewards import (
+from rljob_api.spec import RLJobSpec
+from rljob_api.spec.rewards import (
     DEFAULT_PARALLELISM,
     OUR_PACKAGE,
     CodeReward,
@@ -17,7 +18,6 @@ from rljob_api.rewards import (
     RewardKind,
     RewardTimeout,
 )
-from rljob_api.spec import RLJobSpec
 from rljob_runtime.protocols.trajectory import EVALUATION_SOURCE
 
 BUILT_IN = {

@@ -17,7 +17,7 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush
 from math import lcm
 
-from rljob_api.spec_training import DataSpec
+from rljob_api.spec.training import DataSpec
 from rljob_runtime.protocols.trajectory import Cursor, SourceCursor
 
 ALONE = ""

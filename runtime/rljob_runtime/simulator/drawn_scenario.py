@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from rljob_api.environments import EpisodeVersions
 from rljob_api.evaluation_metric import EvaluationMetric
-from rljob_api.spec_training import Mode, Sampler
+from rljob_api.spec.environments import EpisodeVersions
+from rljob_api.spec.training import Mode, Sampler
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols import KvSize
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
@@ -20,7 +20,7 @@ from rljob_runtime.simulator.faults.plan import FaultPlan, draw_plan
 from rljob_runtime.simulator.faults.spec_edits import draw_edit
 from rljob_runtime.simulator.peers.cluster import ClusterSpec
 from rljob_runtime.simulator.peers.code_rewards import Programs
-from rljob_runtime.simulator.peers.engine_kind import EngineKind
+from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind
 from rljob_runtime.simulator.peers.harness import Fault as HarnessFault
 from rljob_runtime.simulator.peers.harness import HarnessLaw
 from rljob_runtime.simulator.peers.trainer import TrainerCosts

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from rljob_api.environments import EpisodeVersions
+from rljob_api.spec.environments import EpisodeVersions
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
 from rljob_runtime.coordinator.episodes.episodes import Episodes, ManyTurns, SingleTurns

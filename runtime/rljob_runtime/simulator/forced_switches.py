@@ -7,7 +7,7 @@ import random
 
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
-from rljob_runtime.scheduling.layout_switch import SwitchLook
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchLook
 
 LOOK_SECONDS = 0.5
 SWITCH_SHARE = 0.3

@@ -18,7 +18,7 @@ from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.samples.writer import SampleWriter
 from rljob_runtime.coordinator.store.connection import StoreHeld
 from rljob_runtime.protocols import PromptSource, StaleTerm
-from rljob_runtime.scheduling.layout_switch import NeverSwitch
+from rljob_runtime.scheduling.layouts.layout_switch import NeverSwitch
 from rljob_runtime.simulator.coordinator_lives import KILLED, CoordinatorLives, end_of
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.event_digest import EventDigest

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from rljob_api.spec_resources import Samples
+from rljob_api.spec.resources import Samples
 from rljob_runtime.coordinator.samples.writer import PromptTexts, SampleWriter
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.simulator.invariants.samples import evaluation_sample_faults, sample_faults

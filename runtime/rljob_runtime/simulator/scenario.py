@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rljob_api import RLJob, load
 from rljob_api.evaluation_metric import EvaluationMetric
-from rljob_api.spec_training import AUTO, Sampler
+from rljob_api.spec.training import AUTO, Sampler
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.scheduling.round_planner.planner import FIRST_RESPONSES
 from rljob_runtime.scheduling.round_planner.plans import RESPONSE_FACTORS
@@ -21,7 +21,7 @@ from rljob_runtime.simulator.peers.trainer import TrainerCosts
 
 @dataclass(frozen=True)
 class Experience:
-    """Asynchronous settings: see `spec_training.ExperienceBuffer` and `spec_training.Repack`.
+    """Asynchronous settings: see `spec.training.ExperienceBuffer` and `spec.training.Repack`.
 
     `capacity` in groups; `repack_seconds` None for no repack."""
 

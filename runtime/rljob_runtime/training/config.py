@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from rljob_api.spec_algorithm import (
+from rljob_api.spec.algorithm import (
     AdvantageBaseline,
     Clipping,
     ImportanceRatio,
@@ -19,7 +19,7 @@ from rljob_api.spec_algorithm import (
     LossAggregation,
     ScheduleKind,
 )
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_runtime.training.presets import parts_of
 from rljob_runtime.training.row_rules import AdvantageRules, RowRules
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from rljob_api.spec_algorithm import (
+from rljob_api.spec.algorithm import (
     AdvantageBaseline,
     Algorithm,
     AlgorithmKind,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rljob_api.spec_algorithm import AdvantageBaseline
+from rljob_api.spec.algorithm import AdvantageBaseline
 
 
 @dataclass(frozen=True)

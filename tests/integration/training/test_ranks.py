@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rljob_api.spec_algorithm import LossAggregation
+from rljob_api.spec.algorithm import LossAggregation
 from rljob_runtime.protocols import Chain, Refused, TrainReport
 from rljob_runtime.training.ranks.settings import TrainerSettings
 from tests.support.rows import slow

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_api.errors import ABSENT
-from rljob_api.rewards import CodeReward, JudgeReward
+from rljob_api.spec.rewards import CodeReward, JudgeReward
 from tests.support.api.jobs import REMOVE
 
 EDITED = object()

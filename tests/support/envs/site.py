@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 
 from rljob_api.keys.runner_key import mint_runner_key, runners_key
-from rljob_env.agent_harness import AgentHarness
+from rljob_env.agents.harness import AgentHarness
 from rljob_env.config import OPEN_ENV, TOOLS, VERIFIERS, EnvironmentConfig, Tool, VerifiersConfig
 from rljob_env.episode import Harness
+from rljob_env.foreign_code.guard import Guard
 from rljob_env.gateway_client import GatewayClient
-from rljob_env.guard import Guard
 from rljob_env.openenv.harness import OpenEnvHarness
 from rljob_env.openenv.session import STEP_SECONDS
 from rljob_env.runner import Runner, RunnerSettings

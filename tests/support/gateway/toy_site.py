@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rljob_api.spec_training import DataSpec
+from rljob_api.spec.training import DataSpec
 from rljob_runtime.models.toy import toy_model, toy_tokenizer
 from tests.support.gateway.stand_in_coordinator import RecordingEngine, StandInCoordinator
 

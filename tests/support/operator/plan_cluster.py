@@ -12,7 +12,7 @@ from typing import Any
 
 from rljob_api.constants import LABEL_INCARNATION, LABEL_MACHINE
 from rljob_api.spec import RLJob
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import RLJobStatus, RuntimeStatus, TargetPhase
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from rljob_api.spec_algorithm import (
+from rljob_api.spec.algorithm import (
     AdvantageBaseline,
     AlgorithmKind,
     Clipping,

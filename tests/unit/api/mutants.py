@@ -99,14 +99,14 @@ MUTANTS = (
     ),
     Mutant(
         name="a runner is told what its template has",
-        target="rljob_api.environments:Environment.runner_options",
+        target="rljob_api.spec.environments:Environment.runner_options",
         before='name != "template"',
         after="True",
         tests=("tests/unit/api/test_models.py::test_a_runner_is_told_about_its_environment_and_not_about_its_pods",),
     ),
     Mutant(
         name="machines switch sizes under episodes",
-        target="rljob_api.spec:RLJobSpec.switch_sizes",
+        target="rljob_api.spec.job:RLJobSpec.switch_sizes",
         before="bool(adaptive.enabled) and not self.environments",
         after="bool(adaptive.enabled)",
         tests=("tests/unit/api/test_models.py::test_what_a_spec_answers",),

@@ -16,7 +16,7 @@ from rljob_api import RLJob, RLJobSpec, RLJobStatus, constants, load
 from rljob_api.fields import format_bytes
 from rljob_api.schema.crd import crd
 from rljob_api.spec import Metadata
-from rljob_api.spec_resources import Relay
+from rljob_api.spec.resources import Relay
 from rljob_api.status import Condition, ConditionStatus, Member, Role, RuntimeStatus
 from tests.support.api.invalid_specs import CALC
 from tests.support.api.jobs import job

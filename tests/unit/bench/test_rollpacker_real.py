@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.spec_training import AUTO
+from rljob_api.spec.training import AUTO
 from rljob_api.status import RoundReport
 from rljob_bench.lib.replay import ReplayedLengths, ReplayingReplica, StillTrainer
 from rljob_bench.rollpacker_real import QUICK, Plan, RealTrial, figures, job_of, rollpacker_real, workload_of

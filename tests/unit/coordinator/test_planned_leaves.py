@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import ProcessStarted, Trained

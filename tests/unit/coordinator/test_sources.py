@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome, RoundKind
 from rljob_runtime.audit.findings import Rule
 from rljob_runtime.audit.open_store import audit

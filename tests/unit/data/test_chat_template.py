@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from rljob_api.spec_training import DataSpec
+from rljob_api.spec.training import DataSpec
 from rljob_runtime.data import DataError, PromptSet
 from rljob_runtime.data.chat_template import ChatTemplate
 from rljob_runtime.data.rows import Record

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.spec_training import DataSpec, Prompts
+from rljob_api.spec.training import DataSpec, Prompts
 from rljob_runtime.data import BadRecord, DataError, EvaluationData, JobPrompts, PromptSet, open_prompts
 from rljob_runtime.data.evaluation_prompts import EvaluationPrompts, OnAccess, Part, in_seeded_order
 from rljob_runtime.data.held_out import HeldOut

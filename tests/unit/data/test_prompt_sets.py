@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hack.word_problems import split
-from rljob_api.spec_training import PromptFile
+from rljob_api.spec.training import PromptFile
 from rljob_runtime.data.errors import BadRecord, DataError
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.data.prompt_sets import PromptSets

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rljob_api.spec_training import DataSpec
+from rljob_api.spec.training import DataSpec
 from rljob_runtime.data import BadRecord, DataError, Prompt, PromptSet, open_prompts
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompt_cache import PromptCache, bytes_of

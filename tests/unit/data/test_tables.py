@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rljob_api.spec_training import PromptDataset, PromptFile
+from rljob_api.spec.training import PromptDataset, PromptFile
 from rljob_runtime.data.errors import BadRecord, DataError, too_many
 from rljob_runtime.data.records import open_dataset, read_file
 from rljob_runtime.data.rows import Fields, Record, parse_row

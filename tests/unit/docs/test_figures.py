@@ -12,10 +12,10 @@ from hack.loop import __main__ as loop
 from hack.loop import suites
 from rljob_api.constants import MAX_JOB_NAME_LENGTH
 from rljob_api.errors import MOST_ERRORS
-from rljob_api.rewards import DEFAULT_PARALLELISM, RewardRange, RewardTimeout
-from rljob_api.spec_policies import ReplacementBackOff
-from rljob_api.spec_resources import Relay, Store
-from rljob_api.spec_training import Repack, TailBatching
+from rljob_api.spec.policies import ReplacementBackOff
+from rljob_api.spec.resources import Relay, Store
+from rljob_api.spec.rewards import DEFAULT_PARALLELISM, RewardRange, RewardTimeout
+from rljob_api.spec.training import Repack, TailBatching
 from rljob_api.status import Role
 from rljob_operator import app, seals, workqueue
 from rljob_operator.__main__ import parser

@@ -2,8 +2,7 @@
 
 from hack.mutants import Mutant
 
-AGENT = "tests/unit/envs/test_agent_harness.py"
-FUNCTIONS = "tests/unit/envs/test_functions.py"
+FUNCTIONS = "tests/unit/envs/foreign_code/test_functions.py"
 MCP = "tests/unit/envs/test_mcp.py"
 OPEN_ENV = "tests/unit/envs/test_openenv.py"
 RUNNER = "tests/unit/envs/test_runner.py"
@@ -11,34 +10,6 @@ VERIFIERS = "tests/unit/envs/test_verifiers.py"
 TOOLS = "tests/unit/envs/test_tools_harness.py"
 
 MUTANTS = (
-    Mutant(
-        name="a tool's exception is a failure of ours",
-        target="rljob_env.worker_main:_observe",
-        before='{"error": shortened(f"{type(error).__name__}: {error}")}',
-        after='{"failed": str(error)}',
-        tests=(f"{TOOLS}::test_what_the_models_arguments_cause_is_an_observation",),
-    ),
-    Mutant(
-        name="a model's arguments are not checked",
-        target="rljob_env.worker_main:_observe",
-        before="wrong is not None",
-        after="False",
-        tests=(f"{TOOLS}::test_what_the_models_arguments_cause_is_an_observation",),
-    ),
-    Mutant(
-        name="what a tool prints is its answer",
-        target="rljob_env.worker_main:main",
-        before="os.dup2(2, 1)",
-        after="pass",
-        tests=(f"{TOOLS}::test_an_episode_ends_at_an_answer_without_calls_and_is_scored_by_its_function",),
-    ),
-    Mutant(
-        name="a process that did not answer serves the next call",
-        target="rljob_env.workers:WorkerPool._one",
-        before="if answered:\n    self._idle.append((worker, stack))\nelse:\n    await stack.aclose()",
-        after="self._idle.append((worker, stack))",
-        tests=(f"{TOOLS}::test_a_tool_that_hangs_is_ended_and_the_next_call_is_answered",),
-    ),
     Mutant(
         name="a tool without its server answers the model",
         target="rljob_env.tools.toolbox:FunctionTools.call",
@@ -123,48 +94,6 @@ MUTANTS = (
         before="SESSION in self._headers",
         after="False",
         tests=(f"{MCP}::test_a_call_is_answered_as_json_or_in_a_stream",),
-    ),
-    Mutant(
-        name="an agent's children outlive it",
-        target="rljob_env.processes:_end",
-        before="_signal(process.pid, signal.SIGKILL)",
-        after="pass",
-        tests=(f"{AGENT}::test_what_an_agent_leaves_behind_is_ended_with_its_episode",),
-    ),
-    Mutant(
-        name="an agent has the runner's variables",
-        target="rljob_env.processes:bare_environment",
-        before='{"PATH": path, "HOME": str(home), "TMPDIR": str(home), **language, **more}',
-        after='{**os.environ, "PATH": path, "HOME": str(home), "TMPDIR": str(home), **language, **more}',
-        tests=(f"{AGENT}::test_an_agent_asks_the_model_and_writes_its_reward",),
-    ),
-    Mutant(
-        name="each of many calls starts a process",
-        target="rljob_env.workers:WorkerPool._started_or_freed",
-        before="self._idle.pop() if self._idle else await self._start()",
-        after="await self._start()",
-        tests=("tests/unit/envs/test_workers.py::test_calls_that_come_together_start_few_processes",),
-    ),
-    Mutant(
-        name="all that an agent prints is kept",
-        target="rljob_env.output:Output.data_received",
-        before="tail[left:]",
-        after="tail",
-        tests=("tests/unit/envs/test_output.py::test_begin_and_end_are_kept_with_the_number_of_bytes_between",),
-    ),
-    Mutant(
-        name="an agent that crashed has no reward",
-        target="rljob_env.agent_harness:_result_of",
-        before="return _parsed(text, detail)",
-        after='return _parsed(text if code == 0 else b"null", detail)',
-        tests=(f"{AGENT}::test_the_end_of_an_agent_is_its_own_doing",),
-    ),
-    Mutant(
-        name="a result that is none is no reward",
-        target="rljob_env.agent_harness:_result_of",
-        before="if code is None:\n    return _Ended(None, {}, None, detail)",
-        after="return _Ended(None, {}, None, detail)",
-        tests=(f"{AGENT}::test_a_result_that_is_none_is_a_failure_of_ours",),
     ),
     Mutant(
         name="what an environment raises is an observation",
@@ -296,13 +225,6 @@ MUTANTS = (
         tests=(f"{RUNNER}::test_a_harness_that_does_not_end_at_its_deadline_is_cancelled",),
     ),
     Mutant(
-        name="agents outlive a runner that is killed",
-        target="rljob_env.processes:process_group",
-        before="guard.begin(process.pid)",
-        after="pass",
-        tests=(f"{RUNNER}::test_agents_end_with_a_runner_that_is_killed",),
-    ),
-    Mutant(
         name="a report that is refused lapses",
         target="rljob_env.runner:Runner._report",
         before="(GatewayRefused, ValueError)",
@@ -317,19 +239,5 @@ MUTANTS = (
         before="await self._was_away(began)",
         after="False",
         tests=(f"{RUNNER}::test_an_agent_that_gave_up_while_the_gateway_was_away_is_no_zero",),
-    ),
-    Mutant(
-        name="an agent that failed has a result",
-        target="rljob_env.agent_harness:AgentHarness.run",
-        before="code != 0 and ended.answer is None",
-        after="False",
-        tests=(f"{AGENT}::test_an_agent_that_fails_while_the_gateway_is_away_is_a_failure_of_ours",),
-    ),
-    Mutant(
-        name="the folder of an agent is deleted in the event loop",
-        target="rljob_env.agent_harness:_scratch_folder",
-        before="await asyncio.shield(asyncio.to_thread(folder.cleanup))",
-        after="folder.cleanup()",
-        tests=(f"{AGENT}::test_the_folder_of_an_agent_is_deleted_by_a_thread",),
     ),
 )

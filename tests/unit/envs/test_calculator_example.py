@@ -8,7 +8,7 @@ import pytest
 import reasoning_gym
 
 from rljob_api import load
-from rljob_env.functions import called, described, load_function
+from rljob_env.foreign_code.functions import called, described, load_function
 from rljob_runtime.models.toy_calculator import PHRASING, calculator_tool
 from tests.support.paths import ROOT
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rljob_api.environments import Environment
+from rljob_api.spec.environments import Environment
 from rljob_env.config import AGENT, OPEN_ENV, load_config
 from rljob_env.episode import Harness
 from tests.support.envs.site import call, open_site, scripted

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
-from rljob_api.spec_training import DataSpec
+from rljob_api.spec.training import DataSpec
 from rljob_runtime.data.chat_template import ChatTemplate
 from rljob_runtime.gateway.text.append_only import TemplateFacts, check_append_only
 from rljob_runtime.gateway.text.suffix_text import SuffixText

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from rljob_api.spec_training import DataSpec
+from rljob_api.spec.training import DataSpec
 from rljob_runtime.data.chat_template import ChatTemplate
 from rljob_runtime.gateway.errors import TemplateNotAppendOnly
 from rljob_runtime.gateway.text.suffix_text import SuffixText

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.rewards import CodeReward, CodeScore, RewardTimeout
-from rljob_api.spec_training import PromptFile
+from rljob_api.spec.rewards import CodeReward, CodeScore, RewardTimeout
+from rljob_api.spec.training import PromptFile
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.data.records import read_file
 from rljob_runtime.protocols import RewardFailed

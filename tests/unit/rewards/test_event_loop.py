@@ -13,8 +13,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rljob_api.rewards import CodeReward, JudgeReward
-from rljob_api.spec_training import DataSpec
+from rljob_api.spec.rewards import CodeReward, JudgeReward
+from rljob_api.spec.training import DataSpec
 from rljob_runtime.coordinator.inputs import ObservedPrompts
 from rljob_runtime.data import DataError, JobPrompts, Prompt, PromptSet
 from rljob_runtime.data.prompts import open_source

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.rewards import Reward, RewardKind
 from rljob_api.spec import DataSpec, RLJobSpec
+from rljob_api.spec.rewards import Reward, RewardKind
 from rljob_runtime.coordinator.inputs import LazyRewards
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.protocols import RewardFailed, RewardsUnavailable

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rljob_api.rewards import JudgeReward
+from rljob_api.spec.rewards import JudgeReward
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.rewards import InvalidReward, JudgeRule, RewardPool

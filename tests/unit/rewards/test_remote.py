@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.rewards import CodeReward
+from rljob_api.spec.rewards import CodeReward
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.rewards import (

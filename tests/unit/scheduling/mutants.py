@@ -11,9 +11,7 @@ NEXT_ROUND = (
 
 EVALUATION = "tests/unit/scheduling/test_evaluation.py"
 
-LOOK_DECISION = "tests/unit/scheduling/test_look_decision.py"
-LAYOUT_SWITCH = "tests/unit/scheduling/test_layout_switch.py"
-ADAPTIVE = "tests/unit/scheduling/test_adaptive_switches.py"
+LAYOUT_SWITCH = "tests/unit/scheduling/layouts/test_layout_switch.py"
 
 MUTANTS = (
     Mutant(
@@ -32,41 +30,6 @@ MUTANTS = (
             "tests/unit/scheduling/test_byte_budget.py"
             "::test_a_large_claim_that_waits_for_room_is_not_starved_by_small_ones",
         ),
-    ),
-    Mutant(
-        name="a machine is decided for as if it were alone",
-        target="rljob_runtime.scheduling.adaptive_switches:snapshot_of",
-        before="name not in machine.engines and look.sizes.get(name)",
-        after="False",
-        tests=(f"{ADAPTIVE}::test_a_snapshot_has_the_machine_and_what_runs_elsewhere",),
-    ),
-    Mutant(
-        name="a refused size is decided for again",
-        target="rljob_runtime.scheduling.adaptive_switches:AdaptiveSwitches._decide",
-        before="self._rules.sizes & {machine.tensor_parallel, *machine.sizes}",
-        after="self._rules.sizes",
-        tests=(f"{ADAPTIVE}::test_the_decision_of_a_look",),
-    ),
-    Mutant(
-        name="every prefill after a switch is measured, also of KV that was moved",
-        target="rljob_runtime.scheduling.layout_switch:record_prefill",
-        before="not switch.exported_tokens",
-        after="True",
-        tests=(f"{ADAPTIVE}::test_prefill_is_measured_against_its_prediction",),
-    ),
-    Mutant(
-        name="a machine is loaned and switches",
-        target="rljob_runtime.scheduling.look_decision:LookDecision.of",
-        before="not switched",
-        after="True",
-        tests=(f"{LOOK_DECISION}::test_one_look_has_one_winner",),
-    ),
-    Mutant(
-        name="a switch of one machine counts as if it were the last one",
-        target="rljob_runtime.scheduling.look_decision:switches_gain",
-        before="max(before, default=0.0) - max(after, default=0.0)",
-        after="sum(one.gain or 0.0 for one in decisions)",
-        tests=(f"{LOOK_DECISION}::test_one_look_has_one_winner",),
     ),
     Mutant(
         name="a response that waits for its machine is launched elsewhere",

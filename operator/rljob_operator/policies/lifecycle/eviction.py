@@ -20,7 +20,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from rljob_api.spec import PodTemplate, RLJobSpec
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import RLJobStatus, Role
 from rljob_operator.policies.base.decisions import Removal
 from rljob_operator.policies.base.observation import Observed, Pod

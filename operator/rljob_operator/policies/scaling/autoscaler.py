@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rljob_api.spec import RLJob, RLJobSpec
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import ElasticityHistory, Replacements, RoundReport, RuntimeStatus, Target
 from rljob_operator.policies.base.deadlines import deadline
 from rljob_operator.policies.failure.losses import budget_exhausted

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from rljob_api.environments import Environment
 from rljob_api.spec import RLJob
+from rljob_api.spec.environments import Environment
 from rljob_api.status import RoundReport, RunnerPool
 
 ROUNDS = 4

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rljob_api.environments import Environment
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec_training import SwitchState
+from rljob_api.spec.environments import Environment
+from rljob_api.spec.training import SwitchState
 from rljob_runtime.cli.run.accelerators import requested_accelerators
 from rljob_runtime.coordinator.core.settings import episode_rules
 from rljob_runtime.models.errors import ModelError

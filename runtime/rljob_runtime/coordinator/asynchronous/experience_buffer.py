@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import pstdev
 
-from rljob_api.spec_training import Sampler
+from rljob_api.spec.training import Sampler
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.asynchronous.experience_buffer import (
     BufferLimits,

@@ -9,7 +9,7 @@ from rljob_runtime.coordinator.control_plane.target_follower import TargetFollow
 from rljob_runtime.coordinator.core.errors import Interrupted
 from rljob_runtime.coordinator.trainer.checkpoints import Checkpoints
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
-from rljob_runtime.scheduling.fleet_layout import RoundLayout
+from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
 
 
 class BoundaryCommands:

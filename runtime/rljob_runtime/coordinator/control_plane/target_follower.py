@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.protocols import ControlPlane, PeerError
-from rljob_runtime.scheduling.fleet_layout import RoundLayout
+from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

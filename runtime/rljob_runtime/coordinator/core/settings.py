@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
 from rljob_api import RLJob
-from rljob_api.environments import EpisodeLimits
-from rljob_api.evaluation import Evaluation
 from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec_resources import KeepBest
-from rljob_api.spec_training import AUTO, Mode, Sampler
+from rljob_api.spec.environments import EpisodeLimits
+from rljob_api.spec.evaluation import Evaluation
+from rljob_api.spec.resources import KeepBest
+from rljob_api.spec.training import AUTO, Mode, Sampler
 from rljob_runtime.protocols.trajectory import Sampling
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State

@@ -30,7 +30,7 @@ from rljob_runtime.protocols import Backend, PeerError, Refused, Replica, StaleT
 from rljob_runtime.scheduling.adaptive_tp.kv_drops import KvDrops, KvDropTotals
 from rljob_runtime.scheduling.fault_detection.machine_loss import SILENT, suggests_broken_machine
 from rljob_runtime.scheduling.fault_detection.stall_detection import RestartHistory
-from rljob_runtime.scheduling.fleet_layout import layout_of_most
+from rljob_runtime.scheduling.layouts.fleet_layout import layout_of_most
 
 log = logging.getLogger(__name__)
 

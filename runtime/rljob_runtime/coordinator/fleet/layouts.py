@@ -19,7 +19,7 @@ from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.protocols import MachinePeers, Refused, Replica, StaleTerm
 from rljob_runtime.scheduling.fault_detection.layout_refusals import MIN_REFUSALS, LayoutRefusals, refused_again
-from rljob_runtime.scheduling.fleet_layout import RoundLayout
+from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
 
 log = logging.getLogger(__name__)
 

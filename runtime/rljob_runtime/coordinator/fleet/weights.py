@@ -20,7 +20,7 @@ from rljob_runtime.coordinator.fleet.machine import RolloutMachine, loss_reason_
 from rljob_runtime.coordinator.fleet.view import FleetView
 from rljob_runtime.coordinator.reporting.layout_stats import Visit, VisitTotals
 from rljob_runtime.protocols import PeerError, Replica, StaleTerm, WrongVersion
-from rljob_runtime.scheduling.fleet_layout import RoundLayout
+from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from rljob_runtime.coordinator.trainer.trainer_client import TrainerClient
 from rljob_runtime.coordinator.trainer.weight_publisher import WeightPublisher
 from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols import PromptSource, Rewards, TrainReport
-from rljob_runtime.scheduling.layout_switch import NeverSwitch, SwitchPolicy
+from rljob_runtime.scheduling.layouts.layout_switch import NeverSwitch, SwitchPolicy
 
 log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from rljob_runtime.protocols.trajectory import (
     Group,
 )
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.layout_switch import SwitchLook
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchLook
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.scheduling.round_plan import Launch
 

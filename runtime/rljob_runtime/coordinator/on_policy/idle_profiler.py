@@ -33,7 +33,7 @@ from rljob_runtime.scheduling.adaptive_tp.idle_profile import (
 )
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.layout_switch import record_visit
+from rljob_runtime.scheduling.layouts.layout_switch import record_visit
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from rljob_runtime.protocols import KvStats, PeerError, PeerTimeout, Replica, St
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.kv_drops import WAIT_SECONDS
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.layout_switch import LayoutSwitch, record_export, record_import, stop_bound
+from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch, record_export, record_import, stop_bound
 from rljob_runtime.scheduling.round_plan import Launch
 
 log = logging.getLogger(__name__)

@@ -21,10 +21,10 @@ from rljob_runtime.coordinator.reporting.policy_failures import OptionalPolicy, 
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.layout_switch import SwitchableMachine, SwitchLook, with_responses
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchableMachine, SwitchLook, with_responses
+from rljob_runtime.scheduling.layouts.look_decision import LookDecision
 from rljob_runtime.scheduling.lending.gain import RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import LoanDecision
-from rljob_runtime.scheduling.look_decision import LookDecision
 from rljob_runtime.scheduling.round_plan import Launch
 
 T = TypeVar("T")

@@ -34,7 +34,7 @@ from rljob_runtime.protocols import PromptSource, TrainReport
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.fault_detection.logprob_agreement import engine_mismatch
-from rljob_runtime.scheduling.fleet_layout import RoundLayout
+from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.scheduling.round_plan import PromptOutcome
 from rljob_runtime.scheduling.trainability import untrainable_end

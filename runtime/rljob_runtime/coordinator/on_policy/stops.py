@@ -21,8 +21,8 @@ from rljob_runtime.coordinator.on_policy.kv_handover import KvHandovers
 from rljob_runtime.coordinator.on_policy.round_responses import RoundResponses
 from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
-from rljob_runtime.scheduling.layout_switch import LayoutSwitch
-from rljob_runtime.scheduling.look_decision import LookDecision
+from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
+from rljob_runtime.scheduling.layouts.look_decision import LookDecision
 from rljob_runtime.scheduling.round_plan import Launch
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rljob_api.status import LayoutSwitchesReport, LayoutSwitchReport, SwitchesState
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
-from rljob_runtime.scheduling.layout_switch import LayoutSwitch
+from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
 
 MOST_LISTED = 16
 """Switches that a report lists: the status has a limited size."""

@@ -21,7 +21,7 @@ from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.layout_switch import (
+from rljob_runtime.scheduling.layouts.layout_switch import (
     LayoutSwitch,
     SwitchableMachine,
     SwitchLook,

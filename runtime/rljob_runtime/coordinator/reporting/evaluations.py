@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rljob_api.evaluation_metric import EvaluationMetric
-from rljob_api.spec_resources import KeepBest
+from rljob_api.spec.resources import KeepBest
 from rljob_api.status import EvaluationPoint, EvaluationReport
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.evaluation.history import History, best_of, of_name, value_of, with_result

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from rljob_api import RLJob
-from rljob_api.observers import ObserverSpec
+from rljob_api.spec.observers import ObserverSpec
 from rljob_api.status import RoundReport
 from rljob_runtime.coordinator.reporting.round_log import Entry, RoundJournal, Writer
 from rljob_runtime.evaluation import EvaluationResult, evaluation_metrics

@@ -15,13 +15,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from rljob_api.spec_resources import Samples
+from rljob_api.spec.resources import Samples
 from rljob_api.status import RoundReport, StatusWarning
 from rljob_runtime.coordinator.core.async_utils import Apart, in_daemon_thread, wait_for_event
 from rljob_runtime.coordinator.samples.length_writer import LengthWriter
-from rljob_runtime.coordinator.store.kept_samples import ROUNDS_DUE, Advantages, KeptSample, SampleRules
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
+from rljob_runtime.coordinator.store.tables.kept_samples import ROUNDS_DUE, Advantages, KeptSample, SampleRules
 from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.gateway.text.tool_calls import parse_tool_calls
 from rljob_runtime.protocols import PeerError, TrainReport

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from rljob_runtime.audit.stored_keys import columns_of, cursor_of, prompt_of
 from rljob_runtime.coordinator.store.async_rewind import next_number, set_cursor
 from rljob_runtime.coordinator.store.connection import attempts_before, transaction
-from rljob_runtime.coordinator.store.kept_samples import Failed, KeptSamples
 from rljob_runtime.coordinator.store.records import Boundary, Tokens, terms_text
 from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.coordinator.store.tables.boundaries import insert_boundary
@@ -29,6 +28,7 @@ from rljob_runtime.coordinator.store.tables.groups import (
     open_sample,
     tokens_of,
 )
+from rljob_runtime.coordinator.store.tables.kept_samples import Failed, KeptSamples
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import (
     Cursor,

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rljob_runtime.coordinator.store.connection import transaction
-from rljob_runtime.coordinator.store.kept_evaluations import KeptEvaluations
-from rljob_runtime.coordinator.store.kept_samples import Failed, KeptSamples, SampleRules
 from rljob_runtime.coordinator.store.tables import attempts
+from rljob_runtime.coordinator.store.tables.kept_evaluations import KeptEvaluations
+from rljob_runtime.coordinator.store.tables.kept_samples import Failed, KeptSamples, SampleRules
 from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols.rewards import Terms
 from rljob_runtime.protocols.trajectory import Response

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from rljob_api.status import RoundReport, RuntimeTotals
 from rljob_runtime.protocols.rewards import terms_of
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.fleet_layout import RoundLayout
+from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
 from rljob_runtime.scheduling.partial_responses import Partial
 from rljob_runtime.scheduling.round_plan import RestoredSample, RoundPlan
 from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN, SelectedPlan

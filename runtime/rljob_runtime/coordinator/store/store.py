@@ -15,8 +15,6 @@ from rljob_runtime.coordinator.store.async_rewind import begin, give_back
 from rljob_runtime.coordinator.store.async_store import AsyncStore
 from rljob_runtime.coordinator.store.connection import Opening, begin_attempts, open_file, transaction
 from rljob_runtime.coordinator.store.evaluations import Evaluations
-from rljob_runtime.coordinator.store.kept_episodes import kept_episode
-from rljob_runtime.coordinator.store.kept_samples import KeptSamples
 from rljob_runtime.coordinator.store.pruning import forget_sums, prune
 from rljob_runtime.coordinator.store.records import Boundary, Pool
 from rljob_runtime.coordinator.store.reward_terms import reward_terms
@@ -24,6 +22,8 @@ from rljob_runtime.coordinator.store.round_history import Remembered, remembered
 from rljob_runtime.coordinator.store.round_lengths import ResponseLengths, round_lengths
 from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.coordinator.store.tables.boundaries import Boundaries, insert_boundary
+from rljob_runtime.coordinator.store.tables.kept_episodes import kept_episode
+from rljob_runtime.coordinator.store.tables.kept_samples import KeptSamples
 from rljob_runtime.coordinator.store.tables.meta import read, write
 from rljob_runtime.coordinator.store.tables.rounds import Rounds
 from rljob_runtime.coordinator.store.tables.trajectories import Trajectories

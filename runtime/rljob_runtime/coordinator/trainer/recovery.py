@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import RuntimeTotals
 from rljob_runtime.coordinator.store.records import Boundary, Pool
 from rljob_runtime.coordinator.store.snapshot import CoordinatorSnapshot, SnapshotError

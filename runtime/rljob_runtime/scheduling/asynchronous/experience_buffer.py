@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from rljob_api.spec_training import Sampler
+from rljob_api.spec.training import Sampler
 from rljob_runtime.protocols.trajectory import PromptKey
 
 

@@ -13,8 +13,8 @@ from rljob_runtime.simulator.episode_side import EpisodeSide
 from rljob_runtime.simulator.faults.plan import Fault, FaultPlan, FaultType, Role, role_of
 from rljob_runtime.simulator.peers.cluster import Machine, SimulatedCluster
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
+from rljob_runtime.simulator.peers.engines.kv_memory import KvMemory
 from rljob_runtime.simulator.peers.inputs import SimulatedRewards
-from rljob_runtime.simulator.peers.kv_memory import KvMemory
 from rljob_runtime.simulator.peers.trainer import TRAINER
 
 TROUBLES = {

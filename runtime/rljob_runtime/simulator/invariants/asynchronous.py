@@ -17,8 +17,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
 from rljob_api import RLJob
-from rljob_api.environments import EpisodeVersions
-from rljob_api.spec_training import Mode
+from rljob_api.spec.environments import EpisodeVersions
+from rljob_api.spec.training import Mode
 from rljob_runtime.protocols.trajectory import Group, TrajectoryKey
 from rljob_runtime.scheduling.shares import shares_of
 from rljob_runtime.simulator.core.events import Event, Published, Row, StoreLost

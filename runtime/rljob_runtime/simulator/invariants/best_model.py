@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from rljob_api.spec_resources import KeepBest
+from rljob_api.spec.resources import KeepBest
 from rljob_api.status import RuntimeStatus
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.evaluation.history import best_of, of_name

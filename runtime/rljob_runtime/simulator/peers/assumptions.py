@@ -1,8 +1,8 @@
 """Assumptions: everything that a simulated cluster assumes without a measurement, with sources.
 
-Engine latencies come from a profile (`profiled_engines`), or from `perf_model.hardware` and its calibration. Lengths
-come from a workload; recorded reward times and filters of a trace are not replayed. Simulated metrics depend on these
-assumptions: benchmarks print them, and vary those that matter.
+Engine latencies come from a profile (`engines.profiled_engines`), or from `perf_model.hardware` and its calibration.
+Lengths come from a workload; recorded reward times and filters of a trace are not replayed. Simulated metrics depend
+on these assumptions: benchmarks print them, and vary those that matter.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from rljob_runtime.perf_model.hardware import H800, Accelerator
 from rljob_runtime.perf_model.model_shape import QWEN2_5_7B, QWEN2_5_14B, QWEN2_5_32B, QWEN2_5_72B, ModelShape
-from rljob_runtime.simulator.peers.profiled_engines import ProfiledEngines
+from rljob_runtime.simulator.peers.engines.profiled_engines import ProfiledEngines
 
 MEGA, GIGA = 1e6, 1e9
 

@@ -17,11 +17,11 @@ from rljob_runtime.protocols.remote import CallTimeouts, RemoteRelay, RemoteRepl
 from rljob_runtime.simulator.core.events import Observe, ProcessEnded, ProcessStarted, unobserved
 from rljob_runtime.simulator.core.network import Called, FaultKind, FaultState, Process, SimulatedWire
 from rljob_runtime.simulator.core.process_clock import ProcessClock
-from rljob_runtime.simulator.peers.engine_kind import EngineKind, Lengths, steady
+from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind, Lengths, steady
+from rljob_runtime.simulator.peers.engines.kv_memory import KvMemory
+from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
-from rljob_runtime.simulator.peers.kv_memory import KvMemory
 from rljob_runtime.simulator.peers.relay import Network, SimulatedRelay, Weights
-from rljob_runtime.simulator.peers.replica import SimulatedReplica
 from rljob_runtime.simulator.peers.trainer import TRAINER, GradientInboxes, SimulatedTrainer, TrainerCosts, TrainerDisk
 
 SHORT_BOUNDS = CallTimeouts(

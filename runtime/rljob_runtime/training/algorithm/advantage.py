@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rljob_api.spec_algorithm import AdvantageBaseline
+from rljob_api.spec.algorithm import AdvantageBaseline
 
 EPSILON = 1e-6
 """Added to the standard deviation. It bounds the advantages of a group whose rewards differ by rounding only."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rljob_api.spec_algorithm import ImportanceRatio, KLPlacement
+from rljob_api.spec.algorithm import ImportanceRatio, KLPlacement
 from rljob_runtime.training.algorithm.parts import bounded, k3, mean_of_response, objective, per_response
 from rljob_runtime.training.algorithm.parts import rest_of_response as rest
 from rljob_runtime.training.algorithm.sums import LossSums, MetricSum

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rljob_api.spec_algorithm import Clipping
+from rljob_api.spec.algorithm import Clipping
 
 LOG_RATIO_BOUND = 20.0
 """Log ratios are clamped to ±20 before `exp`. Larger ones overflow fp32, and the clip makes their value irrelevant."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rljob_api.spec_algorithm import ScheduleKind
+from rljob_api.spec.algorithm import ScheduleKind
 from rljob_runtime.training.config import TrainingConfig
 
 

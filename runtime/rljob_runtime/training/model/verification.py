@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from rljob_api.spec_algorithm import LossAggregation
+from rljob_api.spec.algorithm import LossAggregation
 from rljob_runtime.training.batch.rows import Block, Ints, Sample, row_of
 from rljob_runtime.training.model import attention
 from rljob_runtime.training.model.attention import UnsupportedModel

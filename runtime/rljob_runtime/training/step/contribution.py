@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from rljob_api.spec_algorithm import LossAggregation
+from rljob_api.spec.algorithm import LossAggregation
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.training.algorithm.sums import LossSums
 

@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
-from rljob_runtime.coordinator.store.kept_samples import SampleRules
 from rljob_runtime.coordinator.store.records import Boundary, Tokens
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.kept_samples import SampleRules
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.samples import SampleFolder
 from rljob_runtime.samples.episode import SampleCall, SampleEpisode, SampleMessage, SampleTurn

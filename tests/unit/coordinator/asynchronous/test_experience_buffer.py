@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from rljob_api.spec_training import Sampler
+from rljob_api.spec.training import Sampler
 from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceBuffer
 from rljob_runtime.coordinator.asynchronous.group_ends import GroupEnds
 from rljob_runtime.coordinator.episodes.episodes import SingleTurns

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rljob_api import RLJob
-from rljob_api.spec_training import Mode, Sampler
+from rljob_api.spec.training import Mode, Sampler
 from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.coordinator.asynchronous.experience_buffer import ExperienceBuffer
 from rljob_runtime.coordinator.asynchronous.repack import RepackMonitor
@@ -26,7 +26,7 @@ from rljob_runtime.scheduling.fault_detection.failing_policies import MOST_FAILU
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Aborted, Generated, Loaded, Published, Submitted, Trained
 from rljob_runtime.simulator.core.network import FaultKind
-from rljob_runtime.simulator.peers.engine_kind import steady
+from rljob_runtime.simulator.peers.engines.engine_kind import steady
 from tests.support.crashes import Crash, play_through
 from tests.support.rows import slow
 from tests.support.simulated_job import Stage, job, until

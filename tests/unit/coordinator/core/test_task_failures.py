@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.core.async_utils import BackgroundTasks, Broken, StageTasks
 from rljob_runtime.coordinator.fleet.broadcast import Broadcast
 from rljob_runtime.coordinator.fleet.machine import RolloutMachine
 from rljob_runtime.coordinator.generation.scoring import RewardRequests
 from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
-from rljob_runtime.simulator.peers.replica import SimulatedReplica
 from tests.support.simulated_job import Stage, job
 
 MODES = [Mode.ON_POLICY, Mode.ASYNCHRONOUS]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.audit.lineage import audit_episodes
 from rljob_runtime.coordinator.core.settings import Settings

@@ -16,7 +16,7 @@ from statistics import mean
 import pytest
 from prometheus_client import generate_latest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import EpisodesReport, RoundReport
 from rljob_runtime.coordinator.episodes.metrics import reencoded_tokens
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.episodes import replica as episode_replica
 from rljob_runtime.coordinator.episodes.replica import EpisodeReplica

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rljob_api.evaluation_metric import EvaluationMetric
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_runtime.coordinator.trainer.best_model import PROBLEM
 from rljob_runtime.evaluation.history import best_of
 from rljob_runtime.simulator.core.events import Event, Trained

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome, TargetPhase
 from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.simulator.core.events import Event, Generated, Submitted

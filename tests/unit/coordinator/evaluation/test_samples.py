@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from rljob_api.spec_resources import Samples
-from rljob_api.spec_training import Mode
+from rljob_api.spec.resources import Samples
+from rljob_api.spec.training import Mode
 from rljob_api.status import RoundReport
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.evaluation.work import EvaluationInProgress
 from rljob_runtime.coordinator.samples.writer import SampleWriter
 from rljob_runtime.coordinator.store.evaluations import EvaluatedSample, OpenEvaluation
-from rljob_runtime.coordinator.store.kept_samples import ROUNDS_DUE, SampleRules
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.kept_samples import ROUNDS_DUE, SampleRules
 from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, PromptKey, Response, TrajectoryKey

@@ -15,7 +15,7 @@ from rljob_runtime.protocols.engine_slots import EngineSlots
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import LaidOut, Loaded, ProcessStarted, Submitted
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
-from rljob_runtime.simulator.peers.replica import SimulatedReplica
+from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
 from tests.support.simulated_job import Stage, job, until
 
 # --- the arithmetic ---

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome, Member, Role, RuntimeStatus
 from rljob_runtime.coordinator.core.errors import TrainerLost
 from rljob_runtime.coordinator.core.settings import Settings

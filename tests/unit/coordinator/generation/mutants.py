@@ -6,7 +6,7 @@ LOOP = "tests/unit/coordinator/on_policy/test_loop.py"
 
 PLAN_NEXT_ROUND = "tests/unit/coordinator/on_policy/test_plan_next_round.py"
 OBSERVER = "rljob_runtime.coordinator.generation.engine_observer:EngineObserver"
-ADAPTIVE = "tests/unit/scheduling/test_adaptive_switches.py"
+ADAPTIVE = "tests/unit/scheduling/layouts/test_adaptive_switches.py"
 
 MUTANTS = (
     Mutant(

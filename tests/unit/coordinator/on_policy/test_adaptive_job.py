@@ -12,9 +12,9 @@ from rljob_api.status import FinishedOutcome, RoundReport, SwitchesState
 from rljob_runtime.coordinator.generation.observed_engines import sized_engines
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
-from rljob_runtime.scheduling.adaptive_switches import AdaptiveSwitches
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
-from rljob_runtime.scheduling.layout_switch import SwitchLook
+from rljob_runtime.scheduling.layouts.adaptive_switches import AdaptiveSwitches
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchLook
 from rljob_runtime.simulator.core.events import LaidOut
 from rljob_runtime.timeline.record import Interval
 from tests.support.simulated_job import Stage, job

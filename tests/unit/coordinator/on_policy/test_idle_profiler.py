@@ -17,11 +17,11 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.perf_model.observed_speed import Speed, fit_latency
 from rljob_runtime.protocols import EngineProfile, PeerTimeout, ProfileLimits
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import Part
-from rljob_runtime.scheduling.layout_switch import NeverSwitch
+from rljob_runtime.scheduling.layouts.layout_switch import NeverSwitch
 from rljob_runtime.simulator.core.events import LaidOut, Profiled, Submitted
 from rljob_runtime.simulator.core.process_clock import loop_time
-from rljob_runtime.simulator.peers.engine_kind import steady
-from rljob_runtime.simulator.peers.replica import SimulatedReplica
+from rljob_runtime.simulator.peers.engines.engine_kind import steady
+from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
 from tests.support.simulated_job import Stage, job
 from tests.support.token_ledger import TokenLedger
 

@@ -23,13 +23,13 @@ from rljob_runtime.scheduling import layout_switch
 from rljob_runtime.scheduling.adaptive_tp.kv_drops import WAIT_SECONDS, KvDrops, KvDropTotals
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, State, SwitchCosts
-from rljob_runtime.scheduling.layout_switch import LayoutSwitch, SwitchLook
+from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch, SwitchLook
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, KvAsked, LaidOut, MadeRoom
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.faults.plan import Fault, FaultPlan, FaultType
-from rljob_runtime.simulator.peers.kv_memory import KV_BLOCK, KvMemory
-from rljob_runtime.simulator.peers.replica import SimulatedReplica
+from rljob_runtime.simulator.peers.engines.kv_memory import KV_BLOCK, KvMemory
+from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
 from rljob_runtime.simulator.run import simulate
 from tests.support.forced_switches import Script
 from tests.support.rows import slow

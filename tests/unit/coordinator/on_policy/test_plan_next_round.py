@@ -31,7 +31,7 @@ from rljob_runtime.simulator.core.events import Submitted
 from rljob_runtime.simulator.drawn_scenario import draw_scenario
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.cluster import ClusterSpec, SimulatedCluster
-from rljob_runtime.simulator.peers.engine_kind import EngineKind
+from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind
 from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.simulator.run import simulate

@@ -15,7 +15,7 @@ from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.reporting.policy_failures import PROBLEM, OptionalPolicy, PolicyFailures
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.fault_detection.failing_policies import MOST_FAILURES
-from rljob_runtime.scheduling.layout_switch import SwitchLook
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchLook
 from tests.support.simulated_job import Stage, job
 
 SIZES = {"slotsPerMachine": 4, "allowedTensorParallelSizes": [1, 2, 4], "engine": "Reference", "machines": 2}

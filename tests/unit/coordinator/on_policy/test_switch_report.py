@@ -11,7 +11,7 @@ from rljob_runtime.coordinator.on_policy.switch_report import MOST_LISTED, switc
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
-from rljob_runtime.scheduling.layout_switch import LayoutSwitch
+from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
 
 DECIDED = SwitchDecision(SwitchOutcome.SWITCHED, 2, State.RECOMPUTE, seconds=0.51234, gain=3.21987, without=10.0)
 

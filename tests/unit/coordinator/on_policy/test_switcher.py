@@ -12,11 +12,11 @@ from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.generation.observed_engines import sized_engines
 from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
-from rljob_runtime.scheduling.adaptive_switches import AdaptiveSwitches
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome, SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part
-from rljob_runtime.scheduling.fleet_layout import RoundLayout
-from rljob_runtime.scheduling.layout_switch import SwitchLook
+from rljob_runtime.scheduling.layouts.adaptive_switches import AdaptiveSwitches
+from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchLook
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Aborted, Generated, LaidOut, MadeRoom, Submitted, Trained
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import RoundReport
 from rljob_runtime.coordinator.reporting.idle_metrics import RoundActivity, with_idle_shares
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from typer.testing import CliRunner
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import RoundReport
 from rljob_runtime.cli import app
 from rljob_runtime.coordinator.reporting import timeline as module

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_runtime.coordinator.reporting.group_metrics import quantile
-from rljob_runtime.coordinator.store.kept_samples import SampleRules
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.kept_samples import SampleRules
 from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.samples import Sample, SampleOutcome
 from rljob_runtime.simulator.peers.inputs import SimulatedRewards

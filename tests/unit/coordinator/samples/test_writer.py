@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.spec_resources import Samples
+from rljob_api.spec.resources import Samples
 from rljob_api.status import RoundKind, RoundReport
 from rljob_runtime.coordinator.samples import writer as writer_module
 from rljob_runtime.coordinator.samples.writer import SAMPLES_NOT_WRITTEN, SampleWriter

@@ -24,7 +24,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a failed sample does not say why",
-        target="rljob_runtime.coordinator.store.kept_samples:KeptSamples._keep_early",
+        target="rljob_runtime.coordinator.store.tables.kept_samples:KeptSamples._keep_early",
         before="failed.in_a_line()",
         after="None",
         tests=("tests/unit/coordinator/store/test_kept_samples.py::test_a_failed_sample_names_its_cause_in_a_line",),
@@ -134,7 +134,7 @@ MUTANTS = (
     ),
     Mutant(
         name="groups that end early fill the store",
-        target="rljob_runtime.coordinator.store.kept_samples:KeptSamples._keep_early",
+        target="rljob_runtime.coordinator.store.tables.kept_samples:KeptSamples._keep_early",
         before="self.rules.per_round is None or counts[sample.outcome] < self.rules.per_round",
         after="True",
         tests=(f"{KEPT_SAMPLES}::test_many_groups_that_end_early_take_bounded_space",),
@@ -303,7 +303,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an evaluation keeps samples of other prompts each time",
-        target="rljob_runtime.coordinator.store.kept_evaluations:KeptEvaluations.choose",
+        target="rljob_runtime.coordinator.store.tables.kept_evaluations:KeptEvaluations.choose",
         before='f"{rules.seed}/{name}"',
         after='f"{rules.seed}/{step}"',
         tests=(f"{EVALUATION_SAMPLES}::test_best_worst_and_the_same_prompts_each_time_are_kept",),

@@ -148,7 +148,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an example in a prompt is an answer of the model",
-        target="rljob_runtime.coordinator.store.kept_episodes:_divide",
+        target="rljob_runtime.coordinator.store.tables.kept_episodes:_divide",
         before="spoken[len(spoken) - len(path) + 1 :]",
         after="spoken[: len(path) - 1]",
         tests=(f"{KEPT}::test_turns_have_the_messages_of_their_requests_and_the_calls_that_were_read_in_them",),

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_runtime.coordinator.store import async_store
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rljob_runtime.coordinator.store.evaluations import EvaluatedSample
-from rljob_runtime.coordinator.store.kept_samples import SampleRules
 from rljob_runtime.coordinator.store.records import Boundary, Tokens
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.kept_samples import SampleRules
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, Response, TrajectoryKey
 from rljob_runtime.samples.episode import SampleCall, SampleEpisode, SampleMessage
 from rljob_runtime.scheduling.episodes.ends import EndState, EpisodeEnd

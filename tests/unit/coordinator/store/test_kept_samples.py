@@ -5,10 +5,10 @@ from array import array
 import pytest
 
 from rljob_api.status import RoundKind
-from rljob_runtime.coordinator.store import kept_samples
-from rljob_runtime.coordinator.store.kept_samples import LONGEST_CAUSE, SampleRules
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables import kept_samples
+from rljob_runtime.coordinator.store.tables.kept_samples import LONGEST_CAUSE, SampleRules
 from rljob_runtime.protocols.rewards import Reward
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 from rljob_runtime.samples import Sample, SampleOutcome

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rljob_api import RLJob
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome, RoundReport
 from rljob_runtime.audit import AuditResult, Rule, audit
 from rljob_runtime.coordinator.core.settings import rounds_kept

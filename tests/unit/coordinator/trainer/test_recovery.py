@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome, RoundKind, RuntimeTotals
 from rljob_runtime.coordinator.store.connection import ATTEMPTS_A_TERM
 from rljob_runtime.coordinator.store.records import Boundary

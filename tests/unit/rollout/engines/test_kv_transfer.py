@@ -30,7 +30,7 @@ from rljob_runtime.rollout.replica import RolloutReplica
 from rljob_runtime.scheduling.adaptive_tp.kv_drops import KvDrops
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import Part, State, SwitchCosts
-from rljob_runtime.scheduling.layout_switch import LayoutSwitch
+from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
 from rljob_runtime.scheduling.round_plan import Launch
 from tests.support.rollout.engines import Generated, Publisher, prompts, tiny_config, tiny_model
 

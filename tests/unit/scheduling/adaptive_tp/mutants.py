@@ -202,7 +202,7 @@ MUTANTS = (
         target="rljob_runtime.scheduling.adaptive_tp.packing:pack",
         before="response.group in siblings[place]",
         after="False",
-        tests=("tests/unit/scheduling/test_layout_switch.py::test_where_responses_go_on",),
+        tests=("tests/unit/scheduling/layouts/test_layout_switch.py::test_where_responses_go_on",),
     ),
     Mutant(
         name="the longest responses share a replica",

@@ -31,7 +31,7 @@ from rljob_runtime.scheduling.adaptive_tp.idle_profile import (
     ways,
 )
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, SwitchCosts
-from rljob_runtime.scheduling.layout_switch import record_visit
+from rljob_runtime.scheduling.layouts.layout_switch import record_visit
 
 PROFILED, NOTHING_NEW = IdleOutcome.PROFILED, IdleOutcome.NOTHING_NEW
 NOT_PREDICTED, TOO_SHORT = IdleOutcome.NOT_PREDICTED, IdleOutcome.TOO_SHORT

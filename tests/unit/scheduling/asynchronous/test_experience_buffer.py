@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_api.spec_training import Sampler
+from rljob_api.spec.training import Sampler
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.asynchronous.experience_buffer import (
     BufferLimits,

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from rljob_api.constants import ENGINE_MISMATCH, HALTING
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.scheduling.fault_detection.logprob_agreement import LARGEST_MISMATCH, engine_mismatch
 from tests.support.simulated_job import Stage, job, until

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rljob_api.constants import KEEPS_FAILING
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
@@ -21,7 +21,7 @@ from rljob_runtime.protocols.trajectory import FinishReason, Lease, PromptKey, S
 from rljob_runtime.scheduling.fault_detection.stall_detection import ProgressMonitor, RestartHistory, StalledLinks
 from rljob_runtime.scheduling.round_plan import Launch
 from rljob_runtime.simulator.core import virtual_time
-from rljob_runtime.simulator.peers.replica import SimulatedReplica
+from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
 from tests.support.simulated_job import Stage, job, until
 
 

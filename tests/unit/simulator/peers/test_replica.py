@@ -15,8 +15,8 @@ from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.process_clock import ProcessClock, loop_time
 from rljob_runtime.simulator.core.tokens import phase, text
-from rljob_runtime.simulator.peers.engine_kind import EngineKind, steady
-from rljob_runtime.simulator.peers.replica import SimulatedReplica
+from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind, steady
+from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
 
 LAW = LatencyModel(((1, 0.01), (64, 0.02)), 1e-6, 0.05, 1e-5, 0.0)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rljob_api import load
-from rljob_api.spec_training import Mode
+from rljob_api.spec.training import Mode
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.training.algorithm.loss import LossInput, policy_loss, sums_of
 from rljob_runtime.training.algorithm.sums import LossSums

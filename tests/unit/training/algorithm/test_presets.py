@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rljob_api import load
-from rljob_api.spec_algorithm import (
+from rljob_api.spec.algorithm import (
     AdvantageBaseline,
     AlgorithmKind,
     Clipping,

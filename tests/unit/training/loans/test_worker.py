@@ -21,7 +21,7 @@ import yaml
 from torch import Tensor
 
 from rljob_api import load
-from rljob_api.spec_algorithm import LossAggregation
+from rljob_api.spec.algorithm import LossAggregation
 from rljob_api.status import Member, Role
 from rljob_runtime.protocols import ContributionReceipt, Refused, RelayMember, StaleTerm, WrongVersion
 from rljob_runtime.protocols.trajectory import Group

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rljob_api.spec_algorithm import LossAggregation
+from rljob_api.spec.algorithm import LossAggregation
 from rljob_runtime.rollout.engines.reference.transformer import supported
 from rljob_runtime.training.batch.rows import Block, Sample, row_of
 from rljob_runtime.training.model.attention import UnsupportedModel

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.spec_algorithm import LossAggregation
+from rljob_api.spec.algorithm import LossAggregation
 from rljob_runtime.training.algorithm.advantage import group_advantages
 from rljob_runtime.training.batch.rows import Block, Layout, Sample, minibatches, plan_rows, row_of, share_rows
 from rljob_runtime.training.config import TrainingConfig

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.spec_algorithm import ScheduleKind
+from rljob_api.spec.algorithm import ScheduleKind
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.model.optimizer import learning_rate
 from tests.support.training.rank_groups import settings_of

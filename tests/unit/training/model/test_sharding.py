@@ -19,7 +19,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rljob_api.spec_algorithm import LossAggregation
+from rljob_api.spec.algorithm import LossAggregation
 from rljob_runtime.training.batch.rows import Block, Ints, Sample, row_of
 from rljob_runtime.training.model import attention
 from rljob_runtime.training.model.memory import recomputes_activations

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from rljob_api.spec_algorithm import LossAggregation
+from rljob_api.spec.algorithm import LossAggregation
 from rljob_runtime.protocols import Refused, StaleTerm
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.training.batch.delivery import Progress, plan_train

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rljob_api.spec_algorithm import LossAggregation
+from rljob_api.spec.algorithm import LossAggregation
 from rljob_runtime.protocols.trajectory import FinishReason, ScoredResponse
 from rljob_runtime.training.config import TrainingConfig
 from rljob_runtime.training.step.contribution import combine, normalise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rljob_api.spec_algorithm import AlgorithmKind, LossAggregation
+from rljob_api.spec.algorithm import AlgorithmKind, LossAggregation
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
 from rljob_runtime.training.batch.rows import Block, Sample, row_of
 from rljob_runtime.training.config import TrainingConfig

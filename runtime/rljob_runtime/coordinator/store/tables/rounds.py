@@ -11,16 +11,16 @@ from types import MappingProxyType
 from rljob_api.status import RoundKind
 from rljob_runtime.audit.stored_keys import columns_of, cursor_of, prompt_of, sources_text
 from rljob_runtime.coordinator.store.connection import attempts_before, transaction
-from rljob_runtime.coordinator.store.kept_samples import KeptSamples
 from rljob_runtime.coordinator.store.records import Boundary, OpenRound
 from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.coordinator.store.tables.boundaries import insert_boundary
+from rljob_runtime.coordinator.store.tables.kept_samples import KeptSamples
 from rljob_runtime.coordinator.store.tables.trajectories import Trajectories
 from rljob_runtime.perf_model.observed_speed import Speed
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import Cursor, Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.fleet_layout import RoundLayout
+from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
 from rljob_runtime.scheduling.partial_responses import Partial
 from rljob_runtime.scheduling.round_plan import (
     RACE_LOST,

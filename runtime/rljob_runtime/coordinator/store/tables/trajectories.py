@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from rljob_runtime.audit.stored_keys import columns_of, prompt_of
 from rljob_runtime.coordinator.store.connection import transaction
-from rljob_runtime.coordinator.store.kept_samples import Failed, KeptSamples
 from rljob_runtime.coordinator.store.records import Tokens, terms_text
 from rljob_runtime.coordinator.store.tables import attempts
+from rljob_runtime.coordinator.store.tables.kept_samples import Failed, KeptSamples
 from rljob_runtime.protocols.trajectory import FinishReason, Lease, Outcome, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.round_plan import REWARD_FAILED
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.environments import Environment
+from rljob_api.spec.environments import Environment
 from rljob_api.status import EnvironmentLoad, EpisodesReport, RoundReport, RunnerPool
 from rljob_operator.policies.scaling.runner_pools import ROUNDS, pool_size
 from tests.support.operator.environment_jobs import calc, with_environments

@@ -1,6 +1,6 @@
 """Worker process: loads functions and calls them, one call at a time, for the runner that started it.
 
-    python -m rljob_env.worker_main ROOT FUNCTION…
+    python -m rljob_env.foreign_code.worker_main ROOT FUNCTION…
 
 Requests and answers are lines of JSON on the pipes of standard input and output. What the functions print goes to
 standard error.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rljob_env.failures import ToolServerFailed
-from rljob_env.functions import CannotLoad, Function, called, described, load_function, wrong_arguments
+from rljob_env.foreign_code.functions import CannotLoad, Function, called, described, load_function, wrong_arguments
 
 MOST_CHARACTERS = 1 << 16
 """Longest observation of a tool. A model's context holds no more."""

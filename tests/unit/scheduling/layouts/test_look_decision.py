@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.layouts.look_decision import LookDecision, switches_gain
 from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
-from rljob_runtime.scheduling.look_decision import LookDecision, switches_gain
 
 LOANED, NO_LOAN = LoanOutcome.LOANED, LoanOutcome.NO_GAIN
 SWITCHED, LATER, NO_GAIN = SwitchOutcome.SWITCHED, SwitchOutcome.LATER, SwitchOutcome.NO_GAIN

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from rljob_env.functions import CannotLoad, called, described, load_function, wrong_arguments
+from rljob_env.foreign_code.functions import CannotLoad, called, described, load_function, wrong_arguments
 from rljob_env.results import reward_and_metrics
 
 

@@ -1,8 +1,4 @@
-"""Spec: what a user requests.
-
-The parts are in `spec_algorithm`, `spec_training`, `spec_resources`, `spec_template` and `spec_policies`; they are
-re-exported here.
-"""
+"""Job: an RLJob and its spec, whose parts the other modules of the package have."""
 
 from __future__ import annotations
 
@@ -11,149 +7,44 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 
-from rljob_api.accelerators import Accelerator, AcceleratorKind
 from rljob_api.constants import API_VERSION, KIND, MANAGED_BY_OPERATOR, ROLE_ROLLOUT, ROLE_TRAINER, claim_path
-from rljob_api.environments import (
-    Environment,
-    EnvironmentKind,
-    EpisodeLimits,
-    McpServer,
-    OpenEnvServer,
-    Tool,
-    VerifiersEnvironment,
-)
-from rljob_api.evaluation import Evaluation, EvaluationSampling
 from rljob_api.fields import Model, QualifiedName, Timestamp, map_by
-from rljob_api.observers import ObserverSpec
-from rljob_api.rewards import Reward, RewardKind, RewardTimeout
-from rljob_api.sampling import Sampling
-from rljob_api.spec_algorithm import (
-    AdvantageBaseline,
+from rljob_api.spec.accelerators import Accelerator
+from rljob_api.spec.algorithm import (
     Algorithm,
-    AlgorithmKind,
-    Clipping,
-    DynamicSampling,
-    ImportanceRatio,
-    KLPlacement,
-    LearningRateSchedule,
-    LossAggregation,
-    Overlong,
-    ScheduleKind,
 )
-from rljob_api.spec_policies import (
-    CleanPodPolicy,
+from rljob_api.spec.environments import (
+    Environment,
+    EpisodeLimits,
+)
+from rljob_api.spec.evaluation import Evaluation
+from rljob_api.spec.observers import ObserverSpec
+from rljob_api.spec.policies import (
     FailurePolicy,
-    ForceDelete,
-    Gang,
-    NodeFailure,
-    ReplacementBackOff,
     RunPolicy,
     Scheduling,
 )
-from rljob_api.spec_resources import (
+from rljob_api.spec.resources import (
     Checkpoint,
     Coordinator,
-    EmptyDirCheckpoint,
-    Engine,
-    EngineOptions,
     Relay,
     Rollout,
     Samples,
     Store,
     Trainer,
 )
-from rljob_api.spec_template import (
-    PodTemplate,
-    TemplateMetadata,
-)
-from rljob_api.spec_training import (
+from rljob_api.spec.rewards import Reward
+from rljob_api.spec.training import (
     AdaptiveTensorParallel,
-    DataSource,
     DataSpec,
-    DType,
     ExperienceBuffer,
-    HeldOut,
     Mode,
     ModelSpec,
-    OnInvalidRecord,
-    PromptDataset,
-    PromptFile,
-    Prompts,
-    ReasoningGym,
     Repack,
     StreamTraining,
-    SwitchState,
     TailBatching,
 )
 from rljob_api.status import RLJobStatus
-
-__all__ = [
-    "Accelerator",
-    "AcceleratorKind",
-    "AdaptiveTensorParallel",
-    "AdvantageBaseline",
-    "Algorithm",
-    "AlgorithmKind",
-    "Checkpoint",
-    "CleanPodPolicy",
-    "Clipping",
-    "Coordinator",
-    "DType",
-    "DataSource",
-    "DataSpec",
-    "DynamicSampling",
-    "EmptyDirCheckpoint",
-    "Engine",
-    "EngineOptions",
-    "Environment",
-    "EnvironmentKind",
-    "EpisodeLimits",
-    "Evaluation",
-    "EvaluationSampling",
-    "ExperienceBuffer",
-    "FailurePolicy",
-    "ForceDelete",
-    "Gang",
-    "HeldOut",
-    "ImportanceRatio",
-    "KLPlacement",
-    "LearningRateSchedule",
-    "LossAggregation",
-    "McpServer",
-    "Metadata",
-    "Mode",
-    "ModelSpec",
-    "NodeFailure",
-    "OnInvalidRecord",
-    "OpenEnvServer",
-    "Overlong",
-    "PodTemplate",
-    "PromptDataset",
-    "PromptFile",
-    "Prompts",
-    "RLJob",
-    "RLJobSpec",
-    "ReasoningGym",
-    "Relay",
-    "Repack",
-    "ReplacementBackOff",
-    "Reward",
-    "RewardKind",
-    "RewardTimeout",
-    "Rollout",
-    "RunPolicy",
-    "Samples",
-    "Sampling",
-    "ScheduleKind",
-    "Scheduling",
-    "StreamTraining",
-    "SwitchState",
-    "TailBatching",
-    "TemplateMetadata",
-    "Tool",
-    "Trainer",
-    "VerifiersEnvironment",
-]
 
 
 class RLJobSpec(Model):

@@ -1,6 +1,6 @@
 """Guard: a process that ends what a runner started, if the runner dies without doing so.
 
-    python -m rljob_env.guard
+    python -m rljob_env.foreign_code.guard
 
 Lines on standard input name the process groups: `+GROUP` when one begins, `-GROUP` when it has ended. The input ends
 with the runner, however it ends, and the groups that are left are killed then. The guard has a session of its own, so
@@ -23,7 +23,7 @@ class Guard:
     """The guard of this process."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "rljob_env.guard"]
+        command = [sys.executable, "-m", "rljob_env.foreign_code.guard"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def begin(self, group: int) -> None:

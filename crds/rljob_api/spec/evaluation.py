@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Field
 
 from rljob_api.fields import DnsLabel, Model
-from rljob_api.sampling import Sampling
-from rljob_api.spec_training import Prompts
+from rljob_api.spec.sampling import Sampling
+from rljob_api.spec.training import Prompts
 
 
 class EvaluationSampling(Sampling):

@@ -10,8 +10,8 @@ from array import array
 from dataclasses import replace
 
 from rljob_runtime.coordinator.store.connection import transaction
-from rljob_runtime.coordinator.store.kept_episodes import kept_episode
-from rljob_runtime.coordinator.store.kept_samples import ROUNDS_DUE, KeptSample, SampleRules
+from rljob_runtime.coordinator.store.tables.kept_episodes import kept_episode
+from rljob_runtime.coordinator.store.tables.kept_samples import ROUNDS_DUE, KeptSample, SampleRules
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.samples.choice import Candidate, choose
 from rljob_runtime.samples.record import Sample, SampleOutcome

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidatorFunctionWrapHandler, WithJsonSchema, WrapValidator
 from pydantic_core import PydanticCustomError
 
-from rljob_api.accelerators import Accelerator
 from rljob_api.evaluation_metric import EvaluationMetric
 from rljob_api.fields import Bytes, DnsLabel, DnsName, LabelKey, Model
-from rljob_api.spec_template import PodTemplate
+from rljob_api.spec.accelerators import Accelerator
+from rljob_api.spec.template import PodTemplate
 
 
 class Trainer(Model):

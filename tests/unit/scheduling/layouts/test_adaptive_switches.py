@@ -13,11 +13,11 @@ from rljob_runtime.coordinator.generation.observed_engines import UNBOUNDED, siz
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
 from rljob_runtime.protocols import KvExport, KvSize, KvStats
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.adaptive_switches import AdaptiveSwitches, snapshot_of
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome, SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MAX_RUNNING, OtherEngine, Running
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, State, SwitchCosts
-from rljob_runtime.scheduling.layout_switch import (
+from rljob_runtime.scheduling.layouts.adaptive_switches import AdaptiveSwitches, snapshot_of
+from rljob_runtime.scheduling.layouts.layout_switch import (
     LayoutSwitch,
     SwitchableMachine,
     SwitchLook,

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from rljob_api.status import RoundKind
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.fleet_layout import RoundLayout
-from rljob_runtime.scheduling.layout_switch import LayoutSwitch, NeverSwitch, SwitchableMachine, replicas_of
+from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
+from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch, NeverSwitch, SwitchableMachine, replicas_of
 from rljob_runtime.scheduling.round import Round
 from rljob_runtime.scheduling.round_plan import RoundPlan, RoundShape
 from rljob_runtime.scheduling.round_samples import SampleState

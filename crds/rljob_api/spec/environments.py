@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rljob_api.fields import CodePath, DnsLabel, FreeForm, HttpUrl, Model, TasksetId
-from rljob_api.spec_template import PodTemplate
+from rljob_api.spec.template import PodTemplate
 
 Argument = Annotated[str, Field(max_length=1024)]
 

@@ -1,6 +1,6 @@
 """Agent process: calls a Python function with the task of an episode, for the runner that started it.
 
-    python -m rljob_env.agent_main ROOT FUNCTION
+    python -m rljob_env.agents.main ROOT FUNCTION
 
 The function gets the task and returns a reward, an object with one, or None.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rljob_env.failures import Part
-from rljob_env.functions import CannotLoad, called, load_function
+from rljob_env.foreign_code.functions import CannotLoad, called, load_function
 from rljob_env.results import reward_and_metrics
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rljob_env.output import HEAD_BYTES, TAIL_BYTES, Output, piped
+from rljob_env.foreign_code.output import HEAD_BYTES, TAIL_BYTES, Output, piped
 
 
 @pytest.mark.parametrize("step", [1, 3, 100])

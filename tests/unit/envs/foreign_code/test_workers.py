@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from rljob_env.failures import Part
-from rljob_env.guard import Guard
-from rljob_env.workers import STARTS, WorkerPool, WorkerSettings
+from rljob_env.foreign_code.guard import Guard
+from rljob_env.foreign_code.workers import STARTS, WorkerPool, WorkerSettings
 
 
 async def test_calls_that_come_together_start_few_processes(tmp_path: Path) -> None:

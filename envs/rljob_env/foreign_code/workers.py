@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from rljob_env.failures import Failed, Part
-from rljob_env.guard import Guard
-from rljob_env.processes import bare_environment, process_group
+from rljob_env.foreign_code.guard import Guard
+from rljob_env.foreign_code.processes import bare_environment, process_group
 
 MOST_LINE_BYTES = 16 << 20
 START_SECONDS = 120.0
@@ -176,7 +176,13 @@ class WorkerPool:
             # The runner's own package, wherever it was imported from.
             paths = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
             variables = bare_environment(home, paths | dict(settings.variables))
-            command = [sys.executable, "-m", "rljob_env.worker_main", str(settings.root), *settings.functions]
+            command = [
+                sys.executable,
+                "-m",
+                "rljob_env.foreign_code.worker_main",
+                str(settings.root),
+                *settings.functions,
+            ]
             pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "limit": MOST_LINE_BYTES}
             process = await stack.enter_async_context(
                 process_group(command, variables, settings.root, settings.guard, **pipes)

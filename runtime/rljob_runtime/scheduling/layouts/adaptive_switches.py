@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from rljob_runtime.scheduling.adaptive_tp.policy import LookCadence, SwitchDecision, SwitchRules, decide
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, OtherEngine, Running
-from rljob_runtime.scheduling.layout_switch import SwitchableMachine, SwitchLook
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchableMachine, SwitchLook
 from rljob_runtime.scheduling.lending.policy import Unfinished
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rljob_runtime.scheduling.fleet_layout import layout_of_most
+from rljob_runtime.scheduling.layouts.fleet_layout import layout_of_most
 
 
 @pytest.mark.parametrize(

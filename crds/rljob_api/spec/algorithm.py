@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rljob_api.fields import FunctionPath, Model
-from rljob_api.sampling import MinP, Sampling, TopK, TopP
+from rljob_api.spec.sampling import MinP, Sampling, TopK, TopP
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 

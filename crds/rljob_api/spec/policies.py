@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rljob_api.accelerators import DEFAULT_RESOURCE
 from rljob_api.fields import DnsName, Model, QualifiedName
+from rljob_api.spec.accelerators import DEFAULT_RESOURCE
 
 
 class ReplacementBackOff(Model):

@@ -22,9 +22,9 @@ from typing import Any
 from rljob_env.config import EnvironmentConfig
 from rljob_env.episode import Assignment, Report
 from rljob_env.failures import Failed, Part
-from rljob_env.guard import Guard
-from rljob_env.output import Output, piped
-from rljob_env.processes import bare_environment, process_group
+from rljob_env.foreign_code.guard import Guard
+from rljob_env.foreign_code.output import Output, piped
+from rljob_env.foreign_code.processes import bare_environment, process_group
 from rljob_env.results import reward_and_metrics
 from rljob_env.scoring import Scorer
 
@@ -52,7 +52,7 @@ class AgentHarness:
         self.scorer = Scorer(config, root, guard)
         self._command = config.command
         if config.function is not None:
-            self._command = (sys.executable, "-m", "rljob_env.agent_main", str(root), config.function)
+            self._command = (sys.executable, "-m", "rljob_env.agents.main", str(root), config.function)
 
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""

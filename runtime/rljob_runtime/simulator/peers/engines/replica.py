@@ -34,10 +34,10 @@ from rljob_runtime.simulator.core.events import (
     unobserved,
 )
 from rljob_runtime.simulator.core.process_clock import SOON, Event, ProcessClock, loop_time
-from rljob_runtime.simulator.peers.engine_kind import EngineKind, Lengths, steady
-from rljob_runtime.simulator.peers.kv_memory import KvMemory, full_blocks
+from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind, Lengths, steady
+from rljob_runtime.simulator.peers.engines.kv_memory import KvMemory, full_blocks
+from rljob_runtime.simulator.peers.engines.replica_engine import ReplicaEngine
 from rljob_runtime.simulator.peers.relay import Weights
-from rljob_runtime.simulator.peers.replica_engine import ReplicaEngine
 
 
 class SimulatedReplica:

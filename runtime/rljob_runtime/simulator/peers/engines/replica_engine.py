@@ -16,7 +16,7 @@ from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.simulator.core.events import Aborted, Generated, Observe, Submitted
 from rljob_runtime.simulator.core.process_clock import SOON, ProcessClock, loop_time
 from rljob_runtime.simulator.core.tokens import phase, text
-from rljob_runtime.simulator.peers.engine_kind import EngineKind, Lengths, any_length
+from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind, Lengths, any_length
 
 _Id = tuple[TrajectoryKey, int]
 """A request at the engine: a response and its attempt."""

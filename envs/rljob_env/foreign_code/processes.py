@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rljob_env.guard import Guard
+from rljob_env.foreign_code.guard import Guard
 
 END_SECONDS = 1.0
 """Time between the request to end and the kill."""

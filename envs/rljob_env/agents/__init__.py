@@ -1,0 +1,1 @@
+"""Agents: programs and functions that ask the model by themselves."""

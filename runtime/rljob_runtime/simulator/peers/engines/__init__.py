@@ -1,0 +1,1 @@
+"""Simulated engines: replicas, what they hold and how fast they generate."""

@@ -1,0 +1,37 @@
+"""Mutants of the harness of agents."""
+
+from hack.mutants import Mutant
+
+AGENT = "tests/unit/envs/agents/test_harness.py"
+
+MUTANTS = (
+    Mutant(
+        name="an agent that crashed has no reward",
+        target="rljob_env.agents.harness:_result_of",
+        before="return _parsed(text, detail)",
+        after='return _parsed(text if code == 0 else b"null", detail)',
+        tests=(f"{AGENT}::test_the_end_of_an_agent_is_its_own_doing",),
+    ),
+    Mutant(
+        name="a result that is none is no reward",
+        target="rljob_env.agents.harness:_result_of",
+        before="if code is None:\n    return _Ended(None, {}, None, detail)",
+        after="return _Ended(None, {}, None, detail)",
+        tests=(f"{AGENT}::test_a_result_that_is_none_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="an agent that failed has a result",
+        target="rljob_env.agents.harness:AgentHarness.run",
+        before="code != 0 and ended.answer is None",
+        after="False",
+        tests=(f"{AGENT}::test_an_agent_that_fails_while_the_gateway_is_away_is_a_failure_of_ours",),
+        canary=True,
+    ),
+    Mutant(
+        name="the folder of an agent is deleted in the event loop",
+        target="rljob_env.agents.harness:_scratch_folder",
+        before="await asyncio.shield(asyncio.to_thread(folder.cleanup))",
+        after="folder.cleanup()",
+        tests=(f"{AGENT}::test_the_folder_of_an_agent_is_deleted_by_a_thread",),
+    ),
+)

@@ -1,0 +1,76 @@
+"""Mutants of the processes that run foreign code."""
+
+from hack.mutants import Mutant
+
+AGENT = "tests/unit/envs/agents/test_harness.py"
+RUNNER = "tests/unit/envs/test_runner.py"
+TOOLS = "tests/unit/envs/test_tools_harness.py"
+
+MUTANTS = (
+    Mutant(
+        name="a tool's exception is a failure of ours",
+        target="rljob_env.foreign_code.worker_main:_observe",
+        before='{"error": shortened(f"{type(error).__name__}: {error}")}',
+        after='{"failed": str(error)}',
+        tests=(f"{TOOLS}::test_what_the_models_arguments_cause_is_an_observation",),
+    ),
+    Mutant(
+        name="a model's arguments are not checked",
+        target="rljob_env.foreign_code.worker_main:_observe",
+        before="wrong is not None",
+        after="False",
+        tests=(f"{TOOLS}::test_what_the_models_arguments_cause_is_an_observation",),
+        canary=True,
+    ),
+    Mutant(
+        name="what a tool prints is its answer",
+        target="rljob_env.foreign_code.worker_main:main",
+        before="os.dup2(2, 1)",
+        after="pass",
+        tests=(f"{TOOLS}::test_an_episode_ends_at_an_answer_without_calls_and_is_scored_by_its_function",),
+    ),
+    Mutant(
+        name="a process that did not answer serves the next call",
+        target="rljob_env.foreign_code.workers:WorkerPool._one",
+        before="if answered:\n    self._idle.append((worker, stack))\nelse:\n    await stack.aclose()",
+        after="self._idle.append((worker, stack))",
+        tests=(f"{TOOLS}::test_a_tool_that_hangs_is_ended_and_the_next_call_is_answered",),
+    ),
+    Mutant(
+        name="an agent's children outlive it",
+        target="rljob_env.foreign_code.processes:_end",
+        before="_signal(process.pid, signal.SIGKILL)",
+        after="pass",
+        tests=(f"{AGENT}::test_what_an_agent_leaves_behind_is_ended_with_its_episode",),
+    ),
+    Mutant(
+        name="an agent has the runner's variables",
+        target="rljob_env.foreign_code.processes:bare_environment",
+        before='{"PATH": path, "HOME": str(home), "TMPDIR": str(home), **language, **more}',
+        after='{**os.environ, "PATH": path, "HOME": str(home), "TMPDIR": str(home), **language, **more}',
+        tests=(f"{AGENT}::test_an_agent_asks_the_model_and_writes_its_reward",),
+    ),
+    Mutant(
+        name="each of many calls starts a process",
+        target="rljob_env.foreign_code.workers:WorkerPool._started_or_freed",
+        before="self._idle.pop() if self._idle else await self._start()",
+        after="await self._start()",
+        tests=("tests/unit/envs/foreign_code/test_workers.py::test_calls_that_come_together_start_few_processes",),
+    ),
+    Mutant(
+        name="all that an agent prints is kept",
+        target="rljob_env.foreign_code.output:Output.data_received",
+        before="tail[left:]",
+        after="tail",
+        tests=(
+            "tests/unit/envs/foreign_code/test_output.py::test_begin_and_end_are_kept_with_the_number_of_bytes_between",
+        ),
+    ),
+    Mutant(
+        name="agents outlive a runner that is killed",
+        target="rljob_env.foreign_code.processes:process_group",
+        before="guard.begin(process.pid)",
+        after="pass",
+        tests=(f"{RUNNER}::test_agents_end_with_a_runner_that_is_killed",),
+    ),
+)
