@@ -33,6 +33,10 @@ MOST_METRICS, MOST_METRIC_NAME = 64, 128
 """Metrics of a report, and characters of a metric's name. The gateway refuses more, and the store keeps no more."""
 
 
+LARGEST_REWARD = 1e9
+"""A reward beyond it, on either side, is a failure of the environment: one of 1e308 would outweigh all others, and the
+mean of two of them is no number. No rule of `spec.rewards` may have a wider range."""
+
 TRACE_TURNS, TRACE_TOKENS = "trace_turns", "trace_tokens"
 """Metrics of a harness that keeps a trace of its own: the model's turns in it, and the tokens that the model emitted.
 What is trained on is what the coordinator stored; the trace only shows whether the harness saw the same."""
@@ -51,9 +55,9 @@ class FailedPart(StrEnum):
 class EpisodeReport:
     """The end of an attempt, as its runner saw it.
 
-    `reward`: a finite number; None if the environment gives none, and then the job's rewards score the last answer.
-    `failed`: the part of ours that failed, with `detail` for people; the attempt is aborted then. A harness that timed
-    out or acted wrongly is no failure of ours.
+    `reward`: a number up to `LARGEST_REWARD`; None if the environment gives none, and then the job's rewards score the
+    last answer. `failed`: the part of ours that failed, with `detail` for people; the attempt is aborted then. A
+    harness that timed out or acted wrongly is no failure of ours.
     """
 
     reward: float | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,14 @@ from rljob_api.status import StatusWarning
 from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.coordinator.episodes.attempt import Attempt
 from rljob_runtime.coordinator.store.tables.turns import metrics_text
-from rljob_runtime.protocols.environments import TRACE_TOKENS, TRACE_TURNS, Assignment, EpisodeReport, FailedPart
+from rljob_runtime.protocols.environments import (
+    LARGEST_REWARD,
+    TRACE_TOKENS,
+    TRACE_TURNS,
+    Assignment,
+    EpisodeReport,
+    FailedPart,
+)
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EpisodeEnd
@@ -299,8 +305,9 @@ def _difference(attempt: Attempt, report: EpisodeReport) -> str:
 
 def _storable(report: EpisodeReport, episode: EpisodeAttempt) -> EpisodeReport:
     """Return a report that the store takes: a runner is foreign, and what it says must not end the coordinator."""
-    if report.reward is not None and not math.isfinite(report.reward):
-        text = f"the environment's reward was {report.reward}; a finite number would be right"
+    if report.reward is not None and not -LARGEST_REWARD <= report.reward <= LARGEST_REWARD:  # not a number either
+        right = f"a number from {-LARGEST_REWARD:g} to {LARGEST_REWARD:g} would be right"
+        text = f"the environment's reward was {report.reward:g}; {right}"
         return EpisodeReport(failed=FailedPart.ENVIRONMENT, detail=text)
     try:
         metrics_text(report.metrics)

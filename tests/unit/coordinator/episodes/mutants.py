@@ -141,6 +141,13 @@ MUTANTS = (
         tests=(f"{BOOK}::test_a_report_that_cannot_be_stored_does_not_end_the_coordinator",),
     ),
     Mutant(
+        name="an environment's reward has no bound",
+        target=f"{EPISODES}.runner_service:_storable",
+        before="not -LARGEST_REWARD <= report.reward <= LARGEST_REWARD",
+        after="not abs(report.reward) < float('inf')",
+        tests=(f"{BOOK}::test_a_report_that_cannot_be_stored_does_not_end_the_coordinator",),
+    ),
+    Mutant(
         name="time in the queue counts as the harness's",
         target=f"{EPISODES}.book:EpisodeBook.lease",
         before="attempt.episode.started = now",

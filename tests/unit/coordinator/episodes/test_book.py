@@ -174,7 +174,16 @@ async def test_an_agent_that_never_calls_the_model_has_no_answer(tmp_path):
 
 @pytest.mark.parametrize(
     "report",
-    [EpisodeReport(reward=math.nan), EpisodeReport(metrics={"a": math.inf}), EpisodeReport(metrics={"x" * 999: 1.0})],
+    [
+        EpisodeReport(reward=math.nan),
+        EpisodeReport(reward=math.inf),
+        EpisodeReport(reward=1e308),
+        EpisodeReport(reward=-1.1e9),
+        EpisodeReport(metrics={"a": math.inf}),
+        EpisodeReport(metrics={"x" * 999: 1.0}),
+        EpisodeReport(metrics={"\ud800": 1.0}),
+        EpisodeReport(failed=FailedPart.ENVIRONMENT, detail="half a \ud800"),
+    ],
 )
 async def test_a_report_that_cannot_be_stored_does_not_end_the_coordinator(tmp_path, report):
     async with bench(tmp_path) as made:
@@ -183,7 +192,7 @@ async def test_a_report_that_cannot_be_stored_does_not_end_the_coordinator(tmp_p
         await asyncio.wait_for(made.book.runners.done(ENVIRONMENT, "r", episode, report), 5.0)
         kept = made.store.turns.newest([KEY])[KEY]
         assert kept.end is not None
-        assert (kept.end.cause is AbortCause.ENVIRONMENT) == (report.reward is not None)
+        assert (kept.end.cause is AbortCause.ENVIRONMENT) == (report.reward is not None or report.failed is not None)
         assert kept.metrics == {}
 
 

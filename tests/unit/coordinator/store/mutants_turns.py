@@ -48,6 +48,15 @@ MUTANTS = (
         tests=(f"{TURNS}::test_a_metric_that_is_no_finite_number_is_refused",),
     ),
     Mutant(
+        name="half a character in a failure's text ends the coordinator",
+        target=f"{TABLE}:Turns.end",
+        before="storable_text(end.detail[:MOST_DETAIL])",
+        after="end.detail[:MOST_DETAIL]",
+        tests=(
+            "tests/unit/coordinator/episodes/test_book.py::test_a_report_that_cannot_be_stored_does_not_end_the_coordinator",
+        ),
+    ),
+    Mutant(
         name="an attempt of an earlier draw goes on",
         target=f"{ATTEMPTS}:set_aside",
         before="SET former = 1",

@@ -138,7 +138,8 @@ class Turns:
         Raises `ValueError` for a reward or metrics that are not finite or too many."""
         if reward is not None and not math.isfinite(reward):
             raise ValueError(f"the reward of attempt {number} is {reward}; a finite number would be right")
-        row = (end.state.value, end.limit, end.cause, end.detail[:MOST_DETAIL], reward, metrics_text(metrics), ended)
+        detail = storable_text(end.detail[:MOST_DETAIL])
+        row = (end.state.value, end.limit, end.cause, detail, reward, metrics_text(metrics), ended)
         with transaction(self._db):
             changed = self._db.execute(
                 "UPDATE episodes SET state = ?, reached = ?, cause = ?, detail = ?, reward = ?, metrics = ?, ended = ?"
@@ -225,9 +226,16 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
         if len(name) > MOST_METRIC_NAME:
             begin, most = name[:MOST_METRIC_NAME], MOST_METRIC_NAME
             raise ValueError(f"metric {begin}… has a name of {len(name)} characters; {most} are allowed")
+        if name != storable_text(name):
+            raise ValueError(f"metric {name!r} has half a character in its name")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise ValueError(f"metric {name} is {str(value)[:MOST_METRIC_NAME]}; a finite number would be right")
     return json.dumps({name: float(value) for name, value in metrics.items()}, allow_nan=False)
+
+
+def storable_text(text: str) -> str:
+    """Return a text that SQLite takes. Foreign code states halves of characters, which have no bytes."""
+    return text.encode(errors="replace").decode()
 
 
 # --- rows ---
