@@ -95,6 +95,10 @@ class ObservedPrompts:
     async def decode(self, token_ids: Sequence[int]) -> str:
         return await offload(self._source.decode, token_ids)
 
+    async def read_texts(self, work: Callable[[JobPrompts], T]) -> T:
+        """Run `work` on messages and texts in the thread of texts, in one turn of it."""
+        return await offload(self._raising_unusable, lambda: work(self._source))
+
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
         return self._source.stop_token_ids

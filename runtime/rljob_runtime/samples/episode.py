@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
-from pydantic.alias_generators import to_camel, to_snake
+from pydantic.alias_generators import to_camel
 
 
 @dataclass(frozen=True)
@@ -95,22 +96,28 @@ class SampleEpisode:
 
 def _plain(value: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for one in fields(value):
-        held = getattr(value, one.name)
+    for written, name in _fields(type(value)).items():
+        held = getattr(value, name)
         if isinstance(held, tuple):
             held = [_plain(item) if hasattr(item, "__dataclass_fields__") else item for item in held]
         elif isinstance(held, Mapping):
             held = dict(held)
         if held not in (None, "", [], {}):
-            found[to_camel(one.name)] = held
+            found[written] = held
     return found
 
 
 def _known(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that this version knows; lists become tuples."""
-    names = {one.name for one in fields(cls)}
-    found = {to_snake(name): value for name, value in values.items() if to_snake(name) in names}
+    names = _fields(cls)
+    found = {names[written]: value for written, value in values.items() if written in names}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
+
+
+@cache
+def _fields(cls: type) -> Mapping[str, str]:
+    """Return the fields of a dataclass by their names in a file."""
+    return {to_camel(one.name): one.name for one in fields(cls)}
 
 
 def _turn(values: Mapping[str, Any]) -> SampleTurn:

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from pydantic.alias_generators import to_camel, to_snake
+from pydantic.alias_generators import to_camel
 
 from rljob_runtime.samples.episode import SampleEpisode
 
@@ -77,7 +77,7 @@ class Sample:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values in camelCase; absent instead of null."""
-        values = {to_camel(name): value for name, value in asdict(replace(self, episode=None)).items()}
+        values = {written: getattr(self, name) for written, name in _FIELDS.items()}
         values["episode"] = None if self.episode is None else self.episode.to_dict()
         return {name: value for name, value in values.items() if value is not None}
 
@@ -88,7 +88,7 @@ class Sample:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Sample:
         """Read what `to_dict` returned. Raises `ValueError` for anything else."""
-        known = {to_snake(name): value for name, value in values.items() if to_snake(name) in _NAMES}
+        known = {_FIELDS[written]: value for written, value in values.items() if written in _FIELDS}
         try:
             known["outcome"] = SampleOutcome(known["outcome"])
             for name in ("prompt", "weight_versions"):
@@ -113,4 +113,5 @@ def sample_key(prompt_id: str, sample: int, attempt: int) -> str:
     return f"{prompt_id}.{sample}#{attempt}"
 
 
-_NAMES = frozenset(one.name for one in fields(Sample))
+_FIELDS: Mapping[str, str] = {to_camel(one.name): one.name for one in fields(Sample)}
+"""Fields by their names in a file. A file has thousands of lines, and a name is made of words slowly."""

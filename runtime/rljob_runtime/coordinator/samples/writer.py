@@ -1,6 +1,6 @@
 """Sample writer: turns the samples that wait in the store into files, one round after the other.
 
-It runs beside the rounds and none waits for it: texts are decoded and files are written in threads, a few responses at
+It runs beside the rounds and none waits for it: texts are decoded and files are written in threads, some responses at
 a time. A round whose file cannot be written loses its samples, and the job goes on with a warning."""
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rljob_api.spec.resources import Samples
 from rljob_api.status import RoundReport, StatusWarning
@@ -31,22 +31,34 @@ from rljob_runtime.samples.episode import SampleCall, SampleTurn
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 SAMPLES_NOT_WRITTEN = "SamplesNotWritten"
 """The reason of the warning that the writer reports."""
 
 READ_AT_ONCE = 64
 """Samples in one call to the store, so that other calls do not wait long."""
+DECODED_AT_ONCE = 16_384
+"""Tokens after which the thread of texts is free for others: rewards wait for it too."""
 CLOSE_SECONDS = 10.0
+
+
+class Texts(Protocol):
+    """Texts of prompts and responses. Calls may take long."""
+
+    def messages(self, key: PromptKey) -> Sequence[Mapping[str, str]]: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
 
 
 class PromptTexts(Protocol):
     """Texts and lengths of prompts and responses; `coordinator.inputs.ObservedPrompts` implements it."""
 
-    async def messages(self, key: PromptKey) -> Sequence[Mapping[str, str]]: ...
-
     async def prompt_tokens(self, keys: Sequence[PromptKey]) -> list[int]: ...
 
-    async def decode(self, token_ids: Sequence[int]) -> str: ...
+    async def read_texts(self, work: Callable[[Texts], T]) -> T:
+        """Run `work` on the texts outside of the event loop."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -258,22 +270,49 @@ class SampleWriter:
     async def _texts(self, due: DueFile, prompts: PromptTexts) -> list[Sample]:
         found: list[Sample] = []
         while part := await self._store.do(partial(due.read, len(found))):
-            found += [await _with_texts(kept, prompts) for kept in part]
+            for few in parts(part):
+                found += await prompts.read_texts(partial(_with_texts, few))
+            if len(part) < READ_AT_ONCE:
+                break
         return found
 
 
-async def _with_texts(kept: KeptSample, prompts: PromptTexts) -> Sample:
+def parts(kept: Sequence[KeptSample]) -> Iterator[list[KeptSample]]:
+    """Divide samples, in their order, into parts of about `DECODED_AT_ONCE` tokens at most."""
+    part: list[KeptSample] = []
+    tokens = 0
+    for one in kept:
+        part.append(one)
+        tokens += _tokens(one)
+        if tokens >= DECODED_AT_ONCE:
+            yield part
+            part, tokens = [], 0
+    if part:
+        yield part
+
+
+def _tokens(kept: KeptSample) -> int:
+    """Return the tokens that become text."""
+    turns = () if kept.sample.episode is None else kept.sample.episode.turns
+    return len(kept.token_ids) + sum(len(turn.given_ids) + len(turn.sampled_ids) for turn in turns)
+
+
+def _with_texts(kept: Sequence[KeptSample], texts: Texts) -> list[Sample]:
+    return [_with_text(one, texts) for one in kept]
+
+
+def _with_text(kept: KeptSample, texts: Texts) -> Sample:
     sample = kept.sample
-    messages = await prompts.messages(PromptKey.parse(sample.prompt_id))
+    messages = texts.messages(PromptKey.parse(sample.prompt_id))
     if sample.episode is not None:
-        turns = [await _turn_with_texts(turn, prompts) for turn in sample.episode.turns]
+        turns = [_turn_with_texts(turn, texts) for turn in sample.episode.turns]
         sample = replace(sample, episode=replace(sample.episode, turns=tuple(turns)))
-    return replace(sample, prompt=tuple(messages), response=await prompts.decode(kept.token_ids))
+    return replace(sample, prompt=tuple(messages), response=texts.decode(kept.token_ids))
 
 
-async def _turn_with_texts(turn: SampleTurn, prompts: PromptTexts) -> SampleTurn:
+def _turn_with_texts(turn: SampleTurn, texts: Texts) -> SampleTurn:
     """Return a turn with its texts in place of its tokens. What messages say is not repeated as template text."""
-    sampled = await prompts.decode(turn.sampled_ids)
-    given = "" if turn.messages or not turn.given_ids else await prompts.decode(turn.given_ids)
+    sampled = texts.decode(turn.sampled_ids)
+    given = "" if turn.messages or not turn.given_ids else texts.decode(turn.given_ids)
     calls = turn.calls or tuple(SampleCall(one.name, one.arguments) for one in parse_tool_calls(sampled).calls)
     return replace(turn, given=given, sampled=sampled, calls=calls, given_ids=(), sampled_ids=())

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
+from typing import TypeVar
 
 from rljob_runtime.coordinator.episodes.attempt import turn_of
 from rljob_runtime.protocols import RewardFailed
@@ -19,6 +20,8 @@ from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
 from rljob_runtime.simulator.core.events import Observe, Scored, unobserved
 from rljob_runtime.simulator.core.process_clock import SOON, Event, ProcessClock, loop_time
 from rljob_runtime.workloads.workload import Workload
+
+T = TypeVar("T")
 
 TURN_SHARE = 8
 """A turn has one of so many parts of a response's tokens."""
@@ -35,6 +38,16 @@ class SimulatedPrompt:
 def three_tokens(key: PromptKey) -> int:
     """Return the length of every prompt without a workload."""
     return 3
+
+
+class SimulatedTexts:
+    """Stand-ins for texts: a prompt's is its key, a response's its number of tokens and their checksum."""
+
+    def messages(self, key: PromptKey) -> tuple[Mapping[str, str], ...]:
+        return ({"role": "user", "content": f"prompt {key}"},)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return f"{len(token_ids)} tokens, {zlib.crc32(array('i', token_ids).tobytes()):08x}"
 
 
 class SimulatedPrompts:
@@ -69,8 +82,8 @@ class SimulatedPrompts:
         return SimulatedPrompt(key, (key.index % 97,) * self._tokens_of(key))
 
     async def messages(self, key: PromptKey) -> tuple[Mapping[str, str], ...]:
-        """Return a stand-in text, for samples."""
-        return ({"role": "user", "content": f"prompt {key}"},)
+        """Return a stand-in text, for episodes."""
+        return SimulatedTexts().messages(key)
 
     async def prompt_tokens(self, keys: Sequence[PromptKey]) -> list[int]:
         return [self._tokens_of(key) for key in keys]
@@ -80,7 +93,11 @@ class SimulatedPrompts:
 
     async def decode(self, token_ids: Sequence[int]) -> str:
         """Return a stand-in text, for rewards that use nothing else."""
-        return f"{len(token_ids)} tokens, {zlib.crc32(array('i', token_ids).tobytes()):08x}"
+        return SimulatedTexts().decode(token_ids)
+
+    async def read_texts(self, work: Callable[[SimulatedTexts], T]) -> T:
+        """Run `work` on stand-in texts, for samples."""
+        return work(SimulatedTexts())
 
 
 class WorkloadLengths:

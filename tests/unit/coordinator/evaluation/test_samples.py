@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,13 +37,16 @@ CHECK = {"name": "check", "everyRounds": 2, "responsesPerPrompt": 2, "maxPrompts
 class Texts:
     """Prompts and texts by their numbers."""
 
-    async def messages(self, key: PromptKey) -> Sequence[dict[str, str]]:
-        return [{"role": "user", "content": f"question {key.index} of {key.evaluation}"}]
-
     async def prompt_tokens(self, keys: Sequence[PromptKey]) -> list[int]:
         return [1 for _ in keys]
 
-    async def decode(self, token_ids: Sequence[int]) -> str:
+    async def read_texts(self, work: Callable[[Texts], Any]) -> Any:
+        return work(self)
+
+    def messages(self, key: PromptKey) -> Sequence[dict[str, str]]:
+        return [{"role": "user", "content": f"question {key.index} of {key.evaluation}"}]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
         return " ".join(map(str, token_ids))
 
 

@@ -31,6 +31,15 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="the thread of texts has no turn for rewards before all samples are read",
+        target="rljob_runtime.coordinator.samples.writer:parts",
+        before="tokens >= DECODED_AT_ONCE",
+        after="False",
+        tests=(
+            "tests/unit/coordinator/samples/test_writer.py::test_long_responses_leave_the_thread_of_texts_to_others_in_between",
+        ),
+    ),
+    Mutant(
         name="files of abandoned evaluations stay",
         target="rljob_runtime.coordinator.samples.writer:SampleWriter._delete_abandoned",
         before="not self._abandoned_may_exist",

@@ -27,17 +27,25 @@ TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
 
 
 class Texts:
-    """Prompts and texts by their numbers. `breaks`: decoding raises."""
+    """Prompts and texts by their numbers. `breaks`: decoding raises. `reads`: tokens decoded in each read."""
 
     breaks = False
 
-    async def messages(self, key: PromptKey) -> Sequence[dict[str, str]]:
-        return [{"role": "user", "content": f"question {key.index}"}]
+    def __init__(self) -> None:
+        self.reads: list[int] = []
 
     async def prompt_tokens(self, keys: Sequence[PromptKey]) -> list[int]:
         return [10 + key.index for key in keys]
 
-    async def decode(self, token_ids: Sequence[int]) -> str:
+    async def read_texts(self, work):
+        self.reads.append(0)
+        return work(self)
+
+    def messages(self, key: PromptKey) -> Sequence[dict[str, str]]:
+        return [{"role": "user", "content": f"question {key.index}"}]
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        self.reads[-1] += len(token_ids)
         if self.breaks:
             raise ValueError("no such token")
         return " ".join(map(str, token_ids))
@@ -135,13 +143,31 @@ async def test_a_restarted_coordinator_writes_what_the_former_one_left(tmp_path)
     play_round(store, 1, prompts=70)
     store.close()
     store = opened(tmp_path)
-    writer = writer_of(tmp_path, store, Samples())
+    writer, prompts = writer_of(tmp_path, store, Samples()), Texts()
     await writer.use(Samples())
-    writer.use_prompts(Texts())
+    writer.use_prompts(prompts)
     await writer.close()
     texts = [one.response for one in SampleFolder(tmp_path).read(1)]
     assert texts == ["1 0", "1 1"] * 70, "more than one call to the store brings"
+    assert prompts.reads == [128, 128, 24], "each call's texts are read together"
     assert store.samples.due() == ()
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("most", "reads"), [(4, [4] * 35), (5, [6] * 23 + [2]), (1, [2] * 70)], ids=["exact", "above", "one alone"]
+)
+async def test_long_responses_leave_the_thread_of_texts_to_others_in_between(tmp_path, monkeypatch, most, reads):
+    monkeypatch.setattr(writer_module, "READ_AT_ONCE", 1000)
+    monkeypatch.setattr(writer_module, "DECODED_AT_ONCE", most)
+    store, prompts = opened(tmp_path), Texts()
+    writer = writer_of(tmp_path, store, Samples())
+    await writer.use(Samples(per_round="All"))
+    writer.use_prompts(prompts)
+    play_round(store, 1, prompts=35)
+    await writer.close()
+    assert prompts.reads == reads
+    assert [one.response for one in SampleFolder(tmp_path).read(1)] == ["1 0", "1 1"] * 35
     store.close()
 
 
@@ -314,6 +340,6 @@ async def test_the_turns_of_an_episode_have_texts_in_place_of_tokens(tmp_path):
 class CallTexts(Texts):
     """Texts in which tokens 5 and 6 are a call."""
 
-    async def decode(self, token_ids: Sequence[int]) -> str:
+    def decode(self, token_ids: Sequence[int]) -> str:
         call = '<tool_call>{"name": "add", "arguments": {}}</tool_call>'
-        return call if tuple(token_ids) == (5, 6) else await super().decode(token_ids)
+        return call if tuple(token_ids) == (5, 6) else super().decode(token_ids)
