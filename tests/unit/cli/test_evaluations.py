@@ -77,7 +77,7 @@ def test_the_ending_and_the_status_have_the_summary() -> None:
     finished = Finished(outcome=FinishedOutcome.COMPLETE, reason="RoundsFinished", message="")
     status = RuntimeStatus(round=10, finished=finished, evaluations=(report(LAST, MIDDLE),))
     summary = evaluation_summary(report(LAST, MIDDLE))
-    assert f"  evaluation   sums: {summary}" in ending(job(), Path("runs/x"), status, "rljob run").more
+    assert f"  evaluation   sums: {summary}" in ending(job(), Path("runs/x"), status, "rljob run", 1).more
     console = screen()
     with console.capture() as captured:
         console.print(runtime_view(status, 10))

@@ -16,6 +16,7 @@ from rich.console import Console
 from rljob_api import RLJob, load
 from rljob_api.admission.loading import parse
 from rljob_api.errors import ABSENT, show
+from rljob_api.status import RoundReport
 from rljob_runtime.cli.files import Unusable, fail, mistakes_of, read_text
 from rljob_runtime.cli.run.accelerators import missing_accelerators, visible_accelerators
 from rljob_runtime.cli.run.display import display
@@ -23,6 +24,7 @@ from rljob_runtime.cli.run.ending import INTERRUPTED, ending, interrupted_at_sta
 from rljob_runtime.cli.run.manifest import localised, parse_claims
 from rljob_runtime.cli.run.preview import preview
 from rljob_runtime.cli.screen import say, screen
+from rljob_runtime.protocols import TrainReport
 
 
 def run(
@@ -112,10 +114,17 @@ def _run(console: Console, job: RLJob, place: Path, again: str, folder: Path) ->
             was_, now_ = ("absent" if value is ABSENT else show(value) for value in (was, now))
             say(console, f"{job.name}: {path} is {now_}; it was {was_}")
 
+    trained_rounds = 0
+
+    def tell_round(report: RoundReport, trained: TrainReport) -> None:
+        nonlocal trained_rounds
+        trained_rounds += 1
+        shown.round(report, trained)
+
     try:
         with display(console, job.spec.rounds) as shown:
             result = run_local(
-                job, place, shown.status, shown.round, tell_changes, manifest=folder, on_interrupt=shown.interrupted
+                job, place, shown.status, tell_round, tell_changes, manifest=folder, on_interrupt=shown.interrupted
             )
     except (FolderRefused, StoreUnusable) as error:
         raise fail(str(error)) from None
@@ -128,7 +137,7 @@ def _run(console: Console, job: RLJob, place: Path, again: str, folder: Path) ->
         ) from None
     except KeyboardInterrupt:
         raise fail(f"{job.name}: {interrupted_at_start(place)}: {again}", INTERRUPTED) from None
-    end = ending(job, place, result, again)
+    end = ending(job, place, result, again, trained_rounds)
     say(console, end.line, end.style)
     for line in end.more:
         say(console, line)

@@ -32,8 +32,11 @@ class Ending:
     code: int = 0
 
 
-def ending(job: RLJob, folder: Path, result: RuntimeStatus, again: str) -> Ending:
-    """Return the ending for the last status of a run. `again` is the command that continues it."""
+def ending(job: RLJob, folder: Path, result: RuntimeStatus, again: str, rounds: int) -> Ending:
+    """Return the ending for the last status of a run.
+
+    `again` is the command that continues it, `rounds` the number of rounds that this run has trained.
+    """
     finished = result.finished
     halt = next((warning for warning in result.warnings if warning.reason == ENGINE_MISMATCH), None)
     if finished is None and halt is None:
@@ -48,7 +51,7 @@ def ending(job: RLJob, folder: Path, result: RuntimeStatus, again: str) -> Endin
     if failure is not None and (finished is None or finished.outcome is not FinishedOutcome.COMPLETE):
         line = f"{job.name}: not complete ({failure.reason}: {failure.message}); logs in {folder}"
         return Ending(line, style="red", code=1)
-    return Ending(_complete(job.name, result), tuple(_results(folder, result)))
+    return Ending(_complete(job.name, result, rounds), tuple(_results(folder, result)))
 
 
 def interrupted_at_start(folder: Path) -> str:
@@ -58,12 +61,13 @@ def interrupted_at_start(folder: Path) -> str:
     return "interrupted before the first round; start again with"
 
 
-def _complete(name: str, result: RuntimeStatus) -> str:
-    """Return the line of a complete job. A run that finds all rounds done publishes nothing."""
+def _complete(name: str, result: RuntimeStatus, rounds: int) -> str:
+    """Return the line of a complete job. A run that finds all rounds done has no reward of its own."""
     done = f"{name}: Complete rounds={result.round}"
-    if result.weight_version is None:
-        return f"{done}: nothing was left to do, the model is in {result.model_path}"
-    return f"{done} weight_version={result.weight_version} reward={result.reward}"
+    if not rounds:
+        return f"{done}: nothing was left to do"
+    reward = "" if result.reward is None else f" reward={result.reward}"
+    return f"{done} weight_version={result.weight_version}{reward}"
 
 
 def _results(folder: Path, result: RuntimeStatus) -> Iterator[str]:

@@ -26,4 +26,11 @@ MUTANTS = (
             "tests/unit/local/test_mismatch.py::test_a_run_that_is_interrupted_before_it_continued_keeps_its_rounds",
         ),
     ),
+    Mutant(
+        name="a run that found all rounds done tells of its reward",
+        target="rljob_runtime.cli.run.ending:_complete",
+        before="not rounds",
+        after="False",
+        tests=("tests/unit/cli/run/test_command.py::test_the_last_line_of_a_job_and_of_one_that_was_complete_before",),
+    ),
 )

@@ -79,11 +79,20 @@ def test_a_workdir_that_is_a_file_is_a_line(rljob, tmp_path):
 
 def test_the_last_line_of_a_job_and_of_one_that_was_complete_before(rljob):
     done = RuntimeStatus(round=5, weight_version=6, reward=0.5, model_path="runs/minimal/model", finished=COMPLETE)
-    assert "minimal: Complete rounds=5 weight_version=6 reward=0.5" in rljob(lambda *_, **__: done).stdout
-    before = done.model_copy(update={"weight_version": None, "reward": None})
-    told = " ".join(rljob(lambda *_, **__: before).stdout.split())
-    assert "minimal: Complete rounds=5: nothing was left to do, the model is in runs/minimal/model" in told
-    assert "None" not in told
+
+    def train(job: Any, place: Any, show: Any, tell_round: Callable[..., None], *_: Any, **__: Any) -> RuntimeStatus:
+        tell_round(RoundReport(round=5), None)
+        return done
+
+    assert rljob(train).stdout.splitlines()[1:] == [
+        "minimal: Complete rounds=5 weight_version=6 reward=0.5",
+        "  model        runs/minimal/model",
+    ]
+    before = done.model_copy(update={"reward": None})
+    assert rljob(lambda *_, **__: before).stdout.splitlines() == [
+        "minimal: Complete rounds=5: nothing was left to do",
+        "  model        runs/minimal/model",
+    ]
 
 
 BRACKETS = "spec.x.limits[memory]: the template refuses it: [/INST] :fire: " + "and so on " * 20
