@@ -95,7 +95,7 @@ class CoordinatorMetrics:
         )
         self._loss = self._gauge("loss_metric", "Metrics of the loss function in the last round, by name.", "name")
         self._quantiles = self._gauge(
-            "response_tokens", "Length of the last round's responses, by quantile.", "quantile"
+            "response_tokens", "Length of the last round's responses, by quantile; 1 is the longest.", "quantile"
         )
         self._rules = self._gauge(
             "rule_reward",
@@ -162,6 +162,7 @@ class CoordinatorMetrics:
         self._lengths.labels("launched").set(report.launched_mean_tokens or 0)
         for name, share in QUANTILES.items():
             self._quantiles.labels(f"{share:g}").set(getattr(report, name) or 0)
+        self._quantiles.labels("1").set(report.max_response_tokens or 0)
         for rule in report.reward_rules or ():
             self._rules.labels(rule.name, "mean").set(rule.mean)
             self._rules.labels(rule.name, "deviation").set(rule.deviation)

@@ -79,4 +79,11 @@ MUTANTS = (
             ("tests/unit/training/algorithm/test_loss.py::test_later_minibatches_are_held_to_the_weights_at_the_start"),
         ),
     ),
+    Mutant(
+        name="the KL to the initial model is that of a response",
+        target="rljob_runtime.training.step.learner:Learner._report",
+        before="total.reference_kl / tokens",
+        after="total.reference_kl / max(1, total.sequences)",
+        tests=("tests/unit/training/step/test_step_metrics.py",),
+    ),
 )
