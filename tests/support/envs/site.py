@@ -43,6 +43,8 @@ TOKENIZER = light_tokenizer()
 RUNNER_KEY = mint_runner_key(runners_key(SECRET), "calc")
 RECORD = {"prompt": "2+3", "answer": 5}
 MESSAGES = [{"role": "user", "content": "2+3"}]
+LEASE_SECONDS = 0.2
+"""How long a request for work waits. A runner that ends waits for its last one, so each test does."""
 SETTINGS = RunnerSettings(episodes=4, heartbeat_seconds=0.05, grace_seconds=20.0)
 
 
@@ -82,7 +84,7 @@ class Site:
         return runner
 
     def client(self, http: httpx.AsyncClient | None = None, patience: float = 30.0) -> GatewayClient:
-        return GatewayClient(http or self.http, self.url, RUNNER_KEY, "r1", 2.0, patience)
+        return GatewayClient(http or self.http, self.url, RUNNER_KEY, "r1", LEASE_SECONDS, patience)
 
     async def report_of(self, harness: Harness, **episode: Any) -> EpisodeReport:
         """Run one episode with a runner; return its report."""
