@@ -18,7 +18,7 @@ from rljob_api.spec.training import Mode
 from rljob_runtime.cli.files import fail
 from rljob_runtime.cli.screen import say, screen
 from rljob_runtime.simulator.core.process_clock import loop_time
-from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
+from rljob_runtime.simulator.drawn_scenario import draw_scenario, draw_switching, plan_of
 from rljob_runtime.simulator.faults.plan import FaultPlan, shrink
 from rljob_runtime.simulator.run import SimulationResult
 from rljob_runtime.simulator.run import simulate as run_simulation
@@ -43,6 +43,7 @@ def simulate(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Number of parallel processes.")] = 1,
     mode: Annotated[Mode, typer.Option(help="Mode of the jobs.")] = Mode.ON_POLICY,
+    switches: Annotated[bool, typer.Option(help="Only jobs whose machines switch their layout inside rounds.")] = False,
     seconds: Annotated[
         float, typer.Option(min=0, help="After these seeds, run further ones until this many seconds have passed.")
     ] = 0,
@@ -54,6 +55,9 @@ def simulate(
     """
     if plan is not None and (seeds != 1 or seconds):
         raise fail("--plan is for one seed: --seeds 1 --seed N would be right")
+    if switches and mode is not Mode.ON_POLICY:
+        raise fail("--switches is for --mode OnPolicy: machines of other modes keep their layout inside rounds")
+    draw = draw_switching if switches else partial(draw_scenario, mode=mode)
     try:
         faults = None if plan is None else FaultPlan.parse(plan)
     except ValueError as error:
@@ -63,14 +67,18 @@ def simulate(
     # Faults cause the coordinator's warnings, so they are not shown.
     logging.getLogger("rljob_runtime").setLevel(logging.CRITICAL)
     console = screen()
-    failed = _first_failing(console, seed, portions(seed, seeds, seconds, jobs), jobs, faults, mode)
+    failed = _first_failing(console, seed, portions(seed, seeds, seconds, jobs), jobs, faults, draw)
     if trace_out is not None:
-        _trace(failed if failed is not None else seed, faults, trace_out, mode)
+        _trace(failed if failed is not None else seed, faults, trace_out, draw)
         say(console, f"timeline of seed {failed if failed is not None else seed}: {trace_out}")
     if failed is None:
         return
-    _explain(console, failed, faults, mode)
+    _explain(console, failed, faults, draw, "--switches" if switches else f"--mode {mode.value}")
     raise typer.Exit(1)
+
+
+Draw = Callable[[int], Scenario]
+"""Returns the scenario of a seed."""
 
 
 def portions(
@@ -86,7 +94,7 @@ def portions(
 
 
 def _first_failing(
-    console: Console, first: int, ranges: Iterator[range], jobs: int, faults: FaultPlan | None, mode: Mode
+    console: Console, first: int, ranges: Iterator[range], jobs: int, faults: FaultPlan | None, draw: Draw
 ) -> int | None:
     """Simulate the seeds in order, up to one that fails."""
     total = events = coordinators = 0
@@ -96,7 +104,7 @@ def _first_failing(
         bar = progress.add_task("seeds", total=0)
         for seeds in ranges:
             progress.update(bar, total=total + len(seeds))
-            for seed, outcome in _outcomes(seeds, jobs, pool, faults, mode):
+            for seed, outcome in _outcomes(seeds, jobs, pool, faults, draw):
                 total, events, seconds = total + 1, events + outcome.events, seconds + outcome.seconds
                 coordinators += outcome.coordinators
                 progress.advance(bar)
@@ -112,21 +120,21 @@ def _first_failing(
 
 
 def _outcomes(
-    seeds: range, jobs: int, pool: Executor, faults: FaultPlan | None, mode: Mode
+    seeds: range, jobs: int, pool: Executor, faults: FaultPlan | None, draw: Draw
 ) -> Iterator[tuple[int, SimulationResult]]:
     # A pool of one process would do the same, but a debugger does not follow into it.
     play_all = map if jobs == 1 else partial(pool.map, chunksize=max(1, min(_PORTION, len(seeds) // jobs)))
     count = len(seeds)
-    yield from zip(seeds, play_all(_play, seeds, [faults] * count, [mode] * count), strict=True)
+    yield from zip(seeds, play_all(_play, seeds, [faults] * count, [draw] * count), strict=True)
 
 
-def _play(seed: int, faults: FaultPlan | None, mode: Mode) -> SimulationResult:
-    scenario = draw_scenario(seed, mode)
+def _play(seed: int, faults: FaultPlan | None, draw: Draw) -> SimulationResult:
+    scenario = draw(seed)
     return run_simulation(scenario, plan_of(scenario) if faults is None else faults)
 
 
-def _trace(seed: int, faults: FaultPlan | None, file: Path, mode: Mode) -> None:
-    scenario, timeline = draw_scenario(seed, mode), Timeline(loop_time)
+def _trace(seed: int, faults: FaultPlan | None, file: Path, draw: Draw) -> None:
+    scenario, timeline = draw(seed), Timeline(loop_time)
     run_simulation(scenario, plan_of(scenario) if faults is None else faults, [timeline])
     try:
         timeline.write(file)
@@ -134,8 +142,8 @@ def _trace(seed: int, faults: FaultPlan | None, file: Path, mode: Mode) -> None:
         raise fail(f"--trace-out {file} cannot be written: {error.strerror}") from None
 
 
-def _explain(console: Console, seed: int, faults: FaultPlan | None, mode: Mode) -> None:
-    scenario = draw_scenario(seed, mode)
+def _explain(console: Console, seed: int, faults: FaultPlan | None, draw: Draw, option: str) -> None:
+    scenario = draw(seed)
     plan = plan_of(scenario) if faults is None else faults
     with console.status("shrinking the plan"):
         smallest = shrink(plan, lambda smaller: not run_simulation(scenario, smaller).passed)
@@ -146,8 +154,7 @@ def _explain(console: Console, seed: int, faults: FaultPlan | None, mode: Mode) 
         f"  faults, {len(smallest.faults)} of {len(plan.faults)}: TIME KIND TARGET DURATION",
         *(f"    {fault}" for fault in smallest.faults),
         "again, with a timeline:",
-        f"  rljob simulate --mode {mode.value} --seeds 1 --seed {seed} "
-        f'--plan "{smallest}" --trace-out seed-{seed}.json',
+        f'  rljob simulate {option} --seeds 1 --seed {seed} --plan "{smallest}" --trace-out seed-{seed}.json',
     ]
     say(console, "\n".join(lines))
 

@@ -36,6 +36,19 @@ def draw_scenario(seed: int, mode: Mode = Mode.ON_POLICY) -> Scenario:
     return scenario if mode is Mode.ON_POLICY else _asynchronous(scenario, random.Random(f"{seed}/asynchronous"))
 
 
+def draw_switching(seed: int) -> Scenario:
+    """Draw the scenario of a seed in which machines switch their layout inside rounds, with or without their KV.
+
+    In three of four they switch at random, else by the policy of such a job, which measures layouts between rounds."""
+    scenario, random_ = draw_scenario(seed), random.Random(f"{seed}/switching")
+    site = replace(scenario.site, replicas=random_.choice([2, 4]), wider=())
+    scenario = replace(scenario, site=site, episodes=None, profiles=False, switches=False)
+    while not scenario.switches:
+        scenario = _with_switches(_with_layouts(scenario, random_), random_)
+    scenario = _with_kv(scenario, random_)
+    return scenario if random_.random() < 0.75 else replace(_profiled(scenario, random_), switches=False)
+
+
 def _draw_sources(random_: random.Random) -> tuple[tuple[str, float], ...]:
     """Draw two or three prompt sources, or one without a name."""
     number = random_.choice([1, 1, 2, 3])
@@ -209,6 +222,10 @@ def _with_profiles(scenario: Scenario, random_: random.Random) -> Scenario:
     Updates are long enough, and no evaluation keeps engines busy meanwhile. Random switches leave no size unknown."""
     if not scenario.site.wider or scenario.episodes is not None or random_.random() < 0.5:
         return scenario
+    return _profiled(scenario, random_)
+
+
+def _profiled(scenario: Scenario, random_: random.Random) -> Scenario:
     costs = replace(scenario.costs, step=random_.choice([8.0, 20.0]))
     site = replace(scenario.site, layout_seconds=1.0)
     switches = scenario.switches and random_.random() < 0.5

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
-from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
+from rljob_runtime.simulator.drawn_scenario import draw_scenario, draw_switching, plan_of
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.invariants.common import Violation
 from rljob_runtime.simulator.run import SimulationResult
@@ -78,6 +78,28 @@ def test_a_failing_seed_is_shrunk_and_told_how_to_play_again(monkeypatch, tmp_pa
     )
 
 
+def test_seeds_of_jobs_that_switch_are_drawn_and_played_again_as_such(monkeypatch):
+    played = []
+
+    def play(scenario, plan: FaultPlan, observers=()) -> SimulationResult:
+        played.append(scenario)
+        return SimulationResult(Violation("one place", "a prompt is in two", 1.5, 7), 10.0, 20, 1, "00")
+
+    monkeypatch.setattr(simulate, "run_simulation", play)
+    result = run("--switches", "--seed", "3", "--seeds", "1")
+    assert result.exit_code == 1
+    assert "rljob simulate --switches --seeds 1 --seed 3 " in result.output
+    assert set(map(repr, played)) == {repr(draw_switching(3))}
+
+
+def test_every_job_that_is_to_switch_may():
+    scenarios = [draw_switching(seed) for seed in range(60)]
+    assert all(one.site.wider and one.episodes is None for one in scenarios)
+    assert all(one.switches is not one.profiles for one in scenarios), "at random, or by the policy"
+    assert {one.profiles for one in scenarios} == {True, False}
+    assert {one.site.engine.kv is None for one in scenarios} == {True, False}
+
+
 def test_a_plan_is_played_again_with_a_timeline(tmp_path):
     file = tmp_path / "trace.json"
     result = run("--seeds", "1", "--seed", "2", "--plan", "4 crash trainer 2", "--trace-out", str(file))
@@ -92,6 +114,7 @@ def test_a_plan_is_played_again_with_a_timeline(tmp_path):
         (["--seeds", "1", "--plan", "4 crush trainer 2"], "'crush' is no kind of fault"),
         (["--trace-out", "/no/such/folder/t.json"], "/no/such/folder is not a folder"),
         (["--seeds", "1", "--seconds", "5", "--plan", ""], "--plan is for one seed"),
+        (["--switches", "--mode", "Asynchronous"], "--switches is for --mode OnPolicy"),
         (["--seeds", "0"], "greater than or equal to 1"),
     ],
 )

@@ -51,6 +51,8 @@ class Fleet:
         """By machine: earlier incarnations whose actors may still run."""
         self._absent = AbsentMachines(settings.join_tries, reporter)
         self._kv_drops = KvDropTotals()
+        self.switch_wait_seconds = 0.0
+        """Time for which generation stages did nothing else because a machine switched its layout."""
         self._broadcast = Broadcast(self, term, settings, reporter)
         self._restarts = RestartHistory(settings.again_within)
         self._detector = FailureDetector(self, self._broadcast.names, term, settings, reporter)
@@ -106,9 +108,9 @@ class Fleet:
         return self._settings.tensor_parallel_sizes
 
     def layout_stats(self) -> LayoutStats:
-        """Return the totals of KV files and of visits to layouts."""
+        """Return the totals of layout switches, their KV files and visits to layouts."""
         kept = sum(machine.kv_drops.kept_bytes for machine in self._joined.values())
-        return LayoutStats(replace(self._kv_drops), kept, replace(self.weights.visits))
+        return LayoutStats(replace(self._kv_drops), kept, replace(self.weights.visits), self.switch_wait_seconds)
 
     def available(self) -> dict[str, Replica]:
         """Return the replicas by name, whatever weights they hold."""

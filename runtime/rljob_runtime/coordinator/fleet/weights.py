@@ -148,6 +148,10 @@ class FleetWeights:
         self.version, self.no_source = None, False
 
     async def _load(self, machine: RolloutMachine, version: int) -> None:
+        needs_layout = self._layouts.needs_switch(machine.name, machine.tensor_parallel)
+        if machine.loaded_version == version and not needs_layout:
+            # It may be about to switch: newcomers do not wait for it.
+            return
         async with self._holding(machine):
             await self._load_alone(machine, version)
 
@@ -169,6 +173,7 @@ class FleetWeights:
         else:
             machine.loaded_version = version
             self._detector.record_success(machine.name)
+            self._fleet.notify()
 
     async def _load_replica(self, replica: Replica, version: int) -> int:
         with self._fleet.timeline.during(replica.name, "load", version=version):

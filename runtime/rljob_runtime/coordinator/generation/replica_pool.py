@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeVar
@@ -41,10 +42,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ReplicaPolled:
-    """Event: a replica has answered a poll."""
+    """Event: a replica has answered a poll. `last`: its responses were stopped before, so this is all of them."""
 
     replica: Replica
     report: ReplicaReport
+    last: bool = False
 
 
 class ReplicaPool:
@@ -78,6 +80,7 @@ class ReplicaPool:
         """By replica: the statistics of the last report, for its KV."""
         self._transfers: Counter[str] = Counter()
         """By replica: calls under way that move KV. Its engine computes nothing else meanwhile."""
+        self._stopping: set[str] = set()
         self._tasks = StageTasks(post)
 
     def names(self, without: Collection[str] = ()) -> list[str]:
@@ -182,7 +185,22 @@ class ReplicaPool:
         finally:
             self._transfers[replica.name] -= 1
 
+    @contextmanager
+    def stopping(self, machine: str) -> Iterator[None]:
+        """Leave the responses of a machine to the caller, who stops them all: `abort` does not wait for its replicas.
+
+        A replica that writes KV answers no other command meanwhile."""
+        self._stopping.add(machine)
+        try:
+            yield
+        finally:
+            self._stopping.discard(machine)
+
     async def abort(self, launches: Iterable[Launch]) -> None:
+        """Abort these responses at their replicas, if those are still tracked and their machine is not stopping."""
+        await self.stop([launch for launch in launches if machine_of(launch.lease.replica) not in self._stopping])
+
+    async def stop(self, launches: Iterable[Launch]) -> None:
         """Abort these responses at their replicas, if those are still tracked."""
         calls = self._stop_assigned(launches)
         await asyncio.gather(
@@ -190,7 +208,7 @@ class ReplicaPool:
         )
 
     async def export_kv(self, launches: Iterable[Launch]) -> list[tuple[Replica, KvExport]]:
-        """Abort these responses like `abort`, and have their KV written first; return the receipts.
+        """Abort these responses like `stop`, and have their KV written first; return the receipts.
 
         A replica that fails is lost and has no receipt."""
         calls = self._stop_assigned(launches)
@@ -209,15 +227,15 @@ class ReplicaPool:
                 self._record_end(launch.lease.replica, launch.key, launch.lease.attempt)
         return [(self._tracked[name], attempts) for name, attempts in by_replica.items()]
 
-    async def collect(self, names: Collection[str]) -> None:
+    async def collect(self, names: Collection[str], last: bool = False) -> None:
         """Poll these replicas once and post their reports. After an abort, these hold all that the replicas made.
 
-        A replica that left the fleet meanwhile is not waited for.
+        `last`: see `ReplicaPolled`. A replica that left the fleet meanwhile is not waited for.
         """
         members = self._fleet.available()
         # In the order of the pool: one of a set of names would differ from process to process.
         tracked = [one for name, one in self._tracked.items() if name in names and members.get(name) is one]
-        await asyncio.gather(*(self._command(replica, partial(self._collect, replica)) for replica in tracked))
+        await asyncio.gather(*(self._command(replica, partial(self._collect, replica, last)) for replica in tracked))
 
     async def close(self) -> None:
         """Stop polling."""
@@ -234,11 +252,11 @@ class ReplicaPool:
         except PeerError as error:
             self._fleet.mark_replica_lost(replica, "ReplicaLost", error)
 
-    async def _collect(self, replica: Replica) -> None:
+    async def _collect(self, replica: Replica, last: bool) -> None:
         report = await replica.poll(self._term, self._cursors.get(replica.name, 0), 0.0)
         # The replica may have left meanwhile; then its requests are lost, and its report is dropped as stale.
         if self._tracked.get(replica.name) is replica:
-            self._receive(replica, report)
+            self._receive(replica, report, last)
 
     async def _poll_forever(self, replica: Replica) -> NoReturn:
         """Poll a replica. Raises what the poll raises, and `PeerTimeout` if the replica answers but does not compute.
@@ -271,14 +289,14 @@ class ReplicaPool:
             self._observer.record(replica.name, report, clock())
             self._receive(replica, report)
 
-    def _receive(self, replica: Replica, report: ReplicaReport) -> None:
+    def _receive(self, replica: Replica, report: ReplicaReport, last: bool = False) -> None:
         known = self._kv.get(replica.name)
         if known is None or known.computed_tokens <= report.stats.computed_tokens:
             # Of two polls, the later answer may arrive first.
             self._kv[replica.name] = report.stats
         self._record_ends(replica, report)
         self._cursors[replica.name] = report.cursor
-        self._post(ReplicaPolled(replica, report))
+        self._post(ReplicaPolled(replica, report, last))
 
     def _record_ends(self, replica: Replica, report: ReplicaReport) -> None:
         for delta in report.deltas:

@@ -28,7 +28,7 @@ from rljob_runtime.coordinator.on_policy.kv_handover import KvHandovers
 from rljob_runtime.coordinator.on_policy.looks import Looks
 from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
 from rljob_runtime.coordinator.on_policy.round_responses import RoundResponses
-from rljob_runtime.coordinator.on_policy.stops import Stops
+from rljob_runtime.coordinator.on_policy.stops import MachineStopped, Stops
 from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.coordinator.store.records import OpenRound
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
@@ -44,7 +44,7 @@ from rljob_runtime.scheduling.round_plan import Launch
 log = logging.getLogger(__name__)
 
 
-Event = ReplicaPolled | Broken | RewardReceived | None
+Event = ReplicaPolled | MachineStopped | Broken | RewardReceived | None
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,7 @@ class Generation:
         self.round = self.responses.round
         self._requests = Requests(shared.settings, context.prompts, self.responses.partials)
         self._stops = Stops(
+            fleet=shared.fleet,
             pool=self._pool,
             responses=self.responses,
             stats=self.stats,
@@ -104,6 +105,7 @@ class Generation:
             switcher=self.switcher,
             kv=self._kv,
             observer=self.watch,
+            post=post,
             handle_pending=self._handle_pending,
             track=self._track_again,
         )
@@ -177,7 +179,12 @@ class Generation:
 
     def _available(self) -> dict[str, Replica]:
         replicas = self._fleet.weights.replicas()
-        return {name: one for name, one in replicas.items() if machine_of(name) not in self.switcher.machines}
+        switching = self.switcher.machines - self.switcher.stopping.keys()
+        return {name: one for name, one in replicas.items() if machine_of(name) not in switching}
+
+    def _launchable(self) -> list[str]:
+        """Return the replicas that may take requests now."""
+        return self._pool.names(without=self._loans.loaned | self.switcher.stopping.keys())
 
     async def _track_replicas(self) -> None:
         """Requeue responses of replicas that left the fleet."""
@@ -202,10 +209,10 @@ class Generation:
             await self._store.do(lambda store: store.rounds.change_layouts(self._step, changes))
 
     async def _launch(self) -> None:
-        names = self._pool.names(without=self._loans.loaned)
+        names = self._launchable()
         if not names and self._loans.loaned:
             self._loans.end_all()
-            names = self._pool.names()
+            names = self._launchable()
         if not (
             launches := self.round.launch(names, self.switcher.placement(names, self.responses.partials.length_of))
         ):
@@ -221,7 +228,7 @@ class Generation:
 
     async def _launch_evaluations(self) -> None:
         """Start responses of evaluations on replicas that have none of the round."""
-        names = self._pool.names(without=self._loans.loaned)
+        names = self._launchable()
         await self._evaluator.launch(self._pool, {name: self._stops.load(name) for name in names}, urgent=False)
 
     def _request(self, launch: Launch) -> GenerateRequest:
@@ -261,10 +268,14 @@ class Generation:
 
     async def _handle(self, event: Event) -> None:
         match event:
-            case ReplicaPolled(replica, report):
+            case ReplicaPolled(replica, report, last):
+                before = self.stats.tokens
                 self.stats.record(replica.name, report)
                 report = await self._evaluator.collect(self._pool, replica.name, report)
                 await self.responses.collect(replica.name, report, self._pool)
+                self.stats.recovered_tokens += self.stats.tokens - before if last else 0
+            case MachineStopped():
+                await self._stops.go_on(event)
             case Broken(error):
                 raise error
             case RewardReceived():

@@ -1,8 +1,9 @@
 """KV handover: keys and values of the responses that a switch stops, from a machine's old engines to its new ones.
 
-The old engines write a file each when the responses are stopped. Each request on the machine's new replicas names the
-file that has its KV. A file is dropped when no request can need it any more: all have a token, have ended, or generate
-elsewhere. KV is an optimisation, so a refusal, a failed call or a missing file costs a prefill and nothing else.
+The old engines write a file each when the responses are stopped; other machines go on meanwhile. Each request on the
+machine's new replicas names the file that has its KV. A file is dropped when no request can need it any more: all have
+a token, have ended, or generate elsewhere. KV is an optimisation, so a refusal, a failed call or a missing file costs a
+prefill and nothing else.
 
 Each replica drops its file by itself, so that one which hangs holds back no other. A drop that fails is repeated
 (`scheduling/adaptive_tp/kv_drops.py`), also in later rounds.
@@ -51,41 +52,36 @@ class KvHandovers:
         self._pool = pool
         self._term = term
         self._costs = costs
+        self._written: dict[str, _Handover] = {}
+        """Of machines whose responses are not requeued yet: they look as if they generated, and need their files."""
         self._open: dict[str, _Handover] = {}
+        self._closed = False
         self._clock = asyncio.get_running_loop().time
 
-    async def end(self, machines: Collection[str]) -> None:
-        """End the handovers of machines that switch again: what their engines took of it is measured now or never."""
-        ending = {name: handover for name, handover in self._open.items() if name in machines}
-        await self._pool.collect({replica for handover in ending.values() for replica in handover.before})
-        for name in ending:
-            self._end(name)
+    async def end(self, machine: str) -> None:
+        """End the handover of a machine that switches again: what its engines took of it is measured now or never."""
+        if (handover := self._open.get(machine)) is not None:
+            await self._pool.collect(handover.before.keys())
+            self._end(machine)
 
-    async def stop(self, switches: Sequence[LayoutSwitch], stopped: Sequence[Launch]) -> None:
-        """Stop these responses of the machines that switch. Engines whose KV moves write it first.
+    async def stop(self, switch: LayoutSwitch, machine: RolloutMachine, stopped: Sequence[Launch]) -> None:
+        """Stop the responses of a machine that switches. Engines whose KV moves write it first.
 
-        All machines stop side by side, and within one bound: one that does not is lost."""
-        within = self._clock() + stop_bound(switches)
-        ended = await asyncio.gather(*(self._stop_by(within, switch, stopped) for switch in switches))
-        for switch, at in zip(switches, ended, strict=True):
-            if (wait := max(ended) - at) > 0:
-                switch.seconds["wait"] = wait
-
-    async def _stop_by(self, within: float, switch: LayoutSwitch, stopped: Sequence[Launch]) -> float:
-        """Stop a machine's responses; return when that has ended."""
-        its = [launch for launch in stopped if machine_of(launch.lease.replica) == switch.machine]
-        machine = self._fleet.joined.get(switch.machine)
+        A machine that does not stop within its bound is lost. `open` has to follow."""
         try:
-            async with asyncio.timeout_at(within):
-                if machine is not None and switch.moves_kv:
-                    await self._export(switch, machine, its)
+            async with asyncio.timeout(stop_bound(switch)):
+                if switch.moves_kv:
+                    await self._export(switch, machine, stopped)
                 else:
-                    await self._pool.abort(its)
+                    await self._pool.stop(stopped)
         except TimeoutError:
-            if machine is not None:
-                error = PeerTimeout("its responses did not stop in time for its layout switch")
-                self._fleet.mark_machine_lost(machine, "CommandFailed", error)
-        return self._clock()
+            error = PeerTimeout("its responses did not stop in time for its layout switch")
+            self._fleet.mark_machine_lost(machine, "CommandFailed", error)
+
+    def open(self, machine: str) -> None:
+        """Hand over what a machine has written: its responses wait for a launch."""
+        if (handover := self._written.pop(machine, None)) is not None:
+            self._open[machine] = handover
 
     async def _export(self, switch: LayoutSwitch, machine: RolloutMachine, stopped: Sequence[Launch]) -> None:
         kv, replicas = self._pool.kv_size, {launch.lease.replica for launch in stopped}
@@ -94,7 +90,7 @@ class KvHandovers:
             machine.kv_drops.record_written(name)
         receipts, _ = await asyncio.gather(
             self._pool.export_kv([launch for launch in stopped if launch.lease.replica not in dropping]),
-            self._pool.abort([launch for launch in stopped if launch.lease.replica in dropping]),
+            self._pool.stop([launch for launch in stopped if launch.lease.replica in dropping]),
         )
         for replica, receipt in receipts:
             if receipt.refusal:
@@ -105,7 +101,9 @@ class KvHandovers:
         record_export(self._costs, switch, [receipt for _, receipt in written], kv)
         nbytes = {replica.name: receipt.nbytes for replica, receipt in written}
         files = {key: str(receipt.file) for _, receipt in written for key in receipt.tokens}
-        self._open[switch.machine] = _Handover(switch, machine, nbytes, files)
+        self._written[switch.machine] = _Handover(switch, machine, nbytes, files)
+        if self._closed:
+            self.close()
 
     async def expect(self, launches: Sequence[Launch]) -> None:
         """Read the totals of the replicas that are about to take KV, so that what they take can be measured."""
@@ -156,7 +154,12 @@ class KvHandovers:
             self._drop_due(machine)
 
     def close(self) -> None:
-        """End all handovers: no request of another weight version may name their files."""
+        """End all handovers: no request of another weight version may name their files.
+
+        Files of a machine that is still writing end when it has."""
+        self._closed = True
+        for name in list(self._written):
+            self.open(name)
         for name in list(self._open):
             self._end(name)
 

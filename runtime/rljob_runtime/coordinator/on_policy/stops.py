@@ -3,17 +3,21 @@
 A look stops the machines that it loans, and those that switch their layout. An interruption stops all. The responses
 keep their tokens and wait for another launch: those of a loaned machine anywhere, those of a machine that switches on
 its new replicas.
+
+A machine that switches may write gigabytes of keys and values first. It stops in the background, so that the tokens,
+rewards and races of others do not wait for it. Its event `MachineStopped` follows the last of its polls.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+import contextlib
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from rljob_runtime.coordinator.evaluation.evaluator import Evaluator
-from rljob_runtime.coordinator.fleet.machine import machine_of
+from rljob_runtime.coordinator.fleet.fleet import Fleet
+from rljob_runtime.coordinator.fleet.machine import RolloutMachine, machine_of
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.coordinator.generation.stats import GenerationStats
@@ -27,9 +31,19 @@ from rljob_runtime.scheduling.round_plan import Launch
 
 
 @dataclass(frozen=True)
-class Stops:
-    """The stops of one generation stage."""
+class MachineStopped:
+    """Event: a machine that switches generates nothing any more. `launches`: what it generated. `seconds`: to stop."""
 
+    switch: LayoutSwitch
+    launches: Sequence[Launch]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Stops:
+    """The stops of one generation stage. `post` receives an event for each machine that has stopped for a switch."""
+
+    fleet: Fleet
     pool: ReplicaPool
     responses: RoundResponses
     stats: GenerationStats
@@ -38,63 +52,88 @@ class Stops:
     switcher: Switcher
     kv: KvHandovers
     observer: EngineObserver
+    post: Callable[[MachineStopped], None]
     handle_pending: Callable[[], Awaitable[None]]
     """Handles the events that have been posted."""
     track: Callable[[], Awaitable[None]]
     """Lets the replicas of machines that switch leave the pool."""
+    _stopping: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def everything(self) -> None:
         """Stop the replicas and store everything that they made."""
         # First what was received: replicas may not answer.
         await self.responses.flush()
         await self.evaluator.stop(self.pool)
-        await self._stop(self.responses.running(), self.pool.abort)
+        if self._stopping:
+            await asyncio.wait(self._stopping)
+            await self.handle_pending()
+        await self._stop(self.responses.running())
         await self.responses.flush()
 
     async def apply(self, decided: LookDecision) -> None:
         """Stop the responses of machines that a look decided to loan or to switch, and begin loans and switches."""
         if loaned := self.loans.begin(decided.loan):
             self.observer.record_loan()
-            moved = [launch for launch in self.responses.running() if machine_of(launch.lease.replica) in loaned]
-            await self._stop(moved, self.pool.abort)
+            await self._stop(self._running_on(loaned))
             await self.evaluator.stop(self.pool, lambda replica: machine_of(replica) in loaned)
-        switches = []
-        for machine, decision in sorted(decided.switches.items()):
-            busy = any(self.load(name) for name in self.pool.names() if machine_of(name) == machine)
-            if (switch := self.switcher.begin(machine, decision, busy)) is not None:
-                switches.append(switch)
-        if switches:
-            await self._switch(switches)
+        with self._counted():
+            for machine, decision in sorted(decided.switches.items()):
+                busy = any(self.load(name) for name in self.pool.names() if machine_of(name) == machine)
+                if (switch := self.switcher.begin(machine, decision, busy)) is not None:
+                    self._stop_in_background(switch)
 
     def load(self, replica: str) -> int:
         """Return the number of responses of the round that a replica generates."""
         return self.pool.assigned(replica) - self.evaluator.load(replica)
 
-    async def _switch(self, switches: Sequence[LayoutSwitch]) -> None:
-        """Stop and store all that these machines generate, let their replicas leave the pool, and start the switches.
+    def _running_on(self, machines: Collection[str]) -> list[Launch]:
+        return [launch for launch in self.responses.running() if machine_of(launch.lease.replica) in machines]
 
-        The machines stop side by side: the stage waits once."""
-        since, machines = asyncio.get_running_loop().time(), {switch.machine for switch in switches}
-        await self.evaluator.stop(self.pool, lambda replica: machine_of(replica) in machines)
-        await self.kv.end(machines)
-        stopped = [launch for launch in self.responses.running() if machine_of(launch.lease.replica) in machines]
-        await self._stop(stopped, partial(self.kv.stop, switches))
-        await self.responses.flush()
-        await self.track()
-        waiting = [launch for launch in stopped if self.responses.waits(launch.key)]
-        for switch in switches:
-            its = [launch.key for launch in waiting if machine_of(launch.lease.replica) == switch.machine]
-            self.switcher.start(switch, its, asyncio.get_running_loop().time() - since)
+    def _stop_in_background(self, switch: LayoutSwitch) -> None:
+        """Stop a machine, even beyond the end of the stage: while its replicas write, new weights wait for them."""
+        machine, launches = self.switcher.stopping[switch.machine], self._running_on({switch.machine})
+        task = self.fleet.run_in_background(self._stop_machine(switch, machine, launches))
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
 
-    async def _stop(self, stopped: Sequence[Launch], stop: Callable[[Sequence[Launch]], Awaitable[None]]) -> None:
-        """Stop these responses and receive all that their replicas made of them. They wait for another launch.
+    async def _stop_machine(self, switch: LayoutSwitch, machine: RolloutMachine, launches: Sequence[Launch]) -> None:
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        async with machine.changing:
+            await self.evaluator.stop(self.pool, lambda replica: machine_of(replica) == machine.name)
+            with self.pool.stopping(machine.name):
+                await self.kv.end(machine.name)
+                await self.kv.stop(switch, machine, launches)
+                await self.pool.collect({launch.lease.replica for launch in launches}, last=True)
+        self.post(MachineStopped(switch, launches, clock() - since))
 
-        They keep their leases until then: under another one their tokens would be stale. `stop`: how replicas stop
-        them."""
-        await stop(stopped)
-        before = self.stats.tokens
-        await self.pool.collect({launch.lease.replica for launch in stopped})
+    async def go_on(self, stopped: MachineStopped) -> None:
+        """Store what a machine made until it stopped, let its replicas leave the pool, and start its switch."""
+        with self._counted():
+            self._requeue(stopped.launches)
+            self.kv.open(stopped.switch.machine)
+            await self.responses.flush()
+            machine = self.switcher.stopped(stopped.switch)
+            await self.track()
+            waiting = [launch.key for launch in stopped.launches if self.responses.waits(launch.key)]
+            self.switcher.start(stopped.switch, machine, waiting, stopped.seconds)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count the time of the block: all machines wait for it."""
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        yield
+        self.fleet.switch_wait_seconds += clock() - since
+
+    async def _stop(self, stopped: Sequence[Launch]) -> None:
+        """Stop these responses and receive all that their replicas made of them. They wait for another launch."""
+        await self.pool.abort(stopped)
+        await self.pool.collect({launch.lease.replica for launch in stopped}, last=True)
         await self.handle_pending()
-        self.stats.recovered_tokens += self.stats.tokens - before
+        self._requeue(stopped)
+
+    def _requeue(self, stopped: Sequence[Launch]) -> None:
+        """Let responses wait for another launch. Their last tokens have come: under another lease they are stale."""
         round_ = self.responses.round
         round_.requeue(launch.key for launch in stopped if round_.lease(launch.key) == launch.lease)

@@ -1,17 +1,17 @@
 """Switcher: changes the tensor parallel size of machines inside a generation stage (PAT §4).
 
-A policy decides for each machine; the others go on generating. The stage stops the responses of a machine that
-switches, and receives all that the machine made of them. The machine then gets its new layout and the round's weights
-in the background. Its responses wait for it, and are launched on its new replicas with their tokens as prefix. Their
-keys and values are moved (`kv_handover`) or computed again. A failure costs time, never tokens: a size that is refused
-leaves the machine in the one before, and responses of a machine that is lost go elsewhere.
+A policy decides for each machine; the others go on generating. A machine that switches stops its responses and
+returns all that it made of them, then gets its new layout and the round's weights, all in the background. Its
+responses wait for it, and are launched on its new replicas with their tokens as prefix. Their keys and values are moved
+(`kv_handover`) or computed again. A failure costs time, never tokens: a size that is refused leaves the machine in the
+one before, and responses of a machine that is lost go elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from rljob_runtime.coordinator.fleet.fleet import Fleet
@@ -74,6 +74,8 @@ class Switcher:
         self._looked: dict[str, _Seen] = {}
         self._guards: dict[str, SurpriseGuard] = {}
         self._running: dict[str, LayoutSwitch] = {}
+        self._stopping: dict[str, RolloutMachine] = {}
+        """Of these, the machines whose replicas still stop what they generate."""
         self._ended: dict[str, LayoutSwitch] = {}
         """Switches whose responses still wait for a launch."""
         self._launched: dict[str, tuple[LayoutSwitch, float]] = {}
@@ -84,9 +86,14 @@ class Switcher:
         """The decision that began the first switch, or else the most telling one of the round."""
 
     @property
-    def machines(self) -> Collection[str]:
+    def machines(self) -> Set[str]:
         """Machines that switch now: they generate nothing."""
         return self._running.keys()
+
+    @property
+    def stopping(self) -> Mapping[str, RolloutMachine]:
+        """Of these machines, those whose replicas still stop what they generate. Nothing is launched there."""
+        return self._stopping
 
     def begin_round(self) -> None:
         """Tell the policy that a round begins."""
@@ -134,8 +141,8 @@ class Switcher:
     def begin(self, name: str, decision: SwitchDecision, busy: bool) -> LayoutSwitch | None:
         """Begin what a look decided for a machine, and close the machine to launches; None if it does not switch.
 
-        A machine that has changed since the look, or is not `busy` any more, does not switch. Its replicas are no
-        longer available, so its responses have to be stopped before replicas are tracked again, and `start` follows."""
+        A machine that has changed since the look, or is not `busy` any more, does not switch. Its responses have to
+        be stopped next; `stopped` and `start` follow."""
         if decision.outcome is not SwitchOutcome.SWITCHED or decision.target is None:
             self._record(decision)
             return None
@@ -146,6 +153,7 @@ class Switcher:
         self._record(decision)
         switch = LayoutSwitch(name, seen.tensor_parallel, decision.target, decision, self._clock() - self._began)
         self._running[name] = switch
+        self._stopping[name] = seen.machine
         self.switches.append(switch)
         return switch
 
@@ -171,22 +179,26 @@ class Switcher:
         """Return the responses that wait for their own machine, which switches, and take no place on others."""
         return {key for switch in (*self._running.values(), *self._ended.values()) for key in switch.responses}
 
-    def start(self, switch: LayoutSwitch, responses: Sequence[TrajectoryKey], stop_seconds: float) -> None:
+    def stopped(self, switch: LayoutSwitch) -> RolloutMachine:
+        """Return the machine of a switch whose responses have stopped: its replicas are no longer available."""
+        return self._stopping.pop(switch.machine)
+
+    def start(
+        self, switch: LayoutSwitch, machine: RolloutMachine, responses: Sequence[TrajectoryKey], stop_seconds: float
+    ) -> None:
         """Switch the machine in the background. `responses` were stopped, in `stop_seconds`, and wait for it.
 
-        These include the export, and the wait for other machines of the same look."""
+        These include the export."""
         switch.responses = tuple(responses)
-        known = sum(switch.seconds.get(part, 0.0) for part in ("export", "wait"))
-        switch.seconds["stop"] = max(0.0, stop_seconds - known)
-        self._fleet.run_in_background(self._run(switch))
+        switch.seconds["stop"] = max(0.0, stop_seconds - switch.seconds.get("export", 0.0))
+        self._fleet.run_in_background(self._run(switch, machine))
 
-    async def _run(self, switch: LayoutSwitch) -> None:
-        machine, row = self._fleet.joined.get(switch.machine), f"{switch.machine}/machine"
-        if machine is not None:
-            name = f"switch TP {switch.start} to {switch.target}"
-            with self._fleet.timeline.during(row, name, round=self._step, responses=len(switch.responses)):
-                switch.seconds |= await self._fleet.weights.relayout(machine, switch.target)
-        switch.reached = machine.tensor_parallel if machine is not None and self._fleet.is_member(machine) else 0
+    async def _run(self, switch: LayoutSwitch, machine: RolloutMachine) -> None:
+        name, row = f"switch TP {switch.start} to {switch.target}", f"{switch.machine}/machine"
+        with self._fleet.timeline.during(row, name, round=self._step, responses=len(switch.responses)):
+            switch.seconds |= await self._fleet.weights.relayout(machine, switch.target)
+        # A later machine may have the same name.
+        switch.reached = machine.tensor_parallel if self._fleet.is_member(machine) else 0
         if switch.succeeded:
             record_parts(self.costs, switch)
             guard = self._guards.setdefault(switch.machine, SurpriseGuard())

@@ -42,8 +42,11 @@ class VisitTotals:
 
 @dataclass(frozen=True)
 class LayoutStats:
-    """Totals for metrics: removals of KV files, bytes that failed ones keep, and visits to layouts."""
+    """Totals for metrics: removals of KV files, bytes that failed ones keep, and visits to layouts.
+
+    `switch_wait_seconds`: for which stages did nothing else because a machine switched."""
 
     kv_drops: KvDropTotals = field(default_factory=KvDropTotals)
     kv_kept_bytes: int = 0
     visits: VisitTotals = field(default_factory=VisitTotals)
+    switch_wait_seconds: float = 0.0

@@ -272,7 +272,7 @@ class _RewardCollector(Collector):
 
 
 class _LayoutCollector(Collector):
-    """Collects the totals of KV files that switches leave, and of idle-time profiles."""
+    """Collects the totals of waits for switches, of KV files that they leave, and of idle-time profiles."""
 
     def __init__(self, stats: Callable[[], LayoutStats]) -> None:
         self._stats = stats
@@ -280,6 +280,8 @@ class _LayoutCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         now = self._stats()
         drops, visits = now.kv_drops, now.visits
+        text = "Seconds for which a generation stage did nothing else because a machine switched its layout."
+        yield _total("layout_switch_wait_seconds", text, now.switch_wait_seconds)
         yield _total("kv_drops", "Files of keys and values that replicas removed after a switch.", drops.removed)
         yield _total("kv_drop_failures", "Tries of such a removal that failed.", drops.failures)
         yield _total("kv_drop_retries", "Tries after one that failed.", drops.retries)

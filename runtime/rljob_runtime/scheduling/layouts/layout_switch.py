@@ -184,19 +184,21 @@ PARTS = {
 
 
 STOP_SECONDS = 60.0
-"""Time that machines of one look have at least to stop: a shorter one loses machines that are only busy."""
+"""Time that a machine has at least to stop: a shorter one loses machines that are only busy."""
 SLOW = 4.0
 """Times its prediction that a switch may take to stop: predictions before the first measurement are rough."""
 
 
-def stop_bound(switches: Iterable[LayoutSwitch]) -> float:
-    """Return the seconds within which the machines of one look have to stop, and to write their KV.
+def stop_bound(switch: LayoutSwitch) -> float:
+    """Return the seconds within which a machine has to stop, and to write its KV.
 
-    >>> stop_bound([]), stop_bound([LayoutSwitch("a", 1, 2, SwitchDecision(SwitchOutcome.SWITCHED, 2, seconds=30.0))])
-    (60.0, 120.0)
+    >>> stop_bound(LayoutSwitch("a", 1, 2))
+    60.0
+    >>> stop_bound(LayoutSwitch("a", 1, 2, SwitchDecision(SwitchOutcome.SWITCHED, 2, seconds=30.0)))
+    120.0
     """
-    predicted = [one.decision.seconds or 0.0 for one in switches if one.decision is not None]
-    return max(STOP_SECONDS, SLOW * max(predicted, default=0.0))
+    predicted = switch.decision.seconds if switch.decision is not None else None
+    return max(STOP_SECONDS, SLOW * (predicted or 0.0))
 
 
 def record_parts(costs: SwitchCosts, switch: LayoutSwitch) -> None:

@@ -2,6 +2,7 @@
 
 from hack.mutants import Mutant
 
+CHAINS = "tests/unit/coordinator/on_policy/test_switch_chains.py"
 BROADCAST = "tests/unit/coordinator/fleet/test_broadcast.py"
 FAILURE_DETECTOR = "tests/unit/coordinator/fleet/test_failure_detector.py"
 LAYOUTS = "tests/unit/coordinator/fleet/test_layouts.py"
@@ -13,6 +14,20 @@ SWITCHER = "tests/unit/coordinator/on_policy/test_switcher.py"
 IDLE = "tests/unit/coordinator/on_policy/test_idle_profiler.py"
 
 MUTANTS = (
+    Mutant(
+        name="a newcomer waits for a machine that writes its KV",
+        target="rljob_runtime.coordinator.fleet.weights:FleetWeights._load",
+        before="machine.loaded_version == version and not needs_layout",
+        after="False",
+        tests=(f"{CHAINS}::test_newcomers_do_not_wait_for_a_machine_that_writes",),
+    ),
+    Mutant(
+        name="a newcomer waits for a machine that loads",
+        target="rljob_runtime.coordinator.fleet.weights:FleetWeights._load_alone",
+        before="self._fleet.notify()",
+        after="pass",
+        tests=(f"{CHAINS}::test_a_newcomer_does_not_wait_for_a_machine_that_loads",),
+    ),
     Mutant(
         name="waits for a profile are not counted",
         target="rljob_runtime.coordinator.fleet.weights:FleetWeights._holding",

@@ -2,6 +2,7 @@
 
 from hack.mutants import Mutant
 
+CHAINS = "tests/unit/coordinator/on_policy/test_switch_chains.py"
 LOOP = "tests/unit/coordinator/on_policy/test_loop.py"
 
 PLAN_NEXT_ROUND = "tests/unit/coordinator/on_policy/test_plan_next_round.py"
@@ -9,6 +10,13 @@ OBSERVER = "rljob_runtime.coordinator.generation.engine_observer:EngineObserver"
 ADAPTIVE = "tests/unit/scheduling/layouts/test_adaptive_switches.py"
 
 MUTANTS = (
+    Mutant(
+        name="an abort waits for a machine that writes its KV",
+        target="rljob_runtime.coordinator.generation.replica_pool:ReplicaPool.abort",
+        before="machine_of(launch.lease.replica) not in self._stopping",
+        after="True",
+        tests=(f"{CHAINS}::test_a_round_that_ends_while_a_machine_writes_does_not_wait_for_it",),
+    ),
     Mutant(
         name="a round waits while a machine takes its KV",
         target="rljob_runtime.coordinator.generation.replica_pool:ReplicaPool.submit",

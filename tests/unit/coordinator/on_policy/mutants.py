@@ -74,7 +74,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a switch that shall move KV computes it again",
-        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._stop_by",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers.stop",
         before="switch.moves_kv",
         after="False",
         tests=(MOVED,),
@@ -92,27 +92,6 @@ MUTANTS = (
         before="waits(key)",
         after="False",
         tests=(MOVED,),
-    ),
-    Mutant(
-        name="machines of one look write their KV one after the other",
-        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers.stop",
-        before="await asyncio.gather(*(self._stop_by(within, switch, stopped) for switch in switches))",
-        after="[await self._stop_by(within, switch, stopped) for switch in switches]",
-        tests=(f"{KV}::test_machines_of_one_look_write_their_kv_side_by_side",),
-    ),
-    Mutant(
-        name="a machine that waits for others is measured as slow to stop",
-        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.start",
-        before='("export", "wait")',
-        after='("export",)',
-        tests=(f"{KV}::test_machines_of_one_look_write_their_kv_side_by_side",),
-    ),
-    Mutant(
-        name="a machine that never stops holds the round",
-        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._stop_by",
-        before="asyncio.timeout_at(within)",
-        after="asyncio.timeout(None)",
-        tests=(f"{KV}::test_a_machine_that_does_not_stop_is_lost_and_holds_back_no_other",),
     ),
     Mutant(
         name="a KV file whose removal failed is kept",
@@ -151,9 +130,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a refused export loses its responses",
-        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._stop_by",
-        before="self._export(switch, machine, its)",
-        after="self._export(switch, machine, its[1:])",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers.stop",
+        before="self._export(switch, machine, stopped)",
+        after="self._export(switch, machine, stopped[1:])",
         tests=(f"{KV}::test_a_switch_without_a_file_computes_again",),
     ),
     Mutant(
@@ -165,10 +144,17 @@ MUTANTS = (
     ),
     Mutant(
         name="a switch forgets what the last poll had",
-        target="rljob_runtime.coordinator.on_policy.stops:Stops._stop",
-        before="await self.pool.collect({launch.lease.replica for launch in stopped})",
+        target="rljob_runtime.coordinator.on_policy.stops:Stops._stop_machine",
+        before="await self.pool.collect({launch.lease.replica for launch in launches}, last=True)",
         after="pass",
-        tests=(SWITCHES, f"{LOANS}::test_no_token_is_lost_when_a_loan_begins"),
+        tests=(SWITCHES,),
+    ),
+    Mutant(
+        name="a loan forgets what the last poll had",
+        target="rljob_runtime.coordinator.on_policy.stops:Stops._stop",
+        before="await self.pool.collect({launch.lease.replica for launch in stopped}, last=True)",
+        after="pass",
+        tests=(f"{LOANS}::test_no_token_is_lost_when_a_loan_begins",),
     ),
     Mutant(
         name="the report tells the last size",
@@ -270,9 +256,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a loaned machine is launched upon",
-        target="rljob_runtime.coordinator.on_policy.generation:Generation._launch",
-        before="without=self._loans.loaned",
-        after="",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._launchable",
+        before="self._loans.loaned | self.switcher.stopping.keys()",
+        after="self.switcher.stopping.keys()",
         tests=(f"{LOANS}::test_responses_of_a_loaned_machine_continue_from_received_tokens",),
     ),
     Mutant(

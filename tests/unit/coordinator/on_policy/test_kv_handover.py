@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,101 +11,23 @@ from typing import Any
 
 import pytest
 
-from rljob_api.status import FinishedOutcome, LayoutSwitchesReport
-from rljob_runtime.coordinator.fleet.machine import machine_of
+from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.on_policy.kv_handover import KvHandovers
 from rljob_runtime.coordinator.on_policy.loop import OnPolicyLoop
-from rljob_runtime.coordinator.on_policy.switch_report import switches_report
-from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.protocols import GenerateRequest, KvSize, PeerTimeout
-from rljob_runtime.scheduling import layout_switch
 from rljob_runtime.scheduling.adaptive_tp.kv_drops import WAIT_SECONDS, KvDrops, KvDropTotals
-from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
-from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, State, SwitchCosts
-from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch, SwitchLook
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, State
 from rljob_runtime.simulator.core import virtual_time
-from rljob_runtime.simulator.core.events import Event, KvAsked, LaidOut, MadeRoom
+from rljob_runtime.simulator.core.events import LaidOut, MadeRoom
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.faults.plan import Fault, FaultPlan, FaultType
-from rljob_runtime.simulator.peers.engines.kv_memory import KV_BLOCK, KvMemory
+from rljob_runtime.simulator.peers.engines.kv_memory import KvMemory
 from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
 from rljob_runtime.simulator.run import simulate
-from tests.support.forced_switches import Script
+from tests.support.kv_job import BYTE_SECONDS, KV, Run
 from tests.support.rows import slow
-from tests.support.simulated_job import Stage, job, until
-from tests.support.token_ledger import TokenLedger, delay_polls
-
-KV = KvSize(heads=2, head_bytes=1000, room_bytes=1 << 30)
-BYTE_SECONDS = 1e-7
-
-
-class Later(Script):
-    """Switches while responses have several blocks of KV each."""
-
-    def decide(self, look: SwitchLook) -> dict[str, SwitchDecision]:
-        machines = [one for one in look.machines if min(one.responses.values(), default=0) >= 2 * KV_BLOCK]
-        return super().decide(replace(look, machines=machines))
-
-
-class Together(Later):
-    """Switches both machines after the same look."""
-
-    def decide(self, look: SwitchLook) -> dict[str, SwitchDecision]:
-        found, left = super().decide(look), list(self.left)
-        if len(found) == 1:
-            self.left = [decision.target for decision in found.values() if decision.target] + left
-        return found if len(found) > 1 else {}
-
-
-class Run:
-    """A job whose machines switch as told, with engines that move KV."""
-
-    def __init__(
-        self, folder: Path, *sizes: int, state: State = State.MIGRATE, kv: KvSize | None = KV, rounds: int = 1
-    ) -> None:
-        layouts = {"slotsPerMachine": 4, "allowedTensorParallelSizes": [1, 2, 4], "engine": "Reference", "machines": 2}
-        spec = job(rounds=rounds, prompts=6, responses=4, rollout=layouts, data={"maxResponseTokens": 400})
-        self.stage = Stage(folder / "state.db", job=spec, replicas=4, sizes=(1, 2, 4))
-        site = self.stage.world.site
-        wider = tuple((size, replace(engine, kv=kv, kv_byte_seconds=BYTE_SECONDS)) for size, engine in site.wider)
-        self.stage.world.site = replace(
-            site, engine=replace(site.engine, kv=kv, kv_byte_seconds=BYTE_SECONDS), wider=wider
-        )
-        self.policy = self.stage.switch_policy = Later("rollout-0", *sizes, state=state)
-        self.tokens = TokenLedger()
-        self.events: list[Any] = []
-        self.stage.watchers += [self.tokens, self.events.append]
-        self.switches: list[LayoutSwitch] = []
-        self.costs = SwitchCosts()
-        self.stage.watchers.append(self._watch)
-
-    def _watch(self, event: Event) -> None:
-        coordinator = self.stage.coordinator
-        if isinstance(event, MadeRoom) and coordinator is not None and isinstance(coordinator.loop, OnPolicyLoop):
-            switcher = coordinator.loop.generation and coordinator.loop.generation.switcher
-            if switcher:
-                self.switches += [one for one in switcher.switches if one not in self.switches]
-                self.costs = switcher.costs
-
-    def play(self, *also: Callable[..., Any]) -> LayoutSwitchesReport:
-        finished = self.stage.play(*also)
-        assert finished is not None
-        assert finished.outcome is FinishedOutcome.COMPLETE
-        ids = self.stage.trained_ids()
-        assert len(ids) == len(set(ids)) == len(self.stage.closed) * 6 * 4
-        assert self.tokens.lost == {}
-        return switches_report(self.switches, None)
-
-    @property
-    def asked(self) -> list[KvAsked]:
-        return [event for event in self.events if isinstance(event, KvAsked)]
-
-    @property
-    def causes(self) -> Counter[str]:
-        return Counter(event.cause for event in self.asked)
-
-    def files(self, machine: str = "rollout-0") -> KvMemory:
-        return self.stage.world.machine(machine).kv
+from tests.support.simulated_job import Stage, until
+from tests.support.token_ledger import delay_polls
 
 
 @pytest.fixture
@@ -306,40 +227,6 @@ def test_a_file_that_was_not_removed_in_its_round_is_removed_in_a_later_one(
     assert third - second >= 4.0
 
 
-def delay_exports(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> list[float]:
-    """Delay exports by machine; return the list of times at which they begin."""
-    export, began = SimulatedReplica.export_kv, []
-
-    async def slow_export(self: SimulatedReplica, term: int, attempts: Any) -> Any:
-        began.append(asyncio.get_running_loop().time())
-        await asyncio.sleep(seconds[machine_of(self.name)])
-        return await export(self, term, attempts)
-
-    monkeypatch.setattr(SimulatedReplica, "export_kv", slow_export)
-    return began
-
-
-def both(folder: Path) -> Run:
-    run = Run(folder)
-    run.policy = run.stage.switch_policy = Together(None, 4, 4, state=State.MIGRATE)
-    return run
-
-
-def test_machines_of_one_look_write_their_kv_side_by_side(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: None
-) -> None:
-    began = delay_exports(monkeypatch, {"rollout-0": 0.5, "rollout-1": 2.0})
-    run = both(tmp_path)
-    report = run.play()
-    assert [one.state for one in report.switches] == ["Migrate"] * 2
-    assert len(began) == 8
-    assert max(began) - min(began) < 0.1
-    waits, stops = zip(*((one.seconds.get("wait", 0.0), one.seconds["stop"]) for one in run.switches), strict=True)
-    assert waits == (pytest.approx(1.5, abs=0.1), 0.0)
-    assert stops == (pytest.approx(0.5, abs=0.2), pytest.approx(2.0, abs=0.2)), "each its own"
-    assert all(one.total_seconds > 2.0 for one in run.switches)
-
-
 def test_a_round_goes_on_while_a_machine_takes_its_kv(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: None
 ) -> None:
@@ -366,29 +253,6 @@ def test_a_round_goes_on_while_a_machine_takes_its_kv(
     ((since, until),) = taking
     assert sum(since < one < until for one in passes) > 5
     assert run.switches[0].seconds["import"] > 3.0
-
-
-def test_a_machine_that_does_not_stop_is_lost_and_holds_back_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: None
-) -> None:
-    monkeypatch.setattr(layout_switch, "STOP_SECONDS", 3.0)
-    began = delay_exports(monkeypatch, {"rollout-0": 0.0, "rollout-1": 20.0})
-    run = both(tmp_path)
-    starts: list[float] = []
-    start = Switcher.start
-
-    def starts_at(self: Switcher, *args: Any) -> None:
-        starts.append(asyncio.get_running_loop().time())
-        start(self, *args)
-
-    monkeypatch.setattr(Switcher, "start", starts_at)
-    finished = run.stage.play()
-    assert finished is not None
-    assert finished.outcome is FinishedOutcome.COMPLETE
-    ids = run.stage.trained_ids()
-    assert len(ids) == len(set(ids)) == 6 * 4
-    assert [(one.machine, one.reached) for one in run.switches] == [("rollout-0", 4), ("rollout-1", 0)]
-    assert all(at - began[0] == pytest.approx(3.0, abs=0.5) for at in starts)
 
 
 def at_the_end(end_taken: Callable[..., None]) -> Callable[..., None]:

@@ -101,9 +101,9 @@ def test_machines_that_switch_after_one_look_wait_for_all_that_each_generates(st
     waited = {}
     start = Switcher.start
 
-    def starts(self, switch, responses, seconds):
+    def starts(self, switch, machine, responses, seconds):
         waited[switch.machine] = len(responses)
-        start(self, switch, responses, seconds)
+        start(self, switch, machine, responses, seconds)
 
     monkeypatch.setattr(Switcher, "start", starts)
     stage.job, stage.switch_policy = of(rounds=1), Script(None, 4, 4)

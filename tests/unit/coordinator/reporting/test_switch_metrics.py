@@ -58,11 +58,12 @@ def test_kept_kv_files_and_visits_are_shown_as_they_are_at_the_scrape() -> None:
         "kv_drops_total": 4, "kv_drop_failures_total": 3, "kv_drop_retries_total": 2, "kv_drops_abandoned_total": 1,
         "kv_kept_bytes": 4096, "layout_profiles_total": 6, "layout_profile_loads_total": 50,
         "layout_profile_seconds_total": 70.5, "layout_profile_delays_total": 5, "layout_profile_delay_seconds_total": 8,
+        "layout_switch_wait_seconds_total": 0.25,
     }  # fmt: skip
 
     def values() -> dict[str, float | None]:
         return {name: metrics.registry.get_sample_value(f"rljob_coordinator_{name}") for name in names}
 
     assert set(values().values()) == {0.0}
-    stats[0] = LayoutStats(KvDropTotals(4, 3, 2, 1), 4096, VisitTotals(6, 50, 70.5, 5, 8.0))
+    stats[0] = LayoutStats(KvDropTotals(4, 3, 2, 1), 4096, VisitTotals(6, 50, 70.5, 5, 8.0), 0.25)
     assert values() == names

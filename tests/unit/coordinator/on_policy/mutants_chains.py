@@ -1,0 +1,57 @@
+"""Mutants of the chains of machines that switch: no machine waits for another one."""
+
+from hack.mutants import Mutant
+
+CHAINS = "tests/unit/coordinator/on_policy/test_switch_chains.py"
+KV = "tests/unit/coordinator/on_policy/test_kv_handover.py"
+
+MUTANTS = (
+    Mutant(
+        name="a stage waits while a machine writes its KV",
+        target="rljob_runtime.coordinator.on_policy.stops:Stops.apply",
+        before="self._stop_in_background(switch)",
+        after="await self._stop_machine(switch, self.switcher.stopping[machine], self._running_on({machine}))",
+        tests=(
+            f"{CHAINS}::test_nothing_waits_while_a_machine_writes_its_kv",
+            f"{CHAINS}::test_machines_of_one_look_switch_each_by_itself",
+        ),
+    ),
+    Mutant(
+        name="a machine that stops is given responses",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._launchable",
+        before="self._loans.loaned | self.switcher.stopping.keys()",
+        after="self._loans.loaned",
+        tests=(f"{CHAINS}::test_newcomers_do_not_wait_for_a_machine_that_writes",),
+    ),
+    Mutant(
+        name="an interruption loses what a machine that stops has made",
+        target="rljob_runtime.coordinator.on_policy.stops:Stops.everything",
+        before="await asyncio.wait(self._stopping)",
+        after="pass",
+        tests=(f"{CHAINS}::test_an_interruption_waits_for_a_machine_that_writes_and_loses_no_token",),
+    ),
+    Mutant(
+        name="KV files that were written after the round's end are kept",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._export",
+        before="self._closed",
+        after="False",
+        tests=(f"{CHAINS}::test_a_round_that_ends_while_a_machine_writes_does_not_wait_for_it",),
+    ),
+    Mutant(
+        name="KV files are dropped while their responses still stop",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers._export",
+        before="self._written[switch.machine] = _Handover(switch, machine, nbytes, files)",
+        after="self._open[switch.machine] = _Handover(switch, machine, nbytes, files)",
+        tests=(
+            f"{CHAINS}::test_machines_of_one_look_switch_each_by_itself",
+            f"{KV}::test_responses_of_a_machine_that_switches_go_on_with_their_kv",
+        ),
+    ),
+    Mutant(
+        name="a machine that never stops holds the round",
+        target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers.stop",
+        before="asyncio.timeout(stop_bound(switch))",
+        after="asyncio.timeout(None)",
+        tests=(f"{CHAINS}::test_a_machine_that_does_not_stop_is_lost_and_holds_back_no_other",),
+    ),
+)
