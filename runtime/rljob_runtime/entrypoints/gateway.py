@@ -26,6 +26,7 @@ from rljob_runtime.gateway.link.client import LinkClient
 from rljob_runtime.gateway.metrics import GatewayMetrics
 from rljob_runtime.gateway.server import ServerSettings, serve
 from rljob_runtime.gateway.steady_clock import steady_clock
+from rljob_runtime.gateway.text.forked_text import bounded
 from rljob_runtime.gateway.text.open_text import open_text
 from rljob_runtime.gateway.text.turn_text import TurnText
 from rljob_runtime.models.errors import ModelError
@@ -85,6 +86,8 @@ async def _serve(
 ) -> None:
     settings = GatewaySettings(config.model, config.context_tokens, vocabulary, config.max_tokens)
     async with contextlib.AsyncExitStack() as stack:
+        # Before anything is opened: what is forked later would hold it.
+        text, texts = stack.enter_context(bounded(text, config.threads))
         executor = stack.enter_context(ThreadPoolExecutor(config.threads, thread_name_prefix="gateway"))
         link = await stack.enter_async_context(LinkClient(config.socket))
         now = steady_clock()
@@ -96,7 +99,7 @@ async def _serve(
             serve(gateway, capability_key, now, config.host, config.port, bounds, routes, memory)
         )
         if config.metrics_port is not None:
-            registry = GatewayMetrics(gateway.stats, memory.stats, routes.stats, link.stats).registry()
+            registry = GatewayMetrics(gateway.stats, memory.stats, routes.stats, link.stats, texts).registry()
             await stack.enter_async_context(
                 health.serve(config.host, lambda: link.why_away, registry, config.metrics_port)
             )

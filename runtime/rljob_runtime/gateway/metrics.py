@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rljob_runtime.gateway.gateway import GatewayStats
     from rljob_runtime.gateway.link.client import LinkClientStats
     from rljob_runtime.gateway.memory import MemoryStats
+    from rljob_runtime.gateway.text.forked_text import TextStats
 
 PREFIX = "rljob_gateway_"
 HELP: Mapping[str, str] = {
@@ -25,6 +26,7 @@ HELP: Mapping[str, str] = {
     "rerendered": "Conversations that the template could not go on with.",
     "reencoded_tokens": "Sampled tokens that a continued prompt had in another form.",
     "malformed_calls": "Attempts of the model at tool calls that are none, and answers that cannot be read.",
+    "texts_given_up": "Texts that took a model's renderer more processor time than they may.",
     "calls_again": "Calls of the coordinator that were sent again.",
     "refused": "Requests that were answered with an error.",
     "memory_waits": "Requests that waited until others held less memory.",
@@ -44,8 +46,15 @@ HELP: Mapping[str, str] = {
 class GatewayMetrics(Collector):
     """The totals, read when they are asked for."""
 
-    def __init__(self, gateway: GatewayStats, memory: MemoryStats, runners: RunnerStats, link: LinkClientStats) -> None:
-        self._parts = (gateway, memory, runners, link)
+    def __init__(
+        self,
+        gateway: GatewayStats,
+        memory: MemoryStats,
+        runners: RunnerStats,
+        link: LinkClientStats,
+        texts: TextStats,
+    ) -> None:
+        self._parts = (gateway, memory, runners, link, texts)
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Return one counter for each total."""

@@ -281,4 +281,22 @@ MUTANTS = (
         after="process.kill()",
         tests=(f"{KEPT_PROCESS}::test_the_end_kills_a_process_that_does_not_end_and_what_it_started",),
     ),
+    Mutant(
+        name="a text may take any time to be read",
+        target="rljob_runtime.gateway.text.forked_text:_Supervisor._read",
+        before="signal.setitimer(signal.ITIMER_PROF, self._seconds)",
+        after="pass",
+        tests=(
+            "tests/unit/gateway/test_forked_text.py::test_a_text_that_costs_too_much_is_given_up_and_the_next_one_is_read",
+        ),
+    ),
+    Mutant(
+        name="the answer to one text is taken for that to the next",
+        target="rljob_runtime.gateway.text.forked_text:_Reader.ask",
+        before="answer.fields['id'] == self._asked",
+        after="True",
+        tests=(
+            "tests/unit/gateway/test_forked_text.py::test_a_reader_that_dies_between_two_requests_answers_for_none",
+        ),
+    ),
 )
