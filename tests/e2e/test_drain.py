@@ -20,9 +20,8 @@ from tests.support.e2e.life import (
     node_of,
     nothing_goes_back,
 )
-from tests.support.rows import slow
 
-pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.realnodes, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 JOB = "drained"
 GRACE_SECONDS = 75
@@ -32,8 +31,8 @@ NOTICE_SECONDS = 120
 TAINT = "example.com/spot-interrupted"
 
 
-@pytest.mark.parametrize("mode", ["OnPolicy", *slow("Asynchronous")])
-@pytest.mark.parametrize("role", ["trainer", *slow("coordinator")])
+@pytest.mark.parametrize("mode", ["OnPolicy", "Asynchronous"])
+@pytest.mark.parametrize("role", ["trainer", "coordinator"])
 def test_a_drained_node_costs_no_finished_update(
     kubectl: Kubectl, minimal: dict[str, Any], role: str, mode: str
 ) -> None:
@@ -62,7 +61,6 @@ def _elsewhere(kubectl: Kubectl, role: str, node: str) -> bool:
     return any(pod["spec"].get("nodeName") not in (None, node) for pod in kubectl.pods(JOB, role))
 
 
-@pytest.mark.slow  # of one node it is the row above
 @pytest.mark.parametrize("mode", ["OnPolicy", "Asynchronous"])
 def test_every_node_is_drained_in_turn(kubectl: Kubectl, minimal: dict[str, Any], mode: str) -> None:
     """The operator's node is among them, and towards the end one that holds trainer and coordinator."""
@@ -82,7 +80,6 @@ def test_every_node_is_drained_in_turn(kubectl: Kubectl, minimal: dict[str, Any]
     ends_with_every_response_trained_on_once(kubectl, JOB)
 
 
-@pytest.mark.slow  # two minutes' notice
 @pytest.mark.parametrize("notice", ["evicted", "tainted"])
 def test_a_spot_machine_is_taken_back(kubectl: Kubectl, minimal: dict[str, Any], real_nodes: Any, notice: str) -> None:
     """As the handlers of spot machines do: they cordon and evict, or taint; then the machine is off, and its Node goes.

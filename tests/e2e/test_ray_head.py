@@ -15,7 +15,7 @@ from rljob_api.constants import HEAD_CONTAINER as HEAD
 from rljob_runtime.ray_backend.actors import COMPUTING_NICENESS
 from tests.support.e2e.kubectl import Kubectl, claim, is_true, runtime, variant
 
-pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.realnodes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 JOB = "head"
 APART = "apart"
@@ -60,7 +60,6 @@ def test_the_head_has_no_token_and_its_end_costs_one_coordinator(kubectl: Kubect
     _ends_with_every_response_trained_on_once(kubectl, APART, restarts=1)
 
 
-@pytest.mark.slow  # one death of the head is the row above
 def test_the_ray_head_dies_and_no_engine_notices(kubectl: Kubectl, minimal: dict[str, Any]) -> None:
     kubectl.apply(claim(JOB), _job(minimal))
     kubectl.wait("rounds go on", lambda: kubectl.rounds(JOB) >= 2, 300)

@@ -21,8 +21,15 @@ def scenario_of(seed: int, mode: Mode = Mode.ON_POLICY, room: int | None = None)
     return replace(drawn, rounds=4, best_model=BestModel(EvaluationMetric.AVERAGE, room))
 
 
-@pytest.mark.parametrize("mode", list(Mode))
-@pytest.mark.parametrize("room", [None, 1])
+@pytest.mark.parametrize(
+    ("mode", "room"),
+    [
+        (Mode.ON_POLICY, None),
+        (Mode.ASYNCHRONOUS, 1),
+        pytest.param(Mode.ON_POLICY, 1, marks=pytest.mark.slow),
+        pytest.param(Mode.ASYNCHRONOUS, None, marks=pytest.mark.slow),
+    ],
+)
 def test_the_best_kept_model_is_exported_under_faults(mode, room):
     for seed in range(SEEDS):
         scenario = scenario_of(seed, mode, room)

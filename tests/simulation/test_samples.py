@@ -11,12 +11,13 @@ from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Evaluated
+from tests.support.rows import slow
 
 SEEDS = 12
 EVALUATION = Evaluated(prompts=3, responses=2, every_rounds=2)
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", [Mode.ASYNCHRONOUS, *slow(Mode.ON_POLICY)])
 def test_each_round_has_one_file_under_faults(mode):
     for seed in range(SEEDS):
         scenario = replace(draw_scenario(seed, mode), samples=True)

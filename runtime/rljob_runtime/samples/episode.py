@@ -96,7 +96,7 @@ class SampleEpisode:
 
 def _plain(value: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for written, name in _fields(type(value)).items():
+    for written, name in _fields(value.__class__).items():
         held = getattr(value, name)
         if isinstance(held, tuple):
             held = [_plain(item) if hasattr(item, "__dataclass_fields__") else item for item in held]
