@@ -100,6 +100,9 @@ class Runner:
         def ended(task: asyncio.Task[None]) -> None:
             episodes.discard(task)
             changed.set()
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.stats.not_reported += 1
+                log.error("an attempt is not reported, and lapses", exc_info=error)
 
         try:
             while True:

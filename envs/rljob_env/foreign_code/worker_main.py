@@ -37,7 +37,8 @@ def main() -> None:
     _write(answers, {"loaded": True})
     for line in requests:
         call = json.loads(line)
-        _write(answers, _ANSWERS[call["what"]](functions[call["function"]], call))
+        answer = _ANSWERS[call["what"]](functions[call["function"]], call)
+        _write(answers, {"call": call["call"], **answer})
 
 
 def _describe(function: Function, call: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -76,7 +77,8 @@ class Worker:
 
     async def call(self, what: str, function: str, **arguments: Any) -> Any:
         """Return the answer to a call. Raises `CallError`, `CallFailed`, and `Failed` if the process dies."""
-        line = json.dumps({"what": what, "function": function, **arguments}).encode() + b"\n"
+        number = secrets.token_hex(8)
+        line = json.dumps({"call": number, "what": what, "function": function, **arguments}).encode() + b"\n"
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line)
@@ -84,6 +86,9 @@ class Worker:
         except ConnectionError as error:
             raise self._died() from error
         answer = await self._read()
+        if answer.get("call") != number:
+            # A text that a function evaluates may write what it likes. It decides no answer to a later call.
+            raise self._died()
         if "error" in answer:
             raise CallError(answer["error"])
         if "failed" in answer:
@@ -94,9 +99,11 @@ class Worker:
         assert self._process.stdout is not None
         try:
             answer = json.loads(await self._process.stdout.readline())
-        except (ValueError, ConnectionError) as error:  # An empty line is the end of a pipe.
+        except (ValueError, RecursionError, ConnectionError) as error:  # An empty line is the end of a pipe.
             raise self._died() from error
-        return dict(answer)
+        if not isinstance(answer, dict):
+            raise self._died()
+        return answer
 
     def _died(self) -> Failed:
         names = ", ".join(self._settings.functions)

@@ -9,7 +9,12 @@ from pathlib import Path
 
 from tests.support.paths import ROOT
 
-SOURCES = (ROOT / "operator/rljob_kube", ROOT / "operator/rljob_operator", ROOT / "runtime/rljob_runtime")
+SOURCES = (
+    ROOT / "envs/rljob_env",
+    ROOT / "operator/rljob_kube",
+    ROOT / "operator/rljob_operator",
+    ROOT / "runtime/rljob_runtime",
+)
 PAGE = ROOT / "docs/internals/coordinator/supervision.md"
 BEGINS = {"Thread", "Timer", "create_task", "ensure_future", "run_coroutine_threadsafe"}
 """Names of calls by which something runs on beside its caller. A TaskGroup's raise by themselves, and so do executors'

@@ -150,6 +150,27 @@ async def test_a_report_that_cannot_be_delivered_is_a_failure_and_does_not_lapse
         assert (runner.stats.refused, runner.stats.not_reported) == (1, 0)
 
 
+async def test_an_unforeseen_error_costs_its_attempt_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness, done = StandInHarness(), GatewayClient.done
+
+    async def fails_once(client: GatewayClient, attempt: Any, report: Report) -> None:
+        monkeypatch.setattr(GatewayClient, "done", done)
+        raise httpx.DecodingError("the answer is no gzip")
+
+    async with open_site() as site, site.stack:
+        runner = await site.run(harness)
+        await put_and_start(site, harness)
+        monkeypatch.setattr(GatewayClient, "done", fails_once)
+        harness.go.set()
+        await until(lambda: runner.stats.not_reported == 1)
+        assert "the answer is no gzip" in caplog.text
+        await until(lambda: site.environments.heartbeats[-1][1] == ())
+        await site.put(1)
+        assert (await site.environments.reported(attempt_of(1))).reward == 1.0
+
+
 @pytest.mark.parametrize(
     ("away", "gave_up", "failed"),
     [(True, True, FailedPart.ENVIRONMENT), (False, True, None), (True, False, None)],

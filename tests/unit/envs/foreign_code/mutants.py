@@ -37,6 +37,13 @@ MUTANTS = (
         tests=(f"{TOOLS}::test_a_tool_that_hangs_is_ended_and_the_next_call_is_answered",),
     ),
     Mutant(
+        name="the first line of a tool's process is the answer",
+        target="rljob_env.foreign_code.workers:Worker.call",
+        before='answer.get("call") != number',
+        after="False",
+        tests=("tests/unit/envs/foreign_code/test_workers.py::test_what_an_evaluated_text_writes_answers_no_call",),
+    ),
+    Mutant(
         name="an agent's children outlive it",
         target="rljob_env.foreign_code.processes:_end",
         before="_signal(process.pid, signal.SIGKILL)",
