@@ -11,9 +11,10 @@ from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Evaluated
+from tests.support.examples import examples
 from tests.support.rows import slow
 
-SEEDS = 12
+SEEDS = examples(12)
 EVALUATION = Evaluated(prompts=3, responses=2, every_rounds=2)
 
 
@@ -26,7 +27,7 @@ def test_each_round_has_one_file_under_faults(mode):
 
 
 def violation(*evaluations: Evaluated) -> str:
-    scenario = replace(draw_scenario(3, Mode.ON_POLICY), samples=True, evaluations=evaluations)
+    scenario = replace(draw_scenario(3, Mode.ON_POLICY), rounds=3, samples=True, evaluations=evaluations)
     outcome = simulate(scenario, FaultPlan())
     return str(outcome.violation)
 
