@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from .seconds import results
 BUILD = Path("build/loop")
 UNIT = "not (cluster or realnodes or engine)"
 """Neither a cluster nor an engine, as a marker expression."""
+MOST_PROCESSES = 4
+"""Of unit tests, since some of them load torch."""
 QUICK = "not slow"
 """One row of each family of slow tests; the others are marked."""
 SECONDS = {"OnPolicy": 100, "Asynchronous": 100}
@@ -26,8 +29,9 @@ def lint() -> list[Part]:
 
 
 def unit(paths: Sequence[str] = ("tests",), every_row: bool = False, may_be_empty: bool = False) -> Part:
-    """Return the unit tests, in one process a processor; four at most, since some of them load torch."""
-    return _pytest("unit", UNIT, paths, every_row, may_be_empty, *_in_processes("auto"), "--maxprocesses", "4")
+    """Return the unit tests, in one process more than there are processors: some wait, for processes and deadlines."""
+    processes = min((os.cpu_count() or 1) + 1, MOST_PROCESSES)
+    return _pytest("unit", UNIT, paths, every_row, may_be_empty, *_in_processes(str(processes)))
 
 
 def everything(environment: Mapping[str, str], every_row: bool = False) -> list[Part]:

@@ -110,6 +110,7 @@ async def test_the_operator_may_die_at_any_call_of_scaling_suspension_and_end(
             break
 
 
+@pytest.mark.slow
 @DEATHS
 async def test_the_operator_may_die_at_any_call_of_a_job_with_environments(
     connection: Connection, server: Server, answered: bool, every: int

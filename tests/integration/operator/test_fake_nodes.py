@@ -179,6 +179,7 @@ def test_a_node_falls_silent(life: Life) -> None:
     life.until_events("MachineLost", "NodeAvoided", "MachineReplaced")
 
 
+@pytest.mark.slow
 def test_below_its_quota_a_job_keeps_nothing_that_waits_for_a_coordinator(life: Life) -> None:
     """The quota is real, and a neighbour's pod takes the place of the coordinator that was lost."""
 

@@ -368,6 +368,7 @@ def test_a_flavor_that_no_node_has_is_told(tenancy: Tenancy) -> None:
     assert pod["spec"]["nodeSelector"] == {"not-there/label": "this"}
 
 
+@pytest.mark.slow
 def test_a_job_survives_an_upgrade_of_kueue_and_stops_at_its_removal(tenancy: Tenancy) -> None:
     manager = tenancy.manager
     tenancy.quota("8")

@@ -26,6 +26,15 @@ def test_nothing_is_built_before_the_unit_tests_have_passed() -> None:
     assert found[-1] == "mutants"
 
 
+@pytest.mark.parametrize(("processors", "processes"), [(1, "2"), (2, "3"), (3, "4"), (64, "4"), (None, "2")])
+def test_unit_tests_have_one_process_more_than_processors(
+    monkeypatch: pytest.MonkeyPatch, processors: int | None, processes: str
+) -> None:
+    monkeypatch.setattr(suites.os, "cpu_count", lambda: processors)
+    command = suites.unit().command
+    assert command[command.index("-n") + 1] == processes
+
+
 def test_every_row_runs_in_test_all_and_one_of_a_family_in_test() -> None:
     some, every = markers(suites.everything({})), markers(suites.everything({}, every_row=True))
     assert all(expression.endswith(" and not slow") for expression in some.values())
