@@ -10,141 +10,46 @@ Machines of a fleet decide alone, so that a fleet's stage is as long as that of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from statistics import NormalDist
+from statistics import fmean
 from typing import Any
 
-from rljob_bench.lib.settings import trace_settings
+from rljob_bench.simulated.pat_accounts import Choice, choices, memory_figures, state_figures
 from rljob_bench.simulated.pat_rules import Hindsight, one_rule, printed, sequence_of
+from rljob_bench.simulated.pat_stages import (
+    A40_8B,
+    ACCELERATORS,
+    H100_8B,
+    H100_14B,
+    QUICK,
+    SIZES,
+    Engines,
+    Stage,
+    recorded,
+    stages,
+)
 from rljob_bench.simulated.what_if import perturbed
 from rljob_runtime.cli.bench_result import figure
-from rljob_runtime.perf_model.hardware import A40, H100, SGLANG_NVLINK, SGLANG_PCIE, Accelerator, Achieved
-from rljob_runtime.perf_model.model_shape import LLAMA3_1_8B, QWEN3_14B, ModelShape
-from rljob_runtime.perf_model.roofline import memory, roofline
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Chooser, StageResult, generate
 from rljob_runtime.scheduling.adaptive_tp.start import Machine, best_start, predict_starts
-from rljob_runtime.scheduling.adaptive_tp.switch_costs import (
-    EXPORT_COPY,
-    IMPORT_COPY,
-    Part,
-    SwitchCosts,
-    move_byte_seconds,
-)
-from rljob_runtime.workloads import batch, open_workload
 
-SIZES = (1, 2, 4, 8)
-ACCELERATORS = 8
-PROMPT_TOKENS = 120
-COUNTS = (128, 512, 1024, 2048)
 FIXED_SECONDS = (0.0, 0.3, 1.0, 5.5, 20.0, 59.0)
 GOAL, LEAST = 0.8, 0.99
 """Share of the limit's gain, and the speed over the best static size where the stage starts with it."""
-ABOVE_8K, ABOVE_16K = 0.1085, 0.0218
-"""PAT Fig. 3b: shares of DeepScaleR's responses beyond 8K and 16K tokens."""
-
-
-@dataclass(frozen=True)
-class Engines:
-    """A model on machines of eight accelerators.
-
-    `fixed`: seconds of a switch without its responses. `link`: bytes a second between an accelerator and its host,
-    which bounds the copies of KV beside their measured rates."""
-
-    model: ModelShape
-    accelerator: Accelerator
-    achieved: Achieved
-    fixed: float
-    link: float = math.inf
-
-    def by_size(self) -> dict[int, SizedEngine]:
-        """Return the engines of every size that fits."""
-        found = {}
-        for size in SIZES:
-            try:
-                kept = memory(self.model, self.accelerator, size, use=0.85, prefill_tokens=4096, sequences=256)
-                latency = roofline(self.model, self.accelerator, size, self.achieved)
-            except ValueError:
-                continue  # too large for so few accelerators, or heads that do not divide
-            found[size] = SizedEngine(latency, kept.kv_tokens, self.model.kv_token_bytes(size))
-        return found
-
-    def costs(self, fixed: float | None = None) -> SwitchCosts:
-        """Return the costs of switches: KV moves with checksums, as a job's first prediction has it."""
-        none = dict.fromkeys((Part.SLEEP, Part.WAKE, Part.LOAD), 0.0)
-        export, imported = (move_byte_seconds(min(rate, self.link)) for rate in (EXPORT_COPY, IMPORT_COPY))
-        paid = self.fixed if fixed is None else fixed
-        return SwitchCosts({**none, Part.DRAIN: paid, Part.EXPORT: export, Part.IMPORT: imported})
-
-    def kv_rates(self) -> dict[str, float]:
-        """Return the bytes a second at which KV is exported and imported, checksums included."""
-        costs = self.costs()
-        return {part.value: round(1 / costs.unit(1, 2, part)) for part in (Part.EXPORT, Part.IMPORT)}
-
-
-H100_8B = Engines(LLAMA3_1_8B, H100, SGLANG_NVLINK, 1.0)
-H100_14B = Engines(QWEN3_14B, H100, SGLANG_NVLINK, 1.0)
-A40_8B = Engines(LLAMA3_1_8B, A40, SGLANG_PCIE, 3.2, 10e9)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A setting: `count` responses of at most `cap` tokens; their lengths are like PAT's, or those of a workload."""
-
-    name: str
-    engines: Engines
-    cap: int
-    count: int
-    machines: int = 1
-    workload: str | None = None
-
-    def lengths(self, seed: str, step: int) -> list[Asked]:
-        """Draw the responses of a round."""
-        if self.workload is not None:
-            drawn = batch(open_workload(self.workload, 0), step, math.ceil(self.count / 8), 8)
-            return [
-                Asked(max(1, int(prompt.input_tokens)), min(self.cap, max(1, one.output_tokens)))
-                for prompt in drawn.prompts
-                for one in prompt.responses
-            ]
-        return deep_scaler(Random(f"{seed}/{step}"), self.count, self.cap)
-
-
-def deep_scaler(random: Random, count: int, cap: int, scale: float = 1.0) -> list[Asked]:
-    """Draw lognormal lengths with the printed shares above 8K and 16K tokens."""
-    first, second = (NormalDist().inv_cdf(1 - share) for share in (ABOVE_8K, ABOVE_16K))
-    sigma = math.log(2) / (second - first)
-    mean = math.log(8192) - sigma * first + math.log(scale)
-    return [Asked(PROMPT_TOKENS, max(1, int(min(cap, math.exp(random.gauss(mean, sigma)))))) for _ in range(count)]
-
-
-def stages() -> tuple[Stage, ...]:
-    """Return the settings of a full run."""
-    wide = [(H100_8B, 24_576, 1), (H100_14B, 16_384, 1), (A40_8B, 6_144, 1), (A40_8B, 16_384, 1), (A40_8B, 16_384, 2)]
-    return tuple(
-        Stage(
-            f"{engines.accelerator.name} {engines.model.name} {cap // 1024}k {machines} x 8, {count}",
-            engines,
-            cap,
-            count,
-            machines,
-        )
-        for engines, cap, machines in wide
-        for count in COUNTS
-    )
-
-
-QUICK = (Stage("H100 Llama-3.1-8B 24k 1 x 8, 128", H100_8B, 24_576, 128),)
+ERROR_GOAL, BIAS_GOAL = 0.05, 0.1
+"""Of predicted stages, and of the gain that their switches are predicted to have."""
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Seconds of a stage, by how it is run; and the policy's switches from its own start and from the best size."""
+    """Seconds of a stage, by how it is run; and the policy's switches from its own start and from the best size.
+
+    `predicted`: its own stage on the lengths of the earlier round. `predicted_never`: the same without a switch."""
 
     stage: Stage
     static: Mapping[int, float]
@@ -156,6 +61,13 @@ class Compared:
     one_rule: StageResult
     limit: float
     start: int
+    predicted: StageResult
+    predicted_never: float
+
+    @property
+    def error(self) -> float:
+        """Share by which its own stage was predicted too long or too short."""
+        return abs(self.predicted.seconds / self.ours.seconds - 1)
 
     @property
     def best(self) -> float:
@@ -194,10 +106,18 @@ class Play:
         """Return the stage with the policy, from this size: that of its last machine, with the most switches of any."""
         return _last([self._generate(one, size, self._policy) for one in self.asked])
 
+    @property
+    def _own(self) -> list[Asked]:
+        """The first machine's part of the earlier round."""
+        return self.earlier[:: self.stage.machines]
+
     def start(self) -> int:
         """Return the start that the policy predicts to be the best, from the earlier round."""
-        own = self.earlier[:: self.stage.machines]
-        return best_start(predict_starts(self.machine, own, self.past, self.stage.cap)) or SIZES[0]
+        return best_start(self.predicted()) or SIZES[0]
+
+    def predicted(self) -> dict[int, StageResult]:
+        """Return the stage that the policy predicts for each start, from the earlier round."""
+        return predict_starts(self.machine, self._own, self.past, self.stage.cap)
 
     def compare(self) -> Compared:
         """Play everything."""
@@ -207,7 +127,8 @@ class Play:
         profiled = min(self.engines, key=lambda size: self.static(most, size))
         earlier = [self.earlier[number :: self.stage.machines] for number in range(self.stage.machines)]
         planned = min(self.engines, key=lambda size: self.static(earlier, size))
-        start = self.start()
+        predicted = self.predicted()
+        start = best_start(predicted) or SIZES[0]
         ours, from_best = self.switched(start), self.switched(best)
         rules = [
             _last([self._generate(one, best, rule(self.engines, self.pairs, self.stage.cap)) for one in self.asked])
@@ -217,7 +138,18 @@ class Play:
         found = max(Hindsight(one, self.engines, ACCELERATORS, self.pairs).best(tried).seconds for one in self.asked)
         limit = min(found, ours.seconds, from_best.seconds, *static.values())
         return Compared(
-            self.stage, static, static[profiled], static[planned], ours, from_best, rules[0], rules[1], limit, start
+            self.stage,
+            static,
+            static[profiled],
+            static[planned],
+            ours,
+            from_best,
+            rules[0],
+            rules[1],
+            limit,
+            start,
+            predicted[start],
+            self._generate(self._own, start).seconds,
         )
 
     def _generate(self, asked: Sequence[Asked], size: int, choose: Chooser | None = None) -> StageResult:
@@ -236,6 +168,7 @@ def pat(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]
     figures = [one for each in compared for one in _figures(each)]
     figures += _summary(compared)
     rows = [_row(each) for each in compared]
+    figures += _accounts(seed, quick)
     if traces is None:
         printed_figures, printed_rows = _papers(seed, quick)
         figures += printed_figures
@@ -257,17 +190,6 @@ def pat(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]
     }
 
 
-def recorded(folder: Path, quick: bool) -> tuple[Stage, ...]:
-    """Return a stage of each trace and number of responses, on H100 with the model of the trace's size."""
-    found = []
-    for setting in trace_settings(folder):
-        engines = Engines(setting.model, H100, SGLANG_NVLINK, 1.0)
-        for count in COUNTS[:1] if quick else COUNTS:
-            name = f"{setting.name} H100 {setting.model.name}, {count}"
-            found.append(Stage(name, engines, setting.longest, count, workload=setting.workload))
-    return tuple(found)
-
-
 def _figures(one: Compared) -> Iterator[dict[str, Any]]:
     limit = one.best / one.limit
     name = one.stage.name
@@ -286,6 +208,14 @@ def _summary(compared: Sequence[Compared]) -> Iterator[dict[str, Any]]:
     yield figure("worst speed over the best static size, started there", worst, LEAST)
     most = max(len(result.switches) for one in compared for result in (one.ours, one.ours_from_best))
     yield figure("most switches of a stage", most, 3, unit="count", better="lower")
+    yield figure(
+        "error of predicted stages", fmean(one.error for one in compared), ERROR_GOAL, unit="share", better="lower"
+    )
+    told = sum(1 - one.predicted.seconds / one.predicted_never for one in compared)
+    played = sum(1 - one.ours.seconds / one.static[one.start] for one in compared)
+    if played > 0:
+        bias = abs(told / played - 1)
+        yield figure("bias of the predicted gain over never switching", bias, BIAS_GOAL, unit="share", better="lower")
     printed_ = [one.best / one.printed.seconds for one in compared]
     yield figure("worst speed of the printed algorithm", min(printed_), limit=1.0)
     yield figure("best speed of the printed algorithm", max(printed_), limit=1.0)
@@ -298,6 +228,8 @@ def _row(one: Compared) -> dict[str, Any]:
         "profile_seconds": round(one.profiled, 2),
         "planner_seconds": round(one.planned, 2),
         "start": one.start,
+        "predicted_seconds": round(one.predicted.seconds, 2),
+        "predicted_seconds_without_a_switch": round(one.predicted_never, 2),
         "seconds": round(one.ours.seconds, 2),
         "switches": [(made.start, made.target, made.responses) for made in one.ours.switches],
         "seconds_from_best": round(one.ours_from_best.seconds, 2),
@@ -308,6 +240,23 @@ def _row(one: Compared) -> dict[str, Any]:
         "one_rule_seconds": round(one.one_rule.seconds, 2),
         "one_rule_switches": len(one.one_rule.switches),
     }
+
+
+def _accounts(seed: int, quick: bool) -> list[dict[str, Any]]:
+    """Return how often state is carried the cheaper way, and the memory of engines that are kept."""
+    kinds = (H100_8B,) if quick else (H100_8B, H100_14B, A40_8B)
+    jobs = []
+    for kind in kinds:
+        asked = Stage("", kind, 16_384, 512).lengths(str(seed), 0)
+
+        def play(random: Random, kind: Engines = kind, asked: Sequence[Asked] = asked) -> Iterator[Choice]:
+            return choices(kind.by_size(), ACCELERATORS, kind.costs(0.0), asked, random)
+
+        jobs.append((f"{kind.accelerator.name} {kind.model.name}", play))
+    found = state_figures(jobs, seed)
+    for kind in kinds[:2]:
+        found += memory_figures(kind.model, sorted(kind.by_size()))
+    return found
 
 
 PAPERS = ((H100_8B, 24_576, 0.346), (H100_14B, 16_384, 0.320))

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from rljob_bench.simulated.pat import ABOVE_8K, ABOVE_16K, H100_8B, QUICK, Play, Stage, deep_scaler, pat, recorded
+from rljob_bench.simulated.pat import Play, pat
 from rljob_bench.simulated.pat_rules import Hindsight, one_rule, printed
+from rljob_bench.simulated.pat_stages import ABOVE_8K, ABOVE_16K, H100_8B, QUICK, Stage, deep_scaler, recorded
 from rljob_runtime.scheduling.adaptive_tp.stage import generate
 
 SMALL = Stage("small", H100_8B, 8192, 48)
@@ -31,6 +32,13 @@ def test_figures_are_those_of_the_rows(result):
     assert figures["most switches of a stage"]["value"] <= 3
     saved = figures["PAT Fig. 11c, Llama-3.1-8B from TP 2: time saved"]
     assert 0.1 < saved["value"] < saved["goal"]
+
+
+def test_predictions_are_compared_with_what_was_played(result):
+    figures, row = {one["name"]: one for one in result["figures"]}, result["rows"][0]
+    error = abs(row["predicted_seconds"] / row["seconds"] - 1)
+    assert figures["error of predicted stages"]["value"] == pytest.approx(error, abs=1e-3)
+    assert 0 < error < 0.5
 
 
 def test_no_way_is_faster_than_the_limit(result):

@@ -1,0 +1,108 @@
+"""Accounts of `rljob bench pat`: how often state is carried the cheaper way, and what the engines of all sizes keep.
+
+The engine model gives both states' seconds for a switch, so that a choice can be judged. A job's rates differ from what
+is assumed before the first switch: each true rate is drawn, up to `SPREADS` times off. A switch measures the state that
+it chose and no other, with noise, as on real engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+from typing import Any
+
+from rljob_runtime.cli.bench_result import figure
+from rljob_runtime.perf_model.model_shape import ModelShape
+from rljob_runtime.scheduling.adaptive_tp.snapshot import Running, SizedEngine
+from rljob_runtime.scheduling.adaptive_tp.stage import Asked
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import FIXED, Carried, Part, State, SwitchCosts, carried_by
+
+SPREADS = {Part.EXPORT: 2.0, Part.IMPORT: 2.0, Part.PREFILL: 1.3}
+"""Copies depend on the machine. A prefill is predicted by a latency model that was measured."""
+NOISE = 0.1
+TRUTHS, SWITCHES = 24, 12
+"""Jobs, and switches of each."""
+TAIL_SHARE = 8
+"""A switch carries at most this part of a round: tails are what switches pay for."""
+TIE = 0.1
+"""Of two states whose seconds differ by less, either is right."""
+RIGHT_GOAL = 0.95
+
+CONTEXT_BYTES = 0.5e9
+"""What a process keeps on an accelerator while its engine sleeps: its context. Assumed."""
+STEADY_GOAL = 5.2
+"""GB, of PAT §6."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A switch of a job: seconds of the state that it chose, and of the cheaper one. `number`: from 0."""
+
+    number: int
+    chosen: float
+    cheaper: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the other state is not clearly cheaper."""
+        return self.chosen <= self.cheaper * (1 + TIE)
+
+
+def choices(
+    engines: Mapping[int, SizedEngine], accelerators: int, assumed: SwitchCosts, asked: Sequence[Asked], random: Random
+) -> Iterator[Choice]:
+    """Yield the choices of one job, whose true rates are drawn. `assumed`: its costs before its first switch."""
+    truth = _truth(assumed, random)
+    ways = {state: truth.table(engines, accelerators, state) for state in (State.MIGRATE, State.RECOMPUTE)}
+    for number in range(SWITCHES):
+        start, target = random.sample(sorted(engines), 2)
+        carried = _tail(asked, random)
+        state = assumed.table(engines, accelerators)[start, target].of(carried).state
+        seconds = {each: table[start, target].of(carried).seconds for each, table in ways.items()}
+        yield Choice(number, seconds[state], min(seconds.values()))
+        noise = random.uniform(1 - NOISE, 1 + NOISE)
+        for part in (Part.EXPORT, Part.IMPORT) if state is State.MIGRATE else (Part.PREFILL,):
+            measured = truth.unit(start, target, part) * noise
+            assumed.record(start, target, part, 1.0, measured)
+
+
+def _truth(assumed: SwitchCosts, random: Random) -> SwitchCosts:
+    """Return costs of switches that are nothing but state, whose rates differ from the assumed ones."""
+    rates = {part: assumed.unit(1, 2, part) * most ** random.uniform(-1, 1) for part, most in SPREADS.items()}
+    return SwitchCosts(dict.fromkeys(FIXED, 0.0) | rates)
+
+
+def _tail(asked: Sequence[Asked], random: Random) -> Carried:
+    """Draw the unfinished responses of a round, and how far each is."""
+    longest = sorted(asked, key=lambda one: one.tokens)[-max(1, len(asked) // TAIL_SHARE) :]
+    left = random.sample(longest, random.randint(1, len(longest)))
+    done = random.uniform(0.1, 1.0)
+    return carried_by(Running(one.prompt_tokens, max(1, round(one.tokens * done))) for one in left)
+
+
+def state_figures(jobs: Sequence[tuple[str, Callable[[Random], Iterator[Choice]]]], seed: int) -> list[dict[str, Any]]:
+    """Return the figures of jobs on these engines, by name."""
+    found = []
+    for name, play in jobs:
+        made = [one for number in range(TRUTHS) for one in play(Random(f"{seed}/{name}/{number}"))]
+        right, first = fmean(one.is_right for one in made), fmean(one.is_right for one in made if one.number == 0)
+        over = sum(one.chosen for one in made) / sum(one.cheaper for one in made)
+        found.append(figure(f"{name}: state chosen right", right, RIGHT_GOAL, unit="share"))
+        found.append(figure(f"{name}: state of the first switch chosen right", first, unit="share"))
+        found.append(figure(f"{name}: seconds of state over the cheaper one", over, limit=1.0, better="lower"))
+    return found
+
+
+def memory_figures(model: ModelShape, sizes: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield what each accelerator keeps for the sizes besides the one that runs, by account.
+
+    A sleeping engine has given its weights and its KV cache back, and a switch puts the old engines to sleep before the
+    new ones wake: nothing is held twice."""
+    others = sorted(sizes)[1:]
+    steady = len(others) * CONTEXT_BYTES / 1e9
+    naive = sum(model.parameters * model.dtype_bytes / size for size in others) / 1e9
+    name = f"{model.name}, {len(sizes)} sizes: memory of an accelerator"
+    yield figure(f"{name}, kept", steady, STEADY_GOAL, "PAT §6", unit="GB", better="lower")
+    yield figure(f"{name}, if engines kept their weights", naive, unit="GB", better="lower")

@@ -1,0 +1,64 @@
+"""Accounts of `rljob bench pat`: choices of a state are judged by true rates, which the job learns."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from rljob_bench.simulated import pat_accounts
+from rljob_bench.simulated.pat_accounts import CONTEXT_BYTES, SWITCHES, Choice, choices, memory_figures, state_figures
+from rljob_bench.simulated.pat_stages import ACCELERATORS, H100_8B, Stage
+from rljob_runtime.perf_model.model_shape import LLAMA3_1_8B
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
+
+JOBS = 16
+
+
+def jobs() -> list[Choice]:
+    asked = Stage("", H100_8B, 16_384, 256).lengths("0", 0)
+    engines = H100_8B.by_size()
+    return [
+        one
+        for number in range(JOBS)
+        for one in choices(engines, ACCELERATORS, H100_8B.costs(0.0), asked, Random(number))
+    ]
+
+
+def test_a_choice_is_right_unless_the_other_state_is_clearly_cheaper() -> None:
+    assert Choice(0, 1.05, 1.0).is_right
+    assert not Choice(0, 1.2, 1.0).is_right
+
+
+def test_with_the_rates_that_it_assumes_a_job_is_always_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pat_accounts, "SPREADS", dict.fromkeys(pat_accounts.SPREADS, 1.0))
+    monkeypatch.setattr(pat_accounts, "NOISE", 0.0)
+    made = jobs()
+    assert len(made) == JOBS * SWITCHES
+    assert all(one.chosen == one.cheaper for one in made)
+
+
+def test_a_job_learns_its_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = jobs()
+    monkeypatch.setattr(SwitchCosts, "record", lambda *args: None)
+    unlearned = jobs()
+    assert [one.cheaper for one in made] == [one.cheaper for one in unlearned]
+    assert all(one.chosen >= one.cheaper for one in made)
+    assert sum(one.chosen for one in made) < sum(one.chosen for one in unlearned)
+
+
+def test_figures_are_those_of_the_choices() -> None:
+    told = {
+        one["name"]: one
+        for one in state_figures([("made", lambda random: iter([Choice(0, 1.0, 1.0), Choice(1, 3.0, 1.0)]))], 0)
+    }
+    assert told["made: state chosen right"]["value"] == 0.5
+    assert told["made: state of the first switch chosen right"]["value"] == 1.0
+    assert told["made: seconds of state over the cheaper one"]["value"] == 2.0
+
+
+def test_kept_engines_cost_their_contexts_and_no_weights() -> None:
+    kept, naive = memory_figures(LLAMA3_1_8B, [1, 2, 4])
+    assert kept["value"] == pytest.approx(2 * CONTEXT_BYTES / 1e9)
+    weights = LLAMA3_1_8B.parameters * 2 / 1e9
+    assert naive["value"] == pytest.approx(weights / 2 + weights / 4)
