@@ -119,9 +119,9 @@ def number(fields: Fields, name: str) -> float:
 
 
 def text(fields: Fields, name: str) -> str:
-    """Return a text. Raises `FrameError`."""
+    """Return a text. Raises `FrameError`, for one with half a character too: no database takes it."""
     value = fields.get(name)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or not _has_bytes(value):
         raise _wrong(name, "a text", value)
     return value
 
@@ -179,6 +179,14 @@ def _filled(target: array[Any], blob: bytes) -> array[Any]:
         raise FrameError(f"an array of {len(blob)} bytes; {target.itemsize} an item would be right")
     target.frombytes(blob)
     return target
+
+
+def _has_bytes(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _wrong(name: str, right: str, value: object) -> FrameError:

@@ -21,6 +21,13 @@ MUTANTS = (
         tests=(f"{LINK}::test_a_lease_that_was_cancelled_takes_no_episode",),
     ),
     Mutant(
+        name="half a character reaches the coordinator's store",
+        target="rljob_runtime.gateway.link.frames:text",
+        before="not _has_bytes(value)",
+        after="False",
+        tests=(f"{MESSAGES}::test_half_a_character_is_no_text",),
+    ),
+    Mutant(
         name="a gateway starts any number of calls",
         target="rljob_runtime.gateway.link.server:LinkServer._values",
         before="len(self._work) >= self._settings.calls",

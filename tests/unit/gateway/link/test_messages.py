@@ -199,3 +199,22 @@ def test_a_frame_with_other_content_raises_one_kind_of_error(frame: Frame, data:
 def test_a_header_that_breaks_a_rule_is_no_frame(header: bytes) -> None:
     with pytest.raises(FrameError):
         Frame.decode(header, b"")
+
+
+@pytest.mark.parametrize("name", ["digest", "environment", "runner", "detail"])
+def test_half_a_character_is_no_text(name: str) -> None:
+    """JSON writes it, and the coordinator's store would end by it."""
+    attempt = EpisodeAttempt(TrajectoryKey(PromptKey(0, 1), 0), 1)
+    calls: list[Call] = [
+        TurnCall(attempt, "digest", False, array("i", [1]), TurnBounds(1), b"{}", 1.0),
+        DoneCall("environment", "runner", attempt, EpisodeReport(detail="detail")),
+    ]
+    read = 0
+    for call in calls:
+        frame = call_frame(7, call)
+        assert call_of(frame) == call
+        if name in frame.fields:
+            read += 1
+            with pytest.raises(FrameError, match=name):
+                call_of(Frame(frame.kind, {**frame.fields, name: "half a \ud83d"}, frame.blobs))
+    assert read == 1
