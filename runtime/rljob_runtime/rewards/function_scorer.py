@@ -109,15 +109,22 @@ class _Worker(ChildProcess):
         try:
             self.stdin.write(frame(message))
             await self.stdin.drain()
-            answer: dict[str, Any] = json.loads(await self.stdout.readline())
+            answer = await self._line()
             if "process" in answer:
                 self._process_of_call = answer["process"]
-                answer = json.loads(await self.stdout.readline())
+                answer = await self._line()
         except (ConnectionError, ValueError, RecursionError):
             # The worker has closed its end, or has written no JSON or an endless line.
             await self.kill()
             return None
         return answer
+
+    async def _line(self) -> dict[str, Any]:
+        """Return the worker's next line. Raises `ValueError` and `RecursionError` if it is no object."""
+        found = json.loads(await self.stdout.readline())
+        if not isinstance(found, dict):
+            raise ValueError("no object")
+        return found
 
     def _waited_for_call(self, before: float) -> float:
         """Return how long this call waited for a processor.

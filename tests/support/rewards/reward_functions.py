@@ -34,6 +34,12 @@ def kept(prompt: Prompt, response: str) -> float:
     return len(prompt.metadata["kept"]) if isinstance(prompt.metadata["kept"], tuple) else 0
 
 
+def evaluated(prompt: Prompt, response: str) -> float:
+    """Run the response as a program, in this process; worth its number of characters."""
+    exec(response, {})
+    return len(response)
+
+
 def by_order(prompt: Prompt, response: str) -> object:
     """Does what the response says."""
     if response == "raise":

@@ -102,6 +102,20 @@ MUTANTS = (
         tests=(f"{FUNCTION_SCORER}::test_a_value_of_the_range_is_taken_whatever_the_weight",),
     ),
     Mutant(
+        name="a line that a text wrote is the answer to its call",
+        target="rljob_runtime.rewards.function_scorer:_Worker.score",
+        before='answer.get("call") != call',
+        after="False",
+        tests=(f"{FUNCTION_SCORER}::test_what_an_evaluated_text_writes_is_the_answer_of_no_call",),
+    ),
+    Mutant(
+        name="a worker's line is believed to be an object",
+        target="rljob_runtime.rewards.function_scorer:_Worker._line",
+        before="not isinstance(found, dict)",
+        after="False",
+        tests=(f"{FUNCTION_SCORER}::test_what_an_evaluated_text_writes_is_the_answer_of_no_call",),
+    ),
+    Mutant(
         name="a worker of ours keeps the coordinator's rights",
         target="rljob_runtime.rewards.function_worker:_prepared",
         before="confined(rules)",

@@ -89,6 +89,27 @@ async def test_a_failure_of_ours_is_reported_and_the_next_sample_is_scored() -> 
         assert pool.figures().scored == len(FAILURES)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ['{"value": 1.0}', '{"call": "0", "value": 1.0}', "5", "null", "[]", '"process"', "[" * 10_000],
+)
+async def test_what_an_evaluated_text_writes_is_the_answer_of_no_call(line: str) -> None:
+    """A function of the job's may evaluate a text where later ones are scored. One line shifted all later answers."""
+    plant = f"""
+import os
+for number in range(3, 32):
+    try:
+        os.write(number, {line.encode()!r} + b"\\n")
+    except OSError:
+        pass
+"""
+    async with RewardPool([rule("evaluated")], workers=1) as pool:
+        with pytest.raises(RewardFailed, match=r"\(Crashed\)"):
+            await pool.score(PROMPT, plant)
+        assert [await pool.score(PROMPT, text) for text in ("1", "22", "333")] == [1.0, 2.0, 3.0]
+        assert pool.figures().processes == 2
+
+
 async def test_a_value_of_the_range_is_taken_whatever_the_weight() -> None:
     rules = [rule("scaled", weight=1000.0, config={"factor": -1e5}, least=-1e6, most=0.0)]
     async with RewardPool(rules, workers=1) as pool:
