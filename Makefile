@@ -9,7 +9,7 @@ NODES ?= 3
 # local: a cluster that this machine builds and runs. kind: needs Docker. own: that of KUBECONFIG. Empty: hack/demo chooses and says why.
 CLUSTER ?=
 EXAMPLE ?= addition-smollm2
-BENCHES := planner elasticity quality relay rollout reward-timeout rollpacker rollpacker-real stream laminar pat repack repack-real staleness store agents trainer-data operator recovery
+BENCHES := planner elasticity quality relay rollout reward-timeout rollpacker rollpacker-real stream laminar pat pat-real repack repack-real staleness store agents trainer-data operator recovery
 
 FAULTS ?= 100
 

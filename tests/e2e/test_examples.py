@@ -79,6 +79,31 @@ def test_a_real_model_trains_with_vllm(kubectl: Kubectl) -> None:
     assert exported["tensors"] == 272, "of SmolLM2-135M; its head is tied to the embedding"
 
 
+@pytest.mark.slow
+def test_both_sizes_become_known_and_switches_are_described(kubectl: Kubectl) -> None:
+    """At temperature 10 the toy seldom ends, so rounds have long tails. They begin in the wider size."""
+    job = yaml.safe_load((EXAMPLES / "adaptive-tp.yaml").read_text(encoding="utf-8"))
+    job["spec"]["algorithm"]["temperature"] = 10
+    job["spec"]["data"]["maxResponseTokens"] = 400
+    kubectl.apply(job)
+    kubectl.wait("it completes", lambda: is_true(kubectl.job("adaptive-tp"), "Complete"), seconds=800)
+
+    report = runtime(kubectl.job("adaptive-tp"))
+    assert report["totals"]["trainedTrajectories"] == 8 * 8 * 8
+    last = report["lastRound"]
+    assert last["maxResponseTokens"] > 2 * last["responseTokensP50"], "a long tail"
+    assert {one["tensorParallelSize"] for one in last["layoutForecasts"]} == {1, 2}, "the speed of both is known"
+    switches = last["layoutSwitches"]
+    if switches["state"] == "Switched":
+        assert all(one["reachedSize"] == one["toSize"] for one in switches["switches"])
+        assert switches["responses"] > 0
+    else:
+        assert switches["reason"] in {"NoGain", "Later"}, switches["message"]
+    story = kubectl("describe", "rljob", "adaptive-tp")
+    assert "Layout Switches:" in story
+    assert switches.get("message", "Reached Size:") in story
+
+
 def _two_rounds_of_the_demo() -> list[dict[str, Any]]:
     text = (EXAMPLES / "addition-smollm2.yaml").read_text(encoding="utf-8")
     documents = [document for document in yaml.safe_load_all(text) if document]

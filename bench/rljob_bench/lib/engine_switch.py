@@ -85,6 +85,36 @@ def measure(
         fork_server.close()
 
 
+@dataclass(frozen=True)
+class Restart:
+    """Seconds from nothing to an engine with weights, in new processes, and in processes that have imported it."""
+
+    cold: float
+    warm: float
+
+
+def restart(settings: EngineSettings, version: int, kind: str) -> Restart:
+    """Start an engine of this kind twice: in place of a switch between engines that are kept."""
+    began = time.perf_counter()
+    fork_server = ForkServer(PEERS[kind])
+    try:
+        cold = _start(fork_server, settings, version) - began
+        began = time.perf_counter()
+        return Restart(cold, _start(fork_server, settings, version) - began)
+    finally:
+        fork_server.close()
+
+
+def _start(fork_server: ForkServer, settings: EngineSettings, version: int) -> float:
+    """Start an engine and load its weights; return when it was ready."""
+    engine = MultiProcessEngine(fork_server, settings)
+    try:
+        engine.load(version)
+        return time.perf_counter()
+    finally:
+        engine.close()
+
+
 class _Rig:
     """The responses under way, wherever they are."""
 

@@ -12,6 +12,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 
@@ -43,6 +44,14 @@ from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.workloads import Workload
 
 
+class Lengths(Protocol):
+    """Tokens of responses."""
+
+    def of(self, key: TrajectoryKey, version: int) -> int:
+        """Return the tokens of this response if these weights generate it."""
+        ...
+
+
 class ReplayedLengths:
     """Tokens of responses, by a workload.
 
@@ -67,7 +76,7 @@ class ReplayedLengths:
 class ReplayingReplica:
     """`protocols.Replica` that asks the one behind it for responses of given lengths."""
 
-    def __init__(self, replica: Replica, lengths: ReplayedLengths) -> None:
+    def __init__(self, replica: Replica, lengths: Lengths) -> None:
         self.name = replica.name
         self._replica = replica
         self._lengths = lengths
@@ -181,7 +190,7 @@ class StillTrainer:
 class ReplayBackend(DelegatingBackend):
     """The rollout machines of another backend, their replicas replaying, and this trainer."""
 
-    def __init__(self, machines: Backend, trainer: Trainer, lengths: ReplayedLengths) -> None:
+    def __init__(self, machines: Backend, trainer: Trainer, lengths: Lengths) -> None:
         super().__init__(machines)
         self._trainer = trainer
         self._lengths = lengths

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rljob_api import RLJob, load
 from rljob_api.status import FinishedOutcome, RLJobStatus, RuntimeStatus
 from rljob_runtime.coordinator.build import Folders, run_job
+from rljob_runtime.coordinator.coordinator import Coordinator
 from rljob_runtime.coordinator.inputs import LazyRewards
 from rljob_runtime.coordinator.loop.context import RoundObserver
 from rljob_runtime.local.control_plane import LocalControlPlane
 from rljob_runtime.protocols import Backend
 from rljob_runtime.ray_backend.actors import ActorPlacement
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchPolicy
 from rljob_runtime.training.spec_advantages import advantages_of
 from rljob_runtime.workloads import Generator, Workload, parameters
 from rljob_runtime.workloads.scaled import Scaled
@@ -92,15 +94,39 @@ def replayed_job(name: str, sizes: Sizes, seed: int, version: int, **spec: Any) 
     return job.model_copy(update={"status": RLJobStatus(runtime=runtime)})
 
 
+@dataclass(frozen=True)
+class Steering:
+    """What a benchmark puts in place of a job's own parts, and what it is given of them."""
+
+    control: LocalControlPlane | None = None
+    switch_policy: SwitchPolicy | None = None
+    on_start: Callable[[Coordinator], None] = lambda coordinator: None
+
+
 async def play_replayed(
-    job: RLJob, what: str, backend: Backend, placement: ActorPlacement, term: int, observers: Sequence[RoundObserver]
+    job: RLJob,
+    what: str,
+    backend: Backend,
+    placement: ActorPlacement,
+    term: int,
+    observers: Sequence[RoundObserver],
+    steering: Steering = Steering(),  # noqa: B008
 ) -> RuntimeStatus:
     """One job to its end. Raises `RuntimeError`, which says `what` it was, where it fails: then there is no figure."""
-    control = LocalControlPlane(job, lambda status: None)
+    control = steering.control or LocalControlPlane(job, lambda status: None)
     folders = Folders(placement.volume / f"job-{term}", placement.scratch)
     folders.state.mkdir()
     finished = await run_job(
-        job, LazyRewards(job.spec), control, backend, folders, term, advantages_of(job.spec), observers=observers
+        job,
+        LazyRewards(job.spec),
+        control,
+        backend,
+        folders,
+        term,
+        advantages_of(job.spec),
+        observers=observers,
+        on_start=steering.on_start,
+        switch_policy=steering.switch_policy,
     )
     if finished is None or finished.outcome is not FinishedOutcome.COMPLETE:
         raise RuntimeError(f"{what}: {finished.message if finished else 'interrupted'}")

@@ -30,6 +30,7 @@ from rljob_runtime.coordinator.store.store_thread import StoreAccess, StoreThrea
 from rljob_runtime.coordinator.store.tables.kept_samples import Advantages
 from rljob_runtime.gateway.steady_clock import steady_clock
 from rljob_runtime.protocols import Backend, ControlPlane, PromptSource
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchPolicy
 
 STORE_PATIENCE = 5.0
 """Seconds to wait for a store that another process holds, if that process may not end."""
@@ -60,11 +61,12 @@ async def run_job(
     on_start: Callable[[Coordinator], None] = lambda coordinator: None,
     patience: float = STORE_PATIENCE,
     serve_episodes: ServeEpisodes | None = None,
+    switch_policy: SwitchPolicy | None = None,
 ) -> Finished | None:
     """Run the job's coordinator until the job ends; return its result, or None after `Coordinator.stop`.
 
     `advantages`: the trainer's, of a group's rewards; samples show them. `serve_episodes`: gateway and runners of a job
-    with environments, which run from the time at which prompts are open.
+    with environments, which run from the time at which prompts are open. `switch_policy`: in place of the spec's.
     Raises `StoreUnusable` if the state folder belongs to another job, another process holds its store for longer than
     `patience` seconds, or its volume is full or fails while the job runs.
     """
@@ -87,6 +89,7 @@ async def run_job(
                 on_report=on_report,
                 before=early.draft if job.status.runtime is not None else None,
                 episodes=SingleTurns() if book is None else ManyTurns(book),
+                switch_policy=switch_policy,
             )
             coordinator = Coordinator(inputs)
             on_start(coordinator)

@@ -5,6 +5,7 @@ from hack.mutants import Mutant
 AGENTS = "tests/unit/bench/test_agents.py"
 BENCHMARKS = "tests/unit/bench/simulated/test_benchmarks.py"
 PAT_ACCOUNTS = "tests/unit/bench/simulated/test_pat_accounts.py"
+PAT_REAL = "tests/unit/bench/test_pat_real.py"
 REPACK_REAL = "tests/unit/bench/test_repack_real.py"
 ROLLPACKER_REAL = "tests/unit/bench/test_rollpacker_real.py"
 SAMPLE_COST = "tests/unit/bench/test_sample_cost.py"
@@ -143,5 +144,26 @@ MUTANTS = (
         before="Choice(number, seconds[state], min(seconds.values()))",
         after="Choice(number, min(seconds.values()), min(seconds.values()))",
         tests=(f"{PAT_ACCOUNTS}::test_a_job_learns_its_rates",),
+    ),
+    Mutant(
+        name="rounds of a block have other lengths",
+        target="rljob_bench.lib.turns:BlockLengths.of",
+        before="numbers.setdefault(key.prompt, len(numbers))",
+        after="key.prompt.index",
+        tests=(f"{PAT_REAL}::test_rounds_of_a_block_have_the_same_lengths_prompt_by_prompt",),
+    ),
+    Mutant(
+        name="the state that was chosen is right by definition",
+        target="rljob_bench.switch_figures:StatePair.is_right",
+        before="min(self.move, self.recompute)",
+        after="self.chosen",
+        tests=(f"{PAT_REAL}::test_neighbouring_switches_show_which_state_was_cheaper",),
+    ),
+    Mutant(
+        name="steps are predicted by their first moment only",
+        target="rljob_bench.switch_figures:stretches_of",
+        before="(before, after)",
+        after="(before, before)",
+        tests=(f"{PAT_REAL}::test_steps_are_predicted_for_each_replica_between_two_looks",),
     ),
 )

@@ -1,0 +1,207 @@
+"""`rljob bench pat --real`: rounds by turns on the same lengths, and what is made of what they show."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rljob_api.status import LayoutForecast, RoundReport
+from rljob_bench.lib import memory_watch
+from rljob_bench.lib.memory_watch import MemoryWatch
+from rljob_bench.lib.replayed_job import generated_lengths
+from rljob_bench.lib.turns import BlockLengths, Glance, Ordered, Played, SizedTarget, Turn, Turns, Way
+from rljob_bench.pat_real import QUICK, SIZES, Plan, Setting, job_of, pat_real
+from rljob_bench.switch_figures import blocks_of, state_pairs, stretches_of
+from rljob_runtime.perf_model.latency_model import LatencyModel
+from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome, SwitchRules
+from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
+from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
+from tests.support.kv_job import Run
+
+RULES = SwitchRules(frozenset(SIZES))
+TRAINED: Any = None
+
+
+def key(index: int, sample: int = 0) -> TrajectoryKey:
+    return TrajectoryKey(PromptKey(0, index), sample)
+
+
+def report(round_: int, size: int, seconds: float = 1.0, **more: Any) -> RoundReport:
+    return RoundReport(round=round_, tensor_parallel_size=size, generation_seconds=seconds, **more)
+
+
+def test_static_sizes_take_turns_to_follow_the_policy() -> None:
+    turns = Setting(4, 4, 2, ordered=1).turns()
+    assert [(one.block, one.way.value, one.size) for one in turns] == [
+        (0, "static", 1), (0, "static", 2),
+        (1, "adaptive", None), (1, "static", 1), (1, "static", 2),
+        (2, "adaptive", None), (2, "static", 2), (2, "static", 1),
+        (3, "ordered", 1),
+    ]  # fmt: skip
+
+
+def test_rounds_of_a_block_have_the_same_lengths_prompt_by_prompt() -> None:
+    turns = [Turn(1, Way.ADAPTIVE), Turn(1, Way.STATIC, 1), Turn(2, Way.STATIC, 1)]
+    workload = generated_lengths(0, 1000)
+    lengths = BlockLengths(workload, 2, 3, turns)
+    rounds = [
+        [lengths.of(key(prompt, sample), version) for prompt in prompts for sample in range(3)]
+        for version, prompts in ((7, (40, 3)), (8, (5, 90)), (9, (1, 2)))
+    ]
+    assert rounds[0] == rounds[1] != rounds[2]
+    expected = [one.output_tokens for number in (2, 3) for one in workload.prompt(0, number, 3).responses]
+    assert rounds[0] == expected
+    assert lengths.of(key(3, 2), 7) == rounds[0][5], "a response that goes on elsewhere keeps its length"
+
+
+def test_a_round_without_a_size_begins_in_the_one_that_was_predicted_to_be_best() -> None:
+    turns = Turns([Turn(0, Way.STATIC, 2), Turn(1, Way.ADAPTIVE), Turn(2, Way.ADAPTIVE)], RULES)
+    assert turns.size() == 2
+    turns.begin_round()
+    turns.note(report(1, 2), TRAINED)
+    assert turns.size() == 1, "nothing was predicted"
+    turns.begin_round()
+    forecasts = tuple(
+        LayoutForecast(tensor_parallel_size=size, seconds=seconds) for size, seconds in ((1, 9.0), (2, 8.0))
+    )
+    turns.note(report(2, 1, layout_forecasts=forecasts), TRAINED)
+    assert turns.size() == 2
+    assert [one.size for one in turns.played] == [2, 1]
+    assert turns.played[0].held > 0
+
+
+def test_the_target_has_the_size_of_the_next_turn() -> None:
+    async def sizes() -> list[int]:
+        found, size = [], [1]
+        control = SizedTarget(job_of(QUICK, QUICK.settings[0], "package://rljob/toy", 1, 0), lambda: size[0])
+        for size[0] in (2, 1):
+            target = (await control.observe()).job.status.target
+            assert target is not None
+            found += [target.tensor_parallel.short, target.tensor_parallel.long]
+        control.note(report(1, 1), TRAINED)
+        async with asyncio.timeout(1.0):
+            await control.wait_changed(30.0)
+        return found
+
+    assert asyncio.run(sizes()) == [2, 2, 1, 1]
+
+
+def test_all_jobs_use_the_same_engines() -> None:
+    jobs = [job_of(Plan(), setting, "/model", 3, 0) for setting in Plan().settings]
+    assert {job.spec.rollout.engine_options.max_concurrent_requests for job in jobs} == {256}
+    assert jobs[0].spec.rollout == jobs[1].spec.rollout
+    assert jobs[0].spec.switch_sizes == SIZES
+
+
+ENGINE = SizedEngine(LatencyModel(((1, 0.1), (2, 0.2)), 0.0, 0.0, 0.0, 0.0), 1 << 20)
+
+
+def glance(at: float, size: int = 1, waiting: int = 0, **tokens: dict[int, int]) -> Glance:
+    its = {name: {key(index): count for index, count in held.items()} for name, held in tokens.items()}
+    running = {name: (len(held), sum(held.values())) for name, held in its.items() if held}
+    return Glance(at, size, its, running, waiting)
+
+
+def test_steps_are_predicted_for_each_replica_between_two_looks() -> None:
+    played = Played(Turn(1, Way.STATIC, 1), 1, engines={1: ENGINE})
+    played.glances = [
+        glance(1.0, a={0: 10, 1: 10}, b={2: 10}),
+        glance(3.0, a={0: 20}, b={2: 30}),
+        glance(4.0, a={0: 20}, b={2: 40}, waiting=1),
+        glance(5.0, size=2, a={0: 30}),
+    ]
+    found = {one.responses: one for one in stretches_of(played)}
+    assert len(stretches_of(played)) == 2, "none while something waits, or over a switch"
+    assert (found[2].steps, found[2].seconds) == (10, 2.0)
+    assert found[2].predicted == pytest.approx(10 * 0.15), "two responses at first, one at last"
+    assert (found[1].steps, found[1].predicted) == (20, pytest.approx(2.0))
+    assert stretches_of(replace(played, engines={})) == []
+
+
+def switched(state: State, seconds: float, tokens: float, cheaper: State | None) -> tuple[Ordered, LayoutSwitch]:
+    decision = SwitchDecision(SwitchOutcome.SWITCHED, 2, state)
+    made = LayoutSwitch("rollout-0", 1, 2, decision, responses=(key(0),), reached=2)
+    if state is State.MIGRATE:
+        made.seconds, made.imported_tokens = {"export": seconds / 2, "import": seconds / 2}, 1
+    else:
+        made.seconds = {"prefill": seconds}
+    return Ordered(decision, tokens, cheaper), made
+
+
+def test_neighbouring_switches_show_which_state_was_cheaper() -> None:
+    made = [
+        switched(State.MIGRATE, 1.0, 100, State.MIGRATE),
+        switched(State.RECOMPUTE, 4.0, 200, State.MIGRATE),
+        switched(State.MIGRATE, 3.0, 100, State.MIGRATE),
+        switched(State.RECOMPUTE, 1.0, 100, State.MIGRATE),
+        switched(State.MIGRATE, 1.0, 100, State.MIGRATE),
+    ]
+    played = Played(Turn(1, Way.ORDERED, 1), 1, ordered=[one for one, _ in made], switches=[one for _, one in made])
+    right, wrong = state_pairs(played)
+    assert (right.move, right.recompute, right.is_right) == (1.0, 2.0, True)
+    assert (wrong.move, wrong.recompute, wrong.is_right) == (3.0, 1.0, False)
+    made[1][1].reached = 1
+    assert len(state_pairs(played)) == 1, "a switch that did not reach its size shows nothing"
+
+
+def test_blocks_that_count_begin_with_the_policy() -> None:
+    played = [Played(turn, turn.size or 2) for turn in Setting(4, 4, 1, ordered=1).turns()]
+    (block,) = blocks_of(played)
+    assert block.adaptive.turn.way is Way.ADAPTIVE
+    assert set(block.static) == set(SIZES)
+
+
+def test_ordered_switches_carry_responses_in_both_ways(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    turns = run.stage.switch_policy = Turns([Turn(0, Way.ORDERED, 1)], RULES, apart=0.1)
+    run.stage.watchers.append(lambda event: setattr(turns, "coordinator", run.stage.coordinator))
+    run.play()
+    (played,) = turns.played
+    ordered = [one.decision.state for one in played.ordered]
+    assert ordered[:4] == [State.MIGRATE, State.MIGRATE, State.RECOMPUTE, State.RECOMPUTE]
+    assert {one.decision.state for one in played.switches if one.decision is not None} >= set(ordered[:2])
+    assert all(("export" in one.seconds) <= one.moves_kv for one in played.switches)
+    assert {name for glance in played.glances for name in glance.running} >= {"rollout-0/replica-0"}
+
+
+def test_memory_is_that_of_all_processes_and_files(tmp_path: Path) -> None:
+    before = memory_watch.held()
+    with MemoryWatch(tmp_path, every=0.01) as memory:
+        since = time.monotonic()
+        time.sleep(0.1)
+        first = time.monotonic()
+        (tmp_path / "file").write_bytes(bytes(64 << 20))
+        kept = bytearray(64 << 20)
+        kept[::4096] = b"1" * len(kept[::4096])
+        time.sleep(0.1)
+        second = time.monotonic()
+    grown = max(memory.between(first, second)) - max(memory.between(since, first))
+    assert grown == pytest.approx(128 << 20, rel=0.2)
+    assert memory_watch.held() - before == pytest.approx(64 << 20, rel=0.3)
+    del kept
+
+
+@pytest.mark.engine
+def test_the_benchmark_runs_on_real_engines() -> None:
+    result = pat_real(quick=True, seed=0)
+    found = {one["name"]: one["value"] for one in result["figures"]}
+    assert result["settings"]["engine"] == "Reference"
+    rounds = [row for row in result["rows"] if "way" in row]
+    assert [(row["way"], row["start"]) for row in rounds if row["way"] == "static"] == [
+        ("static", 1), ("static", 2), ("static", 1), ("static", 2),
+    ]  # fmt: skip
+    block = [row for row in rounds if row["block"] == 1]
+    assert len({row["tokens"] for row in block}) == 1, "the rounds of a block have the same lengths"
+    ordered = [one for row in rounds if row["way"] == "ordered" for one in row["switches"]]
+    assert {tuple(one["sizes"]) for one in ordered} == {(1, 2, 2), (2, 1, 1)}
+    assert {"export" in one["seconds"] for one in ordered} == {True, False}, "both states were ordered"
+    for name in ("switch: stop", "switch: start", "switch: load", "switch: over a restart", "restart: new processes"):
+        assert found[name] > 0
+    assert found["32 responses: over the best static size"] > 0
