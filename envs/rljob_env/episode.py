@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,14 +16,56 @@ MOST_DETAIL_CHARACTERS = 2000
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of one episode."""
+    """One attempt of one episode. `resumption`: how often another runner has gone on with it."""
 
     episode: str
     number: int
+    resumption: int = 0
+
+    @classmethod
+    def parse(cls, body: Json) -> Attempt:
+        """Return the attempt that the gateway names. Raises `KeyError` or `TypeError` if it names none."""
+        return cls(str(body["episode"]), int(body["attempt"]), int(body.get("resumption", 0)))
 
     def as_json(self) -> Json:
         """Return the attempt as the gateway reads it."""
-        return {"episode": self.episode, "attempt": self.number}
+        found: Json = {"episode": self.episode, "attempt": self.number}
+        return found | ({"resumption": self.resumption} if self.resumption else {})
+
+
+@dataclass(frozen=True)
+class ExecutedCall:
+    """A call of a tool with its answer. `id`: as the gateway gave it."""
+
+    id: str
+    name: str
+    arguments: str
+    observation: str
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Where to go on with an attempt of a runner that is lost.
+
+    `request`: its newest request for a turn, as it sent it; None if it asked for none. `calls`: the calls that it
+    executed. `replays`: they are executed again, to bring tools to their state; else their answers are taken.
+    """
+
+    request: str | None
+    calls: Sequence[ExecutedCall]
+    replays: bool
+
+    @classmethod
+    def parse(cls, body: Json) -> Resume:
+        """Return what the gateway's answer says. Raises `KeyError` or `TypeError` if it is none."""
+        calls = [ExecutedCall(*(str(one[name]) for name in _CALL)) for one in body["calls"]]
+        return cls(body["request"], calls, bool(body["replays"]))
+
+
+_CALL = ("id", "name", "arguments", "observation")
+
+
+Called = Callable[[ExecutedCall], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -37,18 +79,22 @@ class Assignment:
     base_url: str
     api_key: str
     model: str
+    resume: Resume | None = None
+    called: Called | None = field(default=None, compare=False)
+    """Reports an executed call, and returns when it is stored. Raises `EpisodeOver`."""
 
     @classmethod
     def parse(cls, body: Json, now: float) -> Assignment:
         """Return what the gateway's answer says. Raises `KeyError` or `TypeError` if it is no assignment."""
         return cls(
-            Attempt(str(body["episode"]), int(body["attempt"])),
+            Attempt.parse(body),
             dict(body["record"]),
             list(body["messages"]),
             now + float(body["secondsLeft"]),
             str(body["baseUrl"]),
             str(body["apiKey"]),
             str(body["model"]),
+            None if body.get("resume") is None else Resume.parse(body["resume"]),
         )
 
     def seconds_left(self) -> float:
@@ -77,6 +123,11 @@ class Report:
 
 class Harness(Protocol):
     """What runs an episode. It raises `Failed` for a failure of ours, and `EpisodeOver`."""
+
+    @property
+    def journals(self) -> bool:
+        """Whether it reports executed calls, and goes on with attempts of other runners."""
+        ...
 
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode to its end, or to its deadline."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from rljob_env.episode import Assignment, Attempt, Json, Report
+from rljob_env.episode import Assignment, Attempt, ExecutedCall, Json, Report
 from rljob_env.failures import EpisodeOver, GatewayAway, GatewayRefused
 from rljob_env.retrying import AGAIN, delay, error_of
 
@@ -40,9 +40,12 @@ class GatewayClient:
         self._wait_seconds = wait_seconds
         self._patience_seconds = patience_seconds
 
-    async def lease(self, most: int) -> list[Assignment]:
-        """Return attempts to run, `most` at most; none if there was none for the time of a wait."""
-        body = {"waitSeconds": self._wait_seconds, "most": most}
+    async def lease(self, most: int, journals: bool) -> list[Assignment]:
+        """Return attempts to run, `most` at most; none if there was none for the time of a wait.
+
+        `journals`: see `Harness`.
+        """
+        body: Json = {"waitSeconds": self._wait_seconds, "most": most} | ({"journals": True} if journals else {})
         response = await self._send_again("lease", body, self._wait_seconds)
         if response.status_code == 204:
             return []
@@ -58,7 +61,12 @@ class GatewayClient:
         response = await self._send("heartbeat", body, 0.0)
         if response.status_code != 200:
             raise GatewayAway(error_of(response)[1])
-        return [Attempt(str(one["episode"]), int(one["attempt"])) for one in response.json()["stop"]]
+        return [Attempt.parse(one) for one in response.json()["stop"]]
+
+    async def called(self, attempt: Attempt, call: ExecutedCall) -> None:
+        """Report an executed call; return when it is stored. Raises `EpisodeOver` if the attempt has ended, or ends."""
+        said = {"call": call.id, "name": call.name, "arguments": call.arguments, "observation": call.observation}
+        await self._send_again("call", attempt.as_json() | said, 0.0)
 
     async def done(self, attempt: Attempt, report: Report) -> None:
         """Report the end of an attempt. Raises `EpisodeOver` if it had ended without this runner."""

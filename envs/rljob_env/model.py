@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -41,13 +42,19 @@ class Model:
         Raises `LimitReached`, `EpisodeOver`, `Failed`.
         """
         body: Json = {"model": self._model, "messages": list(messages)} | ({"tools": list(tools)} if tools else {})
-        tries = 0
+        return await self._asked(json.dumps(body, ensure_ascii=False, allow_nan=False).encode(), 0)
+
+    async def answer_again(self, request: str) -> Json:
+        """Return the message that answers a request which another runner sent: the recorded one, if there is one."""
+        return await self._asked(request.encode(), 1)
+
+    async def _asked(self, body: bytes, tries: int) -> Json:
         while True:
             response: httpx.Response | None = None
             try:
-                headers = {**self._headers, RETRY_HEADER: str(tries)}
+                headers = {**self._headers, "Content-Type": "application/json", RETRY_HEADER: str(tries)}
                 timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
-                response = await self._http.post(self._url, json=body, headers=headers, timeout=timeout)
+                response = await self._http.post(self._url, content=body, headers=headers, timeout=timeout)
             except httpx.TransportError:
                 pass  # Counted and repeated below, as an answer that may pass.
             if response is not None and response.status_code not in AGAIN:

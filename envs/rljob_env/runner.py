@@ -11,7 +11,8 @@ import asyncio
 import logging
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import httpx
 
@@ -41,6 +42,8 @@ class RunnerStats:
     leased: int = 0
     leases: int = 0
     """Answers with episodes. Each has as many as there are, up to the free places."""
+    resumed: int = 0
+    """Attempts that another runner began."""
     reported: int = 0
     failed: int = 0
     """Reports of failures of ours."""
@@ -110,7 +113,7 @@ class Runner:
                     changed.clear()
                     await changed.wait()
                 # One request for all free places: with one each, the last of many episodes waits for all before it.
-                assignments = await self._gateway.lease(free)
+                assignments = await self._gateway.lease(free, self._harness.journals)
                 self.stats.leases += bool(assignments)
                 self.stats.leased += len(assignments)
                 for assignment in assignments:
@@ -135,6 +138,8 @@ class Runner:
 
     async def _episode(self, assignment: Assignment) -> None:
         attempt, began = assignment.attempt, time.monotonic()
+        self.stats.resumed += assignment.resume is not None
+        assignment = replace(assignment, called=partial(self._gateway.called, attempt))
         work = self._open[attempt] = asyncio.create_task(self._harness.run(assignment))
         if self._ending:
             work.cancel()
@@ -172,6 +177,8 @@ class Runner:
                 return work.result()
             case Failed() as error:
                 return Report(failed=error.part, detail=str(error))
+            case GatewayAway() as error:
+                return Report(failed=Part.ENVIRONMENT, detail=str(error))
             case EpisodeOver():
                 self.stats.ended_before += 1
                 return None

@@ -18,6 +18,7 @@ from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, TurnBounds, TurnCall
 from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
+from rljob_runtime.scheduling.episodes.resumption import Recovery
 from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
 from tests.support.episode_job import ENVIRONMENT, EpisodePrompts
 
@@ -151,10 +152,16 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(path: Path, limits: Limits | None = None, versions: Versions = Versions.SINGLE) -> AsyncIterator[Bench]:
+async def bench(
+    path: Path,
+    limits: Limits | None = None,
+    versions: Versions = Versions.SINGLE,
+    recovery: Recovery | None = None,
+) -> AsyncIterator[Bench]:
     store, now = ObservedStore(path / "state.db", "job", lambda event: None, ()), [1000.0]
     store.adopt_term(1)
-    rules = BookRules({ENVIRONMENT: EpisodeRules(replace(limits or Limits(), seconds=60.0), versions)}, seed=7)
+    episode = EpisodeRules(replace(limits or Limits(), seconds=60.0), versions, recovery)
+    rules = BookRules({ENVIRONMENT: episode}, seed=7)
     access = HeldStore(store)
     book = EpisodeBook(access, rules, lambda: now[0])
     book.use_prompts(EpisodePrompts())

@@ -15,12 +15,13 @@ from rljob_runtime.coordinator.episodes.episodes import ManyTurns
 from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
 from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, ToolCall
 from rljob_runtime.protocols.errors import PeerGone
 from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, StoredTurn, TurnCall
 from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
+from rljob_runtime.scheduling.episodes.resumption import Recovery
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, Trained
 from rljob_runtime.simulator.episode_side import EpisodePrompts as SimulatedEpisodePrompts
@@ -50,6 +51,7 @@ class EpisodeStage(Stage):
     versions: Versions = Versions.SINGLE
     rules: RunnerRules = field(default_factory=RunnerRules)
     seconds: float = 300.0
+    recovery: Recovery | None = None
 
     def __post_init__(self) -> None:
         self.prompts = self.prompts or EpisodePrompts(
@@ -60,14 +62,20 @@ class EpisodeStage(Stage):
             self.invariants.mixed = self.versions is Versions.MIXED
         self.books: list[EpisodeBook] = []
         """Of each coordinator."""
-        self.runners = SimulatedRunners(ENVIRONMENT, self.law, lambda runner: self._door(), observe=self.observe)
+        self.runners = SimulatedRunners(
+            ENVIRONMENT,
+            self.law,
+            lambda runner: self._door(),
+            observe=self.observe,
+            journals=self.recovery is not None,
+        )
         self.trained: list[Group] = []
         self.watchers.append(self._keep)
 
     @property
     def environments(self) -> dict[str, EpisodeRules]:
         """What bounds the episodes, as the settings of a job with environments have it."""
-        return {ENVIRONMENT: EpisodeRules(replace(self.limits, seconds=self.seconds), self.versions)}
+        return {ENVIRONMENT: EpisodeRules(replace(self.limits, seconds=self.seconds), self.versions, self.recovery)}
 
     def episodes(self, store: StoreAccess) -> ManyTurns:
         book = EpisodeBook(
@@ -94,6 +102,11 @@ class EpisodeStage(Stage):
             made.interrupted_turns += book.totals.interrupted_turns
             made.interrupted_tokens += book.totals.interrupted_tokens
             made.load_wait_seconds += book.totals.load_wait_seconds
+            made.tool_calls += book.totals.tool_calls
+            made.resumed += book.totals.resumed
+            made.replayed_calls += book.totals.replayed_calls
+            made.refused_replays += book.totals.refused_replays
+            made.calls_executed_twice += book.totals.calls_executed_twice
             made.ends += book.totals.ends
             made.aborts += book.totals.aborts
         return made
@@ -154,8 +167,13 @@ class _Door:
     async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
         return await self._while_it_lives(self._book.history(episode))
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
-        return await self._while_it_lives(self._book.runners.lease(environment, runner, wait_seconds, most))
+    async def lease(
+        self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False
+    ) -> Sequence[Assignment]:
+        return await self._while_it_lives(self._book.runners.lease(environment, runner, wait_seconds, most, journals))
+
+    async def called(self, environment: str, runner: str, episode: EpisodeAttempt, call: ToolCall) -> None:
+        await self._while_it_lives(self._book.runners.called(environment, runner, episode, call))
 
     async def heartbeat(
         self, environment: str, runner: str, episodes: Sequence[EpisodeAttempt]

@@ -12,7 +12,7 @@ from rljob_runtime.coordinator.episodes.book import EpisodeBook
 from rljob_runtime.coordinator.episodes.replica import EpisodeReplica
 from rljob_runtime.models.toy_calculator import CALL, CALL_END, PHRASING, calculator_tokenizer
 from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, ReplicaReport
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, ToolCall
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, StoredTurn, TurnCall
 
@@ -112,9 +112,11 @@ class Watch:
         self.first_turns.clear()
         self._asked.clear()
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
+    async def lease(
+        self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False
+    ) -> Sequence[Assignment]:
         """See `protocols.environments.Environments.lease`."""
-        found = await self._book.runners.lease(environment, runner, wait_seconds, most)
+        found = await self._book.runners.lease(environment, runner, wait_seconds, most, journals)
         for one in found:
             prompt = one.episode.key.prompt
             self.acquired.append(time.monotonic() - self._launched[prompt])
@@ -126,6 +128,10 @@ class Watch:
     ) -> Sequence[EpisodeAttempt]:
         """See `protocols.environments.Environments.heartbeat`."""
         return await self._book.runners.heartbeat(environment, runner, episodes)
+
+    async def called(self, environment: str, runner: str, episode: EpisodeAttempt, call: ToolCall) -> None:
+        """See `protocols.environments.Environments.called`."""
+        await self._book.runners.called(environment, runner, episode, call)
 
     async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         """See `protocols.environments.Environments.done`."""

@@ -47,6 +47,7 @@ WHILE_SUSPENDED = (
     "data.sources[].promptsPerRound",
     "data.sources[].rewards",
     "rewards",
+    "environments[].state",
     "environments[].maxTurns",
     "environments[].timeoutSeconds",
     "environments[].runners",

@@ -21,6 +21,7 @@ def check_environments(spec: RLJobSpec) -> Errors:
         if environment.name in names[:index]:
             yield FieldError(f"{path}.name", environment.name, "must be unique in spec.environments")
         yield from _kind(path, environment)
+        yield from _state(path, environment)
         yield from _runners(path, environment)
         for place, tool in enumerate(environment.tools or ()):
             if (tool.function is None) == (tool.mcp is None):
@@ -45,6 +46,12 @@ def _kind(path: str, environment: Environment) -> Errors:
             yield FieldError(f"{path}.{field}", ABSENT, f"is required for kind {kind}: {what}")
         if environment.kind is not kind and value is not None:
             yield FieldError(f"{path}.{field}", environment.to_dict()[field], f"is for kind {kind} only; leave it out")
+
+
+def _state(path: str, environment: Environment) -> Errors:
+    if environment.state is not None and environment.kind is not EnvironmentKind.TOOLS:
+        advice = f"is for kind {EnvironmentKind.TOOLS} only; leave it out"
+        yield FieldError(f"{path}.state", environment.state.value, advice)
 
 
 def _runners(path: str, environment: Environment) -> Errors:

@@ -241,6 +241,7 @@ RULES: dict[str, list[Rule]] = {
             "(self.kind == 'Verifiers') == has(self.verifiers)",
             "verifiers is required for kind Verifiers, with its id, and for no other kind",
         ),
+        Rule("!has(self.state) || self.kind == 'Tools'", "state is for kind Tools only; leave it out"),
         Rule("!has(self.minRunners) || self.minRunners <= self.runners", "minRunners must be at most runners"),
         Rule("!has(self.maxRunners) || self.maxRunners >= self.runners", "maxRunners must be at least runners"),
         *(

@@ -20,7 +20,14 @@ ENTRY_FIELDS = (
 )
 """Fields of a list's entries whose changes are refused there: servers match the entries by name."""
 
-_ABSENT = {"weight": "0.0", "promptsPerRound": "0", "rewards": "[]", "minRunners": "0", "maxRunners": "0"}
+_ABSENT = {
+    "weight": "0.0",
+    "promptsPerRound": "0",
+    "rewards": "[]",
+    "minRunners": "0",
+    "maxRunners": "0",
+    "state": "''",
+}
 """Optional fields of entries, with a value that stands for an absent one."""
 
 

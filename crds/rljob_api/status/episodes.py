@@ -76,6 +76,16 @@ class EpisodesReport(StatusModel):
     """Tokens that had arrived of these turns."""
     load_wait_seconds: Seconds = None
     """Seconds since the round before that turns waited while weights were loaded, summed over the turns."""
+    tool_calls: Count | None = None
+    """Calls of tools since the round before that runners reported, where their environment is of kind Tools."""
+    resumed_attempts: Count | None = None
+    """Attempts since the round before whose runner was lost, and that another one went on with. Each time counts."""
+    replayed_calls: Count | None = None
+    """Calls that these runners executed again with the same answer, to bring tools to their state."""
+    refused_replays: Count | None = None
+    """Attempts since the round before that ended because such a call had another answer. They are tried again."""
+    calls_executed_twice: Count | None = None
+    """Calls of Stateless tools that were stored, and executed again. It must be 0."""
     failed_attempts: Annotated[
         tuple[FailedAttempts, ...] | None, Field(max_length=16, json_schema_extra=map_by("part"))
     ] = None

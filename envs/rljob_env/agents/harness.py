@@ -54,6 +54,11 @@ class AgentHarness:
         if config.function is not None:
             self._command = (sys.executable, "-m", "rljob_env.agents.main", str(root), config.function)
 
+    @property
+    def journals(self) -> bool:
+        """See `Harness`. It does not: the agent's program asks and acts by itself."""
+        return False
+
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
         async with _scratch_folder() as scratch:

@@ -7,6 +7,7 @@ is the policy's doing, and the reward says what it is worth.
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from rljob_env.foreign_code.guard import Guard
 from rljob_env.foreign_code.workers import CallFailed, WorkerPool, WorkerSettings
 from rljob_env.model import LimitReached, Model
 from rljob_env.scoring import Scorer
+from rljob_env.tools.calls import Calls
 from rljob_env.tools.mcp_client import McpClient
 from rljob_env.tools.toolbox import FunctionTools, Toolbox
 
@@ -44,18 +46,28 @@ class ToolsHarness:
         self.scorer = Scorer(config, root, guard)
         self._descriptions: dict[str, Json] | None = None
 
+    @property
+    def journals(self) -> bool:
+        """See `Harness`: the loop is here, so all that was done is known."""
+        return True
+
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
         async with AsyncExitStack() as stack:
             model, toolbox = Model(self._gateway_http, assignment), Toolbox()
+            calls = Calls(assignment, toolbox)
+            request = assignment.resume.request if assignment.resume is not None else None
             messages: list[Json] = [dict(message) for message in assignment.messages]
-            answers: list[Json] = []
+            if request is not None:
+                messages = json.loads(request)["messages"]
+            answers = [one for one in messages[len(assignment.messages) :] if one["role"] == "assistant"]
             try:
                 async with asyncio.timeout(assignment.seconds_left()):
                     await self._open(stack, toolbox)
-                    await self._converse(model, toolbox, messages, answers)
+                    await calls.go_on()
+                    await self._converse(model, calls, request, messages, answers)
             except TimeoutError as error:
-                if model.away:
+                if model.away or calls.waiting:
                     raise Failed(Part.ENVIRONMENT, "the gateway did not answer until the deadline") from error
             except LimitReached:
                 pass  # The answers so far are the episode.
@@ -94,14 +106,19 @@ class ToolsHarness:
                 raise Failed(Part.TOOL_SERVER, str(error)) from error
         return self._descriptions
 
-    async def _converse(self, model: Model, toolbox: Toolbox, messages: list[Json], answers: list[Json]) -> None:
-        for _ in range(self._config.max_turns):
-            message = await model.answer(messages, toolbox.descriptions)
+    async def _converse(
+        self, model: Model, calls: Calls, request: str | None, messages: list[Json], answers: list[Json]
+    ) -> None:
+        """Ask for turns until one calls no tool. `request`: the newest one of another runner, asked for first."""
+        for _ in range(len(answers), self._config.max_turns):
+            if request is not None:
+                message, request = await model.answer_again(request), None
+            else:
+                message = await model.answer(messages, calls.descriptions)
             messages.append(message)
             answers.append(message)
-            calls = message.get("tool_calls") or ()
-            if not calls:
+            if not message.get("tool_calls"):
                 return
-            for call in calls:
-                content = await toolbox.observation(call)
+            for call in message["tool_calls"]:
+                content = await calls.observation(call)
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})

@@ -17,6 +17,9 @@ from rljob_env.failures import Failed, Part
 from rljob_env.foreign_code.worker_main import shortened
 from rljob_env.foreign_code.workers import CallError, CallFailed, WorkerPool
 
+ERROR = "error: "
+"""Begin of an answer to wrong arguments."""
+
 
 class ToolError(Exception):
     """A tool's answer to wrong arguments. The message is for the model."""
@@ -91,7 +94,7 @@ class Toolbox:
             return shortened(await self._answer(call))
         except ToolError as error:
             self.stats.errors += 1
-            return shortened(f"error: {error}")
+            return shortened(f"{ERROR}{error}")
         finally:
             self.stats.seconds += time.monotonic() - began
 

@@ -40,6 +40,11 @@ class VerifiersHarness:
         self.workers = WorkerPool(WorkerSettings(root, (PLAY,), variables, Part.ENVIRONMENT, guard))
         self.scorer = Scorer(config, root, guard)
 
+    @property
+    def journals(self) -> bool:
+        """See `Harness`. It does not: the environment's program asks and acts by itself."""
+        return False
+
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
         given = self._given(assignment)

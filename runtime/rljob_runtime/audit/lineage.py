@@ -68,6 +68,7 @@ def audit_episodes(db: sqlite3.Connection, asynchronous: bool) -> Lineage | None
         return None
     trained = _GROUPS if asynchronous else _ROUNDS
     findings = [*_ties(db, trained), *_attempts(db), *_filtered(db, asynchronous), *_nodes(db)]
+    findings += _tool_calls(db) if "tool_calls" in tables else ()
     proved = turns = tokens = 0
     for one in list(_tied(db, trained)):
         nodes = db.execute(
@@ -185,6 +186,21 @@ def _nodes(db: sqlite3.Connection) -> Iterator[Finding]:
     for rule, told, where in _WRONG_NODES:
         for key, attempt, node, what in db.execute(_NODES.format(told=told, where=where)):
             yield Finding(rule, key, f"node {node} of attempt {attempt} {what}")
+
+
+def _tool_calls(db: sqlite3.Connection) -> Iterator[Finding]:
+    """Check that a stored call of a tool had its effect once, and follows from a stored turn."""
+    rows = db.execute(
+        f"SELECT {_KEY}, e.id, c.node, c.place, c.executions, EXISTS (SELECT 1 FROM turns AS t"
+        " WHERE t.episode = e.id AND t.node = c.node AND t.kind = 'sampled')"
+        " FROM tool_calls AS c JOIN episodes AS e ON e.id = c.episode ORDER BY c.number"
+    )
+    for key, attempt, node, place, executions, has_turn in rows:
+        what = f"call {place} of turn {node} of attempt {attempt}"
+        if executions != 1:
+            yield Finding(Rule.TWICE, key, f"{what} was executed {executions} times, and it was stored after the first")
+        if not has_turn:
+            yield Finding(Rule.UNFOUNDED, key, f"{what} follows from a turn that is not stored")
 
 
 def _response(

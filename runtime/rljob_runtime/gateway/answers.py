@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rljob_runtime.gateway.text.tool_calls import ToolCall
 from rljob_runtime.gateway.text.turn_text import ReplyText
 from rljob_runtime.gateway.wire.chat_request import ChatRequest
-from rljob_runtime.gateway.wire.fields import Json
+from rljob_runtime.gateway.wire.fields import Json, call_id
 from rljob_runtime.gateway.wire.generate_request import GenerateTokens
 from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn
@@ -47,7 +47,7 @@ def cut_at_stop(reply: ReplyText, turn: RecordedTurn, stops: Sequence[str]) -> R
 def named_calls(turn: RecordedTurn, calls: Sequence[ToolCall]) -> list[dict[str, str]]:
     """Return calls with ids that are unique within the episode."""
     return [
-        {"id": f"call_{turn.node}_{index}", "name": call.name, "arguments": call.arguments}
+        {"id": call_id(turn.node, index), "name": call.name, "arguments": call.arguments}
         for index, call in enumerate(calls)
     ]
 

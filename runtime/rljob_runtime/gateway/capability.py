@@ -30,7 +30,9 @@ def gateway_key(secret: bytes) -> bytes:
 
 def mint(key: bytes, capability: Capability) -> str:
     """Return the text of a capability."""
-    claim = f"{capability.episode.key} {capability.episode.attempt} {capability.expires}"
+    episode = capability.episode
+    resumed = f".{episode.resumption}" if episode.resumption else ""
+    claim = f"{episode.key} {episode.attempt}{resumed} {capability.expires}"
     return sign(key, PREFIX, claim.encode())
 
 
@@ -40,7 +42,9 @@ def verify(key: bytes, text: str, now: float, episode: str | None = None) -> Cap
     Raises `KeyRefused`.
     """
     name, attempt, expires = verify_text(key, PREFIX, text).decode().rsplit(" ", 2)
-    capability = Capability(EpisodeAttempt(TrajectoryKey.parse(name), int(attempt)), int(expires))
+    number, _, resumption = attempt.partition(".")
+    found = EpisodeAttempt(TrajectoryKey.parse(name), int(number), int(resumption or 0))
+    capability = Capability(found, int(expires))
     if now >= capability.expires:
         raise KeyRefused(Refusal.EXPIRED)
     if episode is not None and episode != name:

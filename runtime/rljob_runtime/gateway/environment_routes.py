@@ -1,6 +1,6 @@
 """Environment routes: where runners of environments lease episodes and report their ends.
 
-    POST /env/lease      POST /env/heartbeat      POST /env/done
+    POST /env/lease      POST /env/heartbeat      POST /env/call      POST /env/done
 
 The bearer is a runner key, which names the environment. Runners choose their own names, so the coordinator gets each
 below its environment's: no runner speaks for one of another environment. While the coordinator is away the answer is
@@ -26,6 +26,7 @@ from rljob_runtime.gateway.wire.runner_requests import (
     LeaseRequest,
     assignment_json,
     attempt_json,
+    parse_called,
     parse_done,
     parse_heartbeat,
     parse_lease,
@@ -59,11 +60,13 @@ class RunnerStats:
     """Attempts that were passed on to a runner."""
     handed_back: int = 0
     """Attempts whose runner left while it waited for one."""
+    calls: int = 0
+    """Calls of tools that were stored."""
     reports: int = 0
     stopped: int = 0
     """Attempts that heartbeats were told to stop. An attempt counts each time."""
     ended_before: int = 0
-    """Reports of attempts that had ended without their runner."""
+    """Reports of attempts that had ended without their runner, of calls and of ends."""
     coordinator_away: int = 0
     """Requests that were answered with 503."""
 
@@ -81,6 +84,7 @@ class EnvironmentRoutes:
         """Add the routes to an application."""
         app.router.add_post("/env/lease", self.lease)
         app.router.add_post("/env/heartbeat", self.heartbeat)
+        app.router.add_post("/env/call", self.called)
         app.router.add_post("/env/done", self.done)
 
     async def lease(self, request: web.Request) -> web.Response:
@@ -116,6 +120,19 @@ class EnvironmentRoutes:
         self.stats.stopped += len(stop)
         return web.json_response({"stop": [attempt_json(episode) for episode in stop]})
 
+    async def called(self, request: web.Request) -> web.Response:
+        """Pass on an executed call of a tool; the answer says that it is stored."""
+        environment = self._environment(request)
+        asked = parse_called(await self._body(request))
+        runner = _full_name(environment, asked.runner)
+        try:
+            await self._asked(self.environments.called(environment, runner, asked.episode, asked.call))
+        except AttemptEnded as error:
+            self.stats.ended_before += 1
+            raise GatewayError(410, "attempt_ended", str(error)) from error
+        self.stats.calls += 1
+        return web.json_response({})
+
     async def done(self, request: web.Request) -> web.Response:
         """Pass a report on. The same one again has the same answer."""
         environment = self._environment(request)
@@ -134,7 +151,8 @@ class EnvironmentRoutes:
         runner, left = _full_name(environment, asked.runner), asked.wait_seconds
         while True:
             span = min(left, self.access.look_seconds)
-            found = await self._asked(self.environments.lease(environment, runner, span, asked.most or 1))
+            most = asked.most or 1
+            found = await self._asked(self.environments.lease(environment, runner, span, most, asked.journals))
             left -= span
             if _has_left(request):
                 for one in found:

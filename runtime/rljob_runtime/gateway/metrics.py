@@ -35,7 +35,7 @@ HELP: Mapping[str, str] = {
     "handed_back": "Attempts whose runner left while it waited for one.",
     "reports": "Reports of ended attempts.",
     "stopped": "Attempts that heartbeats were told to stop. An attempt counts each time.",
-    "ended_before": "Reports of attempts that had ended without their runner.",
+    "ended_before": "Reports of attempts that had ended without their runner, of calls and of ends.",
     "coordinator_away": "Requests of runners that were answered with 503.",
     "connections": "Connections to the coordinator.",
     "broken_calls": "Calls of the coordinator that a broken connection ended.",

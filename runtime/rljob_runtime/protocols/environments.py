@@ -15,11 +15,41 @@ from rljob_runtime.protocols.turns import EpisodeAttempt
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool that was executed: place `place` of the calls that turn `node` asks for."""
+
+    node: int
+    place: int
+    name: str
+    arguments: str
+    observation: str
+
+
+MOST_CALLS = 256
+"""Calls of a turn. The gateway refuses more."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Where a runner goes on with an attempt that another one began.
+
+    `request`: the body of the newest request for a turn, which gets its recorded answer if it is sent again; empty if
+    there was none. `calls`: the executed calls, in their order. `replays`: the runner executes them once more and
+    reports what it observes; else it takes their observations.
+    """
+
+    request: bytes
+    calls: Sequence[ToolCall]
+    replays: bool
+
+
+@dataclass(frozen=True)
 class Assignment:
     """An attempt that a runner is to run.
 
     `record`: the prompt's record as JSON values; `messages`: its prompt as chat messages. `deadline`: seconds of the
-    epoch; the attempt opens no turn after it, and the runner ends the harness then.
+    epoch; the attempt opens no turn after it, and the runner ends the harness then. `resume`: of one that another
+    runner began.
     """
 
     episode: EpisodeAttempt
@@ -27,6 +57,7 @@ class Assignment:
     record: Mapping[str, object]
     messages: Sequence[Mapping[str, str]]
     deadline: float
+    resume: Resume | None = None
 
 
 MOST_METRICS, MOST_METRIC_NAME = 64, 128
@@ -69,10 +100,20 @@ class EpisodeReport:
 class Environments(Protocol):
     """The coordinator, as runners need it. A call raises nothing but `PeerGone`, `PeerTimeout` and `AttemptEnded`."""
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
+    async def lease(
+        self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False
+    ) -> Sequence[Assignment]:
         """Return the next attempts of an environment for a runner, `most` at most; wait up to `wait_seconds` for one.
 
-        Of several runners that wait, each receives its part.
+        Of several runners that wait, each receives its part. `journals`: it reports the calls of tools, and goes on
+        with attempts of others.
+        """
+        ...
+
+    async def called(self, environment: str, runner: str, episode: EpisodeAttempt, call: ToolCall) -> None:
+        """Store an executed call of a tool, before the turn that follows from it. The same report again has no effect.
+
+        Raises `AttemptEnded` if the attempt ended without this runner, or by this report.
         """
         ...
 

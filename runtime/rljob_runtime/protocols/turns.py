@@ -12,13 +12,19 @@ from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 
 @dataclass(frozen=True, order=True)
 class EpisodeAttempt:
-    """One attempt of one episode. A further attempt begins a new tree."""
+    """One attempt of one episode. A further attempt begins a new tree.
+
+    `resumption`: how often another runner has gone on with it. Runners and agents name it, so that what an earlier one
+    asks or reports is refused.
+    """
 
     key: TrajectoryKey
     attempt: int
+    resumption: int = 0
 
     def __str__(self) -> str:
-        return f"{self.key} attempt {self.attempt}"
+        resumed = f", resumption {self.resumption}" if self.resumption else ""
+        return f"{self.key} attempt {self.attempt}{resumed}"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from rljob_api.evaluation_metric import EvaluationMetric
-from rljob_api.spec.environments import EpisodeVersions
+from rljob_api.spec.environments import EnvironmentState, EpisodeVersions
 from rljob_api.spec.training import Mode, Sampler
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols import KvSize
@@ -270,6 +270,19 @@ def _with_versions(scenario: Scenario, random_: random.Random) -> Scenario:
     return replace(scenario, episodes=replace(scenario.episodes, versions=versions))
 
 
+def _with_states(scenario: Scenario, random_: random.Random) -> Scenario:
+    """Let runners of two thirds of the environments report the calls of tools, which have a state or none."""
+    if scenario.episodes is None:
+        return scenario
+
+    def drawn(one: Environment) -> Environment:
+        law = replace(one.harness, differing=random_.choice([0, 300]))
+        return replace(one, harness=law, state=random_.choice([None, *EnvironmentState]))
+
+    environments = tuple(map(drawn, scenario.episodes.environments))
+    return replace(scenario, episodes=replace(scenario.episodes, environments=environments))
+
+
 def _draw_environment(scenario: Scenario, random_: random.Random) -> Environment:
     law = HarnessLaw(
         turns=random_.choice([1, 3, 6]),
@@ -298,6 +311,7 @@ _LATER: dict[str, Callable[[Scenario, random.Random], Scenario]] = {
     "episodes": _with_episodes,
     "profiles": _with_profiles,
     "versions": _with_versions,
+    "states": _with_states,
 }
 
 

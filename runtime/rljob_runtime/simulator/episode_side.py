@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from rljob_api.spec.environments import EpisodeVersions
+from rljob_api.spec.environments import EnvironmentState, EpisodeVersions
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
 from rljob_runtime.coordinator.episodes.episodes import Episodes, ManyTurns, SingleTurns
@@ -33,13 +33,15 @@ class Environment:
     harness: HarnessLaw
     max_turns: int = 16
     seconds: float = 300.0
+    state: EnvironmentState | None = None
+    """Of its tools, whose calls its runners report. None: its runners report none."""
 
     def to_spec(self, name: str) -> dict[str, object]:
         """Return the fields of the spec."""
+        tools = {"kind": "Tools", "tools": [{"function": "tools.py:call"}], "state": self.state}
         return {
             "name": name,
-            "kind": "Agent",
-            "command": ["harness"],
+            **({"kind": "Agent", "command": ["harness"]} if self.state is None else tools),
             "maxTurns": self.max_turns,
             "timeoutSeconds": self.seconds,
             "runners": RUNNERS,
@@ -120,6 +122,7 @@ class EpisodeSide:
                 lambda process: RunnerDoor(self.gateway, process.condition),
                 [f"runner-{RUNNERS * number + index}" for index in range(RUNNERS)],
                 observe,
+                one.state is not None,
             )
             for number, (name, one) in enumerate(named.items())
         ]

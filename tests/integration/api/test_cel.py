@@ -323,6 +323,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "environments[].openEnv": ([ECHO], [{**ECHO, "openEnv": {"url": "http://other:8000"}}]),
     "environments[].verifiers": ([VERIFIED], [{**VERIFIED, "verifiers": {"id": "sums"}}]),
     "environments[].reward": ([CALC], [{**CALC, "reward": "calculator.py:score"}]),
+    "environments[].state": ([CALC], [{**CALC, "state": "Stateless"}]),
     "environments[].maxTurns": ([CALC], [{**CALC, "maxTurns": 4}]),
     "environments[].timeoutSeconds": ([CALC], [{**CALC, "timeoutSeconds": 60}]),
     "environments[].runners": ([CALC, SWE], [CALC, {**SWE, "runners": 2}]),

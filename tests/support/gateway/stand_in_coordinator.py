@@ -83,6 +83,15 @@ class StandInCoordinator:
         self.episodes[episode] = Episode(self.rules, 0.0)
         return self.episodes[episode]
 
+    def go_back(self, episode: EpisodeAttempt, turns: int) -> None:
+        """Forget what came after the first turns of an attempt without forks."""
+        kept = self.stored[episode][:turns]
+        nodes = self.episodes[episode].nodes
+        sampled = {one.turn.node for one in kept}
+        there = sorted(sampled | {nodes[one].parent for one in sampled})
+        self.stored[episode] = kept
+        self.episodes[episode] = Episode(self.rules, 0.0, [nodes[one] for one in there])
+
     async def turn(self, call: TurnCall) -> RecordedTurn:
         self.calls.append(call)
         fault = self.faults.pop(0) if self.faults else None

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, ToolCall
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
 
 REPORT_SECONDS = 240.0
@@ -26,6 +26,8 @@ class StandInEnvironments:
     heartbeats: list[tuple[str, tuple[EpisodeAttempt, ...]]] = field(default_factory=list)
     leases: list[tuple[str, str, float]] = field(default_factory=list)
     """Environment, runner and seconds of each call."""
+    calls: list[tuple[EpisodeAttempt, ToolCall]] = field(default_factory=list)
+    """Executed calls of tools, in the order of their reports."""
     faults: list[Exception] = field(default_factory=list)
     done_calls: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
@@ -48,7 +50,9 @@ class StandInEnvironments:
             await self._changed.wait_for(lambda: episode in self.reports)
             return self.reports[episode]
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
+    async def lease(
+        self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False
+    ) -> Sequence[Assignment]:
         self.leases.append((environment, runner, wait_seconds))
         self._fail()
         try:
@@ -68,6 +72,12 @@ class StandInEnvironments:
         self.heartbeats.append((runner, tuple(episodes)))
         self._fail()
         return [one for one in episodes if one in self.ended or self.leased.get(one) != runner]
+
+    async def called(self, environment: str, runner: str, episode: EpisodeAttempt, call: ToolCall) -> None:
+        self._fail()
+        if episode in self.ended or self.leased.get(episode) != runner:
+            raise AttemptEnded(f"{episode} is not open for {runner}")
+        self.calls.append((episode, call))
 
     async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         self.done_calls += 1

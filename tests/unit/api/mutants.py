@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant(
         name="a runner is told what its template has",
         target="rljob_api.spec.environments:Environment.runner_options",
-        before='name != "template"',
+        before='name not in ("template", "state")',
         after="True",
         tests=("tests/unit/api/test_models.py::test_a_runner_is_told_about_its_environment_and_not_about_its_pods",),
     ),

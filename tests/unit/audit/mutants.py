@@ -109,6 +109,27 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="the check does not see that a call of a tool was executed twice",
+        target="rljob_runtime.audit.lineage:_tool_calls",
+        before="executions != 1",
+        after="False",
+        tests=(
+            f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key"
+            "[a call of a tool is executed twice-rounds]",
+        ),
+    ),
+    Mutant(
+        name="the lineage check lets an episode go back to older weights",
+        target="rljob_runtime.audit.lineage:_WRONG_NODES",
+        before="p.version > t.version",
+        after="FALSE",
+        text=True,
+        tests=(
+            f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key"
+            "[an episode goes back to older weights-rounds]",
+        ),
+    ),
+    Mutant(
         name="the lineage check does not look for fake zeros",
         target="rljob_runtime.audit.lineage:_attempts",
         before="e.state = 'aborted'",

@@ -87,6 +87,10 @@ def test_updates_of_episodes_pass(groups) -> None:
 
 FIRST = "(SELECT id FROM episodes WHERE step = 1 LIMIT 1)"
 KEY = r"0\.0\.0"
+CALL = (
+    "INSERT INTO tool_calls (episode, node, place, name, digest, resumption, executions, stored_at)"
+    f" VALUES ({FIRST}, {{node}}, 0, 'add', x'00', 1, {{executions}}, 1.0)"
+)
 SABOTAGES = {
     "a trained token is another": (
         Rule.LINEAGE,
@@ -149,6 +153,8 @@ SABOTAGES = {
         Rule.MIXED,
         [f"UPDATE turns SET version = 99 WHERE episode = {FIRST} AND node = 2"],
     ),
+    "a call of a tool is executed twice": (Rule.TWICE, [CALL.format(node=2, executions=2)]),
+    "a call of a tool is of no turn": (Rule.UNFOUNDED, [CALL.format(node=77, executions=1)]),
     "a logprob is missing": (
         Rule.UNEQUAL,
         [f"UPDATE turns SET logprobs = x'00000000' WHERE episode = {FIRST} AND node = 4"],

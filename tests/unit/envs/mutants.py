@@ -11,6 +11,13 @@ TOOLS = "tests/unit/envs/test_tools_harness.py"
 
 MUTANTS = (
     Mutant(
+        name="the next runner executes calls whose answers are stored",
+        target="rljob_env.tools.calls:Calls.observation",
+        before='(known := self._known.get(call["id"])) is None',
+        after="True",
+        tests=("tests/unit/envs/test_tool_calls.py::test_another_runner_executes_what_is_not_stored",),
+    ),
+    Mutant(
         name="a tool without its server answers the model",
         target="rljob_env.tools.toolbox:FunctionTools.call",
         before="Failed(Part.TOOL_SERVER, str(error))",
@@ -34,7 +41,7 @@ MUTANTS = (
     Mutant(
         name="an episode has no most turns",
         target="rljob_env.tools.harness:ToolsHarness._converse",
-        before="range(self._config.max_turns)",
+        before="range(len(answers), self._config.max_turns)",
         after="range(10)",
         tests=(f"{TOOLS}::test_the_most_turns_end_an_episode",),
     ),
@@ -47,7 +54,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a request that is sent again is a new turn",
-        target="rljob_env.model:Model.answer",
+        target="rljob_env.model:Model._asked",
         before="RETRY_HEADER: str(tries)",
         after='RETRY_HEADER: "0"',
         tests=(f"{TOOLS}::test_a_request_is_sent_again_as_a_retry_until_the_gateway_answers",),
@@ -184,8 +191,8 @@ MUTANTS = (
     Mutant(
         name="a runner leases one episode at a time",
         target="rljob_env.runner:Runner._lease_and_run",
-        before="self._gateway.lease(free)",
-        after="self._gateway.lease(1)",
+        before="self._gateway.lease(free, self._harness.journals)",
+        after="self._gateway.lease(1, self._harness.journals)",
         tests=(f"{RUNNER}::test_a_runner_takes_all_that_waits_in_one_lease",),
     ),
     Mutant(

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from rljob_api import RLJob
 from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec.environments import EpisodeLimits
+from rljob_api.spec.environments import Environment, EnvironmentKind, EnvironmentState, EpisodeLimits
 from rljob_api.spec.evaluation import Evaluation
 from rljob_api.spec.resources import KeepBest
 from rljob_api.spec.training import AUTO, Mode, Sampler
@@ -22,6 +22,7 @@ from rljob_runtime.scheduling.asynchronous.repack import RepackRules
 from rljob_runtime.scheduling.backoff import Backoff
 from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
+from rljob_runtime.scheduling.episodes.resumption import Recovery
 from rljob_runtime.scheduling.lending.policy import LoanOutcome, LoanRules
 from rljob_runtime.scheduling.round_plan import RoundRules, RoundShape
 from rljob_runtime.scheduling.round_planner.planner import FIRST_RESPONSES
@@ -76,9 +77,19 @@ def episode_rules(spec: RLJobSpec) -> dict[str, EpisodeRules]:
                 forks=limits.max_forks,
             ),
             versions,
+            recovery_of(one),
         )
         for one in spec.environments
     }
+
+
+def recovery_of(environment: Environment) -> Recovery | None:
+    """Return how another runner goes on with an episode; None if it cannot.
+
+    It can where the loop is ours: programs of the other kinds have in their memory what they did."""
+    if environment.kind is not EnvironmentKind.TOOLS:
+        return None
+    return Recovery.NEXT_TURN if environment.state is EnvironmentState.STATELESS else Recovery.REPLAY
 
 
 def repack_rules(spec: RLJobSpec) -> RepackRules | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from rljob_runtime.protocols import Delta, GenerateRequest
@@ -18,6 +18,7 @@ from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, TurnCall
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.episode import Episode, Versions
 from rljob_runtime.scheduling.episodes.limits import Limit
+from rljob_runtime.scheduling.episodes.resumption import ToolJournal
 from rljob_runtime.scheduling.episodes.times import AttemptTimes, TurnSpan, attempt_times
 from rljob_runtime.scheduling.episodes.turns import Turn
 
@@ -105,6 +106,10 @@ class Attempt:
     environment: str
     version: int
     episode: Episode
+    journals: bool = False
+    """Whether its runner reports them."""
+    lost: float = 0.0
+    """When the runner before the present one was heard last."""
     lease: int = 0
     sampling: Sampling | None = None
     holder: Holder | None = None
@@ -130,6 +135,15 @@ class Attempt:
     """Seconds of the epoch."""
     spans: dict[int, TurnSpan] = field(default_factory=dict)
     """When the stored turns were open, by node; without those of a store of an earlier format."""
+
+    def __post_init__(self) -> None:
+        self.calls = ToolJournal(self.episode.rules.recovery)
+        """The executed calls of tools."""
+
+    def hand_over(self, heard: float) -> None:
+        """Let another runner go on. What the former one names is no attempt any more."""
+        self.id = replace(self.id, resumption=self.id.resumption + 1)
+        self.lost = heard
 
     @property
     def key(self) -> TrajectoryKey:

@@ -17,6 +17,7 @@ from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.episodes.attempt import Attempt, Holder, OpenTurn, goes_on, turn_key
 from rljob_runtime.coordinator.episodes.journal import Journal
 from rljob_runtime.coordinator.episodes.restore import restored, rules_of
+from rljob_runtime.coordinator.episodes.resumptions import Resumptions
 from rljob_runtime.coordinator.episodes.runner_service import EpisodePrompts, RunnerRules, RunnerService, Warn
 from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.store.store import Store
@@ -70,7 +71,7 @@ class EpisodeBook:
         self._attempts: dict[PromptKey, dict[int, Attempt]] = {}
         """The newest attempt of each response, by its sample."""
         self._numbers: dict[int, Attempt] = {}
-        self.runners = RunnerService(self, rules.runners, now)
+        self.runners = RunnerService(self, Resumptions(self._journal, self.totals, self.end, now), rules.runners, now)
 
     def use_prompts(self, prompts: EpisodePrompts) -> None:
         """Give runners the records of these prompts."""
@@ -362,13 +363,6 @@ class EpisodeBook:
 
         self._journal.write(save, then)
 
-    async def lease(self, attempts: Sequence[Attempt]) -> None:
-        """Let the time of these attempts begin now: a runner has them."""
-        now, numbers = self._now(), [attempt.id.attempt for attempt in attempts]
-        for attempt in attempts:
-            attempt.episode.started = now
-        await self._journal.written(lambda store: store.turns.lease(numbers, now))
-
     # --- inside: questions ---
 
     def number(self, number: int) -> Attempt | None:
@@ -387,7 +381,7 @@ class EpisodeBook:
         if episode.attempt not in self._numbers:
             await self.load([episode.key])
         attempt = self._numbers.get(episode.attempt)
-        if attempt is None or attempt.key != episode.key or attempt.episode.end is not None:
+        if attempt is None or attempt.id != episode or attempt.episode.end is not None:
             raise AttemptEnded(f"{episode} has ended, or is not known")
         return attempt
 

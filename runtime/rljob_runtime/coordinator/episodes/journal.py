@@ -39,16 +39,19 @@ class Journal:
         self._entries.append(_Entry(save, then))
         self._wake.set()
 
-    async def written(self, save: Callable[[Store], T], then: Callable[[T], None] = lambda result: None) -> None:
-        """Write, and wait until `then` was called."""
+    async def written(self, save: Callable[[Store], T], then: Callable[[T], None] = lambda result: None) -> T:
+        """Write, and wait until `then` was called; return what `save` returned."""
+        results: list[T] = []
         done = asyncio.Event()
 
         def both(result: T) -> None:
             then(result)
+            results.append(result)
             done.set()
 
         self.write(save, both)
         await done.wait()
+        return results[0]
 
     async def run(self) -> None:
         """Write until cancelled. Raises what the store raises."""

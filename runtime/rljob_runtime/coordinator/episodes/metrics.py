@@ -55,6 +55,11 @@ def episodes_report(trained: Trained, since: BookTotals, loads: Mapping[str, Run
         interrupted_turns=since.interrupted_turns,
         interrupted_tokens=since.interrupted_tokens,
         load_wait_seconds=rounded(since.load_wait_seconds),
+        tool_calls=since.tool_calls,
+        resumed_attempts=since.resumed,
+        replayed_calls=since.replayed_calls,
+        refused_replays=since.refused_replays,
+        calls_executed_twice=since.calls_executed_twice,
         failed_attempts=tuple(failed) or None,
         environments=tuple(_load(name, load) for name, load in loads.items()) or None,
     )

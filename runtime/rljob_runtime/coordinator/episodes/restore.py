@@ -10,6 +10,7 @@ from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.protocols.turns import EpisodeAttempt, StoredTurn
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
+from rljob_runtime.scheduling.episodes.resumption import ToolJournal
 
 
 def rules_of(prompt: PromptKey, rules: EpisodeRules) -> EpisodeRules:
@@ -20,7 +21,9 @@ def rules_of(prompt: PromptKey, rules: EpisodeRules) -> EpisodeRules:
 def restored(kept: KeptEpisode, history: Sequence[StoredTurn], rules: EpisodeRules) -> Attempt:
     """Return the attempt. It has no holder, and no turn of it is open."""
     episode = Episode(rules_of(kept.key.prompt, rules), kept.started, kept.nodes, kept.last_node_id)
-    attempt = Attempt(EpisodeAttempt(kept.key, kept.number), kept.environment, kept.version, episode)
+    number = EpisodeAttempt(kept.key, kept.number, kept.resumption or 0)
+    attempt = Attempt(number, kept.environment, kept.version, episode, journals=kept.resumption is not None)
+    attempt.calls = ToolJournal(rules.recovery, kept.calls)
     episode.truncated_by = kept.refusing
     turns = {one.turn.node: one.turn for one in history}
     for node in kept.nodes:

@@ -12,6 +12,7 @@ from typing import Protocol
 from rljob_api.status import StatusWarning
 from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.coordinator.episodes.attempt import Attempt
+from rljob_runtime.coordinator.episodes.resumptions import Resumptions
 from rljob_runtime.coordinator.store.tables.turns import metrics_text
 from rljob_runtime.protocols.environments import (
     LARGEST_REWARD,
@@ -20,6 +21,8 @@ from rljob_runtime.protocols.environments import (
     Assignment,
     EpisodeReport,
     FailedPart,
+    Resume,
+    ToolCall,
 )
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
@@ -38,8 +41,6 @@ CAUSES = {
 NO_RUNNER = "NoRunner"
 """Reason of the warning about an environment for whose episodes no runner asks."""
 
-_Task = tuple[Mapping[str, object], Sequence[Mapping[str, str]]]
-"""An attempt's record, and its prompt as messages."""
 Warn = Callable[[str, StatusWarning | None], None]
 """Shows the warning of a reason, or withdraws it with None."""
 
@@ -55,6 +56,15 @@ class RunnerRules:
     silence: float = 30.0
     overtime: float = 30.0
     unserved: float = 60.0
+
+
+@dataclass(frozen=True)
+class _Task:
+    """What a runner receives of an attempt: its record, its prompt as messages, and where it goes on."""
+
+    record: Mapping[str, object]
+    messages: Sequence[Mapping[str, str]]
+    resume: Resume | None
 
 
 class EpisodePrompts(Protocol):
@@ -92,10 +102,6 @@ class Attempts(Protocol):
         """Return all known attempts."""
         ...
 
-    async def lease(self, attempts: Sequence[Attempt]) -> None:
-        """Let the time of these attempts begin now: a runner has them."""
-        ...
-
     def end(self, attempt: Attempt, end: EpisodeEnd) -> None:
         """Store the end of an attempt, and tell it. `Attempt.stored` is set then."""
         ...
@@ -110,72 +116,77 @@ class RunnerService:
     def __init__(
         self,
         attempts: Attempts,
+        resumptions: Resumptions,
         rules: RunnerRules,
         now: Callable[[], float],
     ) -> None:
         self._attempts = attempts
+        self._resumptions = resumptions
         self._rules = rules
         self._now = now
-        self._leases: RunnerLeases[int] = RunnerLeases(rules.silence)
+        self._leases: RunnerLeases[EpisodeAttempt] = RunnerLeases(rules.silence)
         self._offered = asyncio.Event()
-        self.loads: RunnerLoads[int] = RunnerLoads()
-        """What the runners have to do."""
         self._asking: Counter[str] = Counter()
         """Runners that ask for attempts now, by environment."""
         self.prompts: EpisodePrompts | None = None
         self.leases = 0
         """Calls of runners that received attempts, each with one call of the store."""
-        self.claims_refused = 0
-        """Attempts that a runner of another environment claimed. An attempt counts each time."""
         self.traces_differ = 0
         """Attempts whose harness has another trace than the store."""
+
+    @property
+    def loads(self) -> RunnerLoads[EpisodeAttempt]:
+        """What the runners have to do."""
+        return self._leases.loads
+
+    @property
+    def claims_refused(self) -> int:
+        """Attempts that a runner of another environment claimed. An attempt counts each time."""
+        return self._leases.claims_refused
 
     # --- from the book ---
 
     def offer(self, attempt: Attempt) -> None:
         """Let the next runner that asks have the attempt."""
-        self._leases.offer(attempt.id.attempt, attempt.environment, self._now())
-        self.loads.opened(attempt.id.attempt, attempt.environment, self._now())
+        self._leases.offer(attempt.id, attempt.environment, self._now())
         self._offered.set()
 
     def adopt(self, attempt: Attempt) -> None:
         """Wait for the runner that has the attempt from a former coordinator."""
-        self._leases.adopt(attempt.id.attempt, self._now())
-        self.loads.opened(attempt.id.attempt, attempt.environment, None)
+        self._leases.adopt(attempt.id, attempt.environment, self._now())
 
     def forget(self, attempt: Attempt) -> None:
         """Forget an attempt that has ended."""
-        self._leases.end(attempt.id.attempt)
-        self.loads.closed(attempt.id.attempt)
+        self._leases.end(attempt.id)
 
     # --- from the gateway ---
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
+    async def lease(
+        self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False
+    ) -> Sequence[Assignment]:
         """See `protocols.environments.Environments.lease`."""
         until = self._now() + wait_seconds
         self._asking[environment] += 1
         try:
-            while not (numbers := self._take(environment, runner, most)):
+            while not (taken := self._take(environment, runner, most, journals)):
                 if (left := until - self._now()) <= 0:
                     return ()
                 await wait_for_event(self._offered, min(left, LOOK_SECONDS))
         finally:
             self._asking[environment] -= 1
         self.leases += 1
-        return await self._assignments(environment, numbers)
+        return await self._assignments(environment, taken, journals)
 
     async def heartbeat(
         self, environment: str, runner: str, episodes: Sequence[EpisodeAttempt]
     ) -> Sequence[EpisodeAttempt]:
         """See `protocols.environments.Environments.heartbeat`."""
-        # After a restart an attempt has no runner, and a claim of another environment's would keep its own from it.
-        others = {one for one in episodes if self._is_of_another(environment, one)}
-        own = [one for one in episodes if one not in others]
-        foreign = set(self._leases.heartbeat(runner, [one.attempt for one in own], self._now()))
-        unknown = [one for one in own if one.attempt in foreign]
+        foreign = self._leases.heartbeat(environment, runner, episodes, self._now())
+        unknown = {one for one in foreign if self._attempts.number(one.attempt) is None}
         # One call of the store, whatever number of attempts a runner names.
         await self._attempts.load(one.key for one in unknown)
-        return [*others, *(one for one in unknown if not self._adopts(environment, one, runner))]
+        others = set(self._leases.heartbeat(environment, runner, unknown, self._now()))
+        return [one for one in foreign if one in others or one not in unknown]
 
     async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         """See `protocols.environments.Environments.done`."""
@@ -184,11 +195,9 @@ class RunnerService:
             # The same report again: the answer to the first one was lost, or takes long.
             await known.stored.wait()
             return
-        attempt = await self._attempts.find(episode)
-        if self._is_of_another(environment, episode):
-            raise AttemptEnded(f"{episode} is of environment {attempt.environment}, and the runner of {environment}")
-        if not self._leases.may_end(episode.attempt, runner):
-            raise AttemptEnded(f"{episode} is not run by this runner")
+        attempt = await self._of(environment, runner, episode)
+        if report.failed is FailedPart.RUNNER and self._goes_on(attempt, self._now()):
+            return
         attempt.report, attempt.reporter = _storable(report, episode), runner
         report = attempt.report
         if difference := _difference(attempt, report):
@@ -204,40 +213,61 @@ class RunnerService:
         self._attempts.end(attempt, end)
         await attempt.stored.wait()
 
-    def _take(self, environment: str, runner: str, most: int) -> list[int]:
-        return self._leases.take(environment, runner, self._now(), most, self._asking[environment])
+    async def called(self, environment: str, runner: str, episode: EpisodeAttempt, call: ToolCall) -> None:
+        """See `protocols.environments.Environments.called`."""
+        await self._resumptions.called(await self._of(environment, runner, episode), call)
 
-    async def _assignments(self, environment: str, numbers: Sequence[int]) -> Sequence[Assignment]:
+    async def _of(self, environment: str, runner: str, episode: EpisodeAttempt) -> Attempt:
+        """Return the open attempt of a runner. Raises `AttemptEnded`."""
+        attempt = await self._attempts.find(episode)
+        if not self._leases.may_have(episode, environment, runner):
+            why = "not run by this runner"
+            if attempt.environment != environment:
+                why = f"of environment {attempt.environment}, and the runner of {environment}"
+            raise AttemptEnded(f"{episode} is {why}")
+        return attempt
+
+    def _take(self, environment: str, runner: str, most: int, journals: bool) -> list[EpisodeAttempt]:
+        """Return attempts for a runner. What another one began ends, if this one cannot go on with it."""
+        taken = self._leases.take(environment, runner, self._now(), most, self._asking[environment])
+        begun = [] if journals else [one for one in taken if one.resumption]
+        for one in begun:
+            self._fail(one, "its runner was lost, and the next one does not report the calls of tools")
+        return [one for one in taken if one not in begun]
+
+    async def _assignments(
+        self, environment: str, taken: Sequence[EpisodeAttempt], journals: bool
+    ) -> Sequence[Assignment]:
         """Return what a runner receives of these attempts. One whose record cannot be read ends as a failure."""
-        attempts = [attempt for one in numbers if (attempt := self._attempts.number(one)) is not None]
-        assert len(attempts) == len(numbers), "an attempt that has ended does not wait for a runner"
+        attempts = [attempt for one in taken if (attempt := self._attempts.number(one.attempt)) is not None]
+        assert len(attempts) == len(taken), "an attempt that has ended does not wait for a runner"
         try:
             tasks = await asyncio.gather(*map(self._task, attempts))
             read = [(attempt, task) for attempt, task in zip(attempts, tasks, strict=True) if task is not None]
-            # The time in the queue is none of the harness's. A restarted coordinator must count from here too.
-            await self._attempts.lease([attempt for attempt, _ in read])
-            for attempt, _ in read:
-                self.loads.begun(attempt.id.attempt, self._now())
+            # A restarted coordinator must know whose an attempt is, and since when its time counts.
+            await self._resumptions.lease([attempt for attempt, _ in read], journals)
+            self._leases.begin([attempt.id for attempt, _ in read], self._now())
         except asyncio.CancelledError:
             # No runner receives them. They have not begun, so the next one may have them.
-            for number in reversed(numbers):
-                if self._leases.give_back(number, environment, self._now()):
+            for one in reversed(taken):
+                if self._leases.give_back(one, self._now()):
                     self._offered.set()
             raise
         return [
-            Assignment(attempt.id, environment, record, messages, _deadline(attempt))
-            for attempt, (record, messages) in read
+            Assignment(attempt.id, environment, task.record, task.messages, _deadline(attempt), task.resume)
+            for attempt, task in read
         ]
 
     async def _task(self, attempt: Attempt) -> _Task | None:
-        """Return an attempt's record and messages; end it and return None if they cannot be read."""
+        """Return what a runner receives of an attempt; end it and return None if that cannot be read."""
         assert self.prompts is not None, "attempts begin after the prompts were opened"
         prompt = attempt.key.prompt
         try:
-            return await self.prompts.record(prompt), await self.prompts.messages(prompt)
+            resume = await self._resumptions.resume(attempt)
+            return _Task(await self.prompts.record(prompt), await self.prompts.messages(prompt), resume)
         except Exception as error:  # data sets are read by foreign code too
             log.exception("the record of %s cannot be read", attempt.id)
-            self._fail(attempt.id.attempt, f"its record cannot be read: {error}")
+            self._fail(attempt.id, f"its record cannot be read: {error}")
             return None
 
     # --- its task ---
@@ -252,42 +282,36 @@ class RunnerService:
 
     def look(self, now: float) -> list[str]:
         """End the attempts of runners that are silent or late now; return the environments that have no runner."""
-        for number in self._leases.lapsed(now):
-            self._fail(number, f"its runner was silent for {self._rules.silence:g} s")
-        for number in self._late(now):
-            self._fail(number, f"its runner did not end it within {self._rules.overtime:g} s of its deadline")
+        for one in self._leases.lapsed(now):
+            attempt = self._attempts.number(one.attempt)
+            if attempt is None or not self._goes_on(attempt, now):
+                self._fail(one, f"its runner was silent for {self._rules.silence:g} s")
+        for one in self._late(now):
+            self._fail(one, f"its runner did not end it within {self._rules.overtime:g} s of its deadline")
         return self._leases.unserved(now, self._rules.unserved)
 
-    def _late(self, now: float) -> Collection[int]:
-        held = [one for one in self._attempts.numbers() if self._leases.runner(one.id.attempt) is not None]
+    def _late(self, now: float) -> Collection[EpisodeAttempt]:
+        held = [one for one in self._attempts.numbers() if self._leases.runner(one.id) is not None]
         before = now - self._rules.overtime
-        return [one.id.attempt for one in held if one.episode.deadline is not None and one.episode.deadline < before]
+        return [one.id for one in held if one.episode.deadline is not None and one.episode.deadline < before]
 
-    def _fail(self, number: int, why: str) -> None:
-        attempt = self._attempts.number(number)
+    def _goes_on(self, attempt: Attempt, now: float) -> bool:
+        """Let the next runner go on with an attempt whose runner is lost; False if it must end."""
+        former = attempt.id
+        if attempt.episode.end is not None or not self._resumptions.lose(attempt, self._leases.heard(former)):
+            return False
+        log.warning("%s: its runner is lost, and the next one goes on with it", former)
+        self._leases.hand_over(former, attempt.id, now)
+        self._offered.set()
+        return True
+
+    def _fail(self, episode: EpisodeAttempt, why: str) -> None:
+        attempt = self._attempts.number(episode.attempt)
         if attempt is None or attempt.episode.end is not None:
-            self._leases.end(number)
+            self._leases.end(episode)
             return
         log.warning("%s is aborted: %s", attempt.id, why)
         self._attempts.end(attempt, attempt.episode.abort(AbortCause.ENVIRONMENT, why))
-
-    def _is_of_another(self, environment: str, episode: EpisodeAttempt) -> bool:
-        """Return whether an attempt is known, and of another environment than the runner that claims it."""
-        known = self._attempts.number(episode.attempt)
-        if known is None or known.id != episode or known.environment == environment:
-            return False
-        self.claims_refused += 1
-        log.warning("%s is of environment %s; a runner of %s claims it", episode, known.environment, environment)
-        return True
-
-    def _adopts(self, environment: str, episode: EpisodeAttempt, runner: str) -> bool:
-        """Return whether a runner goes on with an attempt that a former coordinator gave it."""
-        known = self._attempts.number(episode.attempt)
-        if known is None or known.id != episode or known.episode.end is not None:
-            return False
-        if self._is_of_another(environment, episode):
-            return False
-        return not self._leases.heartbeat(runner, [episode.attempt], self._now())
 
 
 def _deadline(attempt: Attempt) -> float:

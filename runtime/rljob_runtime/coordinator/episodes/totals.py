@@ -22,6 +22,16 @@ class BookTotals:
     """Tokens that had arrived of these turns."""
     load_wait_seconds: float = 0.0
     """Seconds that stored turns have waited for a load of weights."""
+    tool_calls: int = 0
+    """Calls of tools that runners reported."""
+    resumed: int = 0
+    """Attempts that another runner went on with. An attempt counts each time."""
+    replayed_calls: int = 0
+    """Calls that the next runner executed again, and that observed the same."""
+    refused_replays: int = 0
+    """Attempts that ended because another runner did not observe the same."""
+    calls_executed_twice: int = 0
+    """Stored calls of tools without a state that were executed again. It must be 0."""
     ends: Counter[EndState] = field(default_factory=Counter)
     aborts: Counter[AbortCause] = field(default_factory=Counter)
 
@@ -39,6 +49,11 @@ class BookTotals:
             self.interrupted_turns - before.interrupted_turns,
             self.interrupted_tokens - before.interrupted_tokens,
             self.load_wait_seconds - before.load_wait_seconds,
+            self.tool_calls - before.tool_calls,
+            self.resumed - before.resumed,
+            self.replayed_calls - before.replayed_calls,
+            self.refused_replays - before.refused_replays,
+            self.calls_executed_twice - before.calls_executed_twice,
             self.ends - before.ends,
             self.aborts - before.aborts,
         )

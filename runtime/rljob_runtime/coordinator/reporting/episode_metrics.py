@@ -35,6 +35,14 @@ class EpisodeMetrics:
         self._interrupted_tokens = counter("interrupted_tokens", "Tokens that had arrived of interrupted turns.")
         text = "Seconds that turns waited while weights were loaded, summed over the turns."
         self._load_wait = counter("turn_load_wait_seconds", text)
+        self._tool_calls = counter("tool_calls", "Calls of tools that runners reported.")
+        self._resumed = counter("resumed_attempts", "Attempts of episodes that another runner went on with.")
+        text = "Calls of tools that another runner executed again with the same answer."
+        self._replayed = counter("replayed_tool_calls", text)
+        text = "Attempts of episodes that ended because a call had another answer when it was executed again."
+        self._refused_replays = counter("refused_replays", text)
+        text = "Calls of stateless tools that were stored and executed again. It must be 0."
+        self._twice = counter("tool_calls_executed_twice", text)
         text = "Attempts of episodes that a failure of ours ended, by the part that failed."
         self._failed = counter("failed_attempts", text, "part")
         text = "Most episodes of an environment that were open at a time in the last round."
@@ -60,6 +68,11 @@ class EpisodeMetrics:
         self._interrupted.inc(report.interrupted_turns or 0)
         self._interrupted_tokens.inc(report.interrupted_tokens or 0)
         self._load_wait.inc(report.load_wait_seconds or 0)
+        self._tool_calls.inc(report.tool_calls or 0)
+        self._resumed.inc(report.resumed_attempts or 0)
+        self._replayed.inc(report.replayed_calls or 0)
+        self._refused_replays.inc(report.refused_replays or 0)
+        self._twice.inc(report.calls_executed_twice or 0)
         for one in report.failed_attempts or ():
             self._failed.labels(one.part).inc(one.attempts)
         for load in report.environments or ():

@@ -26,6 +26,7 @@ from rljob_runtime.coordinator.store.tables.kept_episodes import kept_episode
 from rljob_runtime.coordinator.store.tables.kept_samples import KeptSamples
 from rljob_runtime.coordinator.store.tables.meta import read, write
 from rljob_runtime.coordinator.store.tables.rounds import Rounds
+from rljob_runtime.coordinator.store.tables.tool_calls import ToolCalls
 from rljob_runtime.coordinator.store.tables.trajectories import Trajectories
 from rljob_runtime.coordinator.store.tables.turns import Turns
 from rljob_runtime.coordinator.store.tables.versions import WeightVersions
@@ -53,6 +54,7 @@ class Store:
         self.experience = AsyncStore(self._db, self.samples)
         """Tables of `mode: Asynchronous`."""
         self.turns = Turns(self._db)
+        self.tool_calls = ToolCalls(self._db)
         self._tidied = self._turns = 0
 
     def tidy(self) -> None:

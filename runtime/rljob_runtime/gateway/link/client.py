@@ -19,6 +19,7 @@ from rljob_runtime.gateway.link.connection import Connection, LinkSettings, gree
 from rljob_runtime.gateway.link.frames import Frame, FrameError, FrameTooLong, whole
 from rljob_runtime.gateway.link.messages import (
     Call,
+    CalledCall,
     DoneCall,
     HeartbeatCall,
     HistoryCall,
@@ -30,7 +31,7 @@ from rljob_runtime.gateway.link.messages import (
     stored_turn_of,
     turn_of,
 )
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, ToolCall
 from rljob_runtime.protocols.errors import PeerError, PeerGone, PeerTimeout
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, StoredTurn, TurnCall, TurnRefused
 
@@ -126,9 +127,11 @@ class LinkClient:
 
     # --- Environments ---
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
+    async def lease(
+        self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False
+    ) -> Sequence[Assignment]:
         """See `Environments`."""
-        call = LeaseCall(environment, runner, wait_seconds, most)
+        call = LeaseCall(environment, runner, wait_seconds, most, journals)
         return await self._ask(call, assignment_of, range(most + 1), wait_seconds + self._settings.answer_seconds)
 
     async def heartbeat(
@@ -138,6 +141,11 @@ class LinkClient:
         call = HeartbeatCall(environment, runner, episodes)
         found: Sequence[EpisodeAttempt] = (await self._ask(call, attempts_of, (1,), self._settings.answer_seconds))[0]
         return found
+
+    async def called(self, environment: str, runner: str, episode: EpisodeAttempt, call: ToolCall) -> None:
+        """See `Environments`."""
+        asked = CalledCall(environment, runner, episode, call)
+        await self._ask(asked, attempts_of, (0,), self._settings.answer_seconds)
 
     async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         """See `Environments`."""

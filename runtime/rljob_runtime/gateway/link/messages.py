@@ -1,7 +1,7 @@
 """Messages: calls of the coordinator, and their answers, as frames.
 
     gateway      hello {protocol}                                          cancel {id}
-                 turn, history, lease, heartbeat, done {id, …}
+                 turn, history, lease, heartbeat, called, done {id, …}
     coordinator  welcome {protocol}, or refused {text}
                  part {id, …}: one value of an answer                      end {id}: the answer is complete
                  error {id, error, text}: the call raised this error
@@ -11,6 +11,7 @@ A history has one part a turn, and a lease one an episode, so no frame is longer
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ from rljob_runtime.gateway.link.frames import (
     tokens_of,
     whole,
 )
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart, Resume, ToolCall
 from rljob_runtime.protocols.errors import PeerError, PeerGone, PeerTimeout
 from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.protocols.turns import (
@@ -46,7 +47,7 @@ from rljob_runtime.protocols.turns import (
     TurnRefused,
 )
 
-PROTOCOL = 2
+PROTOCOL = 3
 ERRORS: Mapping[str, type[PeerError]] = {
     kind.__name__: kind for kind in (AttemptEnded, TurnRefused, PeerGone, PeerTimeout)
 }
@@ -69,6 +70,7 @@ class LeaseCall:
     runner: str
     wait_seconds: float
     most: int
+    journals: bool
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,16 @@ class HeartbeatCall:
 
 
 @dataclass(frozen=True)
+class CalledCall:
+    """See `Environments.called`."""
+
+    environment: str
+    runner: str
+    episode: EpisodeAttempt
+    call: ToolCall
+
+
+@dataclass(frozen=True)
 class DoneCall:
     """See `Environments.done`."""
 
@@ -90,7 +102,7 @@ class DoneCall:
     report: EpisodeReport
 
 
-Call = TurnCall | HistoryCall | LeaseCall | HeartbeatCall | DoneCall
+Call = TurnCall | HistoryCall | LeaseCall | HeartbeatCall | CalledCall | DoneCall
 Value = RecordedTurn | StoredTurn | Assignment | tuple[EpisodeAttempt, ...]
 """A part of an answer."""
 
@@ -108,12 +120,15 @@ def call_frame(number_of_call: int, call: Call) -> Frame:
             return Frame("turn", fields, (to_bytes(TOKEN, call.token_ids), call.body))
         case HistoryCall(episode):
             return Frame("history", {**id, "episode": _attempt(episode)})
-        case LeaseCall(environment, runner, seconds, most):
-            fields = {**id, "environment": environment, "runner": runner, "seconds": seconds, "most": most}
-            return Frame("lease", fields)
+        case LeaseCall(environment, runner, seconds, most, journals):
+            fields = {**id, "environment": environment, "runner": runner, "seconds": seconds}
+            return Frame("lease", {**fields, "most": most, "journals": journals})
         case HeartbeatCall(environment, runner, episodes):
             fields = {**id, "environment": environment, "runner": runner}
             return Frame("heartbeat", {**fields, "episodes": [_attempt(one) for one in episodes]})
+        case CalledCall(environment, runner, episode, call):
+            fields = {**id, "environment": environment, "runner": runner, "episode": _attempt(episode)}
+            return Frame("called", {**fields, "call": _tool_call(call)})
         case DoneCall(environment, runner, episode, report):
             fields = {**id, "environment": environment, "runner": runner, "episode": _attempt(episode)}
             fields |= {"reward": report.reward}
@@ -141,10 +156,15 @@ def call_of(frame: Frame) -> Call:
             return HistoryCall(_attempt_of(fields.get("episode")))
         case "lease":
             environment, runner = text(fields, "environment"), text(fields, "runner")
-            return LeaseCall(environment, runner, number(fields, "seconds"), whole(fields, "most"))
+            most, journals = whole(fields, "most"), flag(fields, "journals")
+            return LeaseCall(environment, runner, number(fields, "seconds"), most, journals)
         case "heartbeat":
             episodes = tuple(map(_attempt_of, listed(fields, "episodes")))
             return HeartbeatCall(text(fields, "environment"), text(fields, "runner"), episodes)
+        case "called":
+            environment, runner = text(fields, "environment"), text(fields, "runner")
+            call = _tool_call_of(fields.get("call"))
+            return CalledCall(environment, runner, _attempt_of(fields.get("episode")), call)
         case "done":
             environment, runner = text(fields, "environment"), text(fields, "runner")
             return DoneCall(environment, runner, _attempt_of(fields.get("episode")), _report_of(fields))
@@ -178,7 +198,11 @@ def part_frame(number_of_call: int, value: Value) -> Frame:
         case Assignment():
             fields = {**id, "episode": _attempt(value.episode), "environment": value.environment}
             fields |= {"record": dict(value.record), "deadline": value.deadline}
-            return Frame("part", {**fields, "messages": [dict(message) for message in value.messages]})
+            fields |= {"messages": [dict(message) for message in value.messages]}
+            if value.resume is None:
+                return Frame("part", fields)
+            calls = json.dumps([_tool_call(one) for one in value.resume.calls]).encode()
+            return Frame("part", {**fields, "replays": value.resume.replays}, (value.resume.request, calls))
         case _:
             return Frame("part", {**id, "episodes": [_attempt(one) for one in value]})
 
@@ -207,7 +231,17 @@ def assignment_of(frame: Frame) -> Assignment:
         mapped(fields, "record"),
         tuple(messages),
         number(fields, "deadline"),
+        _resume_of(frame) if "replays" in fields else None,
     )
+
+
+def _resume_of(frame: Frame) -> Resume:
+    request, calls = blobs(frame, 2)
+    try:
+        found = json.loads(calls)
+    except ValueError:
+        raise FrameError("calls: a list of calls would be right") from None
+    return Resume(request, tuple(map(_tool_call_of, found)), flag(frame.fields, "replays"))
 
 
 def attempts_of(frame: Frame) -> tuple[EpisodeAttempt, ...]:
@@ -233,18 +267,29 @@ def error_of(frame: Frame) -> PeerError:
 
 
 def _attempt(episode: EpisodeAttempt) -> list[Any]:
-    return [str(episode.key), episode.attempt]
+    return [str(episode.key), episode.attempt, episode.resumption]
 
 
 def _attempt_of(value: object) -> EpisodeAttempt:
     match value:
-        case [str(key), int(attempt)] if is_whole(attempt):
+        case [str(key), int(attempt), int(resumption)] if is_whole(attempt) and is_whole(resumption):
             try:
                 found = TrajectoryKey.parse(key)
             except ValueError:
                 raise FrameError(f"{key[:100]!r} names no response") from None
-            return EpisodeAttempt(found, attempt)
+            return EpisodeAttempt(found, attempt, resumption)
     raise FrameError(f"{str(value)[:100]!r} is no attempt")
+
+
+def _tool_call(call: ToolCall) -> list[Any]:
+    return [call.node, call.place, call.name, call.arguments, call.observation]
+
+
+def _tool_call_of(value: object) -> ToolCall:
+    match value:
+        case [int(node), int(place), str(name), str(arguments), str(seen)] if is_whole(node) and is_whole(place):
+            return ToolCall(node, place, name, arguments, seen)
+    raise FrameError(f"{str(value)[:100]!r} is no call of a tool")
 
 
 def _bounds(bounds: TurnBounds) -> dict[str, Any]:

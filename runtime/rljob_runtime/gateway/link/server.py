@@ -19,6 +19,7 @@ from rljob_runtime.gateway.link.frames import Frame, FrameError, FrameTooLong, w
 from rljob_runtime.gateway.link.messages import (
     ERRORS,
     Call,
+    CalledCall,
     DoneCall,
     HeartbeatCall,
     HistoryCall,
@@ -196,10 +197,13 @@ class LinkServer:
                 return (await self._turns.turn(call),)
             case HistoryCall(episode):
                 return tuple(await self._turns.history(episode))
-            case LeaseCall(environment, runner, seconds, most):
-                return await self._environments.lease(environment, runner, seconds, most)
+            case LeaseCall(environment, runner, seconds, most, journals):
+                return await self._environments.lease(environment, runner, seconds, most, journals)
             case HeartbeatCall(environment, runner, episodes):
                 return (tuple(await self._environments.heartbeat(environment, runner, episodes)),)
+            case CalledCall(environment, runner, episode, tool_call):
+                await self._environments.called(environment, runner, episode, tool_call)
+                return ()
             case DoneCall(environment, runner, episode, report):
                 await self._environments.done(environment, runner, episode, report)
                 return ()

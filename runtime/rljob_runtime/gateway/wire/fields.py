@@ -95,6 +95,15 @@ def flag(value: Any, param: str) -> bool:
     return bool(value)
 
 
+def call_id(node: int, place: int) -> str:
+    """Return the id of a call of a tool, which is unique within the episode: the turn that asks for it, and its place.
+
+    >>> call_id(3, 0)
+    'call_3_0'
+    """
+    return f"call_{node}_{place}"
+
+
 def stop_strings(value: Any, param: str = "stop") -> tuple[str, ...]:
     """Return the strings that end a turn."""
     given = [] if value is None else [value] if isinstance(value, str) else value

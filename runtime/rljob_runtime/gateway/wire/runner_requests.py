@@ -9,13 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_runtime.gateway.errors import GatewayError, bad
-from rljob_runtime.gateway.wire.fields import Json, parse_body, refuse_unknown, whole
+from rljob_runtime.gateway.wire.fields import Json, call_id, flag, parse_body, refuse_unknown, whole
 from rljob_runtime.protocols.environments import (
+    MOST_CALLS,
     MOST_METRIC_NAME,
     MOST_METRICS,
     Assignment,
     EpisodeReport,
     FailedPart,
+    Resume,
+    ToolCall,
 )
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt
@@ -30,17 +33,23 @@ MOST_DETAIL_CHARACTERS = 4000
 MOST_KEY_CHARACTERS = 512
 MOST_ATTEMPT = 2**63 - 1
 """Largest number that the store keeps."""
+ATTEMPT = ("episode", "attempt", "resumption")
+"""Fields that name an attempt."""
+CALL_ID = re.compile(r"call_(\d{1,18})_(\d{1,4})")
+"""As `call_id` writes it."""
 
 
 @dataclass(frozen=True)
 class LeaseRequest:
     """A runner asks for episodes, and waits for one so long.
 
-    `most`: it takes so many. None: one, as runners of before `most` ask."""
+    `most`: it takes so many. None: one, as runners of before `most` ask. `journals`: it reports calls of tools, and
+    goes on with attempts of others."""
 
     runner: str
     wait_seconds: float
     most: int | None = None
+    journals: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,6 +58,15 @@ class HeartbeatRequest:
 
     runner: str
     episodes: Sequence[EpisodeAttempt]
+
+
+@dataclass(frozen=True)
+class CalledRequest:
+    """A runner has executed a call of a tool."""
+
+    runner: str
+    episode: EpisodeAttempt
+    call: ToolCall
 
 
 @dataclass(frozen=True)
@@ -63,7 +81,7 @@ class DoneRequest:
 def parse_lease(body: bytes, environment: str) -> LeaseRequest:
     """Return a lease request. `environment`: that of the key. Raises `GatewayError`."""
     given = parse_body(body)
-    refuse_unknown(given, ("environment", "runner", "waitSeconds", "most"))
+    refuse_unknown(given, ("environment", "runner", "waitSeconds", "most", "journals"))
     if given.get("environment") not in (None, environment):
         text = f"the runner key opens the environment {environment!r} only"
         raise GatewayError(403, "other_environment", text, "environment")
@@ -71,7 +89,8 @@ def parse_lease(body: bytes, environment: str) -> LeaseRequest:
     if not 0 <= seconds <= MOST_WAIT_SECONDS:
         raise bad(f"waitSeconds is {seconds:g}; 0 to {MOST_WAIT_SECONDS:g} would be right", "waitSeconds")
     most = whole(given.get("most"), "most")
-    return LeaseRequest(_runner(given), seconds, most and min(most, MOST_LEASED))
+    journals = flag(given.get("journals"), "journals")
+    return LeaseRequest(_runner(given), seconds, most and min(most, MOST_LEASED), journals)
 
 
 def parse_heartbeat(body: bytes) -> HeartbeatRequest:
@@ -86,15 +105,30 @@ def parse_heartbeat(body: bytes) -> HeartbeatRequest:
         where = f"episodes[{index}]"
         if not isinstance(one, dict):
             raise bad(f"{where}: an object with episode and attempt would be right", where)
-        refuse_unknown(one, ("episode", "attempt"), f"{where}.")
+        refuse_unknown(one, ATTEMPT, f"{where}.")
         found.append(_attempt(one, f"{where}."))
     return HeartbeatRequest(_runner(given), found)
+
+
+def parse_called(body: bytes) -> CalledRequest:
+    """Return the report of a call of a tool. Raises `GatewayError`."""
+    given = parse_body(body)
+    refuse_unknown(given, ("runner", *ATTEMPT, "call", "name", "arguments", "observation"))
+    texts = {name: given.get(name) for name in ("name", "arguments", "observation")}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise bad(f"{name}: a text would be right", name)
+    found = CALL_ID.fullmatch(str(given.get("call")))
+    if found is None or int(found[2]) >= MOST_CALLS:
+        raise bad(f"call is {str(given.get('call'))[:100]!r}, which is the id of no call", "call")
+    call = ToolCall(int(found[1]), int(found[2]), **{name: str(text) for name, text in texts.items()})
+    return CalledRequest(_runner(given), _attempt(given), call)
 
 
 def parse_done(body: bytes) -> DoneRequest:
     """Return the report of an attempt's end. Raises `GatewayError`."""
     given = parse_body(body)
-    refuse_unknown(given, ("runner", "episode", "attempt", "reward", "metrics", "failed", "detail"))
+    refuse_unknown(given, ("runner", *ATTEMPT, "reward", "metrics", "failed", "detail"))
     reward = None if given.get("reward") is None else _number(given["reward"], "reward")
     failed = given.get("failed")
     if failed is not None and failed not in list(FailedPart):
@@ -121,13 +155,25 @@ def assignment_json(assignment: Assignment, seconds_left: float, access: Json) -
         "messages": [dict(message) for message in assignment.messages],
         "deadline": assignment.deadline,
         "secondsLeft": seconds_left,
+        **({} if assignment.resume is None else {"resume": _resume_json(assignment.resume)}),
         **access,
     }
 
 
+def _resume_json(resume: Resume) -> Json:
+    calls = [
+        {"id": call_id(one.node, one.place), "name": one.name}
+        | {"arguments": one.arguments, "observation": one.observation}
+        for one in resume.calls
+    ]
+    # The body as it was sent: its digest finds the recorded answer.
+    return {"request": resume.request.decode() or None, "calls": calls, "replays": resume.replays}
+
+
 def attempt_json(episode: EpisodeAttempt) -> Json:
-    """Return an attempt as runners write it."""
-    return {"episode": str(episode.key), "attempt": episode.attempt}
+    """Return an attempt as runners write it. Those of before `resumption` receive none that has one."""
+    found: Json = {"episode": str(episode.key), "attempt": episode.attempt}
+    return found | ({"resumption": episode.resumption} if episode.resumption else {})
 
 
 def _runner(given: Json) -> str:
@@ -139,15 +185,18 @@ def _runner(given: Json) -> str:
 
 def _attempt(given: Json, where: str = "") -> EpisodeAttempt:
     text, attempt = given.get("episode"), whole(given.get("attempt"), f"{where}attempt")
+    resumption = whole(given.get("resumption"), f"{where}resumption", 0) or 0
     if attempt is None or attempt > MOST_ATTEMPT:
         raise bad(f"{where}attempt: the number of the attempt would be right", f"{where}attempt")
+    if resumption > MOST_ATTEMPT:
+        raise bad(f"{where}resumption: a number as the gateway gave it would be right", f"{where}resumption")
     try:
         key = TrajectoryKey.parse(text) if isinstance(text, str) and len(text) <= MOST_KEY_CHARACTERS else None
     except ValueError:
         key = None
     if key is None or str(key) != text:
         raise bad(f"{where}episode is {str(text)[:100]!r}, which names no episode", f"{where}episode")
-    return EpisodeAttempt(key, attempt)
+    return EpisodeAttempt(key, attempt, resumption)
 
 
 def _metrics(given: Any) -> dict[str, float]:

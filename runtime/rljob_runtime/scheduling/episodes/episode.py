@@ -22,6 +22,7 @@ from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit, Limits
 from rljob_runtime.scheduling.episodes.node import ROOT, Node, NodeKind
+from rljob_runtime.scheduling.episodes.resumption import Recovery
 from rljob_runtime.scheduling.episodes.tree import Attachment, TokenTree, extended
 from rljob_runtime.scheduling.episodes.turns import (
     Decision,
@@ -49,6 +50,8 @@ class EpisodeRules:
 
     limits: Limits = field(default_factory=Limits)
     versions: Versions = Versions.MIXED
+    recovery: Recovery | None = None
+    """How another runner goes on with an attempt. None: an attempt ends with its runner."""
 
     @property
     def of_evaluation(self) -> EpisodeRules:

@@ -1,17 +1,20 @@
 """Runners: which runner of an environment runs which attempt, and which runners are silent.
 
-    offer → take (a runner asks) → heartbeat … → end, or lapsed
+    offer → take (a runner asks) → heartbeat … → end, or lapsed → hand over
 
-Runners pull, so their number need not be known. Nothing here reads a clock.
+Runners pull, so their number need not be known. Each attempt is of one environment, and no runner of another one takes
+it, keeps it or ends it. Nothing here reads a clock.
 """
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from rljob_runtime.scheduling.episodes.runner_loads import RunnerLoads
 
 A = TypeVar("A", bound=Hashable)
 """What names an attempt."""
@@ -31,21 +34,28 @@ class RunnerLeases(Generic[A]):
     """
 
     def __init__(self, patience: float) -> None:
+        self.loads: RunnerLoads[A] = RunnerLoads()
+        """What the runners have to do."""
+        self.claims_refused = 0
+        """Attempts that a runner of another environment claimed. An attempt counts each time."""
         self._patience = patience
         self._waiting: dict[str, OrderedDict[A, float]] = {}
         """By environment: attempts in their order, with the time since which each waits."""
         self._environments: dict[A, str] = {}
-        """Of the attempts that wait: many may end at a time, and none is searched for."""
+        """Of all attempts here: many may end at a time, and none is searched for."""
         self._held: dict[A, _Held] = {}
 
     def offer(self, attempt: A, environment: str, now: float) -> None:
         """Let the next runner of this environment that asks have the attempt."""
         self._waiting.setdefault(environment, OrderedDict())[attempt] = now
         self._environments[attempt] = environment
+        self.loads.opened(attempt, environment, now)
 
-    def adopt(self, attempt: A, now: float) -> None:
+    def adopt(self, attempt: A, environment: str, now: float) -> None:
         """Hold an attempt of a former process for the runner that has it and will say so."""
         self._held[attempt] = _Held(None, now)
+        self._environments[attempt] = environment
+        self.loads.opened(attempt, environment, None)
 
     def take(self, environment: str, runner: str, now: float, most: int = 1, runners: int = 1) -> list[A]:
         """Give the attempts that wait longest to a runner, `most` at most.
@@ -57,24 +67,36 @@ class RunnerLeases(Generic[A]):
         count = min(most, math.ceil(len(waiting) / max(1, runners)))
         taken = [waiting.popitem(last=False)[0] for _ in range(count)]
         for attempt in taken:
-            del self._environments[attempt]
             self._held[attempt] = _Held(runner, now)
         return taken
 
-    def give_back(self, attempt: A, environment: str, now: float) -> bool:
+    def begin(self, attempts: Iterable[A], now: float) -> None:
+        """Count the waits of attempts that their runner receives."""
+        for attempt in attempts:
+            self.loads.begun(attempt, now)
+
+    def give_back(self, attempt: A, now: float) -> bool:
         """Let the next runner have an attempt that did not reach the one that took it; False if it has ended."""
-        if self._held.pop(attempt, None) is None:
+        if attempt not in self._held:
             return False
-        self.offer(attempt, environment, now)
-        self._waiting[environment].move_to_end(attempt, last=False)
+        self.hand_over(attempt, attempt, now)
         return True
 
-    def heartbeat(self, runner: str, attempts: Iterable[A], now: float) -> list[A]:
+    def hand_over(self, attempt: A, successor: A, now: float) -> None:
+        """Let the next runner go on with a held attempt under another name: the one that held it has no part in it."""
+        environment = self._environments.pop(attempt)
+        del self._held[attempt]
+        if successor != attempt:
+            self.loads.closed(attempt)
+        self.offer(successor, environment, now)
+        self._waiting[environment].move_to_end(successor, last=False)
+
+    def heartbeat(self, environment: str, runner: str, attempts: Iterable[A], now: float) -> list[A]:
         """Record that a runner lives; return those of the attempts that it names which are not its own."""
         foreign = []
         for attempt in attempts:
-            held = self._held.get(attempt)
-            if held is not None and held.runner in (None, runner):
+            if self.may_have(attempt, environment, runner):
+                held = self._held[attempt]
                 held.runner, held.heard = runner, now
             else:
                 foreign.append(attempt)
@@ -85,16 +107,32 @@ class RunnerLeases(Generic[A]):
         held = self._held.get(attempt)
         return held.runner if held is not None else None
 
-    def may_end(self, attempt: A, runner: str) -> bool:
-        """Return whether a runner holds an attempt, or may hold it from a former process."""
+    def heard(self, attempt: A) -> float:
+        """Return when the runner of a held attempt was heard last."""
+        return self._held[attempt].heard
+
+    def may_have(self, attempt: A, environment: str, runner: str) -> bool:
+        """Return whether a runner holds an attempt of its environment, or may hold it from a former process."""
         held = self._held.get(attempt)
-        return held is not None and held.runner in (None, runner)
+        if held is None:
+            return False
+        if self._environments[attempt] != environment:
+            self.claims_refused += 1
+            return False
+        return held.runner in (None, runner)
 
     def end(self, attempt: A) -> None:
         """Forget an attempt that has ended."""
-        self._held.pop(attempt, None)
+        held = self._held.pop(attempt, None)
         if (environment := self._environments.pop(attempt, None)) is not None:
-            del self._waiting[environment][attempt]
+            self.loads.closed(attempt)
+            if held is None:
+                del self._waiting[environment][attempt]
+
+    @property
+    def held(self) -> Collection[A]:
+        """Return the attempts that a runner holds, or held when a former process ended."""
+        return self._held.keys()
 
     def lapsed(self, now: float) -> list[A]:
         """Return the attempts whose runner has been silent for too long. They stay held until `end`."""

@@ -261,6 +261,18 @@ class EpisodeReported:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCalled:
+    """A runner executes a call of a tool, or has learnt that it is stored. `replay`: to bring tools to their state."""
+
+    runner: str
+    key: TrajectoryKey
+    attempt: int
+    node: int
+    replay: bool
+    stored: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorStarted:
     term: int
 
@@ -317,6 +329,7 @@ Event = (
     | FaultBegan
     | FaultEnded
     | EpisodeReported
+    | ToolCalled
 )
 
 Observe = Callable[[Event], None]

@@ -50,6 +50,7 @@ from rljob_runtime.simulator.core.events import (
     Row,
     StoreLost,
     Submitted,
+    ToolCalled,
     Trained,
 )
 from rljob_runtime.simulator.core.tokens import digest, phase, text
@@ -138,6 +139,8 @@ class Invariants(ABC):
                 self.episodes.generated(event)
             case EpisodeReported():
                 self.episodes.reported(event)
+            case ToolCalled():
+                self._expect_none(self.episodes.called(event), "no call twice")
             case KvAsked(replica, key, written, version):
                 own = written in (None, version)
                 self._expect(own, "one version", f"{key} of version {version} asks {replica} for KV of {written}")

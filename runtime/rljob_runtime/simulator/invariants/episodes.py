@@ -2,17 +2,19 @@
 
 - each token that is trained on is one that an engine emitted in a turn of that response, once;
 - the version of a response is that of its oldest turn;
-- no reward of an episode is one that no runner reported: a failure of ours is no zero.
+- no reward of an episode is one that no runner reported: a failure of ours is no zero;
+- a call of a tool that is known to be stored is executed again in a replay only.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from rljob_runtime.coordinator.episodes.attempt import turn_of
+from rljob_runtime.protocols.environments import FailedPart
 from rljob_runtime.protocols.trajectory import PromptKey, Response, ScoredResponse, TrajectoryKey
-from rljob_runtime.simulator.core.events import EpisodeReported, Generated
+from rljob_runtime.simulator.core.events import EpisodeReported, Generated, ToolCalled
 from rljob_runtime.simulator.core.tokens import phase, text
 
 Text = tuple[tuple[int, ...], tuple[float, ...]]
@@ -26,6 +28,10 @@ class EpisodeTexts:
         """By response, by turn: version and tokens."""
         self._rewards: defaultdict[TrajectoryKey, set[float | None]] = defaultdict(set)
         """By response: what runners reported. None: the job's rewards score the last answer."""
+        self._handed_back: Counter[TrajectoryKey] = Counter()
+        """Attempts that runners handed back, and whose response has not begun again."""
+        self._stored_calls: set[tuple[int, int]] = set()
+        """Calls that their runner knows to be stored, by attempt and turn."""
         self.trained_turns = 0
         self.turns_of_newer_weights = 0
         """Of these, turns whose version is newer than that of their response."""
@@ -41,6 +47,23 @@ class EpisodeTexts:
         """Record what a runner reports."""
         if event.failed is None:
             self._rewards[event.key].add(event.reward)
+        self._handed_back[event.key] += event.failed == FailedPart.RUNNER
+
+    def called(self, event: ToolCalled) -> str | None:
+        """Record a call of a tool; return what is wrong with it."""
+        place = event.attempt, event.node
+        if event.stored:
+            self._stored_calls.add(place)
+        elif place in self._stored_calls and not event.replay:
+            return f"{event.runner} executes the call of turn {event.node} of {event.key} again, and it is stored"
+        return None
+
+    def begins_again(self, key: TrajectoryKey) -> bool:
+        """Return whether a response that had ended may begin again without a failure: once for each hand-back."""
+        if not self._handed_back[key]:
+            return False
+        self._handed_back[key] -= 1
+        return True
 
     def reward_problem(self, scored: ScoredResponse) -> str | None:
         """Return what is wrong with the reward of a response that is trained on."""

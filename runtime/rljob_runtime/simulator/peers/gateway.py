@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from rljob_runtime.coordinator.episodes.book import EpisodeBook
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, ToolCall
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
 from rljob_runtime.protocols.turns import (
     COORDINATOR_AWAY,
@@ -162,11 +162,17 @@ class RunnerDoor:
         """See `protocols.turns.Turns.history`."""
         return await self._gateway.call(self._condition, lambda book: book.history(episode))
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
+    async def lease(
+        self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False
+    ) -> Sequence[Assignment]:
         """See `protocols.environments.Environments.lease`."""
         return await self._gateway.call(
-            self._condition, lambda book: book.runners.lease(environment, runner, wait_seconds, most)
+            self._condition, lambda book: book.runners.lease(environment, runner, wait_seconds, most, journals)
         )
+
+    async def called(self, environment: str, runner: str, episode: EpisodeAttempt, call: ToolCall) -> None:
+        """See `protocols.environments.Environments.called`."""
+        await self._gateway.call(self._condition, lambda book: book.runners.called(environment, runner, episode, call))
 
     async def heartbeat(
         self, environment: str, runner: str, episodes: Sequence[EpisodeAttempt]

@@ -35,6 +35,8 @@ class Fault(StrEnum):
     """The runner reports the end twice."""
     LEAVES = "leaves"
     """The runner hands the attempt back at its end, as one that is told to end does."""
+    CRASH_AFTER_CALL = "crash after call"
+    """As `CRASH`, between a call of a tool and the turn that follows from it."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class HarnessLaw:
     """Number of distinct rewards; 0 if the environment gives none, so that the job's rewards score the last answer."""
     ends_when_cut: bool = False
     """Whether a turn that was cut at its token limit is the last one."""
+    differing: int = 0
+    """Chance in a thousand that tools with a state answer a call otherwise when the next runner executes it again."""
 
     def turns_of(self, key: TrajectoryKey) -> int:
         """Return the number of turns of an episode."""
@@ -72,6 +76,11 @@ class HarnessLaw:
         """Return the seconds of the tools after a turn: half to one and a half times the usual ones."""
         share = 0.5 + digest("tool", self.seed, str(key), turn) % 1000 / 1000
         return self.tool_seconds * share * (SLOW_TOOL_FACTOR if fault is Fault.SLOW else 1.0)
+
+    def observation_of(self, key: TrajectoryKey, node: int, rank: int, replay: bool) -> str:
+        """Return what a call of a tool answers. `rank`: of the attempt; it matters where tools answer otherwise."""
+        differs = replay and digest("replay", self.seed, str(key), node, rank) % 1000 < self.differing
+        return f"{key} {node}{f' {rank}' if differs else ''}"
 
     def reward_of(self, key: TrajectoryKey, rank: int) -> float | None:
         """Return the reward that the attempt of this rank reports."""

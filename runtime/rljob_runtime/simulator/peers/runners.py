@@ -6,6 +6,7 @@ They outlive coordinators, as the pods of environments do, and repeat their call
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from rljob_runtime.protocols.environments import Assignment, Environments, EpisodeReport, FailedPart
+from rljob_runtime.protocols.environments import Assignment, Environments, EpisodeReport, FailedPart, ToolCall
 from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.protocols.turns import (
     COORDINATOR_AWAY,
@@ -25,7 +26,7 @@ from rljob_runtime.protocols.turns import (
     TurnRefused,
     Turns,
 )
-from rljob_runtime.simulator.core.events import EpisodeReported, Observe, unobserved
+from rljob_runtime.simulator.core.events import EpisodeReported, Observe, ToolCalled, unobserved
 from rljob_runtime.simulator.core.network import FaultState
 from rljob_runtime.simulator.core.process_clock import ProcessClock
 from rljob_runtime.simulator.peers.harness import Fault, HarnessLaw
@@ -105,6 +106,7 @@ class SimulatedRunners:
         door: DoorOf,
         names: Sequence[str] = ("runner-0", "runner-1"),
         observe: Observe = unobserved,
+        journals: bool = False,
     ) -> None:
         self.counts: Counter[str] = Counter()
         """Reports by outcome, faults by name, tool calls, and turns that were answered."""
@@ -113,6 +115,7 @@ class SimulatedRunners:
         self._law = law
         self._door = door
         self._observe = observe
+        self._journals = journals
         self.played: set[TrajectoryKey] = set()
         """Responses whose harness ran to its end."""
         self._ranks: Counter[TrajectoryKey] = Counter()
@@ -145,7 +148,9 @@ class SimulatedRunners:
             while True:
                 assignments = await self._ask(
                     runner,
-                    lambda door: door.environments.lease(self._environment, runner.name, LEASE_SECONDS, LEASED),
+                    lambda door: door.environments.lease(
+                        self._environment, runner.name, LEASE_SECONDS, LEASED, self._journals
+                    ),
                 )
                 if living.done():
                     living.result()
@@ -209,10 +214,16 @@ class SimulatedRunners:
     async def _harness(
         self, runner: RunnerProcess, assignment: Assignment, fault: Fault | None, rank: int
     ) -> EpisodeReport | None:
-        law, key = self._law, assignment.episode.key
-        history = [GIVEN_TOKEN] * law.prompt_tokens
+        law, key, known = self._law, assignment.episode.key, set[int]()
+        first, history = 0, [GIVEN_TOKEN] * law.prompt_tokens
+        if (resume := assignment.resume) is not None:
+            self.counts["resumed"] += 1
+            first, history = json.loads(resume.request or json.dumps([first, history]))
+            known = {call.node for call in resume.calls}
+            for call in resume.calls if resume.replays else ():
+                await self._call(runner, assignment, call.node, rank, replay=True)
         turns = 0 if fault is Fault.SILENT else law.turns_of(key)
-        for number in range(turns):
+        for number in range(first, turns):
             if fault is Fault.REWRITE and number == turns - 1 and number:
                 history = [GIVEN_TOKEN + 1, *history[1:]]
             try:
@@ -224,8 +235,11 @@ class SimulatedRunners:
                 return None
             if law.ends_when_cut and answer.finish_reason is FinishReason.LENGTH:
                 break
-            self.counts["tool calls"] += 1
-            await runner.pace.sleep(law.tool_seconds_of(key, number, fault))
+            if answer.node not in known:
+                await runner.pace.sleep(law.tool_seconds_of(key, number, fault))
+                await self._call(runner, assignment, answer.node, rank)
+            if fault is Fault.CRASH_AFTER_CALL and number == turns // 2:
+                return None
             history = [*history, *answer.token_ids, *[GIVEN_TOKEN] * law.tool_tokens]
         if fault is Fault.FAILURE:
             return EpisodeReport(failed=FailedPart.TOOL_SERVER, detail="drawn")
@@ -233,17 +247,31 @@ class SimulatedRunners:
             return EpisodeReport(failed=FailedPart.RUNNER, detail="drawn")
         return EpisodeReport(reward=law.reward_of(key, rank))
 
+    async def _call(
+        self, runner: RunnerProcess, assignment: Assignment, node: int, rank: int, replay: bool = False
+    ) -> None:
+        """Execute the call of a turn; where calls are journaled, go on when it is stored."""
+        self.counts["replayed calls" if replay else "tool calls"] += 1
+        if not self._journals:
+            return
+        episode = assignment.episode
+        event = ToolCalled(runner.name, episode.key, episode.attempt, node, replay, stored=False)
+        self._observe(event)
+        call = ToolCall(node, 0, "tool", "{}", self._law.observation_of(episode.key, node, rank, replay))
+        await self._ask(runner, lambda door: door.environments.called(self._environment, runner.name, episode, call))
+        self._observe(replace(event, stored=True))
+
     async def _turn(
         self, runner: RunnerProcess, assignment: Assignment, number: int, history: list[int], fault: Fault | None
     ) -> RecordedTurn:
-        name = f"{assignment.episode} {number} {len(history)}"
+        name = f"{replace(assignment.episode, resumption=0)} {number} {len(history)}"
         call = TurnCall(
             assignment.episode,
             name,
-            False,
+            assignment.resume is not None,
             tuple(history),
             TurnBounds(self._law.turn_tokens),
-            b"{}",
+            json.dumps([number, history]).encode() if self._journals else b"{}",
             assignment.deadline,
         )
         if fault is Fault.SUBAGENTS:

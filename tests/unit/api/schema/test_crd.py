@@ -60,6 +60,7 @@ FIELDS = {
     14: "cd056ea43cb3b1de",
     15: "3f9914a86195db31",
     16: "6c8c1555420d2a50",
+    17: "3d9d354ab5d4dea4",
 }
 """Digest of the names of all fields, by schema revision."""
 

@@ -3,6 +3,7 @@
 from hack.mutants import Mutant
 
 JOB = "tests/unit/coordinator/episodes/test_job.py"
+RESUMPTIONS = "tests/unit/coordinator/episodes/test_resumptions.py"
 BOOK = "tests/unit/coordinator/episodes/test_book.py"
 MIXED = "tests/unit/coordinator/episodes/test_mixed_versions.py"
 RACES = "tests/unit/coordinator/episodes/test_races.py"
@@ -11,6 +12,34 @@ METRICS = "tests/unit/coordinator/episodes/test_metrics.py"
 EPISODES = "rljob_runtime.coordinator.episodes"
 
 MUTANTS = (
+    Mutant(
+        name="a runner that was lost still asks for turns",
+        target=f"{EPISODES}.book:EpisodeBook.find",
+        before="attempt.id != episode",
+        after="attempt.key != episode.key",
+        tests=(f"{RESUMPTIONS}::test_the_runner_that_was_lost_has_no_part_in_it_any_more",),
+    ),
+    Mutant(
+        name="a restarted coordinator lets the lost runner go on",
+        target=f"{EPISODES}.resumptions:Resumptions.lease",
+        before="one.id.resumption if one.journals else None",
+        after="0 if one.journals else None",
+        tests=(f"{RESUMPTIONS}::test_the_next_coordinator_knows_who_has_the_attempt_and_what_was_called",),
+    ),
+    Mutant(
+        name="the time without a runner is the harness's",
+        target=f"{EPISODES}.resumptions:Resumptions.lease",
+        before="attempt.episode.started += now - attempt.lost",
+        after="pass",
+        tests=(f"{RESUMPTIONS}::test_the_next_runner_has_the_newest_request_and_all_calls",),
+    ),
+    Mutant(
+        name="the next runner asks for a turn that is under way once more",
+        target=f"{EPISODES}.resumptions:Resumptions.resume",
+        before="max(attempt.open, default=None)",
+        after="None",
+        tests=(f"{RESUMPTIONS}::test_a_turn_under_way_belongs_to_the_next_runner",),
+    ),
     Mutant(
         name="a load does not wait for an open turn",
         target=f"{EPISODES}.replica:EpisodeReplica._end_turns",
@@ -128,9 +157,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a runner of a former coordinator is told to stop",
-        target=f"{EPISODES}.runner_service:RunnerService._adopts",
-        before="return not self._leases.heartbeat(runner, [episode.attempt], self._now())",
-        after="return False",
+        target=f"{EPISODES}.runner_service:RunnerService.heartbeat",
+        before="one in others or one not in unknown",
+        after="True",
         tests=(f"{BOOK}::test_a_runner_goes_on_under_the_next_coordinator",),
     ),
     Mutant(
@@ -149,17 +178,10 @@ MUTANTS = (
     ),
     Mutant(
         name="time in the queue counts as the harness's",
-        target=f"{EPISODES}.book:EpisodeBook.lease",
+        target=f"{EPISODES}.resumptions:Resumptions.lease",
         before="attempt.episode.started = now",
         after="pass",
         tests=(f"{BOOK}::test_the_deadline_counts_from_the_lease",),
-    ),
-    Mutant(
-        name="a runner claims an attempt of another environment",
-        target=f"{EPISODES}.runner_service:RunnerService._is_of_another",
-        before="known.environment == environment",
-        after="True",
-        tests=(f"{BOOK}::test_no_runner_of_another_environment_has_an_attempt_of_a_former_coordinator",),
     ),
     Mutant(
         name="a retried evaluation is another sample",
@@ -198,9 +220,9 @@ MUTANTS = (
     ),
     Mutant(
         name="an attempt that no runner has is ended by any",
-        target=f"{EPISODES}.runner_service:RunnerService.done",
-        before="self._leases.may_end(episode.attempt, runner)",
-        after="self._leases.runner(episode.attempt) in (None, runner)",
+        target=f"{EPISODES}.runner_service:RunnerService._of",
+        before="self._leases.may_have(episode, environment, runner)",
+        after="self._leases.runner(episode) in (None, runner)",
         tests=(f"{BOOK}::test_an_attempt_that_no_runner_has_is_ended_by_none",),
     ),
     Mutant(
@@ -226,22 +248,22 @@ MUTANTS = (
     ),
     Mutant(
         name="a restarted coordinator counts the time in the queue as the harness's",
-        target=f"{EPISODES}.book:EpisodeBook.lease",
-        before="store.turns.lease(numbers, now)",
+        target=f"{EPISODES}.resumptions:Resumptions.lease",
+        before="store.turns.lease(rows)",
         after="None",
         tests=(f"{BOOK}::test_a_restarted_coordinator_knows_the_deadline_that_the_runner_was_told",),
     ),
     Mutant(
         name="an attempt whose record cannot be read waits for its runner",
         target=f"{EPISODES}.runner_service:RunnerService._task",
-        before='self._fail(attempt.id.attempt, f"its record cannot be read: {error}")',
+        before='self._fail(attempt.id, f"its record cannot be read: {error}")',
         after="pass",
         tests=(f"{BOOK}::test_an_attempt_whose_record_cannot_be_read_is_a_failure_of_ours",),
     ),
     Mutant(
         name="a lease whose runner left lapses",
         target=f"{EPISODES}.runner_service:RunnerService._assignments",
-        before="self._leases.give_back(number, environment, self._now())",
+        before="self._leases.give_back(one, self._now())",
         after="False",
         tests=(f"{RACES}::test_a_lease_whose_runner_leaves_goes_to_the_next_one",),
     ),

@@ -97,8 +97,8 @@ MUTANTS = (
     Mutant(
         name="requests stay as long as their turns",
         target=f"{ATTEMPTS}:_drop_bodies",
-        before="SET body = NULL",
-        after="SET body = body",
+        before="SET {column} = NULL",
+        after="SET {column} = {column}",
         text=True,
         tests=(f"{TURNS}::test_requests_go_when_their_round_closes",),
     ),

@@ -26,6 +26,7 @@ from rljob_runtime.gateway.link.frames import (
 from rljob_runtime.gateway.link.messages import (
     ERRORS,
     Call,
+    CalledCall,
     DoneCall,
     HeartbeatCall,
     HistoryCall,
@@ -37,7 +38,7 @@ from rljob_runtime.gateway.link.messages import (
     error_of,
     part_frame,
 )
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart, Resume, ToolCall
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, StoredTurn, TurnBounds, TurnCall
 from tests.support.examples import examples
@@ -51,7 +52,7 @@ KEYS = st.builds(
     st.builds(PromptKey, st.integers(0, 99), WHOLE, st.sampled_from(["", "maths", "evaluation:held out", "a.b/c"])),
     st.integers(0, 99),
 )
-ATTEMPTS = st.builds(EpisodeAttempt, KEYS, WHOLE)
+ATTEMPTS = st.builds(EpisodeAttempt, KEYS, WHOLE, WHOLE)
 TOKENS = st.lists(st.integers(-(2**31), 2**31 - 1), max_size=20).map(lambda found: array("i", found))
 LOGPROBS = st.lists(st.floats(width=32, allow_nan=False), max_size=20).map(lambda found: array("f", found))
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -80,11 +81,14 @@ TURNS = st.builds(
     st.booleans(),
     st.booleans(),
 )
+TOOL_CALLS = st.builds(ToolCall, WHOLE, WHOLE, NAMES, NAMES, NAMES | st.just("\ud800"))
+RESUMES = st.builds(Resume, st.binary(max_size=40), st.lists(TOOL_CALLS, max_size=3).map(tuple), st.booleans())
 CALLS: st.SearchStrategy[Call] = st.one_of(
     st.builds(TurnCall, ATTEMPTS, NAMES, st.booleans(), TOKENS, BOUNDS, st.binary(max_size=40), NUMBERS),
     st.builds(HistoryCall, ATTEMPTS),
-    st.builds(LeaseCall, NAMES, NAMES, NUMBERS, WHOLE),
+    st.builds(LeaseCall, NAMES, NAMES, NUMBERS, WHOLE, st.booleans()),
     st.builds(HeartbeatCall, NAMES, NAMES, st.lists(ATTEMPTS, max_size=3).map(tuple)),
+    st.builds(CalledCall, NAMES, NAMES, ATTEMPTS, TOOL_CALLS),
     st.builds(DoneCall, NAMES, NAMES, ATTEMPTS, REPORTS),
 )
 MESSAGES = st.lists(st.dictionaries(NAMES, NAMES, max_size=2), max_size=3).map(tuple)
@@ -97,7 +101,15 @@ READ: dict[type, Callable[[Frame], Any]] = {
 VALUES: st.SearchStrategy[Value] = st.one_of(
     TURNS,
     st.builds(StoredTurn, TOKENS, st.binary(max_size=40), TURNS),
-    st.builds(Assignment, ATTEMPTS, NAMES, st.dictionaries(NAMES, JSON, max_size=3), MESSAGES, NUMBERS),
+    st.builds(
+        Assignment,
+        ATTEMPTS,
+        NAMES,
+        st.dictionaries(NAMES, JSON, max_size=3),
+        MESSAGES,
+        NUMBERS,
+        st.none() | RESUMES,
+    ),
     st.lists(ATTEMPTS, max_size=3).map(tuple),
 )
 FRAMES = st.one_of(

@@ -12,6 +12,41 @@ WEIGHT_LOAD = "tests/unit/scheduling/episodes/test_weight_load.py"
 
 MUTANTS = (
     Mutant(
+        name="a runner claims an attempt of another environment",
+        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.may_have",
+        before="self._environments[attempt] != environment",
+        after="False",
+        tests=("tests/unit/scheduling/episodes/test_runners.py::test_no_runner_of_another_environment_has_an_attempt",),
+    ),
+    Mutant(
+        name="a call without a state is executed again",
+        target="rljob_runtime.scheduling.episodes.resumption:ToolJournal.take",
+        before="self.recovery is not Recovery.REPLAY",
+        after="False",
+        tests=("tests/unit/scheduling/episodes/test_resumption.py",),
+    ),
+    Mutant(
+        name="a replay goes on from other answers",
+        target="rljob_runtime.scheduling.episodes.resumption:ToolJournal.take",
+        before="known.digest != digest",
+        after="False",
+        tests=("tests/unit/scheduling/episodes/test_resumption.py",),
+    ),
+    Mutant(
+        name="a runner that leaves out a part of the replay goes on",
+        target="rljob_runtime.scheduling.episodes.resumption:ToolJournal.take",
+        before="any(one.resumption < resumption for one in self._calls.values())",
+        after="False",
+        tests=("tests/unit/scheduling/episodes/test_resumption.py",),
+    ),
+    Mutant(
+        name="an attempt whose calls are not known goes on",
+        target="rljob_runtime.scheduling.episodes.resumption:may_resume",
+        before="lost.journals",
+        after="True",
+        tests=("tests/unit/scheduling/episodes/test_resumption.py",),
+    ),
+    Mutant(
         name="an episode that a runner has is not open",
         target="rljob_runtime.scheduling.episodes.runner_loads:RunnerLoads.take",
         before="{name: count for name, count in self._open.items() if count}",
@@ -199,8 +234,8 @@ MUTANTS = (
     ),
     Mutant(
         name="an attempt that no runner received waits last",
-        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.give_back",
-        before="self._waiting[environment].move_to_end(attempt, last=False)",
+        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.hand_over",
+        before="self._waiting[environment].move_to_end(successor, last=False)",
         after="pass",
         tests=("tests/unit/scheduling/episodes/test_runners.py",),
     ),

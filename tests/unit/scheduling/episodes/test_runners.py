@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from rljob_runtime.scheduling.episodes.runner_loads import RunnerLoad
 from rljob_runtime.scheduling.episodes.runners import RunnerLeases
 
 PATIENCE = 10.0
@@ -40,7 +41,7 @@ def test_a_runner_that_is_silent_loses_its_attempts_and_one_that_says_so_keeps_t
     for number, runner in [(1, "silent"), (2, "lives")]:
         leases.offer(number, "a", 0.0)
         assert leases.take("a", runner, 0.0) == [number]
-    assert leases.heartbeat("lives", [2], 8.0) == []
+    assert leases.heartbeat("a", "lives", [2], 8.0) == []
     assert leases.lapsed(PATIENCE) == []
     assert leases.lapsed(PATIENCE + 0.1) == [1]
     leases.end(1)
@@ -52,19 +53,48 @@ def test_a_runner_is_told_which_attempts_are_not_its_own():
     leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
     leases.offer(1, "a", 0.0)
     leases.take("a", "one", 0.0)
-    assert leases.heartbeat("two", [1, 7], 1.0) == [1, 7]
+    assert leases.heartbeat("a", "two", [1, 7], 1.0) == [1, 7]
     assert leases.runner(1) == "one"
     leases.end(1)
-    assert leases.heartbeat("one", [1], 2.0) == [1]
+    assert leases.heartbeat("a", "one", [1], 2.0) == [1]
 
 
 def test_an_attempt_of_a_former_process_belongs_to_the_first_that_claims_it():
     leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
-    leases.adopt(4, 0.0)
+    leases.adopt(4, "a", 0.0)
     assert leases.runner(4) is None
-    assert leases.heartbeat("r", [4], 5.0) == []
-    assert leases.heartbeat("s", [4], 5.0) == [4]
+    assert leases.heartbeat("a", "r", [4], 5.0) == []
+    assert leases.heartbeat("a", "s", [4], 5.0) == [4]
     assert leases.lapsed(15.1) == [4]
+
+
+def test_no_runner_of_another_environment_has_an_attempt():
+    leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
+    leases.adopt(4, "a", 0.0)
+    leases.offer(5, "a", 0.0)
+    assert leases.take("b", "r", 1.0) == []
+    assert leases.heartbeat("b", "r", [4, 5], 1.0) == [4, 5]
+    assert not leases.may_have(4, "b", "r")
+    assert leases.claims_refused == 2, "no runner holds attempt 5"
+    assert leases.runner(4) is None
+    assert leases.may_have(4, "a", "s")
+
+
+def test_what_is_handed_over_has_another_name_and_is_the_next_one():
+    leases: RunnerLeases[str] = RunnerLeases(PATIENCE)
+    for name in ("one", "other"):
+        leases.offer(name, "a", 0.0)
+    assert leases.take("a", "lost", 2.0) == ["one"]
+    leases.begin(["one"], 2.0)
+    assert leases.heartbeat("a", "lost", ["one"], 5.0) == []
+    assert leases.heard("one") == 5.0
+    leases.hand_over("one", "one resumed", 16.0)
+    assert leases.heartbeat("a", "lost", ["one", "one resumed"], 17.0) == ["one", "one resumed"]
+    assert leases.take("a", "next", 18.0) == ["one resumed"]
+    leases.begin(["one resumed"], 18.0)
+    assert leases.loads.take() == {"a": RunnerLoad(2, 2, 4.0)}, "it waited twice, and is one episode"
+    leases.end("one resumed")
+    assert leases.take("a", "next", 19.0) == ["other"]
 
 
 def test_environments_for_which_no_runner_asks_are_found():
@@ -82,12 +112,12 @@ def test_an_attempt_that_no_runner_received_is_the_next_one():
     for number in (1, 2):
         leases.offer(number, "a", 0.0)
     assert leases.take("a", "leaves", 1.0) == [1]
-    assert leases.give_back(1, "a", 2.0)
+    assert leases.give_back(1, 2.0)
     assert leases.runner(1) is None
-    assert not leases.give_back(1, "a", 3.0), "it waits"
+    assert not leases.give_back(1, 3.0), "it waits"
     assert leases.take("a", "r", 4.0) == [1]
     leases.end(1)
-    assert not leases.give_back(1, "a", 5.0), "it has ended"
+    assert not leases.give_back(1, 5.0), "it has ended"
     assert leases.take("a", "r", 5.0) == [2]
 
 
@@ -147,7 +177,7 @@ class Leases(RuleBasedStateMachine):
     @rule(runner=st.sampled_from("xyz"), data=st.data())
     def heartbeat(self, runner: str, data: st.DataObject) -> None:
         named = data.draw(st.lists(st.integers(1, self.number + 1), unique=True, max_size=4))
-        foreign = self.leases.heartbeat(runner, named, self.now)
+        foreign = self.leases.heartbeat("a", runner, named, self.now)
         assert foreign == [one for one in named if self.held.get(one) != runner]
 
     @precondition(lambda self: self.number)

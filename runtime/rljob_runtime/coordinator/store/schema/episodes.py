@@ -5,7 +5,8 @@ Constraints hold what makes a trained token provable:
 - an attempt ends once, and takes no node after its end; an aborted one has no reward, and is not trained on;
 - a node is stored after its parent, and never changes; nothing extends a turn that was cut at its token limit;
 - a sampled node has one log-probability a token, and one weight version; a given node has neither;
-- of all attempts of a trajectory, one is trained on.
+- of all attempts of a trajectory, one is trained on;
+- a call of a tool follows from a stored turn, and never changes.
 
 A job without environments has no rows here.
 """
@@ -19,6 +20,7 @@ TABLES = """
 -- `former`: of an earlier draw of its prompt, or of rounds that a rewind undid, or its response was restarted, or its
 -- round, update or evaluation has ended.
 -- `refusing`: the limit that refuses further turns. It is there before the attempt ends, and decides how it ends.
+-- `resumption`: how often another runner went on with it; absent if its runner does not report the calls of tools.
 -- `step`: the update that trained on it. `loss`: the digest of the tokens and log-probabilities that it trained on.
 CREATE TABLE episodes (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -27,7 +29,7 @@ CREATE TABLE episodes (
   state TEXT CHECK (state IN ('completed', 'truncated', 'aborted')),
   reached TEXT, cause TEXT, detail TEXT, reward REAL, metrics TEXT, ended REAL,
   former INTEGER NOT NULL DEFAULT 0,
-  step INTEGER, loss BLOB, refusing TEXT,
+  step INTEGER, loss BLOB, refusing TEXT, resumption INTEGER,
   CHECK ((state IS NULL) = (ended IS NULL)),
   CHECK ((state IS 'truncated') = (reached IS NOT NULL)),
   CHECK ((state IS 'aborted') = (cause IS NOT NULL)),
@@ -60,6 +62,20 @@ CREATE TABLE turns (
   CHECK ((kind = 'sampled') = (digest IS NOT NULL)),
   CHECK ((kind = 'sampled') = (finish IS NOT NULL))
 );
+
+-- The executed calls of tools, in their order. `node`, `place`: the turn that asks for the call, and its place there.
+-- `digest`: of name, arguments and observation. `content`: arguments and observation as JSON, compressed, until the
+-- round or update of the attempt is closed. `resumption`: of the runner that reported it last. `executions`: how often
+-- it was executed for the first time, which is once; `replays`: how often again, to bring tools to their state.
+CREATE TABLE tool_calls (
+  number INTEGER PRIMARY KEY,
+  episode INTEGER NOT NULL REFERENCES episodes (id) ON DELETE CASCADE,
+  node INTEGER NOT NULL, place INTEGER NOT NULL CHECK (place >= 0),
+  name TEXT NOT NULL, digest BLOB NOT NULL, content BLOB,
+  resumption INTEGER NOT NULL, executions INTEGER NOT NULL DEFAULT 1, replays INTEGER NOT NULL DEFAULT 0,
+  stored_at REAL NOT NULL,
+  UNIQUE (episode, node, place)
+);
 """
 
 TRIGGERS = "\n".join(
@@ -88,6 +104,24 @@ TRIGGERS = "\n".join(
             "UPDATE OF episode, node, parent, kind, version, digest, tokens, logprobs, finish ON turns",
             "TRUE",
             "a node never changes",
+        ),
+        refuse(
+            "call_of_open_attempt",
+            "INSERT ON tool_calls",
+            "EXISTS (SELECT 1 FROM episodes WHERE id = NEW.episode AND state IS NOT NULL)",
+            "an attempt takes no call of a tool after its end",
+        ),
+        refuse(
+            "call_of_stored_turn",
+            "INSERT ON tool_calls",
+            "NOT EXISTS (SELECT 1 FROM turns WHERE episode = NEW.episode AND node = NEW.node AND kind = 'sampled')",
+            "a call of a tool follows from a stored turn",
+        ),
+        refuse(
+            "call_stays",
+            "UPDATE OF episode, node, place, name, digest ON tool_calls",
+            "TRUE",
+            "a call of a tool never changes",
         ),
     ]
 )

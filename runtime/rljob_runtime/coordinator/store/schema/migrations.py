@@ -11,6 +11,12 @@ import sqlite3
 from collections.abc import Callable, Iterable
 
 from rljob_runtime.coordinator.store.schema.core import FORMAT
+from rljob_runtime.coordinator.store.schema.episode_migrations import (
+    add_episodes,
+    add_tool_calls,
+    keep_refusing_limits,
+    keep_when_turns_are_asked_for,
+)
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
 _UNDER_WAY = "step > (SELECT COALESCE(MAX(step), 0) FROM boundaries)"
@@ -325,64 +331,6 @@ def _from_10(db: sqlite3.Connection) -> None:
     )
 
 
-def _from_11(db: sqlite3.Connection) -> None:
-    """Add the tables of episodes, empty."""
-    db.execute(
-        """
-        CREATE TABLE episodes (
-        id INTEGER PRIMARY KEY AUTOINCREMENT,
-        epoch INTEGER NOT NULL, idx INTEGER NOT NULL, sample INTEGER NOT NULL CHECK (sample >= 0),
-        version INTEGER NOT NULL, environment TEXT NOT NULL, started REAL NOT NULL,
-        state TEXT CHECK (state IN ('completed', 'truncated', 'aborted')),
-        reached TEXT, cause TEXT, detail TEXT, reward REAL, metrics TEXT, ended REAL,
-        former INTEGER NOT NULL DEFAULT 0,
-        step INTEGER, loss BLOB,
-        CHECK ((state IS NULL) = (ended IS NULL)),
-        CHECK ((state IS 'truncated') = (reached IS NOT NULL)),
-        CHECK ((state IS 'aborted') = (cause IS NOT NULL)),
-        CHECK (reward IS NULL OR state IN ('completed', 'truncated')),
-        CHECK ((step IS NULL) = (loss IS NULL)),
-        CHECK (step IS NULL OR (state IS NOT NULL AND state IS NOT 'aborted'))
-        )
-        """
-    )
-    db.execute("CREATE INDEX episodes_by_key ON episodes (epoch, idx, sample)")
-    db.execute("CREATE INDEX episodes_open ON episodes (former) WHERE state IS NULL")
-    db.execute("CREATE INDEX episodes_by_step ON episodes (step) WHERE step IS NOT NULL")
-    db.execute("CREATE UNIQUE INDEX episodes_trained_once ON episodes (epoch, idx, sample) WHERE step IS NOT NULL")
-    db.execute(
-        """
-        CREATE TABLE turns (
-        number INTEGER PRIMARY KEY,
-        episode INTEGER NOT NULL REFERENCES episodes (id) ON DELETE CASCADE,
-        node INTEGER NOT NULL, parent INTEGER NOT NULL CHECK (parent >= 0),
-        kind TEXT NOT NULL CHECK (kind IN ('given', 'sampled')),
-        version INTEGER, digest TEXT, tokens BLOB NOT NULL, logprobs BLOB,
-        finish TEXT, body BLOB, stored_at REAL NOT NULL,
-        UNIQUE (episode, node),
-        CHECK (node > parent),
-        CHECK (length(tokens) > 0 AND length(tokens) % 4 = 0),
-        CHECK (logprobs IS NULL OR length(logprobs) = length(tokens)),
-        CHECK ((kind = 'sampled') = (logprobs IS NOT NULL)),
-        CHECK ((kind = 'sampled') = (version IS NOT NULL)),
-        CHECK ((kind = 'sampled') = (digest IS NOT NULL)),
-        CHECK ((kind = 'sampled') = (finish IS NOT NULL))
-        )
-        """
-    )
-
-
-def _from_12(db: sqlite3.Connection) -> None:
-    """Keep when each turn was asked for."""
-    db.execute("ALTER TABLE turns ADD COLUMN opened REAL")
-
-
-def _from_13(db: sqlite3.Connection) -> None:
-    """Keep which limit refuses further turns of an attempt that has not ended."""
-    db.execute("ALTER TABLE episodes ADD COLUMN refusing TEXT")
-    db.execute("UPDATE episodes SET refusing = reached")
-
-
 STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     1: _from_1,
     2: _from_2,
@@ -394,8 +342,9 @@ STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     8: _from_8,
     9: _from_9,
     10: _from_10,
-    11: _from_11,
-    12: _from_12,
-    13: _from_13,
+    11: add_episodes,
+    12: keep_when_turns_are_asked_for,
+    13: keep_refusing_limits,
+    14: add_tool_calls,
 }
 """By the format that each starts from."""

@@ -108,11 +108,13 @@ def drop_bodies(db: sqlite3.Connection, prompts: Iterable[PromptKey]) -> None:
 
 
 def _drop_bodies(db: sqlite3.Connection, where: str, parameters: Sequence[int]) -> None:
-    """Delete the requests of attempts that ask no more. Each repeats all that was said before it."""
-    db.execute(
-        f"UPDATE turns SET body = NULL WHERE body IS NOT NULL AND episode IN (SELECT id FROM episodes WHERE {where})",
-        parameters,
-    )
+    """Delete the requests and the tools' answers of attempts that ask no more. Each repeats what was said before it."""
+    for table, column in (("turns", "body"), ("tool_calls", "content")):
+        db.execute(
+            f"UPDATE {table} SET {column} = NULL WHERE {column} IS NOT NULL"
+            f" AND episode IN (SELECT id FROM episodes WHERE {where})",
+            parameters,
+        )
 
 
 def undo_after(db: sqlite3.Connection, step: int) -> None:

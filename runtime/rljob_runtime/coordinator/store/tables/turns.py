@@ -15,12 +15,14 @@ from typing import Any
 from rljob_runtime.audit.stored_keys import MOST_INDEX, columns_of, known_columns_of, prompt_of
 from rljob_runtime.coordinator.store.connection import transaction
 from rljob_runtime.coordinator.store.tables.attempts import NEWEST
+from rljob_runtime.coordinator.store.tables.tool_calls import journaled
 from rljob_runtime.protocols.environments import MOST_METRIC_NAME, MOST_METRICS
 from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.protocols.turns import RecordedTurn, StoredTurn
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.node import ROOT, Node, NodeKind
+from rljob_runtime.scheduling.episodes.resumption import JournaledCall
 from rljob_runtime.scheduling.episodes.times import TurnSpan
 
 MOST_BODY_BYTES = 16 << 20
@@ -55,6 +57,9 @@ class KeptEpisode:
     ended: float | None = None
     spans: Mapping[int, TurnSpan] = field(default_factory=dict)
     """When its turns were asked for and stored, by node; without those of format 12."""
+    resumption: int | None = None
+    """How often another runner went on with it; None if its runner does not report calls of tools."""
+    calls: tuple[JournaledCall, ...] = ()
 
     @property
     def last_node_id(self) -> int:
@@ -78,11 +83,12 @@ class Turns:
         assert number is not None
         return number
 
-    def lease(self, numbers: Iterable[int], now: float) -> None:
-        """Record that a runner has these attempts from now on: their time counts from there."""
+    def lease(self, attempts: Iterable[tuple[int, float, int | None]]) -> None:
+        """Record that a runner has these attempts: number, since when their time counts, and resumption of each."""
         with transaction(self._db):
             self._db.executemany(
-                "UPDATE episodes SET started = ? WHERE id = ? AND state IS NULL", [(now, number) for number in numbers]
+                "UPDATE episodes SET started = ?, resumption = ? WHERE id = ? AND state IS NULL",
+                [(started, resumption, number) for number, started, resumption in attempts],
             )
 
     def refuse(self, number: int, limit: Limit) -> None:
@@ -197,7 +203,7 @@ class Turns:
         ]
 
     def _kept(self, row: tuple[Any, ...]) -> KeptEpisode:
-        number, epoch, index, sample, version, started, environment, refusing, *end = row
+        number, epoch, index, sample, version, started, environment, refusing, resumption, *end = row
         nodes = self._db.execute(
             f"SELECT opened, stored_at, {NODE} FROM turns WHERE episode = ? ORDER BY number", (number,)
         ).fetchall()
@@ -215,6 +221,8 @@ class Turns:
             metrics=json.loads(metrics or "{}"),
             ended=ended,
             spans={row[2]: TurnSpan(*row[:2]) for row in nodes if row[0] is not None},
+            resumption=resumption,
+            calls=journaled(self._db, number),
         )
 
 
@@ -241,7 +249,7 @@ def storable_text(text: str) -> str:
 # --- rows ---
 
 _EPISODE = (
-    "id, epoch, idx, sample, version, started, environment, refusing, "
+    "id, epoch, idx, sample, version, started, environment, refusing, resumption, "
     "state, reached, cause, detail, reward, metrics, ended"
 )
 NODE = "node, parent, kind, version, digest, tokens, logprobs, finish"

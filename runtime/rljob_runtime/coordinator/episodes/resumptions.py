@@ -1,0 +1,111 @@
+"""Resumptions: what runners report of the tools of an attempt, and what the next runner receives of it.
+
+A call is in the store before its report is answered, and the runner asks for no turn before. So the next runner gets
+each call that a stored turn follows from.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from rljob_runtime.coordinator.episodes.attempt import Attempt
+from rljob_runtime.coordinator.episodes.journal import Journal
+from rljob_runtime.coordinator.episodes.totals import BookTotals
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.tool_calls import call_digest
+from rljob_runtime.protocols.environments import Resume, ToolCall
+from rljob_runtime.protocols.turns import AttemptEnded
+from rljob_runtime.scheduling.episodes.ends import AbortCause, EpisodeEnd
+from rljob_runtime.scheduling.episodes.resumption import CallId, LostRunner, Recovery, Verdict, may_resume
+
+log = logging.getLogger(__name__)
+
+MOST_RESUME_BYTES = 24 << 20
+"""Requests and observations that one answer to a runner can have."""
+
+
+class Resumptions:
+    """The handover of attempts from runner to runner. `end`: stores the end of an attempt. `now`: as of the book."""
+
+    def __init__(
+        self, journal: Journal, totals: BookTotals, end: Callable[[Attempt, EpisodeEnd], None], now: Callable[[], float]
+    ) -> None:
+        self._journal = journal
+        self._totals = totals
+        self._end = end
+        self._now = now
+
+    async def lease(self, attempts: Sequence[Attempt], journals: bool) -> None:
+        """Record that a runner has these attempts. The time in the queue is none of the harness's."""
+        now = self._now()
+        for attempt in attempts:
+            if attempt.id.resumption:
+                # Nor is the time in which no runner had it.
+                attempt.episode.started += now - attempt.lost
+                attempt.lost = now
+            else:
+                attempt.episode.started = now
+            attempt.journals = journals
+        rows = [(one.id.attempt, one.episode.started, one.id.resumption if one.journals else None) for one in attempts]
+        await self._journal.written(lambda store: store.turns.lease(rows))
+
+    def lose(self, attempt: Attempt, heard: float) -> bool:
+        """Let the next runner go on with an attempt whose runner was heard last at that time; False if it must end."""
+        deadline = attempt.episode.deadline
+        left = float("inf") if deadline is None else deadline - heard
+        if not may_resume(LostRunner(attempt.calls.recovery, attempt.journals, attempt.id.resumption, left)):
+            return False
+        self._totals.resumed += 1
+        attempt.hand_over(heard)
+        return True
+
+    async def resume(self, attempt: Attempt) -> Resume | None:
+        """Return where the next runner goes on; None if it begins the attempt. Raises `ValueError` for too much."""
+        if not attempt.id.resumption:
+            return None
+        number = attempt.id.attempt
+        under_way = max(attempt.open, default=None)
+        # Its answer belongs to the successor. Of a turn that is not under way, the commit is written before this.
+        body = None if under_way is None else attempt.open[under_way].call.body
+
+        def read(store: Store) -> tuple[bytes, list[ToolCall]]:
+            request = store.tool_calls.last_request(number) if body is None else body
+            return request, store.tool_calls.of(number)
+
+        request, calls = await self._journal.written(read)
+        size = len(request) + sum(len(one.arguments) + len(one.observation) for one in calls)
+        if size > MOST_RESUME_BYTES:
+            raise ValueError(f"its turns and calls of tools are {size} bytes; {MOST_RESUME_BYTES} can be handed over")
+        return Resume(request, calls, attempt.calls.recovery is Recovery.REPLAY)
+
+    async def called(self, attempt: Attempt, call: ToolCall) -> None:
+        """Store an executed call. Raises `AttemptEnded` if the attempt ends by it."""
+        place = CallId(call.node, call.place)
+        if place.node not in attempt.recorded:
+            self._refuse(attempt, f"its runner reports {place}, and no such turn is stored")
+        number, resumption, now = attempt.id.attempt, attempt.id.resumption, self._now()
+        verdict = attempt.calls.take(place, call_digest(call), resumption)
+        match verdict:
+            case Verdict.NEW:
+                self._totals.tool_calls += 1
+                await self._journal.written(lambda store: store.tool_calls.add(number, call, resumption, now))
+            case Verdict.KNOWN:
+                # The first report may not be stored yet.
+                await self._journal.written(lambda store: None)
+            case Verdict.REPLAYED:
+                self._totals.replayed_calls += 1
+                await self._journal.written(lambda store: store.tool_calls.replayed(number, place, resumption))
+            case _:
+                self._totals.refused_replays += verdict is not Verdict.TWICE
+                if verdict is Verdict.TWICE:
+                    self._totals.calls_executed_twice += 1
+                    self._journal.write(
+                        lambda store: store.tool_calls.executed_again(number, place, resumption), lambda _: None
+                    )
+                self._refuse(attempt, f"{place} {verdict}")
+
+    def _refuse(self, attempt: Attempt, why: str) -> None:
+        log.warning("%s is aborted: %s", attempt.id, why)
+        self._end(attempt, attempt.episode.abort(AbortCause.ENVIRONMENT, why))
+        raise AttemptEnded(f"{attempt.id}: {why}")
