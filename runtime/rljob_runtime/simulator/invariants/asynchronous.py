@@ -171,9 +171,11 @@ class ExperienceInvariants(Invariants):
         if finish is not None:
             self._finished.add(sample)
         elif sample in self._finished:
-            # An episode that its runner handed back begins again, and has not failed.
             self._finished.discard(sample)
-            self._begun_again.add(sample)
+            epoch, index, _, number = sample
+            # An episode that its runner handed back begins again, and has not failed.
+            if self.episodes.begins_again(TrajectoryKey(self._key(epoch, index), number)):
+                self._begun_again.add(sample)
 
     def _experience_chunk(self, sample: Sample, row: Row) -> None:
         self._held[sample] -= self._chunk_sizes.pop(row.identity, 0)

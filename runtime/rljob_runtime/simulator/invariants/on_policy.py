@@ -199,9 +199,12 @@ class RoundInvariants(Invariants):
     def _kept(self, sample: Sample, tokens: int, before: _Trajectory | None) -> None:
         row = self._trajectories.get(sample)
         failures = before.failures if before is not None else 0
-        # An episode that its runner handed back begins again, and has not failed.
         begins_again = before is not None and before.finished and row is not None and not row.finished
-        if row is not None and row.outcome is None and row.failures == failures and not begins_again:
+        if row is not None and row.outcome is None and row.failures == failures:
+            _, epoch, index, number = sample
+            # An episode that its runner handed back begins again, and has not failed.
+            if begins_again and self.episodes.begins_again(TrajectoryKey(self._key(epoch, index), number)):
+                return
             now = self._tokens[sample]
             self._expect(now >= tokens, "no progress lost", f"{sample} had {tokens} tokens in the store, has {now}")
         elif row is None:

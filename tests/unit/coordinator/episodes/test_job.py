@@ -76,10 +76,11 @@ def test_failures_of_ours_are_aborted_attempts_and_never_a_reward(tmp_path, mode
 @pytest.mark.parametrize("mode", MODES)
 def test_episodes_that_runners_hand_back_are_played_again_and_none_has_failed(tmp_path, mode):
     """Two failures would filter a group, and more than two attempts of a response are handed back."""
-    stage = stage_of(tmp_path, mode, HarnessLaw(faults=((Fault.LEAVES, 500),), seed=1))
+    stage = stage_of(tmp_path, mode, HarnessLaw(faults=((Fault.LEAVES, 500),), seed=2))
     complete(stage)
     left = stage.runners.counts[Fault.LEAVES]
-    assert stage.totals().aborts[AbortCause.RUNNER_LEFT] == left > 20
+    # The law of this seed draws 43 for the 36 responses.
+    assert stage.totals().aborts[AbortCause.RUNNER_LEFT] == left > 36
     assert stage.control is not None
     totals = stage.control.last.totals
     assert totals is not None

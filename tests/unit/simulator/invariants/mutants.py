@@ -4,6 +4,25 @@ from hack.mutants import Mutant
 
 MUTANTS = (
     Mutant(
+        name="an ended response may begin again without a hand-back",
+        target="rljob_runtime.simulator.invariants.episodes:EpisodeTexts.begins_again",
+        before="not self._handed_back[key]",
+        after="False",
+        tests=(
+            "tests/unit/simulator/invariants/test_on_policy.py"
+            "::test_an_ended_response_begins_again_once_for_each_hand_back",
+        ),
+    ),
+    Mutant(
+        name="the simulator lets a stored call of a tool be executed again",
+        target="rljob_runtime.simulator.invariants.episodes:EpisodeTexts.called",
+        before="place in self._stored_calls and not event.replay",
+        after="False",
+        tests=(
+            "tests/unit/simulator/invariants/test_on_policy.py::test_a_stored_call_of_a_tool_is_executed_again_in_a_replay_only",
+        ),
+    ),
+    Mutant(
         name="a round without its samples is right",
         target="rljob_runtime.simulator.invariants.samples:sample_faults",
         before="groups != {prompt for prompt, _ in trained}",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
-from rljob_runtime.simulator.core.events import Committed, Published, Row, StoreLost, Submitted
+from rljob_runtime.simulator.core.events import Committed, EpisodeReported, Published, Row, StoreLost, Submitted
 from rljob_runtime.simulator.core.tokens import digest
 from rljob_runtime.simulator.invariants.asynchronous import ExperienceInvariants
 
@@ -40,6 +40,10 @@ def committed(*rows):
     return Committed(rows)
 
 
+def reported(failed):
+    return EpisodeReported("r", KEY, 1, None, failed)
+
+
 def submitted(replica="a", attempt=1, prefix=0):
     return Submitted(replica, KEY, attempt, 1, prefix)
 
@@ -47,6 +51,8 @@ def submitted(replica="a", attempt=1, prefix=0):
 LAUNCHED = (committed(cursor(1), group(), sample()), submitted(), committed(chunk(5)))
 MOVES = (*LAUNCHED, committed(sample(attempt=2)))
 """The attempt is given, and its source goes on."""
+FINISHED = (*LAUNCHED, committed(Row("samples", (0, 0, 0, 0), (1, 0, "a", "stop", None, None))))
+BEGUN_AGAIN = committed(gone(chunk(5)), sample())
 MOVED = committed(sample(attempt=2, replica="b"), gone(chunk(3, 5)))
 
 
@@ -66,6 +72,7 @@ def broken_by(*events):
         pytest.param(
             (*LAUNCHED, committed(gone(chunk(5)), sample(attempt=2)), submitted("b", 2)), id="its reward has failed"
         ),
+        pytest.param((*FINISHED, reported("runner"), BEGUN_AGAIN), id="its runner handed it back"),
         pytest.param(
             (
                 *LAUNCHED,
@@ -87,6 +94,8 @@ def test_what_is_right_breaks_nothing(events):
     [
         ("no progress lost", (*MOVES, submitted("b", 2, 4))),
         ("no progress lost", (*LAUNCHED, committed(gone(chunk(5))))),
+        ("no progress lost", (*FINISHED, BEGUN_AGAIN)),
+        ("no progress lost", (*FINISHED, reported("environment"), BEGUN_AGAIN)),
         ("one lease", (*LAUNCHED, submitted("b"))),
         ("one place", (*LAUNCHED, committed(group(draw=1)))),
         ("one place", (*LAUNCHED, committed(group(outcome="trained")), committed(group(draw=1)))),

@@ -11,6 +11,7 @@ from rljob_runtime.simulator.core.events import (
     Asked,
     Checkpointed,
     Committed,
+    EpisodeReported,
     Exported,
     Learned,
     Loaded,
@@ -20,6 +21,7 @@ from rljob_runtime.simulator.core.events import (
     Restored,
     Row,
     Submitted,
+    ToolCalled,
     Trained,
 )
 from rljob_runtime.simulator.core.tokens import digest, phase, text
@@ -181,6 +183,24 @@ def test_tokens_of_other_weights_are_seen_whatever_their_version_says():
 def test_tokens_may_go_when_a_reward_failed_or_the_round_is_closed():
     assert broken_by(OPENED, committed(chunk(5)), committed(gone(chunk(5)), sample(0, failures=1))) is None
     assert broken_by(PUBLISHED, OPENED, committed(chunk(5)), TRAINED, committed(*CLOSED.rows, gone(chunk(5)))) is None
+
+
+def test_an_ended_response_begins_again_once_for_each_hand_back():
+    ended = Row("trajectories", (1, 0, 0, 0), (1, 0, 1, "stop", None))
+    begun = (committed(chunk(5), ended), committed(gone(chunk(5)), sample(0)))
+    left = EpisodeReported("r", KEYS[0], 1, None, "runner")
+    assert broken_by(OPENED, left, *begun) is None
+    assert broken_by(OPENED, left, left, *begun, *begun) is None
+    assert broken_by(OPENED, left, *begun, *begun) == "no progress lost"
+    assert broken_by(OPENED, EpisodeReported("r", KEYS[0], 1, 0.0, None), *begun) == "no progress lost"
+
+
+def test_a_stored_call_of_a_tool_is_executed_again_in_a_replay_only():
+    begun = ToolCalled("r", KEYS[0], 7, 2, replay=False, stored=False)
+    stored, replayed = replace(begun, stored=True), replace(begun, replay=True)
+    assert broken_by(begun, begun, stored, replayed) is None
+    assert broken_by(begun, stored, replace(begun, attempt=8), replace(begun, node=4)) is None
+    assert broken_by(begun, stored, begun) == "no call twice"
 
 
 def test_a_late_submit_of_an_older_attempt_is_not_blamed():
