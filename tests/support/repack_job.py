@@ -247,7 +247,7 @@ async def _play(job: RLJob, model: ModelFolder, placement: ActorPlacement) -> Pl
     with Publisher(shared, read_key(placement.relay_key), settings, torch.float32) as publisher:
         async with _machines(job, placement) as machines:
             trainer = DriftingTrainer(model, publisher)
-            replaying = _Binding(machines, trainer, Lengths())  # type: ignore[arg-type]
+            replaying = _Binding(machines, trainer, Lengths())
             backend = RecordedBackend(replaying, played.history, clock)
             played.finished = await run_job(
                 job,

@@ -21,7 +21,6 @@ def random_llama(cache_dir: Path) -> Path:
 
 
 def _build(target: Path) -> None:
-    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -34,4 +33,4 @@ def _build(target: Path) -> None:
         max_position_embeddings=2048,
         tie_word_embeddings=True,
     )
-    save_taught(target, SEED, lambda: (toy_tokenizer(), LlamaForCausalLM(config).to(torch.bfloat16)))
+    save_taught(target, SEED, lambda: (toy_tokenizer(), LlamaForCausalLM(config).bfloat16()))

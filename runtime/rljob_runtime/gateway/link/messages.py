@@ -126,9 +126,9 @@ def call_frame(number_of_call: int, call: Call) -> Frame:
         case HeartbeatCall(environment, runner, episodes):
             fields = {**id, "environment": environment, "runner": runner}
             return Frame("heartbeat", {**fields, "episodes": [_attempt(one) for one in episodes]})
-        case CalledCall(environment, runner, episode, call):
+        case CalledCall(environment, runner, episode, tool_call):
             fields = {**id, "environment": environment, "runner": runner, "episode": _attempt(episode)}
-            return Frame("called", {**fields, "call": _tool_call(call)})
+            return Frame("called", {**fields, "call": _tool_call(tool_call)})
         case DoneCall(environment, runner, episode, report):
             fields = {**id, "environment": environment, "runner": runner, "episode": _attempt(episode)}
             fields |= {"reward": report.reward}
