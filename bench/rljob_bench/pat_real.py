@@ -92,7 +92,7 @@ class Plan:
     model: str | None = None
     engine: str = "VLLM"
     dtype: str = "bfloat16"
-    longest: int = 1536
+    longest: int = 1024
     apart: float = 0.7
     settings: tuple[Setting, ...] = field(default=(Setting(8, 8, 2, ordered=2), Setting(32, 8, 3)))
 
