@@ -15,6 +15,7 @@ from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
 from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
+from rljob_runtime.scheduling.episodes.resumption import Recovery
 from tests.support.simulated_job import Stage, job
 
 CHOSEN = {"temperature": 0.7, "topP": 0.9, "topK": 20, "minP": 0.05}
@@ -92,9 +93,24 @@ def test_the_lower_limit_of_environment_and_job_bounds_an_episode(
     spec: Any = {"data": {"maxPromptTokens": 56}, **({"episode": episode} if episode else {})}
     rules = Settings.of(job(environments=[CALC, SWE], **spec)).environments
     assert list(rules.items()) == [
-        ("calc", EpisodeRules(calc, Versions.SINGLE)),
+        ("calc", EpisodeRules(calc, Versions.SINGLE, Recovery.REPLAY)),
         ("swe", EpisodeRules(swe, Versions.SINGLE)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("environment", "recovery"),
+    [
+        (CALC, Recovery.REPLAY),
+        ({**CALC, "state": "Stateful"}, Recovery.REPLAY),
+        ({**CALC, "state": "Stateless"}, Recovery.NEXT_TURN),
+        (SWE, None),
+    ],
+)
+def test_another_runner_goes_on_where_the_loop_is_ours(environment: Any, recovery: Recovery | None) -> None:
+    rewards = {"reward": "calculator.py:score"}
+    made = Settings.of(job(environments=[{**environment, **rewards}])).environments
+    assert [one.recovery for one in made.values()] == [recovery]
 
 
 @pytest.mark.parametrize(
