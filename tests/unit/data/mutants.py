@@ -17,6 +17,13 @@ MUTANTS = (
         tests=(f"{ENVIRONMENTS}::test_an_unknown_environment_is_a_bad_record_with_file_and_line",),
     ),
     Mutant(
+        name="half a character is a record",
+        target="rljob_runtime.data.records:_parse_line",
+        before="_MAY_BE_HALF.search(raw) is not None",
+        after="False",
+        tests=(f"{PROMPTS}::test_a_bad_line_fails_with_its_place_or_is_skipped_and_counted",),
+    ),
+    Mutant(
         name="every record is of the first environment",
         target="rljob_runtime.data.environments:environment_of",
         before="prompt.metadata.get(FIELD) or environments[0]",

@@ -26,6 +26,13 @@ MUTANTS = (
         tests=(f"{PRESETS}::test_leave_one_out_compares_with_the_others",),
     ),
     Mutant(
+        name="large rewards overflow",
+        target="rljob_runtime.training.algorithm.advantage:group_advantages",
+        before="max(0, math.frexp(max(map(abs, rewards)))[1] - _LARGE_EXPONENT)",
+        after="0",
+        tests=("tests/unit/training/model/test_packing.py::test_advantages_do_not_depend_on_the_scale_of_rewards",),
+    ),
+    Mutant(
         name="no weight is cut",
         target="rljob_runtime.training.algorithm.loss:policy_loss",
         before="bounded(batch.proximal - batch.behaviour).exp().clamp(max=config.importance_cap)",
