@@ -11,10 +11,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 
-from aiohttp import web
-
 from rljob_api.constants import CRD_NAME
 from rljob_api.parsing.nesting import allow_nesting
+from rljob_kube import bounded_server
 from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
@@ -312,13 +311,9 @@ class Operator:
         if self.options.health_port is None:
             yield
             return
-        runner = web.AppRunner(self.health.application(), access_log=None)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, self.options.health_host, self.options.health_port).start()
+        app, limits = self.health.application(), bounded_server.ConnectionLimits()
+        async with bounded_server.serve(app, self.options.health_host, self.options.health_port, limits):
             yield
-        finally:
-            await runner.cleanup()
 
 
 def _leader_elector(kube: KubeClient, options: Options) -> LeaderElector:

@@ -15,6 +15,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from rljob_kube.bounded_server import ConnectionStats
 from rljob_runtime.data.chat_template import ChatTemplate
 from rljob_runtime.data.errors import DataError
 from rljob_runtime.entrypoints import health
@@ -94,12 +95,14 @@ async def _serve(
         gateway = Gateway(link, text, settings, executor, now)
         routes = EnvironmentRoutes(link, RunnerAccess(runners_key, capability_key, config.model), now)
         bounds = ServerSettings(held_bytes=config.held_bytes)
-        memory = bounds.memory()
+        memory, connections = bounds.memory(), ConnectionStats()
         port = await stack.enter_async_context(
-            serve(gateway, capability_key, now, config.host, config.port, bounds, routes, memory)
+            serve(gateway, capability_key, now, config.host, config.port, bounds, routes, memory, connections)
         )
         if config.metrics_port is not None:
-            registry = GatewayMetrics(gateway.stats, memory.stats, routes.stats, link.stats, texts).registry()
+            registry = GatewayMetrics(
+                gateway.stats, memory.stats, routes.stats, link.stats, texts, connections
+            ).registry()
             await stack.enter_async_context(
                 health.serve(config.host, lambda: link.why_away, registry, config.metrics_port)
             )

@@ -11,6 +11,8 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
 from rljob_api.constants import HEALTH_PORT
+from rljob_kube import bounded_server
+from rljob_kube.bounded_server import ConnectionLimits
 
 
 class PortTaken(Exception):
@@ -39,14 +41,9 @@ async def serve(
 
     app = web.Application()
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metrics), *routes])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, host, port).start()
-    except OSError as error:
-        await runner.cleanup()
-        raise PortTaken(f"health cannot be served on {host}:{port}: {error.strerror}") from error
-    try:
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(bounded_server.serve(app, host, port, ConnectionLimits()))
+        except OSError as error:
+            raise PortTaken(f"health cannot be served on {host}:{port}: {error.strerror}") from error
         yield
-    finally:
-        await runner.cleanup()

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
+    from rljob_kube.bounded_server import ConnectionStats
     from rljob_runtime.gateway.environment_routes import RunnerStats
     from rljob_runtime.gateway.gateway import GatewayStats
     from rljob_runtime.gateway.link.client import LinkClientStats
@@ -27,6 +28,7 @@ HELP: Mapping[str, str] = {
     "reencoded_tokens": "Sampled tokens that a continued prompt had in another form.",
     "malformed_calls": "Attempts of the model at tool calls that are none, and answers that cannot be read.",
     "texts_given_up": "Texts that took a model's renderer more processor time than they may.",
+    "connections_refused": "Connections of runners and agents beyond the bounds.",
     "calls_again": "Calls of the coordinator that were sent again.",
     "refused": "Requests that were answered with an error.",
     "memory_waits": "Requests that waited until others held less memory.",
@@ -53,8 +55,9 @@ class GatewayMetrics(Collector):
         runners: RunnerStats,
         link: LinkClientStats,
         texts: TextStats,
+        connections: ConnectionStats,
     ) -> None:
-        self._parts = (gateway, memory, runners, link, texts)
+        self._parts = (gateway, memory, runners, link, texts, connections)
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Return one counter for each total."""

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from rljob_api.keys.signed_text import KeyRefused, Refusal
+from rljob_kube import bounded_server
+from rljob_kube.bounded_server import ConnectionLimits, ConnectionStats
 from rljob_runtime.gateway.answers import Answer
 from rljob_runtime.gateway.capability import Capability, verify
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes
@@ -33,6 +35,9 @@ RETRY_HEADER = "x-stainless-retry-count"
 """OpenAI's clients say in it how often they sent the request before."""
 MOST_RETRY_CHARACTERS = 9
 CONTENT_ENCODING = "Content-Encoding"
+
+CONNECTIONS = ConnectionLimits(total=8192, of_a_host=5120, idle_seconds=120.0)
+"""A runner may play 4,096 episodes, each with a connection of its own."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Work = Callable[[Capability, bytes, bool | None], Awaitable[Answer]]
@@ -51,6 +56,7 @@ class ServerSettings:
     held_bytes: int = HELD_BYTES
     attempt_share: float = 0.25
     """Share of these bytes that one attempt may have. The longest body fits in any case."""
+    connections: ConnectionLimits = CONNECTIONS
     requests_of_attempt: int = 64
     """Requests of an attempt that wait for room, are read, or are answered."""
 
@@ -70,10 +76,12 @@ async def serve(
     settings: ServerSettings | None = None,
     environments: EnvironmentRoutes | None = None,
     memory: Memory | None = None,
+    connections: ConnectionStats | None = None,
 ) -> AsyncIterator[int]:
     """Serve while the context is open; yield the port. `key`: that of capabilities. `port` 0: any free one.
 
     `environments`: the routes of runners, where a job has environments. `memory`: by default as the settings say.
+    `connections`: where refused ones are counted.
 
     Raises `OSError` if the address is taken.
     """
@@ -81,15 +89,12 @@ async def serve(
     app = gateway_app(gateway, key, now, settings, memory)
     if environments is not None:
         environments.add_to(app)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=settings.shutdown_seconds)
-    await runner.setup()
-    try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
-        yield runner.addresses[0][1]
-    finally:
-        await gateway.close()
-        await runner.cleanup()
+    bounds = settings.connections, settings.shutdown_seconds
+    async with bounded_server.serve(app, host, port, *bounds, stats=connections) as server:
+        try:
+            yield server.port
+        finally:
+            await gateway.close()
 
 
 def gateway_app(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
+from rljob_kube.bounded_server import ConnectionLimits, ConnectionStats
 from rljob_runtime.gateway.answers import Answer
 from rljob_runtime.gateway.capability import Capability, gateway_key, mint
 from rljob_runtime.gateway.errors import GatewayError
@@ -152,3 +153,14 @@ async def test_an_answer_that_no_client_reads_is_counted_until_its_time_is_over(
 def test_a_body_of_millions_of_values_is_refused_before_it_is_parsed() -> None:
     with pytest.raises(GatewayError, match="values"):
         parse_body(b'{"a": [' + b"[]," * (MOST_VALUES // 2) + b"[]]}")
+
+
+async def test_connections_beyond_the_bound_are_refused_and_counted() -> None:
+    bounds, refused = ServerSettings(connections=ConnectionLimits(of_a_host=2)), ConnectionStats()
+    async with serve(make_site().gateway, KEY, lambda: 0.0, "127.0.0.1", 0, bounds, connections=refused) as port:
+        opened = [await asyncio.open_connection("127.0.0.1", port, local_addr=("127.0.0.2", 0)) for _ in range(3)]
+        await until(lambda: refused.connections_refused == 1)
+        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/healthz") as answer:
+            assert answer.status == 200
+        for _, writer in opened:
+            writer.close()

@@ -6,7 +6,30 @@ KUBERNETES = "tests/unit/coordinator/control_plane/test_kubernetes.py"
 CLIENT = "tests/unit/kube/test_client.py"
 CREDENTIALS = "tests/unit/kube/test_credentials.py"
 
+BOUNDED = "tests/unit/kube/test_bounded_server.py"
+
 MUTANTS = (
+    Mutant(
+        name="one host takes every connection of a server",
+        target="rljob_kube.bounded_server:_Places._has_room",
+        before="self._by_host[host] < self._limits.of_a_host",
+        after="True",
+        tests=(f"{BOUNDED}::test_one_host_has_so_many_connections_and_keeps_no_other_out",),
+    ),
+    Mutant(
+        name="connections that ended keep their places",
+        target="rljob_kube.bounded_server:_Places._sweep",
+        before="not one.is_closing()",
+        after="True",
+        tests=(f"{BOUNDED}::test_one_host_has_so_many_connections_and_keeps_no_other_out",),
+    ),
+    Mutant(
+        name="a connection without a request stays",
+        target="rljob_kube.bounded_server:serve",
+        before="limits.idle_seconds",
+        after="3600.0",
+        tests=(f"{BOUNDED}::test_who_completes_no_request_is_ended",),
+    ),
     Mutant(
         name="an event that is too long ends the coordinator",
         target="rljob_kube.client:KubeClient.watch",
