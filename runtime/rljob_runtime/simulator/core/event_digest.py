@@ -63,7 +63,7 @@ PLACES = Places(
         e.KvAsked: (28, ("replica", "key", "written", "version", "tokens", "cause")),
         e.EpisodeReported: (29, ("runner", "key", "attempt", "reward", "failed")),
         e.Profiled: (30, ("replica", "tensor_parallel", "loads", "since")),
-        e.ToolCalled: (31, ("runner", "key", "attempt", "node", "replay", "stored")),
+        e.ToolCalled: (31, ("runner", "key", "attempt", "node", "what")),
     },
     values={
         PromptKey: ("epoch", "index", "source"),

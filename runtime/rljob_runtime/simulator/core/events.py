@@ -260,16 +260,18 @@ class EpisodeReported:
     failed: str | None
 
 
+EXECUTED, REPLAYED, STORED = "executed", "replayed", "stored"
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCalled:
-    """A runner executes a call of a tool, or has learnt that it is stored. `replay`: to bring tools to their state."""
+    """A runner executes a call of a tool, once more in a replay, or learns that it is stored. `what`: as above."""
 
     runner: str
     key: TrajectoryKey
     attempt: int
     node: int
-    replay: bool
-    stored: bool
+    what: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from rljob_runtime.coordinator.episodes.attempt import turn_of
 from rljob_runtime.protocols.environments import FailedPart
 from rljob_runtime.protocols.trajectory import PromptKey, Response, ScoredResponse, TrajectoryKey
-from rljob_runtime.simulator.core.events import EpisodeReported, Generated, ToolCalled
+from rljob_runtime.simulator.core.events import EXECUTED, STORED, EpisodeReported, Generated, ToolCalled
 from rljob_runtime.simulator.core.tokens import phase, text
 
 Text = tuple[tuple[int, ...], tuple[float, ...]]
@@ -52,9 +52,9 @@ class EpisodeTexts:
     def called(self, event: ToolCalled) -> str | None:
         """Record a call of a tool; return what is wrong with it."""
         place = event.attempt, event.node
-        if event.stored:
+        if event.what == STORED:
             self._stored_calls.add(place)
-        elif place in self._stored_calls and not event.replay:
+        elif place in self._stored_calls and event.what == EXECUTED:
             return f"{event.runner} executes the call of turn {event.node} of {event.key} again, and it is stored"
         return None
 

@@ -26,7 +26,15 @@ from rljob_runtime.protocols.turns import (
     TurnRefused,
     Turns,
 )
-from rljob_runtime.simulator.core.events import EpisodeReported, Observe, ToolCalled, unobserved
+from rljob_runtime.simulator.core.events import (
+    EXECUTED,
+    REPLAYED,
+    STORED,
+    EpisodeReported,
+    Observe,
+    ToolCalled,
+    unobserved,
+)
 from rljob_runtime.simulator.core.network import FaultState
 from rljob_runtime.simulator.core.process_clock import ProcessClock
 from rljob_runtime.simulator.peers.harness import Fault, HarnessLaw
@@ -255,11 +263,11 @@ class SimulatedRunners:
         if not self._journals:
             return
         episode = assignment.episode
-        event = ToolCalled(runner.name, episode.key, episode.attempt, node, replay, stored=False)
+        event = ToolCalled(runner.name, episode.key, episode.attempt, node, REPLAYED if replay else EXECUTED)
         self._observe(event)
         call = ToolCall(node, 0, "tool", "{}", self._law.observation_of(episode.key, node, rank, replay))
         await self._ask(runner, lambda door: door.environments.called(self._environment, runner.name, episode, call))
-        self._observe(replace(event, stored=True))
+        self._observe(replace(event, what=STORED))
 
     async def _turn(
         self, runner: RunnerProcess, assignment: Assignment, number: int, history: list[int], fault: Fault | None

@@ -16,7 +16,7 @@ MUTANTS = (
     Mutant(
         name="the simulator lets a stored call of a tool be executed again",
         target="rljob_runtime.simulator.invariants.episodes:EpisodeTexts.called",
-        before="place in self._stored_calls and not event.replay",
+        before="place in self._stored_calls and event.what == EXECUTED",
         after="False",
         tests=(
             "tests/unit/simulator/invariants/test_on_policy.py::test_a_stored_call_of_a_tool_is_executed_again_in_a_replay_only",

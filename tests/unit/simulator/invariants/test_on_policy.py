@@ -8,6 +8,9 @@ import pytest
 from rljob_api.status import RuntimeStatus
 from rljob_runtime.protocols.trajectory import FinishReason, Group, PromptKey, Response, ScoredResponse, TrajectoryKey
 from rljob_runtime.simulator.core.events import (
+    EXECUTED,
+    REPLAYED,
+    STORED,
     Asked,
     Checkpointed,
     Committed,
@@ -196,8 +199,8 @@ def test_an_ended_response_begins_again_once_for_each_hand_back():
 
 
 def test_a_stored_call_of_a_tool_is_executed_again_in_a_replay_only():
-    begun = ToolCalled("r", KEYS[0], 7, 2, replay=False, stored=False)
-    stored, replayed = replace(begun, stored=True), replace(begun, replay=True)
+    begun = ToolCalled("r", KEYS[0], 7, 2, EXECUTED)
+    stored, replayed = replace(begun, what=STORED), replace(begun, what=REPLAYED)
     assert broken_by(begun, begun, stored, replayed) is None
     assert broken_by(begun, stored, replace(begun, attempt=8), replace(begun, node=4)) is None
     assert broken_by(begun, stored, begun) == "no call twice"
