@@ -4,7 +4,6 @@ from hack.mutants import Mutant
 
 AGENTS = "tests/unit/bench/test_agents.py"
 BENCHMARKS = "tests/unit/bench/simulated/test_benchmarks.py"
-PAT_ACCOUNTS = "tests/unit/bench/simulated/test_pat_accounts.py"
 PAT_REAL = "tests/unit/bench/test_pat_real.py"
 REPACK_REAL = "tests/unit/bench/test_repack_real.py"
 ROLLPACKER_REAL = "tests/unit/bench/test_rollpacker_real.py"
@@ -130,20 +129,6 @@ MUTANTS = (
         before="self.closed[-1] - self.closed[0] + (self.reports[0].seconds or 0.0)",
         after="sum(report.seconds or 0.0 for report in self.reports)",
         tests=(f"{ROLLPACKER_REAL}::test_jobs_are_charged_whole_and_predictions_by_round",),
-    ),
-    Mutant(
-        name="a job of the benchmark never learns what a switch takes",
-        target="rljob_bench.simulated.pat_accounts:choices",
-        before="assumed.record(start, target, part, 1.0, measured)",
-        after="pass",
-        tests=(f"{PAT_ACCOUNTS}::test_a_job_learns_its_rates",),
-    ),
-    Mutant(
-        name="every state that a switch chooses is the cheaper one",
-        target="rljob_bench.simulated.pat_accounts:choices",
-        before="Choice(number, seconds[state], min(seconds.values()))",
-        after="Choice(number, min(seconds.values()), min(seconds.values()))",
-        tests=(f"{PAT_ACCOUNTS}::test_a_job_learns_its_rates",),
     ),
     Mutant(
         name="rounds of a block have other lengths",
