@@ -9,8 +9,9 @@ below its environment's: no runner speaks for one of another environment. While 
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -20,7 +21,8 @@ from rljob_api.keys.runner_key import verify_runner_key
 from rljob_api.keys.signed_text import KeyRefused
 from rljob_runtime.gateway.capability import Capability, mint
 from rljob_runtime.gateway.errors import GatewayError
-from rljob_runtime.gateway.http import bearer, read_body
+from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, read_body
+from rljob_runtime.gateway.memory import Memory
 from rljob_runtime.gateway.wire.fields import Json
 from rljob_runtime.gateway.wire.runner_requests import (
     LeaseRequest,
@@ -33,8 +35,14 @@ from rljob_runtime.gateway.wire.runner_requests import (
 )
 from rljob_runtime.protocols.environments import Assignment, Environments, EpisodeReport, FailedPart
 from rljob_runtime.protocols.turns import COORDINATOR_AWAY, AttemptEnded
+from rljob_runtime.scheduling.byte_budget import ByteBudget
 
 T = TypeVar("T")
+
+RUNNER_BYTES = 32 << 20
+"""Bodies of all runners that are held at a time; a quarter of them of one environment."""
+MOST_REQUESTS = 1 << 16
+"""Requests of an environment's runners that wait for room, are read, or are answered: about one an episode."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,9 @@ class EnvironmentRoutes:
     access: RunnerAccess
     now: Callable[[], float]
     stats: RunnerStats = field(default_factory=RunnerStats)
+    memory: Memory = field(default_factory=lambda: Memory(ByteBudget(RUNNER_BYTES, RUNNER_BYTES // 4, MOST_REQUESTS)))
+    """The bodies that are held. It is not that of agents, whose requests wait for engines: a heartbeat that waits with
+    them would end attempts."""
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes to an application."""
@@ -93,7 +104,8 @@ class EnvironmentRoutes:
         A runner that does not say how many it takes receives one, and not a list.
         """
         environment = self._environment(request)
-        asked = parse_lease(await self._body(request), environment)
+        async with self._body(request, environment) as body:
+            asked = parse_lease(body, environment)
         assignments = await self._wait(request, environment, asked)
         if not assignments:
             return web.Response(status=204)
@@ -114,19 +126,21 @@ class EnvironmentRoutes:
     async def heartbeat(self, request: web.Request) -> web.Response:
         """Answer with the attempts that the runner shall stop."""
         environment = self._environment(request)
-        asked = parse_heartbeat(await self._body(request))
-        runner = _full_name(environment, asked.runner)
-        stop = await self._asked(self.environments.heartbeat(environment, runner, asked.episodes))
+        async with self._body(request, environment) as body:
+            asked = parse_heartbeat(body)
+            runner = _full_name(environment, asked.runner)
+            stop = await self._asked(self.environments.heartbeat(environment, runner, asked.episodes))
         self.stats.stopped += len(stop)
         return web.json_response({"stop": [attempt_json(episode) for episode in stop]})
 
     async def called(self, request: web.Request) -> web.Response:
         """Pass on an executed call of a tool; the answer says that it is stored."""
         environment = self._environment(request)
-        asked = parse_called(await self._body(request))
-        runner = _full_name(environment, asked.runner)
         try:
-            await self._asked(self.environments.called(environment, runner, asked.episode, asked.call))
+            async with self._body(request, environment) as body:
+                asked = parse_called(body)
+                runner = _full_name(environment, asked.runner)
+                await self._asked(self.environments.called(environment, runner, asked.episode, asked.call))
         except AttemptEnded as error:
             self.stats.ended_before += 1
             raise GatewayError(410, "attempt_ended", str(error)) from error
@@ -136,10 +150,11 @@ class EnvironmentRoutes:
     async def done(self, request: web.Request) -> web.Response:
         """Pass a report on. The same one again has the same answer."""
         environment = self._environment(request)
-        asked = parse_done(await self._body(request))
         try:
-            runner = _full_name(environment, asked.runner)
-            await self._asked(self.environments.done(environment, runner, asked.episode, asked.report))
+            async with self._body(request, environment) as body:
+                asked = parse_done(body)
+                runner = _full_name(environment, asked.runner)
+                await self._asked(self.environments.done(environment, runner, asked.episode, asked.report))
         except AttemptEnded as error:
             self.stats.ended_before += 1
             raise GatewayError(410, "attempt_ended", str(error)) from error
@@ -184,9 +199,16 @@ class EnvironmentRoutes:
         except KeyRefused as error:
             raise GatewayError(401, "invalid_runner_key", str(error)) from error
 
-    async def _body(self, request: web.Request) -> bytes:
-        bounded = request.clone(client_max_size=self.access.most_bytes)
-        return await read_body(bounded, self.access.read_seconds)
+    @contextlib.asynccontextmanager
+    async def _body(self, request: web.Request, environment: str) -> AsyncIterator[bytes]:
+        """Read a body when there is room for it, and count it as long as the context is open. Raises `GatewayError`."""
+        most, announced = self.access.most_bytes, request.content_length
+        # An encoded body is longer than it announces.
+        amount = most if announced is None or CONTENT_ENCODING in request.headers else min(announced, most)
+        async with self.memory.room(environment, amount, self.access.read_seconds) as room:
+            body = await read_body(request.clone(client_max_size=most), self.access.read_seconds)
+            room.holds(len(body))
+            yield body
 
 
 def _full_name(environment: str, runner: str) -> str:

@@ -8,6 +8,8 @@ from aiohttp import web
 
 from rljob_runtime.gateway.errors import GatewayError
 
+CONTENT_ENCODING = "Content-Encoding"
+
 
 def bearer(request: web.Request) -> str:
     """Return the bearer key of a request; empty if it has none."""

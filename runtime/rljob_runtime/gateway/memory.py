@@ -15,6 +15,8 @@ from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.protocols.turns import EpisodeAttempt
 from rljob_runtime.scheduling.byte_budget import ByteBudget, Claim
 
+Owner = EpisodeAttempt | str
+"""Who holds bytes: an attempt, or the runners of an environment."""
 HELD_BYTES = 128 << 20
 """Bodies and answers that are held at a time. A body is in memory up to seven times: as bytes here, in a frame of the
 link and in its buffer, and as text, whose characters may have four bytes each."""
@@ -33,7 +35,7 @@ class MemoryStats:
 class Room:
     """The granted bytes of one request."""
 
-    def __init__(self, memory: Memory, claim: Claim[EpisodeAttempt]) -> None:
+    def __init__(self, memory: Memory, claim: Claim[Owner]) -> None:
         self._memory = memory
         self._claim = claim
 
@@ -45,10 +47,10 @@ class Room:
 class Memory:
     """The budget of a gateway."""
 
-    def __init__(self, budget: ByteBudget[EpisodeAttempt]) -> None:
+    def __init__(self, budget: ByteBudget[Owner]) -> None:
         self.stats = MemoryStats()
         self._budget = budget
-        self._waiting: dict[Claim[EpisodeAttempt], asyncio.Event] = {}
+        self._waiting: dict[Claim[Owner], asyncio.Event] = {}
 
     @property
     def held(self) -> int:
@@ -56,12 +58,13 @@ class Memory:
         return self._budget.held
 
     @contextlib.asynccontextmanager
-    async def room(self, episode: EpisodeAttempt, amount: int, seconds: float) -> AsyncIterator[Room]:
+    async def room(self, owner: Owner, amount: int, seconds: float) -> AsyncIterator[Room]:
         """Wait until there is room for so many bytes, and hold it. Raises `GatewayError`."""
-        claim = self._budget.ask(episode, amount)
+        claim = self._budget.ask(owner, amount)
         if claim is None:
             self.stats.memory_refused += 1
-            text = f"an attempt has at most {self._budget.claims} requests at a time, of {self._budget.share} bytes"
+            who = "an attempt" if isinstance(owner, EpisodeAttempt) else "an environment"
+            text = f"{who} has at most {self._budget.claims} requests at a time, of {self._budget.share} bytes"
             raise GatewayError(429, "too_many_requests", text)
         try:
             await self._granted(claim, seconds)
@@ -69,11 +72,11 @@ class Memory:
         finally:
             self._wake(self._budget.release(claim))
 
-    def change(self, claim: Claim[EpisodeAttempt], amount: int) -> None:
+    def change(self, claim: Claim[Owner], amount: int) -> None:
         """See `Room.holds`."""
         self._wake(self._budget.change(claim, amount))
 
-    async def _granted(self, claim: Claim[EpisodeAttempt], seconds: float) -> None:
+    async def _granted(self, claim: Claim[Owner], seconds: float) -> None:
         if claim.granted:
             return
         self.stats.memory_waits += 1
@@ -87,7 +90,7 @@ class Memory:
         finally:
             del self._waiting[claim]
 
-    def _wake(self, granted: list[Claim[EpisodeAttempt]]) -> None:
+    def _wake(self, granted: list[Claim[Owner]]) -> None:
         for claim in granted:
             if (event := self._waiting.get(claim)) is not None:
                 event.set()

@@ -25,7 +25,7 @@ from rljob_runtime.gateway.capability import Capability, verify
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.gateway import CHAT, GENERATE, Gateway
-from rljob_runtime.gateway.http import bearer, read_body
+from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, read_body
 from rljob_runtime.gateway.memory import HELD_BYTES, Memory
 from rljob_runtime.scheduling.byte_budget import ByteBudget
 
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 RETRY_HEADER = "x-stainless-retry-count"
 """OpenAI's clients say in it how often they sent the request before."""
 MOST_RETRY_CHARACTERS = 9
-CONTENT_ENCODING = "Content-Encoding"
 
 CONNECTIONS = ConnectionLimits(total=8192, of_a_host=5120, idle_seconds=120.0)
 """A runner may play 4,096 episodes, each with a connection of its own."""

@@ -240,6 +240,13 @@ MUTANTS = (
         tests=(f"{ENVIRONMENTS}::test_a_reward_is_finite",),
     ),
     Mutant(
+        name="a runner's body is read whatever is held",
+        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._body",
+        before="self.memory.room(environment, amount, self.access.read_seconds)",
+        after="self.memory.room(environment, 0, self.access.read_seconds)",
+        tests=(f"{ENVIRONMENTS}::test_a_body_is_read_when_there_is_room_for_it",),
+    ),
+    Mutant(
         name="a long report is read",
         target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._body",
         before="self.access.most_bytes",

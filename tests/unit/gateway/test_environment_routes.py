@@ -17,10 +17,12 @@ from rljob_api.keys.runner_key import mint_runner_key, runners_key, verify_runne
 from rljob_api.keys.signed_text import KeyRefused, Refusal
 from rljob_runtime.gateway.capability import Capability, gateway_key, verify
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
+from rljob_runtime.gateway.memory import Memory
 from rljob_runtime.gateway.server import ServerSettings, gateway_app
 from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
 from rljob_runtime.protocols.turns import EpisodeAttempt
+from rljob_runtime.scheduling.byte_budget import ByteBudget
 from tests.support.gateway.site import make_site
 from tests.support.gateway.stand_in_coordinator import attempt_of
 from tests.support.gateway.stand_in_environments import StandInEnvironments
@@ -333,6 +335,17 @@ async def test_a_reward_is_finite(site: Site, number: str) -> None:
     raw = f'{{"runner": "r1", "episode": "0.0.0", "attempt": 1, "reward": {number}}}'.encode()
     assert (await site.post("done", raw=raw)).status == 400
     assert site.environments.done_calls == 0
+
+
+async def test_a_body_is_read_when_there_is_room_for_it(site: Site) -> None:
+    """Bodies of runners have a budget of their own: what waits for engines delays no heartbeat."""
+    memory = site.routes.memory = Memory(ByteBudget(1 << 20, 1 << 20, 8))
+    async with memory.room("calc", 1 << 20, 1.0):
+        asked = asyncio.create_task(site.post("heartbeat", runner="r1", episodes=[]))
+        await until(lambda: memory.stats.memory_waits == 1)
+        assert not site.environments.heartbeats
+    assert (await asked).status == 200
+    assert memory.held == 0
 
 
 async def test_a_long_body_is_refused(site: Site) -> None:
