@@ -12,13 +12,6 @@ SOURCES = "tests/unit/coordinator/test_sources.py"
 
 MUTANTS = (
     Mutant(
-        name="a replica loads weights between the turns of an evaluation",
-        target="rljob_runtime.coordinator.asynchronous.generation:AsyncGeneration._loads_between",
-        before="not self._evaluator.load(name)",
-        after="True",
-        tests=("tests/unit/coordinator/episodes/test_mixed_versions.py::test_evaluations_have_one_version",),
-    ),
-    Mutant(
         name="groups that no update may take are generated to their end",
         target="rljob_runtime.coordinator.asynchronous.group_ends:GroupEnds.requeue_too_stale",
         before="self._buffer.is_too_stale(self._groups.version(prompt))",
