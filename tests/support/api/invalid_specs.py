@@ -232,7 +232,12 @@ ENVIRONMENT_CASES = [
     _tool("must be exactly one of function and mcp", "function, mcp", function="m:f", mcp={"url": "http://tools/mcp"}),
     _tool("must be path.py:function or module:function", "calculator.py", ".function", function="calculator.py"),
     _tool("must be http:// or https://", "tools/mcp", ".mcp.url", mcp={"url": "tools/mcp"}),
-    _environments("[0].state", "is for kind Tools only", "Stateless", {**_AGENT, "state": "Stateless"}),
+    Case(
+        {"spec.environments": [{**_AGENT, "state": "Stateless"}]},
+        "spec.environments[0].state",
+        "is for kind Tools only",
+        value="Stateless",
+    ),
     _environments("[0].state", "must be one of 'Stateless' or 'Stateful'", "None", {"state": "None"}),
     _environments("[0].reward", "must be path.py:function or module:function", "score", {"reward": "score"}),
     _environments("[0].maxTurns", "must be at least 1", 0, {"maxTurns": 0}),

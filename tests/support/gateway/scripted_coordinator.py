@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, ToolCall
 from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, StoredTurn, TurnBounds, TurnCall
 from tests.support.gateway.stand_in_coordinator import attempt_of
@@ -45,6 +45,7 @@ class ScriptedCoordinator:
     """Largest number of calls under way."""
     stored: list[StoredTurn] = field(default_factory=list)
     assignments: list[Assignment] = field(default_factory=list)
+    calls: list[tuple[str, EpisodeAttempt, ToolCall]] = field(default_factory=list)
     reports: list[tuple[str, EpisodeAttempt, EpisodeReport]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -59,7 +60,9 @@ class ScriptedCoordinator:
         await self._work()
         return self.stored
 
-    async def lease(self, environment: str, runner: str, wait_seconds: float, most: int = 1) -> Sequence[Assignment]:
+    async def lease(
+        self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False
+    ) -> Sequence[Assignment]:
         await self._work()
         found, self.assignments = self.assignments[:most], self.assignments[most:]
         return found
@@ -69,6 +72,10 @@ class ScriptedCoordinator:
     ) -> Sequence[EpisodeAttempt]:
         await self._work()
         return [episode for episode in episodes if episode.attempt > 1]
+
+    async def called(self, environment: str, runner: str, episode: EpisodeAttempt, call: ToolCall) -> None:
+        await self._work()
+        self.calls.append((runner, episode, call))
 
     async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         await self._work()

@@ -20,7 +20,7 @@ from rljob_runtime.gateway.link.connection import Connection, LinkSettings
 from rljob_runtime.gateway.link.frames import PREFIX, Frame, FrameLimits
 from rljob_runtime.gateway.link.messages import PROTOCOL
 from rljob_runtime.gateway.link.server import LinkServer, serve_link
-from rljob_runtime.protocols.environments import EpisodeReport, FailedPart
+from rljob_runtime.protocols.environments import EpisodeReport, FailedPart, ToolCall
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout, StaleTerm
 from rljob_runtime.protocols.turns import AttemptEnded, StoredTurn, TurnRefused
 from rljob_runtime.scheduling.backoff import Backoff
@@ -90,11 +90,14 @@ async def test_every_call_and_its_answer_cross(socket: Path) -> None:
         assert await client.lease("calc", "runner-0", 0.0) == []
         second = replace(EPISODE, attempt=2)
         assert await client.heartbeat("calc", "calc/runner-0", [EPISODE, second]) == (second,)
+        executed = ToolCall(4, 1, "add", '{"a": 2}', "5")
+        await client.called("calc", "calc/runner-0", EPISODE, executed)
+        assert coordinator.calls == [("calc/runner-0", EPISODE, executed)]
         await client.done("calc", "calc/runner-0", EPISODE, report)
         assert coordinator.reports == [("calc/runner-0", EPISODE, report)]
         coordinator.stored = []
         assert await client.history(EPISODE) == []
-        assert (server.stats.connections, server.stats.calls, server.stats.malformed) == (1, 7, 0)
+        assert (server.stats.connections, server.stats.calls, server.stats.malformed) == (1, 8, 0)
 
 
 @pytest.mark.parametrize("kind", [AttemptEnded, TurnRefused, PeerGone, PeerTimeout])
@@ -387,7 +390,7 @@ async def test_a_number_that_is_under_way_is_not_used_twice(socket: Path) -> Non
     async with serve_link(socket, coordinator, coordinator, QUICK) as server:
         connection = await raw(socket, HELLO)
         for _ in range(2):
-            await connection.send(Frame("history", {"id": 1, "episode": [str(attempt_of().key), 1]}))
+            await connection.send(Frame("history", {"id": 1, "episode": [str(attempt_of().key), 1, 0]}))
         assert (await connection.receive() or HELLO).kind == "welcome"
         assert await connection.receive() is None
         assert (server.stats.calls, server.stats.malformed) == (1, 1)

@@ -573,7 +573,7 @@ class Slots:
         self.background.append(task)
         return task
 
-    async def abort(self, stopped: Sequence[Launch]) -> None:
+    async def stop(self, stopped: Sequence[Launch]) -> None:
         assert not stopped, "every response's KV is written"
 
     async def export_kv(self, stopped: Sequence[Launch]) -> list[tuple[RolloutReplica, KvExport]]:
@@ -659,7 +659,8 @@ async def test_a_coordinator_moves_the_kv_of_a_machine_from_1_to_2_to_1(
         assert slots.size is not None
         assert slots.size.token_bytes == 2 * 2 * 2 * 32 * 4
         assert slots.size.room_tokens > 0
-        await handovers.stop([switch], launches)
+        await handovers.stop(switch, slots.machine, launches)  # type: ignore[arg-type]
+        handovers.open("rollout-0")
         for replica in leading:
             one._cursor = 0
             for delta in (await replica.poll(1, 0, 0)).deltas:
