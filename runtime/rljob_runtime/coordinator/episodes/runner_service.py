@@ -256,6 +256,7 @@ class RunnerService:
         return [
             Assignment(attempt.id, environment, task.record, task.messages, _deadline(attempt), task.resume)
             for attempt, task in read
+            if attempt.episode.end is None
         ]
 
     async def _task(self, attempt: Attempt) -> _Task | None:
@@ -291,7 +292,7 @@ class RunnerService:
         return self._leases.unserved(now, self._rules.unserved)
 
     def _late(self, now: float) -> Collection[EpisodeAttempt]:
-        held = [one for one in self._attempts.numbers() if self._leases.runner(one.id) is not None]
+        held = [one for one in self._attempts.numbers() if self._leases.has_begun(one.id)]
         before = now - self._rules.overtime
         return [one.id for one in held if one.episode.deadline is not None and one.episode.deadline < before]
 

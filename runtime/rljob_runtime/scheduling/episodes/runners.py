@@ -25,6 +25,8 @@ class _Held:
     runner: str | None
     """None: held by a runner that a former process knew."""
     heard: float
+    begun: bool
+    """False until the runner receives it: before that nobody is silent or late."""
 
 
 class RunnerLeases(Generic[A]):
@@ -53,7 +55,7 @@ class RunnerLeases(Generic[A]):
 
     def adopt(self, attempt: A, environment: str, now: float) -> None:
         """Hold an attempt of a former process for the runner that has it and will say so."""
-        self._held[attempt] = _Held(None, now)
+        self._held[attempt] = _Held(None, now, begun=True)
         self._environments[attempt] = environment
         self.loads.opened(attempt, environment, None)
 
@@ -67,13 +69,15 @@ class RunnerLeases(Generic[A]):
         count = min(most, math.ceil(len(waiting) / max(1, runners)))
         taken = [waiting.popitem(last=False)[0] for _ in range(count)]
         for attempt in taken:
-            self._held[attempt] = _Held(runner, now)
+            self._held[attempt] = _Held(runner, now, begun=False)
         return taken
 
     def begin(self, attempts: Iterable[A], now: float) -> None:
-        """Count the waits of attempts that their runner receives."""
+        """Record that a runner receives attempts, and count their waits. One that has ended meanwhile is left out."""
         for attempt in attempts:
-            self.loads.begun(attempt, now)
+            if (held := self._held.get(attempt)) is not None:
+                held.heard, held.begun = now, True
+                self.loads.begun(attempt, now)
 
     def give_back(self, attempt: A, now: float) -> bool:
         """Let the next runner have an attempt that did not reach the one that took it; False if it has ended."""
@@ -97,7 +101,7 @@ class RunnerLeases(Generic[A]):
         for attempt in attempts:
             if self.may_have(attempt, environment, runner):
                 held = self._held[attempt]
-                held.runner, held.heard = runner, now
+                held.runner, held.heard, held.begun = runner, now, True
             else:
                 foreign.append(attempt)
         return foreign
@@ -106,6 +110,11 @@ class RunnerLeases(Generic[A]):
         """Return the runner that holds an attempt, if one does and has been heard."""
         held = self._held.get(attempt)
         return held.runner if held is not None else None
+
+    def has_begun(self, attempt: A) -> bool:
+        """Return whether a runner that was heard has received an attempt."""
+        held = self._held.get(attempt)
+        return held is not None and held.begun and held.runner is not None
 
     def heard(self, attempt: A) -> float:
         """Return when the runner of a held attempt was heard last."""
@@ -136,7 +145,7 @@ class RunnerLeases(Generic[A]):
 
     def lapsed(self, now: float) -> list[A]:
         """Return the attempts whose runner has been silent for too long. They stay held until `end`."""
-        return [attempt for attempt, held in self._held.items() if now - held.heard > self._patience]
+        return [one for one, held in self._held.items() if held.begun and now - held.heard > self._patience]
 
     def unserved(self, now: float, seconds: float) -> list[str]:
         """Return the environments for whose attempts no runner has asked for so long."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -160,6 +161,36 @@ async def test_what_is_handed_back_goes_on_until_there_were_many(tmp_path):
             await made.book.runners.done(ENVIRONMENT, "r", episode, report)
         assert made.book.totals.aborts == {AbortCause.RUNNER_LEFT: 1}
         assert made.book.totals.resumed == MOST_RESUMPTIONS
+
+
+async def test_an_attempt_on_its_way_to_a_runner_is_neither_silent_nor_late(tmp_path):
+    """Its prompts are read slowly, and the time without a runner is not its runner's."""
+    async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
+        attempt = made.book.number((await begun(made)).attempt)
+        lose(made)
+        made.now[0] += 1000
+        made.access.free.clear()
+        asking = asyncio.ensure_future(leased(made, "s"))
+        await settled()
+        lose(made)
+        assert list(await made.book.runners.lease(ENVIRONMENT, "other", 0.0, 1, True)) == []
+        made.access.free.set()
+        found = await asking
+        assert (found.episode.resumption, attempt.id, attempt.episode.end) == (1, found.episode, None)
+        lose(made)
+        assert (await leased(made, "other")).episode.resumption == 2
+
+
+async def test_an_attempt_that_ends_on_its_way_to_a_runner_does_not_arrive(tmp_path):
+    async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
+        await made.launch()
+        made.access.free.clear()
+        asking = asyncio.ensure_future(made.book.runners.lease(ENVIRONMENT, "r", 1.0, 1, True))
+        await settled()
+        (attempt,) = made.book.numbers()
+        made.book.end(attempt, attempt.episode.abort(AbortCause.NOT_NEEDED, "its prompt has ended"))
+        made.access.free.set()
+        assert list(await asking) == []
 
 
 async def test_a_runner_that_reports_no_calls_goes_on_with_no_attempt_of_others(tmp_path):

@@ -233,6 +233,25 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="an attempt on its way to a runner is silent",
+        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.lapsed",
+        before="held.begun and now - held.heard > self._patience",
+        after="now - held.heard > self._patience",
+        tests=(
+            "tests/unit/scheduling/episodes/test_runners.py::test_until_a_runner_receives_an_attempt_nobody_is_silent",
+            "tests/unit/coordinator/episodes/test_resumptions.py::test_an_attempt_on_its_way_to_a_runner_is_neither_silent_nor_late",
+        ),
+    ),
+    Mutant(
+        name="an attempt on its way to a runner is late",
+        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.has_begun",
+        before="held is not None and held.begun and held.runner is not None",
+        after="held is not None and held.runner is not None",
+        tests=(
+            "tests/unit/coordinator/episodes/test_resumptions.py::test_an_attempt_on_its_way_to_a_runner_is_neither_silent_nor_late",
+        ),
+    ),
+    Mutant(
         name="an attempt that no runner received waits last",
         target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.hand_over",
         before="self._waiting[environment].move_to_end(successor, last=False)",

@@ -41,12 +41,30 @@ def test_a_runner_that_is_silent_loses_its_attempts_and_one_that_says_so_keeps_t
     for number, runner in [(1, "silent"), (2, "lives")]:
         leases.offer(number, "a", 0.0)
         assert leases.take("a", runner, 0.0) == [number]
+    leases.begin([1, 2], 0.0)
     assert leases.heartbeat("a", "lives", [2], 8.0) == []
     assert leases.lapsed(PATIENCE) == []
     assert leases.lapsed(PATIENCE + 0.1) == [1]
     leases.end(1)
     assert leases.lapsed(18.0) == []
     assert leases.lapsed(18.1) == [2]
+
+
+def test_until_a_runner_receives_an_attempt_nobody_is_silent():
+    leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
+    leases.adopt(1, "a", 0.0)
+    assert not leases.has_begun(1), "its runner was not heard"
+    for number in (2, 3, 4):
+        leases.offer(number, "a", 0.0)
+    assert leases.take("a", "r", 0.0, 9) == [2, 3, 4]
+    leases.end(4)
+    assert leases.lapsed(99.0) == [1]
+    assert leases.heartbeat("a", "r", [3], 100.0) == []
+    assert [number for number in range(1, 5) if leases.has_begun(number)] == [3]
+    leases.begin([2, 4], 100.0)
+    assert [number for number in range(1, 5) if leases.has_begun(number)] == [2, 3]
+    assert leases.lapsed(100.0 + PATIENCE) == [1]
+    assert leases.lapsed(100.1 + PATIENCE) == [1, 2, 3]
 
 
 def test_a_runner_is_told_which_attempts_are_not_its_own():
