@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,11 @@ class Run:
         kv: KvSize | None = KV,
         rounds: int = 1,
         tail: dict[str, Any] | None = None,
+        evaluation: Sequence[dict[str, Any]] = (),
     ) -> None:
         layouts = {"slotsPerMachine": 4, "allowedTensorParallelSizes": [1, 2, 4], "engine": "Reference", "machines": 2}
-        spec = job(rounds=rounds, prompts=6, responses=4, tail=tail, rollout=layouts, data={"maxResponseTokens": 400})
+        data = {"maxResponseTokens": 400}
+        spec = job(rounds=rounds, prompts=6, responses=4, tail=tail, rollout=layouts, data=data, evaluation=evaluation)
         self.stage = Stage(folder / "state.db", job=spec, replicas=4, sizes=(1, 2, 4))
         site = self.stage.world.site
         wider = tuple((size, replace(engine, kv=kv, kv_byte_seconds=BYTE_SECONDS)) for size, engine in site.wider)

@@ -60,7 +60,8 @@ class EvaluationStage:
 
     def _available(self) -> dict[str, Replica]:
         machines = [one for one in self._fleet.joined.values() if one.loaded_version == self._evaluator.version]
-        return {replica.name: replica for machine in machines if not machine.loaned for replica in machine.replicas}
+        free = [one for one in machines if not one.loaned and not one.stopping]
+        return {replica.name: replica for machine in free for replica in machine.replicas}
 
     async def _handle_next(self) -> None:
         """Handle all pending events, after waiting for the first."""

@@ -62,6 +62,8 @@ class RolloutMachine:
     left: asyncio.Event = field(default_factory=asyncio.Event)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while its layout changes or its replicas load."""
+    stopping: bool = False
+    """Whether its responses stop for a layout switch: it answers nothing else meanwhile."""
     visits: bool = False
     """Whether it measures another layout while it rests."""
     kv_drops: KvDrops = field(default_factory=KvDrops)

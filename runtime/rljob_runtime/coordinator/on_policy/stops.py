@@ -101,7 +101,7 @@ class Stops:
         since = clock()
         async with machine.changing:
             await self.evaluator.stop(self.pool, lambda replica: machine_of(replica) == machine.name)
-            with self.pool.stopping(machine.name):
+            with self._answers_nothing(machine):
                 await self.kv.end(machine.name)
                 await self.kv.stop(switch, machine, launches)
                 await self.pool.collect({launch.lease.replica for launch in launches}, last=True)
@@ -117,6 +117,17 @@ class Stops:
             await self.track()
             waiting = [launch.key for launch in stopped.launches if self.responses.waits(launch.key)]
             self.switcher.start(stopped.switch, machine, waiting, stopped.seconds)
+
+    @contextlib.contextmanager
+    def _answers_nothing(self, machine: RolloutMachine) -> Iterator[None]:
+        """Keep this stage's pool away from a machine for the block, and a stage of evaluations that begins in it."""
+        machine.stopping = True
+        try:
+            with self.pool.stopping(machine.name):
+                yield
+        finally:
+            machine.stopping = False
+            self.fleet.notify()
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:

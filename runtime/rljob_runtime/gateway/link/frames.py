@@ -121,7 +121,7 @@ def number(fields: Fields, name: str) -> float:
 def text(fields: Fields, name: str) -> str:
     """Return a text. Raises `FrameError`, for one with half a character too: no database takes it."""
     value = fields.get(name)
-    if not isinstance(value, str) or not _has_bytes(value):
+    if not isinstance(value, str) or not has_bytes(value):
         raise _wrong(name, "a text", value)
     return value
 
@@ -181,7 +181,8 @@ def _filled(target: array[Any], blob: bytes) -> array[Any]:
     return target
 
 
-def _has_bytes(value: str) -> bool:
+def has_bytes(value: str) -> bool:
+    """Return whether a text can be encoded: one with half a character cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -24,6 +24,7 @@ from rljob_runtime.gateway.link.frames import (
     FrameError,
     blobs,
     flag,
+    has_bytes,
     is_whole,
     listed,
     logprobs_of,
@@ -288,7 +289,8 @@ def _tool_call(call: ToolCall) -> list[Any]:
 def _tool_call_of(value: object) -> ToolCall:
     match value:
         case [int(node), int(place), str(name), str(arguments), str(seen)] if is_whole(node) and is_whole(place):
-            return ToolCall(node, place, name, arguments, seen)
+            if has_bytes(name):
+                return ToolCall(node, place, name, arguments, seen)
     raise FrameError(f"{str(value)[:100]!r} is no call of a tool")
 
 

@@ -45,4 +45,13 @@ MUTANTS = (
             "tests/unit/coordinator/episodes/test_job.py::test_an_evaluation_generates_what_a_failure_of_ours_ended_again",
         ),
     ),
+    Mutant(
+        name="an evaluation asks a machine that still writes its KV",
+        target="rljob_runtime.coordinator.evaluation.stage:EvaluationStage._available",
+        before="not one.loaned and not one.stopping",
+        after="not one.loaned",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_switch_chains.py::test_an_evaluation_does_without_a_machine_that_still_writes",
+        ),
+    ),
 )

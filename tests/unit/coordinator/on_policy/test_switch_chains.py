@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rljob_api.status import Finished, FinishedOutcome
+from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.on_policy.round_responses import RoundResponses
 from rljob_runtime.coordinator.on_policy.switcher import Switcher
@@ -156,6 +157,37 @@ def test_a_round_that_ends_while_a_machine_writes_does_not_wait_for_it(
     assert [one.exported_tokens > 0 for one in run.switches] == [True], "its files were written"
     assert run.files().files == {}
     assert waited(run) == 0.0
+
+
+def test_an_evaluation_does_without_a_machine_that_still_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: None
+) -> None:
+    """It answers nothing until it has written, longer than a command takes. It is not lost by that."""
+    began = delay_exports(monkeypatch, {"rollout-0": 20.0})
+    evaluation = {"name": "unseen", "everyRounds": 1, "maxPrompts": 40}
+    race = {"enabled": True, "promptFactor": 2.0, "responseFactor": 1.0}
+    run = Run(tmp_path, 4, rounds=2, tail=race, evaluation=[evaluation])
+    lost: list[str] = []
+    evaluated: list[tuple[float, str]] = []
+    mark = Fleet.mark_lost
+
+    def marked(fleet: Fleet, name: str, reason: str, detail: str = "") -> None:
+        lost.append(f"{name} {reason}: {detail}")
+        mark(fleet, name, reason, detail)
+
+    monkeypatch.setattr(Fleet, "mark_lost", marked)
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Submitted) and event.key.prompt.source.startswith("evaluation"):
+            evaluated.append((now(), machine_of(event.replica)))
+
+    run.stage.watchers.append(watch)
+    finished = run.stage.play()
+    assert finished is not None
+    assert finished.outcome is FinishedOutcome.COMPLETE
+    assert lost == []
+    writes = [machine for seconds, machine in evaluated if began[0] < seconds < min(began) + 20.0]
+    assert set(writes) == {"rollout-1"}, "the other machine evaluates meanwhile"
 
 
 def test_newcomers_do_not_wait_for_a_machine_that_writes(

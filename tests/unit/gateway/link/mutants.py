@@ -23,9 +23,16 @@ MUTANTS = (
     Mutant(
         name="half a character reaches the coordinator's store",
         target="rljob_runtime.gateway.link.frames:text",
-        before="not _has_bytes(value)",
+        before="not has_bytes(value)",
         after="False",
         tests=(f"{MESSAGES}::test_half_a_character_is_no_text",),
+    ),
+    Mutant(
+        name="half a character is the name of a tool",
+        target="rljob_runtime.gateway.link.messages:_tool_call_of",
+        before="has_bytes(name)",
+        after="True",
+        tests=(f"{MESSAGES}::test_half_a_character_is_no_name_of_a_tool_and_may_be_observed",),
     ),
     Mutant(
         name="a gateway starts any number of calls",

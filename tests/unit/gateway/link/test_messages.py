@@ -230,3 +230,12 @@ def test_half_a_character_is_no_text(name: str) -> None:
             with pytest.raises(FrameError, match=name):
                 call_of(Frame(frame.kind, {**frame.fields, name: "half a \ud83d"}, frame.blobs))
     assert read == 1
+
+
+def test_half_a_character_is_no_name_of_a_tool_and_may_be_observed() -> None:
+    """What a tool answers is stored as JSON, and its name as it is."""
+    attempt = EpisodeAttempt(TrajectoryKey(PromptKey(0, 1), 0), 1)
+    seen = CalledCall("environment", "runner", attempt, ToolCall(1, 0, "add", "{}", "half a \ud83d"))
+    assert call_of(call_frame(7, seen)) == seen
+    with pytest.raises(FrameError, match="no call of a tool"):
+        call_of(call_frame(7, CalledCall("environment", "runner", attempt, ToolCall(1, 0, "half a \ud83d", "{}", ""))))
