@@ -39,7 +39,8 @@ def timeline(
     lost = sum(record.lost for record in records)
     left_out = f"; {lost} intervals were not recorded" if lost else ""
     count = len({record.round for record in records})
-    typer.echo(f"{out}: {count} rounds, {sum(len(record.intervals) for record in records)} intervals{left_out}")
+    recorded = sum(len(record.intervals) for record in records)
+    typer.echo(f"{out}: {count} rounds, {recorded} intervals{left_out}; open it in https://ui.perfetto.dev")
 
 
 def newest(records: list[Record], rounds: int | None) -> list[Record]:

@@ -63,6 +63,16 @@ class Interrupt:
         assert self._stop is not None
         self._stop()
 
+    @contextlib.contextmanager
+    def twice_is_early(self) -> Iterator[None]:
+        """Raise `EndedEarly` for a second interrupt that comes while the block is left, as while Ray stops."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            if self._wanted:
+                raise EndedEarly from None
+            raise
+
     async def watch(self, work: Coroutine[object, object, T]) -> T:
         """Return the result of `work`. Raises `EndedEarly` after a second interrupt."""
         working, twice = asyncio.ensure_future(work), asyncio.ensure_future(self._twice.wait())

@@ -55,6 +55,7 @@ def run(
         job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": folder.uid})})
         interrupt = Interrupt()
         with (
+            interrupt.twice_is_early(),
             local_places(folder.path, SHARED_MEMORY / f"rljob-{folder.uid}") as placement,
             _log_to(folder.path / "coordinator.log"),
             local_ray(job) as node,

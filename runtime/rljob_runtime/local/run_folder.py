@@ -60,24 +60,38 @@ def hold(path: Path, job: RLJob) -> Iterator[RunFolder]:
 
     Raises `FolderRefused`, and `StoreUnusable` if its store is unusable.
     """
-    try:
+    with _refusing(path):
         path.mkdir(parents=True, exist_ok=True)
         lock = _take_lock(path / "run.lock")
-    except OSError as error:
-        raise FolderRefused(_unusable(path, error)) from None
     try:
-        try:
+        with _refusing(path):
             folder = RunFolder(path, _uid(path), _accept(path, job))
-        except OSError as error:
-            raise FolderRefused(_unusable(path, error)) from None
         yield folder
     finally:
         os.close(lock)
 
 
-def _unusable(path: Path, error: OSError) -> str:
-    where = error.filename or path
-    return f"{where}: cannot be used: {error.strerror}; give --workdir a folder that can be written to"
+def changes(path: Path, job: RLJob) -> tuple[Change, ...]:
+    """Return what the next run of a job would change in a folder that exists, as `RunFolder.changes`.
+
+    Raises `FolderRefused` and `StoreUnusable` as that run would.
+    """
+    with _refusing(path):
+        lock = _take_lock(path / "run.lock")
+        try:
+            return _compared(path, job, _digests(job)) or ()
+        finally:
+            os.close(lock)
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Raise `FolderRefused` in place of an error of the folder's file system."""
+    try:
+        yield
+    except OSError as error:
+        cure = "give --workdir a folder that can be written to"
+        raise FolderRefused(f"{error.filename or path}: cannot be used: {error.strerror}; {cure}") from None
 
 
 def _take_lock(path: Path) -> int:
@@ -146,19 +160,26 @@ def _accept(folder: Path, job: RLJob) -> tuple[Change, ...]:
 
     Raises `FolderRefused` for a change that an existing job does not allow.
     """
-    path = folder / "run.json"
     digests = _digests(job)
-    changes: tuple[Change, ...] = ()
-    if path.exists() and has_history(folder / "state.db"):
-        before, kept = _recorded(path)
-        if refused := list(_refused(before, job, kept, digests)):
-            cure = "set it back, or give --workdir another folder"
-            raise FolderRefused("\n".join(f"{change}; {cure}" for change in refused))
-        changes = tuple(differences(before, job, sorted({*before.spec.to_dict(), *job.spec.to_dict()})))
-        if not changes:
-            return ()
-    write_private(path, json.dumps({"job": job.manifest(), "sha256": digests}, indent=1))
-    return changes
+    found = _compared(folder, job, digests)
+    if found != ():
+        write_private(folder / "run.json", json.dumps({"job": job.manifest(), "sha256": digests}, indent=1))
+    return found or ()
+
+
+def _compared(folder: Path, job: RLJob, digests: dict[str, str]) -> tuple[Change, ...] | None:
+    """Return the changes to the spec of a previous run with a history; None without such a run.
+
+    Raises `FolderRefused` for a change that an existing job does not allow.
+    """
+    path = folder / "run.json"
+    if not path.exists() or not has_history(folder / "state.db"):
+        return None
+    before, kept = _recorded(path)
+    if refused := list(_refused(before, job, kept, digests)):
+        cure = "set it back, or give --workdir another folder"
+        raise FolderRefused("\n".join(f"{folder}: {change}; {cure}" for change in refused))
+    return tuple(differences(before, job, sorted({*before.spec.to_dict(), *job.spec.to_dict()})))
 
 
 def _recorded(path: Path) -> tuple[RLJob, dict[str, str]]:
@@ -173,10 +194,10 @@ def _recorded(path: Path) -> tuple[RLJob, dict[str, str]]:
 
 def _refused(before: RLJob, job: RLJob, kept: dict[str, str], digests: dict[str, str]) -> Iterator[str]:
     if before.name != job.name:
-        yield f"metadata.name: {show(job.name)} cannot change in a folder; it was {show(before.name)}"
+        yield f"metadata.name: {show(job.name)} cannot change in this folder; it was {show(before.name)}"
     changed = list(differences(before, job, NEVER))
     for path, was, now in changed:
-        yield f"{path}: {show(now, SHOWN)} cannot change in a folder; it was {show(was, SHOWN)}"
+        yield f"{path}: {show(now, SHOWN)} cannot change in this folder; it was {show(was, SHOWN)}"
     if not changed:
         for path, digest in digests.items():
             if (was := kept.get(path, digest)) != digest:

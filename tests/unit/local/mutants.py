@@ -29,6 +29,13 @@ MUTANTS = (
         tests=(f"{BLOCKING}::test_a_second_interrupt_ends_work_that_is_stopping",),
     ),
     Mutant(
+        name="a second interrupt that comes as Ray stops is the first",
+        target="rljob_runtime.local.blocking:Interrupt.twice_is_early",
+        before="self._wanted",
+        after="False",
+        tests=(f"{BLOCKING}::test_an_interrupt_while_ray_stops_is_the_second_one_of_a_run_that_was_interrupted",),
+    ),
+    Mutant(
         name="a process of the environments dies unseen",
         target="rljob_runtime.local.environments:LocalEnvironments.observe",
         before="not self.restarts",
@@ -51,9 +58,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a second run goes on with other data",
-        target="rljob_runtime.local.run_folder:_accept",
-        before='path.exists() and has_history(folder / "state.db")',
-        after="False",
+        target="rljob_runtime.local.run_folder:_compared",
+        before='not path.exists() or not has_history(folder / "state.db")',
+        after="True",
         tests=("tests/unit/local/test_run_folder.py",),
         canary=True,
     ),

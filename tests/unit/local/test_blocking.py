@@ -137,3 +137,13 @@ def test_ctrl_c_stops_the_work_also_in_a_program_that_runs_in_an_event_loop():
         return result
 
     assert asyncio.run(caller()) == "stopped"
+
+
+@pytest.mark.parametrize(("interrupted", "raised"), [(True, EndedEarly), (False, KeyboardInterrupt)])
+def test_an_interrupt_while_ray_stops_is_the_second_one_of_a_run_that_was_interrupted(interrupted, raised):
+    interrupt = Interrupt()
+    if interrupted:
+        interrupt.interrupt()
+    with pytest.raises((EndedEarly, KeyboardInterrupt)) as found, interrupt.twice_is_early():
+        raise KeyboardInterrupt
+    assert found.type is raised

@@ -19,7 +19,7 @@ from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.store.connection import StoreUnusable
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.local.run import local_places
-from rljob_runtime.local.run_folder import FolderRefused, hold, relay_key
+from rljob_runtime.local.run_folder import FolderRefused, changes, hold, relay_key
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 from rljob_runtime.relay.relay import MIN_KEY_BYTES, read_key
 from rljob_runtime.scheduling.round_plan import RoundPlan, RoundShape
@@ -80,12 +80,12 @@ def test_a_second_run_goes_on_with_the_same_identity(tmp_path, job):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"name": "b"}, ["metadata.name: 'b' cannot change in a folder; it was 'a'"]),
-        ({"data": {"seed": 7}}, ["spec.data.seed: 7 cannot change in a folder; it was 0"]),
-        ({"mode": "Asynchronous"}, ["spec.mode: 'Asynchronous' cannot change in a folder; it was 'OnPolicy'"]),
+        ({"name": "b"}, ["metadata.name: 'b' cannot change in this folder; it was 'a'"]),
+        ({"data": {"seed": 7}}, ["spec.data.seed: 7 cannot change in this folder; it was 0"]),
+        ({"mode": "Asynchronous"}, ["spec.mode: 'Asynchronous' cannot change in this folder; it was 'OnPolicy'"]),
         (
             {"model": {"source": "package://rljob/toy", "dtype": "bfloat16"}},
-            ["spec.model.dtype: 'bfloat16' cannot change in a folder; it was 'float32'"],
+            ["spec.model.dtype: 'bfloat16' cannot change in this folder; it was 'float32'"],
         ),
     ],
 )
@@ -93,7 +93,7 @@ def test_an_edit_of_a_fixed_field_is_refused_with_both_values(tmp_path, job, cha
     folder = tmp_path / "run"
     base = {"model": {"source": "package://rljob/toy", "dtype": "float32"}, "data": {"seed": 0}}
     played(folder, job(**base))
-    assert refusal(folder, job(**{**base, **changed})).splitlines() == [f"{line}; {CURE}" for line in said]
+    assert refusal(folder, job(**{**base, **changed})).splitlines() == [f"{folder}: {line}; {CURE}" for line in said]
 
 
 def test_another_prompt_file_or_other_bytes_are_refused(tmp_path, job, data):
@@ -101,7 +101,8 @@ def test_another_prompt_file_or_other_bytes_are_refused(tmp_path, job, data):
     other.write_bytes(data.read_bytes())
     played(folder, job())
     assert refusal(folder, job(prompts=other)) == (
-        f"spec.data.prompts.file.path: {str(other)!r} cannot change in a folder; it was {str(data)!r}; {CURE}"
+        f"{folder}: spec.data.prompts.file.path: {str(other)!r} cannot change in this folder; "
+        f"it was {str(data)!r}; {CURE}"
     )
     data.write_text('{"prompt": "1 + 2 = ", "answer": "3"}\n')
     assert "spec.data.prompts.file.path: the content has changed (sha256 is " in refusal(folder, job())
@@ -126,7 +127,7 @@ def test_before_a_prompt_was_drawn_everything_may_change(tmp_path, job, data):
         Store(folder / "state.db", held.uid).close()
     data.write_text('{"prompt": "1 + 2 = ", "answer": "3"}\n')
     played(folder, job(name="b"))
-    assert refusal(folder, job()).startswith("metadata.name: 'a' cannot change in a folder; it was 'b'")
+    assert refusal(folder, job()).startswith(f"{folder}: metadata.name: 'a' cannot change in this folder; it was 'b'")
 
 
 def test_a_record_that_cannot_be_read_is_told_with_what_to_do(tmp_path, job):
@@ -256,4 +257,19 @@ def test_what_may_change_is_returned_and_becomes_the_recorded_spec(tmp_path, job
 def test_an_edit_that_an_api_server_refuses_is_refused(tmp_path, job):
     folder = tmp_path / "run"
     played(folder, job())
-    assert refusal(folder, job(checkpoint={"volumeClaimName": "other"})).startswith("spec.checkpoint.volumeClaimName: ")
+    assert refusal(folder, job(checkpoint={"volumeClaimName": "other"})).startswith(
+        f"{folder}: spec.checkpoint.volumeClaimName: "
+    )
+
+
+def test_what_a_run_would_change_is_told_and_nothing_is_recorded(tmp_path, job):
+    folder = tmp_path / "run"
+    played(folder, job(rounds=8))
+    before = (folder / "run.json").read_bytes()
+    assert changes(folder, job(rounds=8)) == ()
+    assert changes(folder, job(rounds=9)) == (("spec.rounds", 8, 9),)
+    with pytest.raises(FolderRefused, match=r"spec\.data\.seed: 7 cannot change in this folder"):
+        changes(folder, job(data={"seed": 7}))
+    assert (folder / "run.json").read_bytes() == before
+    with hold(folder, job(rounds=8)), pytest.raises(FolderRefused, match="another run"):
+        changes(folder, job(rounds=8))

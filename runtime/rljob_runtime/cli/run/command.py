@@ -110,9 +110,8 @@ def _run(console: Console, job: RLJob, place: Path, again: str, folder: Path) ->
     from rljob_runtime.local import run as run_local
 
     def tell_changes(changes: Sequence[tuple[str, object, object]]) -> None:
-        for path, was, now in changes:
-            was_, now_ = ("absent" if value is ABSENT else show(value) for value in (was, now))
-            say(console, f"{job.name}: {path} is {now_}; it was {was_}")
+        for line in _lines(changes):
+            say(console, f"{job.name}: {line}")
 
     trained_rounds = 0
 
@@ -130,13 +129,12 @@ def _run(console: Console, job: RLJob, place: Path, again: str, folder: Path) ->
         raise fail(str(error)) from None
     except (RayFailed, ProcessFailed) as error:
         raise fail(f"{job.name}: {error}", code=1) from None
-    except EndedEarly:
-        raise fail(
-            f"{job.name}: ended; it goes on from its last checkpoint; logs in {place}\ncontinue with: {again}",
-            INTERRUPTED,
-        ) from None
-    except KeyboardInterrupt:
-        raise fail(f"{job.name}: {interrupted_at_start(place)}: {again}", INTERRUPTED) from None
+    except (EndedEarly, KeyboardInterrupt) as error:
+        if isinstance(error, EndedEarly) or trained_rounds:
+            told = f"ended; it goes on from its last checkpoint; logs in {place}\ncontinue with"
+        else:
+            told = interrupted_at_start(place)
+        raise fail(f"{job.name}: {told}: {again}", INTERRUPTED) from None
     end = ending(job, place, result, again, trained_rounds)
     say(console, end.line, end.style)
     for line in end.more:
@@ -145,13 +143,36 @@ def _run(console: Console, job: RLJob, place: Path, again: str, folder: Path) ->
         raise typer.Exit(end.code)
 
 
+def _lines(changes: Sequence[tuple[str, object, object]]) -> list[str]:
+    """Return a line for each changed field."""
+    return [f"{path} is {_value(now)}; it was {_value(was)}" for path, was, now in changes]
+
+
+def _value(value: object) -> str:
+    return "absent" if value is ABSENT else show(value)
+
+
 def _preview(job: RLJob, place: Path) -> None:
     """Print the resolved spec as YAML, and the rest as its comments."""
     # Imported here, because the import takes seconds.
     from rljob_runtime.models.source import cache_folder
 
-    facts = {"folder": f"{place} ({'continues' if (place / 'state.db').exists() else 'new'})"}
-    facts |= preview(job.spec, cache_folder(), visible_accelerators(os.environ))
-    for label, value in facts.items():
+    changes = _changes(job, place) if (place / "state.db").exists() else None
+    facts = [("folder", f"{place} ({'new' if changes is None else 'continues'})")]
+    facts += [("change", line) for line in changes or ()]
+    facts += preview(job.spec, cache_folder(), visible_accelerators(os.environ)).items()
+    for label, value in facts:
         print(f"# {label}: {value}")
     print(yaml.safe_dump(job.manifest(), sort_keys=False, allow_unicode=True), end="")
+
+
+def _changes(job: RLJob, place: Path) -> list[str]:
+    """Return what a run would change in a used folder. A refusal ends the command, as it would end the run."""
+    from rljob_runtime.coordinator.store.connection import StoreUnusable
+    from rljob_runtime.local import FolderRefused
+    from rljob_runtime.local.run_folder import changes
+
+    try:
+        return _lines(changes(place, job))
+    except (FolderRefused, StoreUnusable) as error:
+        raise fail(str(error)) from None

@@ -133,9 +133,14 @@ def _memory(spec: RLJobSpec, shape: ModelShape) -> str:
     digits = 0 if shape.parameters >= 1e7 else 1
     return (
         f"{shape.parameters / 1e6:,.{digits}f} million weights: the trainer needs at least "
-        f"{_size(shape.parameters * TRAINER_BYTES)}, {replicas} replicas need {_size(published)} each and their "
-        "KV caches"
+        f"{_size(shape.parameters * TRAINER_BYTES)}, {_replicas(replicas, _size(published))}"
     )
+
+
+def _replicas(count: int, size: str) -> str:
+    if count == 1:
+        return f"the replica needs {size} and its KV cache"
+    return f"{count} replicas need {size} each and their KV caches"
 
 
 def _size(count: float) -> str:

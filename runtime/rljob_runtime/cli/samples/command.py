@@ -102,7 +102,8 @@ def samples(
         if html is not None:
             _write_page(source, html, Order(source=of_source))
             return
-        shown = _shown(source, _round(source, number), Order(best, worst, filtered, of_source))
+        round_ = _round(source, number)
+        shown = _shown(source, round_, Order(best, worst, filtered, of_source))
     except Unusable as error:
         raise fail(str(error)) from None
     except (NoAnswer, TornFile) as error:
@@ -113,7 +114,7 @@ def samples(
         for one in shown:
             typer.echo(one.to_json())
     else:
-        _show(screen(), shown, count)
+        _show(screen(), round_, shown, count)
 
 
 def _source(job: str, namespace: str | None, evaluation: str | None) -> SampleSource:
@@ -188,11 +189,11 @@ def _write_page(source: SampleSource, file: Path, order: Order) -> None:
     typer.echo(f"{file}: {found.rounds} rounds, {found.samples} samples{left_out}")
 
 
-def _show(console: Console, shown: Sequence[Sample], count: int) -> None:
+def _show(console: Console, number: int, shown: Sequence[Sample], count: int) -> None:
     for one in shown[:count]:
         console.print(panel(one))
     if not shown:
-        say(console, "no sample of this round is of that kind")
+        say(console, f"no sample of round {number} is of that kind")
     elif len(shown) > count:
         say(console, f"{len(shown) - count} more: --count, or --json for all", "dim")
 

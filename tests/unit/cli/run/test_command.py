@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import sqlite3
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -176,6 +177,19 @@ def test_a_second_interrupt_says_how_to_go_on(rljob):
     ]
 
 
+def test_an_interrupt_while_a_run_with_rounds_ends_does_not_say_that_it_had_not_continued(rljob):
+    def run(job: Any, place: Any, show: Any, tell_round: Callable[..., None], *_: Any, **__: Any) -> RuntimeStatus:
+        tell_round(RoundReport(round=1), None)
+        raise KeyboardInterrupt
+
+    told = rljob(run, "--workdir", "w")
+    assert told.exit_code == INTERRUPTED
+    assert told.stderr.splitlines() == [
+        "minimal: ended; it goes on from its last checkpoint; logs in w",
+        f"continue with: rljob run {EXAMPLE} --workdir w",
+    ]
+
+
 def test_the_first_interrupt_says_what_happens_and_what_the_second_does(rljob):
     def run(*_: Any, on_interrupt: Callable[[], None], **__: Any) -> RuntimeStatus:
         on_interrupt()
@@ -227,8 +241,26 @@ def test_a_dry_run_prints_a_manifest_that_loads_and_starts_nothing(rljob, tmp_pa
     comments = [line for line in told.stdout.splitlines() if line.startswith("# ")]
     assert comments[0] == "# folder: runs/minimal (new)"
     assert [comment.split(":")[0] for comment in comments] == ["# folder", "# model", "# memory", "# accelerators"]
-    assert comments[2].startswith("# memory: 0.1 million weights: the trainer needs at least 1.8 MiB, 1 replicas need")
+    assert comments[2].startswith(
+        "# memory: 0.1 million weights: the trainer needs at least 1.8 MiB, the replica needs"
+    )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_says_what_would_change_in_a_used_folder_and_what_would_be_refused(rljob, tmp_path):
+    started = raising(AssertionError("started"))
+    with (
+        local.run_folder.hold(tmp_path / "w", load(EXAMPLE.read_text())),
+        sqlite3.connect(tmp_path / "w/state.db") as db,
+    ):
+        db.execute("CREATE TABLE rounds AS SELECT 1 AS step")
+    told = rljob(started, "--dry-run", "--workdir", "w", "--set", "spec.rounds=90")
+    assert told.exit_code == 0
+    assert told.stdout.splitlines()[:2] == ["# folder: w (continues)", "# change: spec.rounds is 90; it was 8"]
+    refused = rljob(started, "--dry-run", "--workdir", "w", "--set", "spec.data.seed=90")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("w: spec.data.seed: 90 cannot change in this folder; it was ")
+    assert refused.stdout == ""
 
 
 @pytest.mark.parametrize(

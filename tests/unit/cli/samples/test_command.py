@@ -133,6 +133,12 @@ def test_a_failed_sample_shows_the_cause(tmp_path):
     assert cause in done.output
 
 
+def test_a_round_without_such_samples_is_named(tmp_path):
+    SampleFolder(tmp_path).write(7, [sample(7, 0, 1.0)], keep=9)
+    done = RUN.invoke(app, ["samples", str(tmp_path), "--filtered"])
+    assert (done.exit_code, done.output) == (0, "no sample of round 7 is of that kind\n")
+
+
 def test_the_terminal_says_how_many_are_left(folder):
     done = RUN.invoke(app, ["samples", folder, "--count", "1"])
     assert "3 more: --count, or --json for all" in done.output

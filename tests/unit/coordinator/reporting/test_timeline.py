@@ -171,7 +171,7 @@ async def test_the_command_writes_the_newest_rounds(tmp_path):
     log.close()
     out = tmp_path / "out.json"
     done = run(tmp_path, "--out", out, "--rounds", 2)
-    assert (done.exit_code, done.output) == (0, f"{out}: 2 rounds, 2 intervals\n")
+    assert (done.exit_code, done.output) == (0, f"{out}: 2 rounds, 2 intervals; open it in https://ui.perfetto.dev\n")
     assert "Event1" not in out.read_text()
     assert "Event3" in out.read_text()
 
