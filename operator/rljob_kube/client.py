@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
@@ -170,19 +170,19 @@ class KubeClient(Transport):
         except (aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError) as error:
             raise Unreachable(f"GET {path}: {error!r}") from error
 
-    async def create(self, resource: Resource, manifest: Json) -> Json:
+    async def create(self, resource: Resource, manifest: Mapping[str, Any]) -> Json:
         """Create an object."""
         path = resource.path(manifest["metadata"].get("namespace"))
         params = {"fieldManager": self._field_manager}
         return await self._request("create", resource, "POST", path, manifest, params=params)
 
-    async def replace(self, resource: Resource, manifest: Json) -> Json:
+    async def replace(self, resource: Resource, manifest: Mapping[str, Any]) -> Json:
         """Replace an object. The manifest's resourceVersion is the precondition: Conflict if it is not the newest."""
         meta = manifest["metadata"]
         path = resource.path(meta.get("namespace"), meta["name"])
         return await self._request("update", resource, "PUT", path, manifest)
 
-    async def apply(self, resource: Resource, manifest: Json, *, subresource: str | None = None) -> Json:
+    async def apply(self, resource: Resource, manifest: Mapping[str, Any], *, subresource: str | None = None) -> Json:
         """Apply on the server: this client then owns the manifest's fields.
 
         A field that it owned, and that the manifest leaves out, is removed.
@@ -193,7 +193,13 @@ class KubeClient(Transport):
         return await self._request("patch", resource, "PATCH", path, manifest, params=params, content_type=_APPLY)
 
     async def merge(
-        self, resource: Resource, namespace: str, name: str, patch: Json, *, subresource: str | None = None
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Mapping[str, Any],
+        *,
+        subresource: str | None = None,
     ) -> Json:
         """Merge `patch` into an object; null removes a field."""
         path = resource.path(namespace, name, subresource)

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError, Unreachable
-from rljob_kube.resources import EVENT, RLJOB, Json
+from rljob_kube.manifests.objects import Event
+from rljob_kube.resources import EVENT, RLJOB
 
 _logger = logging.getLogger(__name__)
 _REMEMBERED = 4096
@@ -42,7 +43,7 @@ class EventRecorder:
 
     async def _first(self, namespace: str, name: str, job: str, uid: str, kind: str, reason: str, message: str) -> None:
         now = self._clock().strftime("%Y-%m-%dT%H:%M:%SZ")
-        manifest: Json = {
+        manifest: Event = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},

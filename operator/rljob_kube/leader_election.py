@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from time import monotonic
 
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError, Unreachable
+from rljob_kube.manifests.objects import HeldLease, HeldLeaseSpec
 from rljob_kube.resources import LEASE, Json
 
 _logger = logging.getLogger(__name__)
@@ -129,11 +130,11 @@ class LeaderElector:
         duration = float(lease["spec"].get("leaseDurationSeconds") or self._duration)
         return holder in ("", self.identity) or self._clock() - self._seen[1] >= duration
 
-    def _claim(self, lease: Json | None) -> Json:
+    def _claim(self, lease: Json | None) -> Mapping[str, object]:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         old = lease["spec"] if lease is not None else {}
         changed = old.get("holderIdentity") != self.identity
-        spec = {
+        spec: HeldLeaseSpec = {
             "holderIdentity": self.identity,
             "leaseDurationSeconds": round(self._duration),
             "acquireTime": now if changed else old.get("acquireTime"),
@@ -142,8 +143,13 @@ class LeaderElector:
         }
         if lease is not None:
             return {**lease, "spec": spec}
-        metadata = {"name": self._name, "namespace": self._namespace}
-        return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata, "spec": spec}
+        held: HeldLease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self._name, "namespace": self._namespace},
+            "spec": spec,
+        }
+        return held
 
 
 async def _sleep(seconds: float, stop: asyncio.Event) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from rljob_api.constants import GROUP, KIND, PLURAL, VERSION
 
 Json = dict[str, Any]
+"""Free-form JSON: what users write, and answers of servers before they are parsed."""
 
 
 @dataclass(frozen=True)

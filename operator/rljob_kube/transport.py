@@ -80,7 +80,7 @@ class Transport:
         resource: Resource,
         method: str,
         path: str,
-        body: Json | None = None,
+        body: Mapping[str, Any] | None = None,
         *,
         params: Mapping[str, str] | None = None,
         content_type: str = JSON,

@@ -14,6 +14,7 @@ from rljob_api.spec import RLJob
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError
 from rljob_kube.event_recorder import EventRecorder
+from rljob_kube.manifests.metadata import Precondition
 from rljob_kube.resources import POD, RLJOB, Json
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.condition_reason import ConditionReason
@@ -172,7 +173,7 @@ class Applier:
             fields = seal.foreign(seal.operator_part(document), forgery.truth)
         if fields:
             meta = document["metadata"]
-            precondition = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+            precondition: Precondition = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
             body: Json = {"metadata": precondition, "status": dict.fromkeys(fields)}
             document = await self._kube.merge(RLJOB, meta["namespace"], meta["name"], body, subresource="status")
             if forgery.truth:

@@ -15,6 +15,7 @@ from typing import Any
 
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError
+from rljob_kube.manifests.metadata import Annotated
 from rljob_kube.resources import ROLE, Json
 from rljob_operator.policies.base.names import account
 from rljob_operator.policies.status.seal import annotated, describe_forgery, digest, foreign, operator_part, sealed
@@ -105,7 +106,7 @@ class Seals:
         if found not in known.parts:
             await self._write(meta["namespace"], meta["name"], uid, (found,))
 
-    def first(self, uid: str) -> Json:
+    def first(self, uid: str) -> Annotated:
         """Return the metadata of a Role that is to be created."""
         known = self._known.get(uid)
         return annotated(known.parts if known is not None else (digest({}),))

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
+from rljob_kube.manifests.pods import Pod, SharedPod
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.gang import pod_groups
 from rljob_operator.policies.kueue import admission as kueue_admission
 from rljob_operator.policies.pods import manifests
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -29,10 +27,10 @@ class Drafts:
     observed: Observed
     machines: tuple[str, ...]
     """Rollout machines of the target."""
-    roles: Mapping[Role, Json]
+    roles: Mapping[Role, SharedPod]
     """Shared part of each role's pods."""
 
-    def manifest(self, new: NewPod) -> Json:
+    def manifest(self, new: NewPod) -> Pod:
         """Render the manifest of one pod. Callers must not change it in place."""
         pod = manifests.named(self.roles[new.role], self.job, new)
         placed = kueue_admission.placed(self.job, new, pod, self.observed)
@@ -47,6 +45,6 @@ class Creation:
     drafts: Drafts
 
     @property
-    def manifest(self) -> Json:
+    def manifest(self) -> Pod:
         """Render the manifest. Each call renders it again."""
         return self.drafts.manifest(self.new)

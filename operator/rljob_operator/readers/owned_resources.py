@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rljob_api.spec import Gang
+from rljob_kube.manifests.objects import Child
 from rljob_kube.resources import (
     CLAIM_TEMPLATE,
     DEPLOYMENT,
@@ -22,7 +23,6 @@ from rljob_kube.resources import (
     SECRET,
     SERVICE,
     SERVICE_ACCOUNT,
-    Json,
     Resource,
 )
 from rljob_operator.policies.gang import pod_groups
@@ -55,7 +55,7 @@ POD_GROUPS: Mapping[Gang, Resource] = {
 """By scheduler: they share a kind, and each has its own API group."""
 
 
-def resource_of(manifest: Json) -> Resource:
+def resource_of(manifest: Child) -> Resource:
     """Return the resource of an object that the operator owns."""
     groups = {resource.api_version: resource for resource in POD_GROUPS.values()}
     return groups[manifest["apiVersion"]] if manifest["kind"] == pod_groups.KIND else RESOURCES[manifest["kind"]]

@@ -10,7 +10,7 @@ from rljob_api.keys.runner_key import mint_runner_key
 from rljob_api.spec import RLJob
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError
-from rljob_kube.resources import Json
+from rljob_kube.manifests.objects import Child, Role, Secret
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.pod_refusal import no_priority_class
 from rljob_operator.policies.gang import pod_groups
@@ -34,7 +34,7 @@ class ChildWriter:
         self._seals = seals
         self._parallel = parallel
 
-    async def ensure(self, job: RLJob, manifests: Sequence[Json]) -> ConditionReason | None:
+    async def ensure(self, job: RLJob, manifests: Sequence[Child]) -> ConditionReason | None:
         """Create or update all children concurrently.
 
         Return the first name that belongs to another owner.
@@ -42,7 +42,7 @@ class ChildWriter:
         found = await together([self._ensure_one(job, manifest) for manifest in manifests], self._parallel)
         return next((stall for stall in found if stall is not None), None)
 
-    async def _ensure_one(self, job: RLJob, manifest: Json) -> ConditionReason | None:
+    async def _ensure_one(self, job: RLJob, manifest: Child) -> ConditionReason | None:
         """Create an object, or update it where it differs."""
         kind = manifest["kind"]
         resource = resource_of(manifest)
@@ -65,20 +65,23 @@ class ChildWriter:
         taken = name_taken(job, live)
         if taken is not None:
             return taken
-        if kind == pod_groups.KIND and not covers(live, pod_groups.changes(manifest)):
-            await self._kube.merge(resource, job.namespace, name, pod_groups.changes(manifest))
+        if manifest["kind"] == "PodGroup":
+            if not covers(live, pod_groups.changes(manifest)):
+                await self._kube.merge(resource, job.namespace, name, pod_groups.changes(manifest))
         elif kind not in _NEVER_CHANGED and not covers(live, manifest):
             applied = await self._kube.apply(resource, manifest)
             if kind == "Role":
                 self._seals.made(job.metadata.uid, applied)
         return None
 
-    def _completed(self, job: RLJob, manifest: Json) -> Json:
+    def _completed(self, job: RLJob, manifest: Child) -> Child:
         """Add what an object has from its creation on and keeps."""
         if manifest["kind"] == "Secret":
-            return {**manifest, "stringData": _fresh_secrets(job, manifest["metadata"]["name"])}
+            secret: Secret = {**manifest, "stringData": _fresh_secrets(job, manifest["metadata"]["name"])}
+            return secret
         if manifest["kind"] == "Role":
-            return {**manifest, "metadata": {**manifest["metadata"], **self._seals.first(job.metadata.uid)}}
+            role: Role = {**manifest, "metadata": {**manifest["metadata"], **self._seals.first(job.metadata.uid)}}
+            return role
         return manifest
 
 

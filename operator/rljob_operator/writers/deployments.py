@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from rljob_api.spec import RLJob
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError
+from rljob_kube.manifests.objects import Deployment
 from rljob_kube.resources import DEPLOYMENT, Json
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.pod_refusal import pod_refusal
@@ -28,12 +29,12 @@ class DeploymentWriter:
         self._observe = observe
         self._parallel = parallel
 
-    async def apply(self, job: RLJob, manifests: Sequence[Json]) -> ConditionReason | None:
+    async def apply(self, job: RLJob, manifests: Sequence[Deployment]) -> ConditionReason | None:
         """Apply all Deployments. Return why one of them is refused for good, or has another owner's name."""
         found = await together([self._apply_one(job, manifest) for manifest in manifests], self._parallel)
         return next((stall for stall in found if stall is not None), None)
 
-    async def _apply_one(self, job: RLJob, manifest: Json) -> ConditionReason | None:
+    async def _apply_one(self, job: RLJob, manifest: Deployment) -> ConditionReason | None:
         metadata = manifest["metadata"]
         live = await self._kube.find(DEPLOYMENT, job.namespace, metadata["name"])
         if live is not None:

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from rljob_api.spec import RLJob
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError
-from rljob_kube.resources import WORKLOAD, Json
+from rljob_kube.manifests.objects import Workload
+from rljob_kube.resources import WORKLOAD
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.kueue.settlement import Settlement
 from rljob_operator.writers.calls import RequeueAfter, name_taken, together
@@ -22,7 +23,7 @@ class WorkloadWriter:
         self._confirm_leader = confirm_leader
         self._parallel = parallel
 
-    async def ask(self, job: RLJob, workloads: Sequence[Json]) -> ConditionReason | None:
+    async def ask(self, job: RLJob, workloads: Sequence[Workload]) -> ConditionReason | None:
         """Create all Workloads.
 
         Return why one of them could not be created. Admitted ones are not affected.
@@ -30,7 +31,7 @@ class WorkloadWriter:
         found = await together([self._ask_one(job, manifest) for manifest in workloads], self._parallel)
         return next((stall for stall in found if stall is not None), None)
 
-    async def _ask_one(self, job: RLJob, manifest: Json) -> ConditionReason | None:
+    async def _ask_one(self, job: RLJob, manifest: Workload) -> ConditionReason | None:
         name = manifest["metadata"]["name"]
         try:
             await self._kube.create(WORKLOAD, manifest)

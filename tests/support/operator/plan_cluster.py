@@ -14,6 +14,9 @@ from rljob_api.constants import LABEL_INCARNATION, LABEL_MACHINE
 from rljob_api.spec import RLJob
 from rljob_api.spec.training import Mode
 from rljob_api.status import RLJobStatus, RuntimeStatus, TargetPhase
+from rljob_kube.manifests import pods as manifests
+from rljob_kube.manifests.objects import Deployment
+from rljob_kube.resources import Json
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Node, Observed, Pod, Silence, parse_pod
@@ -103,24 +106,24 @@ class Cluster:
         said = RuntimeStatus.model_validate(runtime)
         self.job = self.job.model_copy(update={"status": self.status.model_copy(update={"runtime": said})})
 
-    def _create(self, manifest: dict[str, Any]) -> None:
+    def _create(self, manifest: manifests.Pod) -> None:
         name = manifest["metadata"]["name"]
         known = self.status.incarnations.get(manifest["metadata"]["labels"][LABEL_MACHINE], 0)
         assert name not in self.pods
         # Only a pod that vanished before any operator lived to write it down may have had this name.
         assert int(manifest["metadata"]["labels"][LABEL_INCARNATION]) > known, f"{name} is used twice"
         self.serial += 1
-        item = copy.deepcopy(manifest)
+        item: Json = {**copy.deepcopy(manifest)}
         item["metadata"] |= {"uid": f"uid-{self.serial}", "creationTimestamp": self.now.isoformat()}
         pod = parse_pod(item)
         assert pod is not None
         self.pods[name] = pod
         self.unwritten[pod.machine] += 1
 
-    def _apply(self, manifest: dict[str, Any]) -> None:
+    def _apply(self, manifest: Deployment) -> None:
         """Server-side apply: the status stays, as its controller wrote it."""
         self.serial += 1
-        item = {**manifest, "metadata": {**manifest["metadata"], "uid": f"uid-{self.serial}"}}
+        item: Json = {**manifest, "metadata": {**manifest["metadata"], "uid": f"uid-{self.serial}"}}
         made = parse_runners(item)
         assert made is not None
         before = self.runners.get(made.name, made)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import Any
 
 from rljob_api.spec import RLJob
 from rljob_api.status import Phase
+from rljob_kube.resources import Json
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.kueue_objects import (
@@ -38,7 +38,7 @@ class Queued(Cluster):
 
     def __init__(self, job: RLJob) -> None:
         super().__init__(queued(job))
-        self.workloads: dict[str, dict[str, Any]] = {}
+        self.workloads: dict[str, Json] = {}
         self.queue = "lq"
         self.problem: ConditionReason | None = None
         self.priority: Priority | ConditionReason = Priority()
@@ -58,9 +58,9 @@ class Queued(Cluster):
             self.serial += 1
             name = manifest["metadata"]["name"]
             assert name not in self.workloads
-            item = copy.deepcopy(manifest)
-            item["metadata"] |= {"uid": f"wl-{self.serial}", "resourceVersion": str(self.serial)}
-            self.workloads[name] = item
+            created: Json = {**copy.deepcopy(manifest)}
+            created["metadata"] |= {"uid": f"wl-{self.serial}", "resourceVersion": str(self.serial)}
+            self.workloads[name] = created
         for one in decided.settled:
             item = self.workloads[one.workload.name]
             if one.status is None:

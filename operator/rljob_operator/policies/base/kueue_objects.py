@@ -15,9 +15,10 @@ from typing import Any
 
 from rljob_api.constants import GROUP, ROLE_ROLLOUT, machine_name
 from rljob_api.spec import RLJob
+from rljob_kube.manifests.objects import Condition, PodSetUpdate
+from rljob_kube.manifests.pods import Toleration
+from rljob_kube.resources import Json
 from rljob_operator.policies.base.condition_reason import ConditionReason
-
-Json = dict[str, Any]
 
 API = "kueue.x-k8s.io"
 API_VERSION = f"{API}/v1beta2"
@@ -42,7 +43,7 @@ class Flavor:
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    tolerations: tuple[Json, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Assignment:
     """What Kueue assigned to one pod set."""
 
     flavors: tuple[str, ...] = ()
-    updates: tuple[Json, ...] = ()
+    updates: tuple[PodSetUpdate, ...] = ()
     """Additions to its pods by admission checks."""
     topology: bool = False
     """Kueue chose single nodes too."""
@@ -78,7 +79,7 @@ class Workload:
     reserved: bool = False
     """It holds quota."""
     assigned: Mapping[str, Assignment] = field(default_factory=dict)
-    conditions: tuple[Json, ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
     @property
     def admitted(self) -> bool:
@@ -103,7 +104,7 @@ class Workload:
                 return ConditionReason(str(found.get("reason", "")), str(found.get("message", "")))
         return ConditionReason("Pending", "Kueue has not considered it yet")
 
-    def condition(self, kind: str) -> Json | None:
+    def condition(self, kind: str) -> Condition | None:
         return next((one for one in self.conditions if one.get("type") == kind), None)
 
     def holds(self, kind: str) -> bool:
@@ -197,7 +198,7 @@ def parse_workload(item: Mapping[str, Any]) -> Workload:
     """Parse a Workload from its API object."""
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     admission = status.get("admission") or {}
-    conditions = tuple(dict(one) for one in status.get("conditions") or ())
+    conditions: tuple[Condition, ...] = tuple(status.get("conditions") or ())
     reserved = any(one.get("type") == QUOTA_RESERVED and one.get("status") == "True" for one in conditions)
     return Workload(
         name=meta["name"],
@@ -234,20 +235,21 @@ def parse_flavor(item: Mapping[str, Any]) -> Flavor:
 
 
 def with_conditions(
-    before: Sequence[Json], changes: Sequence[tuple[str, bool, ConditionReason]], now: datetime
-) -> list[Json]:
+    before: Sequence[Condition], changes: Sequence[tuple[str, bool, ConditionReason]], now: datetime
+) -> list[Condition]:
     """Set some conditions. A transition time changes only with its status."""
     found = {one.get("type"): one for one in before}
     for kind, holds, why in changes:
-        old, status = found.get(kind), "True" if holds else "False"
-        same = old is not None and old.get("status") == status
-        moment = old.get("lastTransitionTime") if same and old is not None else now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        old: Condition = found.get(kind) or {}
+        status = "True" if holds else "False"
         found[kind] = {
-            **(old or {}),
+            **old,
+            "lastTransitionTime": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "type": kind,
             "status": status,
             "reason": why.reason,
             "message": why.message[:1024],
-            "lastTransitionTime": moment,
         }
+        if old.get("status") == status and "lastTransitionTime" in old:
+            found[kind]["lastTransitionTime"] = old["lastTransitionTime"]
     return list(found.values())

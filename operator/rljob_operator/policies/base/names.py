@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rljob_api import constants as c
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
+from rljob_kube.manifests.metadata import OwnerReference
 
 
-def owner_reference(job: RLJob) -> dict[str, Any]:
+def owner_reference(job: RLJob) -> OwnerReference:
     """Make the owner reference of a child.
 
     The garbage collector deletes children with the job, even while no operator runs.

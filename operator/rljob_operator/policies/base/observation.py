@@ -24,6 +24,7 @@ from rljob_api.constants import (
     REWARDS_CONTAINER,
 )
 from rljob_api.status import RLJobStatus, Role
+from rljob_kube.resources import Json
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.runners import Runners
 
@@ -243,7 +244,7 @@ def sort_pods(uid: str, items: Iterable[Mapping[str, Any]]) -> tuple[tuple[Pod, 
     return tuple(owned), tuple(foreign)
 
 
-def relevant_part(item: Mapping[str, Any]) -> dict[str, Any]:
+def relevant_part(item: Mapping[str, Any]) -> Json:
     """Reduce a pod to what decisions need, without containers and managed fields.
 
     Containers may hold a user's whole template.

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.constants import LABEL_ENVIRONMENT, LABEL_SHAPE
-
-Json = dict[str, Any]
+from rljob_kube.resources import Json
 
 REFUSED, OVERDUE = "ReplicaFailure", "Progressing"
 """Conditions of a Deployment: a pod cannot be created; False: new pods are not ready in time."""

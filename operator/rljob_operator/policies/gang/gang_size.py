@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from rljob_api import constants as c
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus, Role
+from rljob_kube.manifests.pods import PodSpec
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
@@ -70,7 +71,6 @@ def _most(job: RLJob, observed: Observed, nodes: Sequence[Node], config: Config)
     return None
 
 
-def _pod(job: RLJob, role: Role, observed: Observed, config: Config) -> dict[str, object]:
+def _pod(job: RLJob, role: Role, observed: Observed, config: Config) -> PodSpec:
     new = NewPod(c.machine_name(role.value.lower(), 0), role, 1)
-    spec: dict[str, object] = kueue_admission.placed(job, new, render_pod(job, new, 0, config), observed)["spec"]
-    return spec
+    return kueue_admission.placed(job, new, render_pod(job, new, 0, config), observed)["spec"]

@@ -15,21 +15,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Final
 
 from rljob_api import constants as c
 from rljob_api.admission.last_accepted import accept
 from rljob_api.spec import Gang, RLJob, RLJobSpec
 from rljob_api.status import RLJobStatus
+from rljob_kube.manifests.objects import GangPlace, GangSize, PodGroup, PodGroupSizePatch
+from rljob_kube.manifests.pods import Pod, PodSpec
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.names import owner_reference
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.pods.pod_set import placed_machines
 
-Json = dict[str, Any]
-
-KIND = "PodGroup"
+KIND: Final = "PodGroup"
 PLURAL = "podgroups"
 
 LOOK_AGAIN_SECONDS = 15.0
@@ -94,7 +94,7 @@ def gathers(spec: RLJobSpec, status: RLJobStatus) -> bool:
 # --- the group --------------------------------------------------------------------------------------------------------
 
 
-def pod_group(job: RLJob) -> Json | None:
+def pod_group(job: RLJob) -> PodGroup | None:
     """Render the job's PodGroup; None without a gang."""
     kind = job.spec.scheduling.gang
     if kind is Gang.NONE:
@@ -116,17 +116,17 @@ def pod_group(job: RLJob) -> Json | None:
     }
 
 
-def changes(group: Json) -> Json:
+def changes(group: PodGroup) -> PodGroupSizePatch:
     """Return the part of an existing PodGroup that is updated: its size.
 
     Priority and queue stay as they were at the start.
     """
     kind = next(kind for kind, system in SYSTEMS.items() if system.api_version == group["apiVersion"])
-    policy = group["spec"].get("schedulingPolicy", {"gang": {}})["gang"]
-    return {"spec": _size(kind, policy.get("minCount") or group["spec"]["minMember"])}
+    policy = group["spec"].get("schedulingPolicy")
+    return {"spec": _size(kind, policy["gang"]["minCount"] if policy is not None else group["spec"]["minMember"])}
 
 
-def missing(job: RLJob, observed: Observed) -> tuple[Json, ...]:
+def missing(job: RLJob, observed: Observed) -> tuple[PodGroup, ...]:
     """Return the PodGroup where it must be created or updated now.
 
     That is before the first pod, at regular checks, and after an edit. The other children may exist for long while the
@@ -140,13 +140,14 @@ def missing(job: RLJob, observed: Observed) -> tuple[Json, ...]:
     return (group,) if edited or begins or not observed.children_present else ()
 
 
-def _size(kind: Gang, count: int) -> Json:
+def _size(kind: Gang, count: int) -> GangSize:
     return {"schedulingPolicy": {"gang": {"minCount": count}}} if kind is Gang.NATIVE else {"minMember": count}
 
 
-def _place(job: RLJob) -> Json:
+def _place(job: RLJob) -> GangPlace:
     """Return the group's queue and priority, where its API has them."""
-    scheduling, found = job.spec.scheduling, dict[str, str]()
+    scheduling = job.spec.scheduling
+    found: GangPlace = {}
     queue = {
         Gang.VOLCANO: job.metadata.annotations.get(VOLCANO_QUEUE),
         Gang.KAI: job.metadata.labels.get(KAI_QUEUE),
@@ -161,13 +162,14 @@ def _place(job: RLJob) -> Json:
 # --- its pods ---------------------------------------------------------------------------------------------------------
 
 
-def joined(job: RLJob, machines: Sequence[str], machine: str, pod: Json) -> Json:
+def joined(job: RLJob, machines: Sequence[str], machine: str, pod: Pod) -> Pod:
     """Add to a pod what its scheduler needs: the group's name and the queue."""
     kind = job.spec.scheduling.gang
     if kind is Gang.NONE:
         return pod
     member = gathers(job.spec, job.status) and machine in base(job.spec, machines)
-    spec, metadata = dict(pod["spec"]), pod["metadata"]
+    spec: PodSpec = {**pod["spec"]}
+    metadata = pod["metadata"]
     labels, annotations = dict(metadata["labels"]), dict(metadata.get("annotations", {}))
     scheduler = SYSTEMS[kind].scheduler
     if scheduler is not None:
@@ -187,8 +189,10 @@ def joined(job: RLJob, machines: Sequence[str], machine: str, pod: Json) -> Json
             annotations |= {"pod-group-name": job.name, "kai.scheduler/skip-podgrouper": "true"}
         case _:
             pass
-    shown = {"annotations": annotations} if annotations else {}
-    return {**pod, "metadata": {**metadata, "labels": labels, **shown}, "spec": spec}
+    joined_pod: Pod = {**pod, "metadata": {**metadata, "labels": labels}, "spec": spec}
+    if annotations:
+        joined_pod["metadata"]["annotations"] = annotations
+    return joined_pod
 
 
 def admitted(job: RLJob, machines: Sequence[str], observed: Observed, created: Sequence[NewPod]) -> list[NewPod]:

@@ -8,11 +8,13 @@ Workload is admitted. A machine whose Workload is evicted leaves the target, and
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from rljob_api.constants import ROLE_ROLLOUT, machine_name
 from rljob_api.spec import Environment, PodTemplate, RLJob, RLJobSpec
 from rljob_api.status import Role
+from rljob_kube.manifests.metadata import ObjectMeta, TemplateMeta
+from rljob_kube.manifests.pods import Pod, PodSpec, PodTemplateSpec, Toleration
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
@@ -35,7 +37,7 @@ from rljob_operator.policies.lifecycle.eviction import template_of
 from rljob_operator.policies.pods import devices
 from rljob_operator.policies.scaling import machines as machine_scaling
 
-Json = dict[str, Any]
+Meta = TypeVar("Meta", ObjectMeta, TemplateMeta)
 
 ROLLOUT = Role.ROLLOUT.value.lower()
 
@@ -194,37 +196,61 @@ def admission_condition(job: RLJob, observed: Observed, count: int) -> Condition
 # --- nodes ------------------------------------------------------------------------------------------------------------
 
 
-def placed(job: RLJob, new: NewPod, manifest: Json, observed: Observed) -> Json:
+def placed(job: RLJob, new: NewPod, manifest: Pod, observed: Observed) -> Pod:
     """Add to a pod the assignment of its Workload: node labels, tolerations, and what admission checks add."""
     found = workload_of(job.name, new.machine, observed.kueue) if observed.kueue is not None else None
     assignment = found.assigned.get(new.role.value.lower()) if found is not None else None
-    return _on_assigned(manifest, assignment, observed)
+    if assignment is None:
+        return manifest
+    return {
+        **manifest,
+        "metadata": _marked(manifest["metadata"], assignment),
+        "spec": _on_assigned(manifest["spec"], assignment, observed),
+    }
 
 
-def placed_runners(job: RLJob, observed: Observed, environment: Environment, template: Json) -> Json:
+def placed_runners(
+    job: RLJob, observed: Observed, environment: Environment, template: PodTemplateSpec
+) -> PodTemplateSpec:
     """Add to the pod template of an environment the assignment of its pod set."""
     base = observed.kueue.workloads.get(base_name(job.name)) if observed.kueue is not None else None
     assignment = base.assigned.get(runner_set(environment.name)) if base is not None else None
-    return _on_assigned(template, assignment, observed)
+    if assignment is None:
+        return template
+    return {
+        **template,
+        "metadata": _marked(template["metadata"], assignment),
+        "spec": _on_assigned(template["spec"], assignment, observed),
+    }
 
 
-def _on_assigned(manifest: Json, assignment: Assignment | None, observed: Observed) -> Json:
-    if assignment is None or observed.kueue is None:
-        return manifest
-    flavors = [observed.kueue.flavors[name] for name in assignment.flavors if name in observed.kueue.flavors]
-    spec, metadata = dict(manifest["spec"]), dict(manifest["metadata"])
-    selector = {**(spec.get("nodeSelector") or {}), **_selector(assignment, observed.kueue.flavors)}
+def _on_assigned(before: PodSpec, assignment: Assignment, observed: Observed) -> PodSpec:
+    """Add the nodes of an assignment: their labels, and tolerations of their taints."""
+    known = observed.kueue.flavors if observed.kueue is not None else {}
+    flavors = [known[name] for name in assignment.flavors if name in known]
+    spec: PodSpec = {**before}
+    selector = {**(spec.get("nodeSelector") or {}), **_selector(assignment, known)}
     if selector:
         spec["nodeSelector"] = selector
-    added = [*(t for flavor in flavors for t in flavor.tolerations), *_added(assignment, "tolerations")]
+    added = [*(t for flavor in flavors for t in flavor.tolerations), *_tolerations(assignment)]
     if added:
-        before = spec.get("tolerations") or []
-        spec["tolerations"] = [*before, *(one for n, one in enumerate(added) if one not in [*before, *added[:n]])]
-    for field in ("labels", "annotations"):
-        given = {key: value for update in assignment.updates for key, value in (update.get(field) or {}).items()}
-        if given:
-            metadata[field] = {**given, **metadata.get(field, {})}
-    return {**manifest, "metadata": metadata, "spec": spec}
+        own = spec.get("tolerations") or []
+        spec["tolerations"] = [*own, *(one for n, one in enumerate(added) if one not in [*own, *added[:n]])]
+    return spec
+
+
+def _marked(before: Meta, assignment: Assignment) -> Meta:
+    """Add the labels and annotations of an assignment. Those that are there stay."""
+    metadata: Meta = {**before}
+    labels, annotations = dict[str, str](), dict[str, str]()
+    for update in assignment.updates:
+        labels |= update.get("labels") or {}
+        annotations |= update.get("annotations") or {}
+    if labels:
+        metadata["labels"] = {**labels, **before["labels"]}
+    if annotations:
+        metadata["annotations"] = {**annotations, **before.get("annotations", {})}
+    return metadata
 
 
 def _selector(assignment: Assignment, flavors: Mapping[str, Flavor]) -> dict[str, str]:
@@ -237,5 +263,5 @@ def _selector(assignment: Assignment, flavors: Mapping[str, Flavor]) -> dict[str
     return found
 
 
-def _added(assignment: Assignment, field: str) -> list[Json]:
-    return [dict(one) for update in assignment.updates for one in update.get(field) or ()]
+def _tolerations(assignment: Assignment) -> list[Toleration]:
+    return [{**one} for update in assignment.updates for one in update.get("tolerations") or ()]

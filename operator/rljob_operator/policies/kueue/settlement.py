@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from rljob_api.constants import ROLE_ROLLOUT
 from rljob_api.spec import RLJob
 from rljob_api.status import Role
+from rljob_kube.manifests.objects import Workload as WorkloadManifest
+from rljob_kube.manifests.objects import WorkloadStatus
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import JobOutcome
@@ -37,8 +38,6 @@ from rljob_operator.policies.base.runners import Runners
 from rljob_operator.policies.kueue import workloads
 from rljob_operator.policies.kueue.admission import ROLLOUT, may_ask, surplus
 
-Json = dict[str, Any]
-
 _REQUEUED_AT_ONCE = ("Preempted", "NodeFailures")
 """Evictions after which Kueue may admit again without any action."""
 
@@ -48,11 +47,11 @@ class Settlement:
     """A change of one Workload: a patch of its status, or its deletion."""
 
     workload: Workload
-    status: Json | None = None
+    status: WorkloadStatus | None = None
     """Patch of the status. None: delete it."""
 
 
-def asked(job: RLJob, observed: Observed, count: int, config: Config) -> tuple[Json, ...]:
+def asked(job: RLJob, observed: Observed, count: int, config: Config) -> tuple[WorkloadManifest, ...]:
     """Return the Workloads to create now: the base first, and once it is admitted, one for each machine above it."""
     kueue = observed.kueue
     if kueue is None or kueue.problem is not None or job.spec.suspend:
@@ -135,7 +134,7 @@ def _settle(
         return Settlement(one, _given_back(one, now)) if empty else None
     if not one.admitted:
         return None
-    status: Json = {}
+    status: WorkloadStatus = {}
     reclaimed = _reclaimed(one, pods, count) if base and count else {}
     if reclaimed:
         status["reclaimablePods"] = [{"name": name, "count": number} for name, number in reclaimed.items()]
@@ -170,7 +169,7 @@ def _outdated(job: RLJob, one: Workload, kueue: Kueue, asks: str, selects: str) 
     return not one.reserved and (changed or elsewhere or one.queue != _queue(job, kueue))
 
 
-def _given_back(one: Workload, now: datetime) -> Json:
+def _given_back(one: Workload, now: datetime) -> WorkloadStatus:
     """Return the status of an evicted Workload without its reservation, as Kueue's own integrations write it."""
     why = one.why
     changes = [

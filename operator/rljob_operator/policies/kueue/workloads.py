@@ -11,11 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from rljob_api import constants as c
 from rljob_api.spec import Environment, RLJob
 from rljob_api.status import Role
+from rljob_kube.manifests.metadata import ObjectMeta
+from rljob_kube.manifests.objects import PodSet, Workload
+from rljob_kube.manifests.pods import Container, PodSpec, Resources
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.kueue_objects import (
@@ -32,8 +34,7 @@ from rljob_operator.policies.base.kueue_objects import (
 from rljob_operator.policies.base.names import owner_reference
 from rljob_operator.policies.pods.environments import pod_template
 from rljob_operator.policies.pods.manifests import charged
-
-Json = dict[str, Any]
+from rljob_operator.policies.pods.overlay import only
 
 SURPLUS_DROP = 1_000_000_000
 """Difference in priority between a job and its machines above the minimum.
@@ -50,9 +51,10 @@ _SELECTING = ("nodeSelector", "affinity", "tolerations", "priorityClassName")
 _CHARGED_OF_CONTAINER = ("name", "resources", "restartPolicy")
 
 
-def base(job: RLJob, kueue: Kueue, config: Config) -> Json:
+def base(job: RLJob, kueue: Kueue, config: Config) -> Workload:
     """Render the Workload without which no pod of the job runs."""
-    found = _workload(job, kueue.queue, base_name(job.name), _base_counts(job), config)
+    priority = kueue.priority if isinstance(kueue.priority, Priority) else Priority()
+    found = _workload(job, kueue.queue, base_name(job.name), _base_counts(job), priority.value, config)
     found["spec"]["podSets"] += [
         {
             "name": runner_set(environment.name),
@@ -61,8 +63,6 @@ def base(job: RLJob, kueue: Kueue, config: Config) -> Json:
         }
         for environment in job.spec.environments
     ]
-    priority = kueue.priority if isinstance(kueue.priority, Priority) else Priority()
-    found["spec"]["priority"] = priority.value
     if priority.group:
         kind = "WorkloadPriorityClass" if priority.group == "kueue.x-k8s.io" else "PriorityClass"
         found["spec"]["priorityClassRef"] = {"group": priority.group, "kind": kind, "name": priority.name}
@@ -83,15 +83,14 @@ def _base_counts(job: RLJob) -> dict[Role, int]:
     return {Role.COORDINATOR: 1, Role.TRAINER: job.spec.trainer.replicas, Role.ROLLOUT: job.spec.rollout.smallest}
 
 
-def surplus(job: RLJob, kueue: Kueue, indexes: Sequence[int], priority: int, config: Config) -> tuple[Json, ...]:
+def surplus(job: RLJob, kueue: Kueue, indexes: Sequence[int], priority: int, config: Config) -> tuple[Workload, ...]:
     """Render the Workloads of these rollout machines above the minimum.
 
     They share all but their names. `priority`: the base's.
     """
     if not indexes:
         return ()
-    found = _workload(job, kueue.queue, "", {Role.ROLLOUT: 1}, config)
-    found["spec"]["priority"] = max(LOWEST, priority - SURPLUS_DROP)
+    found = _workload(job, kueue.queue, "", {Role.ROLLOUT: 1}, max(LOWEST, priority - SURPLUS_DROP), config)
     names = (surplus_name(job.name, index) for index in indexes)
     return tuple({**found, "metadata": {**found["metadata"], "name": name}} for name in names)
 
@@ -102,11 +101,12 @@ def asks(job: RLJob, roles: Collection[Role], config: Config) -> str:
     The numbers of machines are left out: the trainer's changes only while the job is suspended, and each further
     rollout machine has its own Workload. Runners have none.
     """
-    runners = {
+    runners: dict[str, Mapping[str, object]] = {
         runner_set(one.name): {"count": one.most_runners, **_runner_template(job, one, config, _CHARGED)}
         for one in _environments(job, roles)
     }
-    return _hash({role.value: _template(job, role, config, _CHARGED) for role in roles} | runners)
+    parts: dict[str, Mapping[str, object]] = {role.value: _template(job, role, config, _CHARGED) for role in roles}
+    return _hash(parts | runners)
 
 
 def selects(job: RLJob, roles: Collection[Role], config: Config) -> str:
@@ -123,23 +123,23 @@ def _environments(job: RLJob, roles: Collection[Role]) -> tuple[Environment, ...
     return job.spec.environments if Role.COORDINATOR in roles else ()
 
 
-def _selecting(template: Json) -> Json:
-    return {key: template[key] for key in _SELECTING if key in template}
+def _selecting(template: PodSpec) -> PodSpec:
+    return only(template, _SELECTING)
 
 
-def _hash(value: Json) -> str:
+def _hash(value: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _workload(job: RLJob, queue: str, name: str, counts: Mapping[Role, int], config: Config) -> Json:
-    metadata = {
+def _workload(job: RLJob, queue: str, name: str, counts: Mapping[Role, int], priority: int, config: Config) -> Workload:
+    metadata: ObjectMeta = {
         "name": name,
         "namespace": job.namespace,
         "labels": {c.LABEL_JOB: job.name, c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE},
         "annotations": {ASKS: asks(job, counts, config), SELECTS: selects(job, counts, config)},
         "ownerReferences": [owner_reference(job)],
     }
-    pod_sets = [
+    pod_sets: list[PodSet] = [
         {
             "name": role.value.lower(),
             "count": count,
@@ -148,44 +148,50 @@ def _workload(job: RLJob, queue: str, name: str, counts: Mapping[Role, int], con
         for role, count in counts.items()
         if count > 0
     ]
-    spec = {"queueName": queue, "active": True, "podSets": pod_sets}
-    return {"apiVersion": API_VERSION, "kind": "Workload", "metadata": metadata, "spec": spec}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Workload",
+        "metadata": metadata,
+        "spec": {"queueName": queue, "active": True, "podSets": pod_sets, "priority": priority},
+    }
 
 
-def _requested(spec: Json) -> Json:
+def _requested(spec: PodSpec) -> PodSpec:
     """Copy limits into missing requests.
 
     The API server does so for pods and not for Workloads, and Kueue reads extended resources of a DeviceClass from
     requests.
     """
-    found = dict(spec)
-    for group in ("initContainers", "containers"):
-        if group in spec:
-            found[group] = [_with_requests(one) for one in spec[group]]
+    found: PodSpec = {**spec}
+    if "initContainers" in spec:
+        found["initContainers"] = [_with_requests(one) for one in spec["initContainers"]]
+    if "containers" in spec:
+        found["containers"] = [_with_requests(one) for one in spec["containers"]]
     return found
 
 
-def _with_requests(container: Json) -> Json:
-    resources = container.get("resources") or {}
+def _with_requests(container: Container) -> Container:
+    resources: Resources = container.get("resources") or {}
     if not resources.get("limits"):
         return container
     requests = {**resources["limits"], **(resources.get("requests") or {})}
     return {**container, "resources": {**resources, "requests": requests}}
 
 
-def _template(job: RLJob, role: Role, config: Config, fields: Sequence[str]) -> Json:
+def _template(job: RLJob, role: Role, config: Config, fields: Sequence[str]) -> PodSpec:
     """Render the charged part of a role's pod: containers and these fields."""
     return {**_part(charged(job, role, config), fields), "restartPolicy": "Never"}
 
 
-def _runner_template(job: RLJob, environment: Environment, config: Config, fields: Sequence[str]) -> Json:
+def _runner_template(job: RLJob, environment: Environment, config: Config, fields: Sequence[str]) -> PodSpec:
     """Render the charged part of a runner's pod."""
     return {**_part(pod_template(job, environment, config)["spec"], fields), "restartPolicy": "Always"}
 
 
-def _part(spec: Json, fields: Sequence[str]) -> Json:
-    found: Json = {key: spec[key] for key in fields if key in spec}
-    for group in ("initContainers", "containers"):
-        if spec.get(group):
-            found[group] = [{key: one[key] for key in _CHARGED_OF_CONTAINER if key in one} for one in spec[group]]
+def _part(spec: PodSpec, fields: Sequence[str]) -> PodSpec:
+    found = only(spec, fields)
+    if spec.get("initContainers"):
+        found["initContainers"] = [only(one, _CHARGED_OF_CONTAINER) for one in spec["initContainers"]]
+    if spec.get("containers"):
+        found["containers"] = [only(one, _CHARGED_OF_CONTAINER) for one in spec["containers"]]
     return found

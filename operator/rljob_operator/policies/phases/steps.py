@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from rljob_api.spec import RLJob
 from rljob_api.status import RLJobStatus, Target
+from rljob_kube.manifests.objects import Child, Deployment, Workload
 from rljob_operator.policies.base.deadlines import earliest_wait
 from rljob_operator.policies.base.decisions import Event, NewPod, Removal
 from rljob_operator.policies.base.observation import Observed
@@ -17,16 +17,14 @@ from rljob_operator.policies.failure import losses as machine_losses
 from rljob_operator.policies.kueue import settlement
 from rljob_operator.policies.status.events import transitions
 
-Json = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Plan:
     """What to do, in this order, and when to plan again."""
 
-    children: tuple[Json, ...] = ()
+    children: tuple[Child, ...] = ()
     creations: tuple[Creation, ...] = ()
-    deployments: tuple[Json, ...] = ()
+    deployments: tuple[Deployment, ...] = ()
     """Deployments of runners to apply, once the pods are created."""
     status: RLJobStatus | None = None
     """The operator's part, when it differs from the written one."""
@@ -36,7 +34,7 @@ class Plan:
     again_seconds: float | None = None
     losses: tuple[machine_losses.MachineLoss, ...] = ()
     """The losses that the status counts for the first time."""
-    asked: tuple[Json, ...] = ()
+    asked: tuple[Workload, ...] = ()
     """Workloads to create."""
     settled: tuple[settlement.Settlement, ...] = ()
     """Changes of Workloads, the last step."""

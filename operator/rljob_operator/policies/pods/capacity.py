@@ -14,7 +14,6 @@ from typing import Any
 
 from rljob_operator.policies.base.observation import Node
 
-Json = dict[str, Any]
 Amounts = Mapping[str, Decimal]
 
 _SUFFIXES = {

@@ -10,15 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 from rljob_api.spec import RLJob, RLJobSpec
 from rljob_api.status import Role
+from rljob_kube.manifests.objects import ExactDevices, ResourceClaimSpec
+from rljob_kube.manifests.pods import Container, PodSpec, Resources
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.observation import Devices, Observed
-
-Json = dict[str, Any]
 
 CLAIM = "rljob-accelerators"
 """Name of the claim in the pod's resourceClaims."""
@@ -55,22 +54,22 @@ def template_names(job: RLJob) -> list[str]:
     return sorted({name for name in (template_name(job, role) for role in Role) if name is not None})
 
 
-def template_spec(spec: RLJobSpec, role: Role) -> Json | None:
+def template_spec(spec: RLJobSpec, role: Role) -> ResourceClaimSpec | None:
     """Render the content of the operator's own template for a role; None where there is none."""
     device_class, number = spec.accelerator_of(role.value.lower()).device_class, count(spec, role)
     if number == 0 or device_class is None:
         return None
-    exactly = {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": number}
+    exactly: ExactDevices = {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": number}
     return {"devices": {"requests": [{"name": "accelerators", "exactly": exactly}]}}
 
 
-def give(job: RLJob, role: Role, pod_spec: Json, container: Json) -> None:
+def give(job: RLJob, role: Role, pod_spec: PodSpec, container: Container) -> None:
     """Add accelerators to a pod and its main container.
 
     The values in these are not changed: they belong to the template.
     """
     resource, number = job.spec.accelerator_of(role.value.lower()).resource, count(job.spec, role)
-    resources = dict(container.get("resources", {}))
+    resources: Resources = {**container.get("resources", {})}
     if number > 0 and resource is not None:
         container["resources"] = resources
         resources["limits"] = {resource: str(number), **resources.get("limits", {})}

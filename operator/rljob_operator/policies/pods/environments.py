@@ -10,21 +10,30 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from rljob_api import constants as c
 from rljob_api.spec import Environment, RLJob
 from rljob_api.status import Role
+from rljob_kube.manifests.objects import Deployment, DeploymentShape, EgressRule, NetworkPolicySpec, Peer
+from rljob_kube.manifests.pods import (
+    Container,
+    KeyToPath,
+    PodSpec,
+    PodTemplateSpec,
+    Projection,
+    Toleration,
+    Volume,
+    VolumeMount,
+)
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.names import coordinator_address, owner_reference, selector_labels
 from rljob_operator.policies.base.observation import Observed
-from rljob_operator.policies.pods.overlay import by_name, by_path, over
+from rljob_operator.policies.pods.overlay import by_name, by_path, over, sidecars, user_container, user_spec
 from rljob_operator.policies.pods.placement import name_scheduler, spread
 from rljob_operator.policies.pods.security import LOCKED, pod_security
 
-Json = dict[str, Any]
-Placement = Callable[[Environment, Json], Json]
+Placement = Callable[[Environment, PodTemplateSpec], PodTemplateSpec]
 """Adds the nodes of a quota to the pod template of an environment."""
 
 PROGRESS_SECONDS = 300
@@ -38,14 +47,14 @@ _PORTS = {"http": 80, "https": 443}
 _SETTINGS, _TMP, _CODE = "rljob-environment", "rljob-tmp", "rljob-code"
 
 
-def anywhere(environment: Environment, template: Json) -> Json:
+def anywhere(environment: Environment, template: PodTemplateSpec) -> PodTemplateSpec:
     """Return the pod template as it is: without a quota, no nodes are assigned."""
     return template
 
 
 def to_start(
     job: RLJob, observed: Observed, runners: Mapping[str, int], config: Config, place: Placement
-) -> tuple[Json, ...]:
+) -> tuple[Deployment, ...]:
     """Return the Deployments of a running job that are missing or not as wanted. `runners`: the number of each.
 
     All of them are returned when the job's objects are checked again: that undoes what other clients have changed.
@@ -63,7 +72,7 @@ def to_start(
     return tuple(found)
 
 
-def to_stop(job: RLJob, observed: Observed, config: Config) -> tuple[Json, ...]:
+def to_stop(job: RLJob, observed: Observed, config: Config) -> tuple[Deployment, ...]:
     """Return the Deployments of a job that has no pods and still some runners.
 
     A job without quota has no nodes for them, so their places are chosen when it runs again.
@@ -76,10 +85,10 @@ def to_stop(job: RLJob, observed: Observed, config: Config) -> tuple[Json, ...]:
     )
 
 
-def deployment(job: RLJob, environment: Environment, replicas: int, config: Config, place: Placement) -> Json:
+def deployment(job: RLJob, environment: Environment, replicas: int, config: Config, place: Placement) -> Deployment:
     """Render the Deployment of an environment. Its shape is a hash of everything but the number of pods."""
     own = _labels(job, environment)
-    spec: Json = {
+    spec: DeploymentShape = {
         "selector": {"matchLabels": own},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": STEP}},
         "progressDeadlineSeconds": PROGRESS_SECONDS,
@@ -101,7 +110,7 @@ def deployment(job: RLJob, environment: Environment, replicas: int, config: Conf
     }
 
 
-def pod_template(job: RLJob, environment: Environment, config: Config) -> Json:
+def pod_template(job: RLJob, environment: Environment, config: Config) -> PodTemplateSpec:
     """Render the pods of an environment: the operator's part, the user's part over it, then the fixed part."""
     template = environment.template
     own = {
@@ -120,14 +129,14 @@ def pod_template(job: RLJob, environment: Environment, config: Config) -> Json:
     }
 
 
-def network_policy(job: RLJob) -> Json:
+def network_policy(job: RLJob) -> NetworkPolicySpec:
     """Render the content of the NetworkPolicy of all runners.
 
     They call the gateway, MCP servers and servers of OpenEnv, and no pod calls them. A policy names no
     hosts, so a server's port is open at every address.
     """
-    gateway = {"podSelector": {"matchLabels": selector_labels(job.name, Role.COORDINATOR)}}
-    egress: list[Json] = [
+    gateway: Peer = {"podSelector": {"matchLabels": selector_labels(job.name, Role.COORDINATOR)}}
+    egress: list[EgressRule] = [
         {"ports": [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]},
         {"to": [gateway], "ports": [{"port": c.GATEWAY_PORT, "protocol": "TCP"}]},
     ]
@@ -170,17 +179,17 @@ def _settings(job: RLJob, environment: Environment) -> str:
     return json.dumps(content, sort_keys=True)
 
 
-def _pod_spec(job: RLJob, environment: Environment, config: Config) -> Json:
+def _pod_spec(job: RLJob, environment: Environment, config: Config) -> PodSpec:
     template = environment.template
-    user = template.spec
+    user = user_spec(template)
     main = _main_container(environment, config)
-    spec: Json = {
+    spec: PodSpec = {
         "enableServiceLinks": False,
         "tolerations": [_leaves(state) for state in ("not-ready", "unreachable")],
         "topologySpreadConstraints": [spread(_labels(job, environment))],
         **user,
         "securityContext": pod_security(user),
-        "containers": [main, *template.sidecars([c.MAIN_CONTAINER])],
+        "containers": [main, *sidecars(template, [c.MAIN_CONTAINER])],
         "volumes": by_name([*_volumes(job, environment, main), *user.get("volumes", [])]),
         "automountServiceAccountToken": False,
     }
@@ -188,21 +197,21 @@ def _pod_spec(job: RLJob, environment: Environment, config: Config) -> Json:
     return spec
 
 
-def _leaves(state: str) -> Json:
+def _leaves(state: str) -> Toleration:
     key = f"node.kubernetes.io/{state}"
     return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
 
 
-def _main_container(environment: Environment, config: Config) -> Json:
-    user = environment.template.container()
+def _main_container(environment: Environment, config: Config) -> Container:
+    user = user_container(environment.template)
     mounts = user.get("volumeMounts", [])
-    ours: list[Json] = [
+    ours: list[VolumeMount] = [
         {"name": _SETTINGS, "mountPath": c.ENVIRONMENT_DIR, "readOnly": True},
         {"name": _TMP, "mountPath": c.TMP_DIR},
     ]
     if all(mount["mountPath"].rstrip("/") != c.CODE_DIR for mount in mounts):
         ours.append({"name": _CODE, "mountPath": c.CODE_DIR})  # programs begin there, so it must exist
-    container: Json = {
+    container: Container = {
         "image": config.runtime_image,
         "command": ["python", "-m", "rljob_env", c.ENVIRONMENT_SETTINGS],
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -217,16 +226,16 @@ def _main_container(environment: Environment, config: Config) -> Json:
     return container
 
 
-def _volumes(job: RLJob, environment: Environment, main: Json) -> list[Json]:
+def _volumes(job: RLJob, environment: Environment, main: Container) -> list[Volume]:
     """Render the volumes of the operator that `main` mounts. Of the job's Secret there is one key."""
     path = f"metadata.annotations['{c.ANNOTATION_SETTINGS}']"
     settings = c.ENVIRONMENT_SETTINGS.removeprefix(f"{c.ENVIRONMENT_DIR}/")
-    key = {"key": c.runner_key_item(environment.name), "path": c.ENVIRONMENT_KEY}
-    sources = [
+    key: KeyToPath = {"key": c.runner_key_item(environment.name), "path": c.ENVIRONMENT_KEY}
+    sources: list[Projection] = [
         {"downwardAPI": {"items": [{"path": settings, "fieldRef": {"apiVersion": "v1", "fieldPath": path}}]}},
         {"secret": {"name": c.environments_secret_of(job.name, job.metadata.uid), "items": [key]}},
     ]
-    volumes: list[Json] = [
+    volumes: list[Volume] = [
         {"name": _SETTINGS, "projected": {"defaultMode": 0o440, "sources": sources}},
         {"name": _TMP, "emptyDir": {}},
         {"name": _CODE, "emptyDir": {}},

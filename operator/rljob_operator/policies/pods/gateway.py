@@ -6,15 +6,22 @@ folder that both mount, and only this container mounts the keys.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rljob_api import constants as c
 from rljob_api.spec import PodTemplate, RLJob
-from rljob_operator.policies.pods.overlay import further_container
+from rljob_kube.manifests.pods import (
+    Container,
+    ContainerFields,
+    ContainerPort,
+    EnvVar,
+    KeyToPath,
+    Quantities,
+    Resources,
+    SecretVolume,
+    Volume,
+    VolumeMount,
+)
+from rljob_operator.policies.pods.overlay import further_container, user_container
 from rljob_operator.policies.pods.security import LOCKED
-
-Json = dict[str, Any]
 
 LIMITS = {"cpu": "2", "memory": "2Gi"}
 REQUESTS = {"cpu": "250m", "memory": "512Mi"}
@@ -29,23 +36,24 @@ _VARIABLES = {
 _SHARED, _KEYS, _TMP = "rljob-gateway", "rljob-gateway-keys", "rljob-gateway-tmp"
 
 
-def container(main: Json, template: PodTemplate) -> Json:
+def container(main: Container, template: PodTemplate) -> Container:
     """Render the container."""
-    user = template.container(c.GATEWAY_CONTAINER)
-    env = [*({"name": name, "value": value} for name, value in _VARIABLES.items()), *user.get("env", [])]
-    mounts: list[Json] = [
+    user = user_container(template, c.GATEWAY_CONTAINER)
+    variables: list[EnvVar] = [{"name": name, "value": value} for name, value in _VARIABLES.items()]
+    mounts: list[VolumeMount] = [
         *shared_mount(),
         {"name": _KEYS, "mountPath": c.GATEWAY_KEYS_DIR, "readOnly": True},
         {"name": _TMP, "mountPath": c.TMP_DIR},
     ]
-    ours = {"ports": ports(), **user}
+    ours: ContainerFields = {"ports": ports(), **user}
     resources = default_resources(main.get("resources") or {})
     if resources:
         ours = {"resources": resources, **ours}
+    env = [*variables, *user.get("env", [])]
     return further_container(main, ours, c.GATEWAY_CONTAINER, "gateway", LOCKED, env, mounts)
 
 
-def ports() -> list[Json]:
+def ports() -> list[ContainerPort]:
     """Render the ports of the container."""
     return [
         {"name": "gateway", "containerPort": c.GATEWAY_PORT},
@@ -53,28 +61,35 @@ def ports() -> list[Json]:
     ]
 
 
-def default_resources(main: Mapping[str, Any]) -> Json:
+def default_resources(main: Resources) -> Resources:
     """Return resources of the kinds that `main` has.
 
     So a quota on these kinds accepts the pod, and the pod keeps its QoS class.
     """
-    found: dict[str, Json] = {"limits": {}, "requests": {}}
     limits, requests = main.get("limits") or {}, main.get("requests") or {}
+    own_limits: Quantities = {}
+    own_requests: Quantities = {}
     for name, limit in LIMITS.items():
         if name in limits:
-            found["limits"][name] = limit
+            own_limits[name] = limit
         if name in requests:
-            found["requests"][name] = limit if requests[name] == limits.get(name) else REQUESTS[name]
-    return {kind: amounts for kind, amounts in found.items() if amounts}
+            own_requests[name] = limit if requests[name] == limits.get(name) else REQUESTS[name]
+    found: Resources = {}
+    if own_limits:
+        found["limits"] = own_limits
+    if own_requests:
+        found["requests"] = own_requests
+    return found
 
 
-def shared_mount() -> list[Json]:
+def shared_mount() -> list[VolumeMount]:
     """Render the mount of the folder that the coordinator writes for the gateway."""
     return [{"name": _SHARED, "mountPath": c.GATEWAY_DIR}]
 
 
-def volumes(job: RLJob) -> list[Json]:
+def volumes(job: RLJob) -> list[Volume]:
     """Render the volumes."""
-    items = [{"key": key, "path": key} for key in (c.CAPABILITY_KEY, c.RUNNERS_KEY)]
-    keys = {"secretName": c.environments_secret_of(job.name, job.metadata.uid), "defaultMode": 0o440, "items": items}
+    items: list[KeyToPath] = [{"key": key, "path": key} for key in (c.CAPABILITY_KEY, c.RUNNERS_KEY)]
+    secret = c.environments_secret_of(job.name, job.metadata.uid)
+    keys: SecretVolume = {"secretName": secret, "defaultMode": 0o440, "items": items}
     return [{"name": _SHARED, "emptyDir": {}}, {"name": _TMP, "emptyDir": {}}, {"name": _KEYS, "secret": keys}]

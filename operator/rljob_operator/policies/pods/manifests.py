@@ -12,11 +12,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from rljob_api import constants as c
 from rljob_api.spec import Checkpoint, PodTemplate, RLJob, RLJobSpec
 from rljob_api.status import Role
+from rljob_kube.manifests.metadata import ObjectMeta, SharedMeta
+from rljob_kube.manifests.pods import (
+    Container,
+    EnvVar,
+    Pod,
+    PodSpec,
+    SharedPod,
+    Volume,
+    VolumeMount,
+    VolumeSource,
+)
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.names import (
@@ -30,7 +40,15 @@ from rljob_operator.policies.base.observation import AVOIDS
 from rljob_operator.policies.failure.nodes import affinity
 from rljob_operator.policies.lifecycle.eviction import grace_seconds, hands_over, template_of
 from rljob_operator.policies.pods import devices, gateway, ray_head
-from rljob_operator.policies.pods.overlay import by_name, by_path, further_container, over
+from rljob_operator.policies.pods.overlay import (
+    by_name,
+    by_path,
+    further_container,
+    over,
+    sidecars,
+    user_container,
+    user_spec,
+)
 from rljob_operator.policies.pods.placement import name_scheduler, spread
 from rljob_operator.policies.pods.security import LOCKED, pod_security
 
@@ -40,37 +58,42 @@ DRAIN = ("python", "-m", "rljob_runtime.entrypoints.pre_stop")
 TOKEN_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Path at which Kubernetes clients expect their token."""
 
-Json = dict[str, Any]
 
 _STATE_FOLDERS = {Role.COORDINATOR: "store", Role.TRAINER: "checkpoints"}
 
 
-def render_pod(job: RLJob, new: NewPod, epoch: int, config: Config, avoided: Sequence[str] = ()) -> Json:
+def render_pod(job: RLJob, new: NewPod, epoch: int, config: Config, avoided: Sequence[str] = ()) -> Pod:
     """Render the manifest of one incarnation of a machine. It avoids the `avoided` nodes."""
     return named(render_role(job, new.role, epoch, config, shape(job.spec, new.role, config), avoided), job, new)
 
 
-def named(pod: Json, job: RLJob, new: NewPod) -> Json:
+def named(pod: SharedPod, job: RLJob, new: NewPod) -> Pod:
     """Render the manifest of one incarnation from the shared `pod` of its role."""
     metadata, spec = pod["metadata"], pod["spec"]
     main, *others = spec["containers"]
     own = {c.LABEL_MACHINE: new.machine, c.LABEL_INCARNATION: str(new.incarnation)}
-    environment = [
+    environment: list[EnvVar] = [
         {"name": c.ENV_MACHINE, "value": new.machine},
         {"name": c.ENV_INCARNATION, "value": str(new.incarnation)},
     ]
+    own_metadata: ObjectMeta = {
+        "name": c.pod_name(job.name, new.machine, new.incarnation),
+        "namespace": metadata["namespace"],
+        "labels": {**metadata["labels"], **own},
+        "ownerReferences": metadata["ownerReferences"],
+    }
+    if "annotations" in metadata:
+        own_metadata["annotations"] = metadata["annotations"]
     return {
         **pod,
-        "metadata": {
-            **metadata,
-            "name": c.pod_name(job.name, new.machine, new.incarnation),
-            "labels": {**metadata["labels"], **own},
-        },
+        "metadata": own_metadata,
         "spec": {**spec, "containers": [{**main, "env": [*environment, *main["env"]]}, *others]},
     }
 
 
-def render_role(job: RLJob, role: Role, epoch: int, config: Config, shape: str, avoided: Sequence[str] = ()) -> Json:
+def render_role(
+    job: RLJob, role: Role, epoch: int, config: Config, shape: str, avoided: Sequence[str] = ()
+) -> SharedPod:
     """Render the shared part of a role's manifests. They avoid the `avoided` nodes."""
     template = template_of(job.spec, role)
     labels = {
@@ -81,7 +104,7 @@ def render_role(job: RLJob, role: Role, epoch: int, config: Config, shape: str, 
         c.LABEL_EPOCH: str(epoch),
     }
     annotations = {k: v for k, v in template.metadata.annotations.items() if not k.startswith(f"{c.GROUP}/")}
-    metadata: Json = {"namespace": job.namespace, "labels": labels, "ownerReferences": [owner_reference(job)]}
+    metadata: SharedMeta = {"namespace": job.namespace, "labels": labels, "ownerReferences": [owner_reference(job)]}
     spec = _pod_spec(job, role, template, config)
     if _has_head(job, role):
         spec = ray_head.with_head(spec, template, _state_folder(job, role), LOCKED)
@@ -93,7 +116,7 @@ def render_role(job: RLJob, role: Role, epoch: int, config: Config, shape: str, 
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def charged(job: RLJob, role: Role, config: Config) -> Json:
+def charged(job: RLJob, role: Role, config: Config) -> PodSpec:
     """Return the spec of a role's pods as a quota counts it.
 
     Where the head's resources are a part of the coordinator's, the coordinator has all of them.
@@ -121,10 +144,10 @@ def shape(spec: RLJobSpec, role: Role, config: Config) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
 
 
-def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> Json:
+def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> PodSpec:
     """Render the pod spec: the operator's part, the user's part over it, then the fixed part."""
-    user = template.spec
-    spec: Json = {
+    user = user_spec(template)
+    spec: PodSpec = {
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_seconds(job.spec) if hands_over(job.spec, role) else 30,
         **user,
@@ -143,7 +166,7 @@ def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> 
     return spec
 
 
-def _containers(job: RLJob, role: Role, template: PodTemplate, config: Config) -> list[Json]:
+def _containers(job: RLJob, role: Role, template: PodTemplate, config: Config) -> list[Container]:
     main = _main_container(job, role, template, config)
     found = [main]
     if _has_rewards(job, role):
@@ -153,7 +176,7 @@ def _containers(job: RLJob, role: Role, template: PodTemplate, config: Config) -
     ours = [container["name"] for container in found]
     if _has_head(job, role):
         ours.append(c.HEAD_CONTAINER)
-    return [*found, *template.sidecars(ours)]
+    return [*found, *sidecars(template, ours)]
 
 
 def _has_rewards(job: RLJob, role: Role) -> bool:
@@ -168,22 +191,25 @@ def _has_head(job: RLJob, role: Role) -> bool:
     return role is Role.COORDINATOR and job.spec.head_apart
 
 
-def _rewards_container(main: Json, template: PodTemplate) -> Json:
+def _rewards_container(main: Container, template: PodTemplate) -> Container:
     """Render the container that runs the code of rewards.
 
     It has the image of `main` and nothing else of it: no token, no Ray, no state, and only the secrets that the
     template names.
     """
-    user = template.container(c.REWARDS_CONTAINER)
-    mounts = [{"name": "rljob-rewards", "mountPath": c.REWARDS_DIR}, {"name": "rljob-foreign", "mountPath": c.TMP_DIR}]
-    env = [{"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]
+    user = user_container(template, c.REWARDS_CONTAINER)
+    mounts: list[VolumeMount] = [
+        {"name": "rljob-rewards", "mountPath": c.REWARDS_DIR},
+        {"name": "rljob-foreign", "mountPath": c.TMP_DIR},
+    ]
+    env: list[EnvVar] = [{"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]
     return further_container(main, user, c.REWARDS_CONTAINER, "rewards", LOCKED, env, mounts)
 
 
-def _main_container(job: RLJob, role: Role, template: PodTemplate, config: Config) -> Json:
-    user = template.container()
+def _main_container(job: RLJob, role: Role, template: PodTemplate, config: Config) -> Container:
+    user = user_container(template)
     coordinator = role is Role.COORDINATOR
-    container: Json = {
+    container: Container = {
         "image": config.runtime_image,
         "command": ["python", "-m", "rljob_runtime.entrypoints"],
         "args": ["coordinator" if coordinator else "worker"],
@@ -213,12 +239,12 @@ def _main_container(job: RLJob, role: Role, template: PodTemplate, config: Confi
     return container
 
 
-def _environment(job: RLJob, role: Role, user: Iterable[Json]) -> list[Json]:
+def _environment(job: RLJob, role: Role, user: Iterable[EnvVar]) -> list[EnvVar]:
     """Render the variables: the operator's, then the user's, then those that identify the pod.
 
     HOME and the like can be overridden. `named` adds the machine.
     """
-    identity: list[Json] = [
+    identity: list[EnvVar] = [
         {"name": c.ENV_NAME, "value": job.name},
         {"name": c.ENV_NAMESPACE, "value": job.namespace},
         {"name": c.ENV_UID, "value": job.metadata.uid},
@@ -230,17 +256,17 @@ def _environment(job: RLJob, role: Role, user: Iterable[Json]) -> list[Json]:
         _field(c.ENV_NODE_NAME, "spec.nodeName"),
     ]
     reserved = {c.ENV_MACHINE, c.ENV_INCARNATION, *(entry["name"] for entry in identity)}
-    defaults: list[Json] = [{"name": "HOME", "value": c.TMP_DIR}]
+    defaults: list[EnvVar] = [{"name": "HOME", "value": c.TMP_DIR}]
     free = [entry for entry in [*defaults, *user] if entry.get("name") not in reserved]
     return [*identity, *by_name(free)]
 
 
-def _field(name: str, path: str) -> Json:
+def _field(name: str, path: str) -> EnvVar:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _mounts(job: RLJob, role: Role) -> list[Json]:
-    mounts: list[Json] = [
+def _mounts(job: RLJob, role: Role) -> list[VolumeMount]:
+    mounts: list[VolumeMount] = [
         {"name": "rljob-tmp", "mountPath": c.TMP_DIR},
         {"name": "rljob-shm", "mountPath": c.SHM_DIR},
         {"name": "rljob-auth", "mountPath": c.AUTH_DIR, "readOnly": True},
@@ -253,10 +279,11 @@ def _mounts(job: RLJob, role: Role) -> list[Json]:
         mounts += gateway.shared_mount()
     if role in _STATE_FOLDERS:
         mounts.append({"name": "rljob-state", "mountPath": c.STATE_DIR, "subPath": _state_folder(job, role)})
-    return mounts + [
+    mounts += [
         {"name": f"rljob-claim-{index}", "mountPath": f"{c.CLAIMS_DIR}/{claim}", "readOnly": True}
         for index, claim in enumerate(job.spec.claims())
     ]
+    return mounts
 
 
 def _state_folder(job: RLJob, role: Role) -> str:
@@ -267,8 +294,8 @@ def _state_folder(job: RLJob, role: Role) -> str:
     return f"{job.name}-{job.metadata.uid}/{_STATE_FOLDERS[role]}"
 
 
-def _volumes(job: RLJob, role: Role) -> list[Json]:
-    volumes: list[Json] = [
+def _volumes(job: RLJob, role: Role) -> list[Volume]:
+    volumes: list[Volume] = [
         {"name": "rljob-tmp", "emptyDir": {}},
         {"name": "rljob-shm", "emptyDir": {"medium": "Memory"}},
         {"name": "rljob-auth", "secret": {"secretName": auth_secret(job), "defaultMode": 0o440}},
@@ -281,13 +308,14 @@ def _volumes(job: RLJob, role: Role) -> list[Json]:
         volumes += gateway.volumes(job)
     if role in _STATE_FOLDERS:
         volumes.append({"name": "rljob-state", **_state_source(job.spec.checkpoint)})
-    return volumes + [
+    volumes += [
         {"name": f"rljob-claim-{index}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
         for index, claim in enumerate(job.spec.claims())
     ]
+    return volumes
 
 
-def _token_volume() -> Json:
+def _token_volume() -> Volume:
     """Render what automounting would add.
 
     One container mounts it, and the token expires with the pod.
@@ -311,7 +339,7 @@ def _token_volume() -> Json:
     }
 
 
-def _state_source(checkpoint: Checkpoint) -> Json:
+def _state_source(checkpoint: Checkpoint) -> VolumeSource:
     if checkpoint.volume_claim_name is not None:
         return {"persistentVolumeClaim": {"claimName": checkpoint.volume_claim_name}}
     limit = checkpoint.empty_dir.size_limit if checkpoint.empty_dir is not None else None

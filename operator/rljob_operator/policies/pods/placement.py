@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from rljob_api.spec import RLJob
+from rljob_kube.manifests.pods import PodSpec, TopologySpread
 
-Json = dict[str, Any]
 
-
-def name_scheduler(spec: Json, job: RLJob) -> None:
+def name_scheduler(spec: PodSpec, job: RLJob) -> None:
     """Add the job's scheduler and priority class to a pod spec that names none."""
     scheduling = job.spec.scheduling
     if scheduling.scheduler_name is not None:
@@ -19,7 +15,7 @@ def name_scheduler(spec: Json, job: RLJob) -> None:
         spec.setdefault("priorityClassName", scheduling.priority_class_name)
 
 
-def spread(labels: Mapping[str, str]) -> Json:
+def spread(labels: dict[str, str]) -> TopologySpread:
     """Spread the pods with these labels over nodes where possible, so that the loss of one node costs few of them."""
     return {
         "maxSkew": 1,

@@ -9,16 +9,23 @@ The two share what a driver needs of its raylet: the folder of Ray's sockets, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from decimal import ROUND_CEILING, Decimal
-from typing import Any
 
 from rljob_api import constants as c
 from rljob_api.spec import PodTemplate
+from rljob_kube.manifests.pods import (
+    Container,
+    ContainerSecurity,
+    EnvVar,
+    KeyToPath,
+    PodSpec,
+    Quantities,
+    Resources,
+    Volume,
+    VolumeMount,
+)
 from rljob_operator.policies.pods.capacity import amounts
-from rljob_operator.policies.pods.overlay import further_container
-
-Json = dict[str, Any]
+from rljob_operator.policies.pods.overlay import further_container, only, user_container
 
 LIMITS = {"cpu": Decimal(1), "memory": Decimal(2 << 30)}
 REQUESTS = {"cpu": Decimal("0.1"), "memory": Decimal(512 << 20)}
@@ -34,13 +41,16 @@ def takes_of_main(template: PodTemplate) -> bool:
     return "resources" not in template.container(c.HEAD_CONTAINER)
 
 
-def with_head(spec: Json, template: PodTemplate, folder: str, locked: Json) -> Json:
+def with_head(spec: PodSpec, template: PodTemplate, folder: str, locked: ContainerSecurity) -> PodSpec:
     """Add the head to the pod spec of a coordinator.
 
     `folder`: the coordinator's on the state volume. `locked`: the security context of the operator's containers.
     """
     main, *others = spec["containers"]
-    container = {**main, "volumeMounts": [*main["volumeMounts"], {"name": "rljob-ray", "mountPath": c.RAY_DIR}]}
+    container: Container = {
+        **main,
+        "volumeMounts": [*main["volumeMounts"], {"name": "rljob-ray", "mountPath": c.RAY_DIR}],
+    }
     head = _head(main, template, folder, locked)
     if takes_of_main(template):
         container["resources"], head["resources"] = split(main.get("resources") or {})
@@ -55,22 +65,26 @@ def with_head(spec: Json, template: PodTemplate, folder: str, locked: Json) -> J
     }
 
 
-def split(resources: Mapping[str, Any]) -> tuple[Json, Json]:
+def split(resources: Resources) -> tuple[Resources, Resources]:
     """Split the coordinator's resources between the coordinator and the head.
 
     The parts add up to the total, so a quota counts no more. Equal limits and requests stay equal, so the pod keeps its
     QoS class.
     """
-    rest: Json = {key: dict(value) if isinstance(value, Mapping) else value for key, value in resources.items()}
-    part: dict[str, Json] = {"limits": {}, "requests": {}}
-    total = {kind: amounts(resources.get(kind) or {}) for kind in part}
-    for name in LIMITS:
-        limit, request = _share(name, total["limits"].get(name), total["requests"].get(name))
-        for kind, amount in (("limits", limit), ("requests", request)):
-            if amount is not None:
-                part[kind][name] = _written(name, amount)
-                rest[kind][name] = _written(name, total[kind][name] - amount)
-    return rest, {kind: found for kind, found in part.items() if found}
+    rest: Resources = {**resources}
+    part: Resources = {}
+    given_limits, given_requests = resources.get("limits") or {}, resources.get("requests") or {}
+    limits, requests = amounts(given_limits), amounts(given_requests)
+    shares = {name: _share(name, limits.get(name), requests.get(name)) for name in LIMITS}
+    head = {name: limit for name, (limit, _) in shares.items() if limit is not None}
+    if head:
+        part["limits"] = _all_written(head)
+        rest["limits"] = {**given_limits, **_all_written({name: limits[name] - head[name] for name in head})}
+    head = {name: request for name, (_, request) in shares.items() if request is not None}
+    if head:
+        part["requests"] = _all_written(head)
+        rest["requests"] = {**given_requests, **_all_written({name: requests[name] - head[name] for name in head})}
+    return rest, part
 
 
 def _share(name: str, limit: Decimal | None, request: Decimal | None) -> tuple[Decimal | None, Decimal | None]:
@@ -91,6 +105,10 @@ def _down(amount: Decimal, step: Decimal) -> Decimal:
     return amount // step * step
 
 
+def _all_written(found: dict[str, Decimal]) -> Quantities:
+    return {name: _written(name, amount) for name, amount in found.items()}
+
+
 def _written(name: str, amount: Decimal) -> str:
     if amount != amount.to_integral_value():
         return f"{(amount * 1000).to_integral_value(ROUND_CEILING)}m"
@@ -101,23 +119,23 @@ def _written(name: str, amount: Decimal) -> str:
     return str(number)
 
 
-def _head(main: Json, template: PodTemplate, folder: str, locked: Json) -> Json:
+def _head(main: Container, template: PodTemplate, folder: str, locked: ContainerSecurity) -> Container:
     """Render the container: Ray's token and tables, and nothing else of the coordinator's."""
-    user = template.container(c.HEAD_CONTAINER)
-    identity = {key: value for key, value in main["securityContext"].items() if key in _IDENTITY}
+    user = user_container(template, c.HEAD_CONTAINER)
+    security: ContainerSecurity = {**locked, **only(main["securityContext"], _IDENTITY)}
     env = _environment(main["env"], user.get("env", []))
-    head = further_container(main, user, c.HEAD_CONTAINER, "head", {**locked, **identity}, env, _mounts(folder))
+    head = further_container(main, user, c.HEAD_CONTAINER, "head", security, env, _mounts(folder))
     return {**head, "restartPolicy": "Always"}
 
 
-def _environment(main: list[Json], user: list[Json]) -> list[Json]:
+def _environment(main: list[EnvVar], user: list[EnvVar]) -> list[EnvVar]:
     """Return Ray's own settings as the coordinator has them, and no secret."""
     ray = [entry for entry in main if entry["name"].startswith("RAY_") and "value" in entry]
     address = [entry for entry in main if entry["name"] == c.ENV_POD_IP]
     return [{"name": "HOME", "value": c.TMP_DIR}, *ray, *user, *address]
 
 
-def _mounts(folder: str) -> list[Json]:
+def _mounts(folder: str) -> list[VolumeMount]:
     return [
         {"name": "rljob-head-tmp", "mountPath": c.TMP_DIR},
         {"name": "rljob-ray", "mountPath": c.RAY_DIR},
@@ -127,13 +145,13 @@ def _mounts(folder: str) -> list[Json]:
     ]
 
 
-def _volumes(pod: list[Json]) -> list[Json]:
+def _volumes(pod: list[Volume]) -> list[Volume]:
     """Render the head's volumes besides the pod's own.
 
     Of the job's Secret it has Ray's token, and no key of relays.
     """
     (auth,) = (volume["secret"] for volume in pod if volume["name"] == "rljob-auth")
-    token = {"key": c.AUTH_RAY_TOKEN, "path": c.AUTH_RAY_TOKEN}
+    token: KeyToPath = {"key": c.AUTH_RAY_TOKEN, "path": c.AUTH_RAY_TOKEN}
     return [
         {"name": "rljob-ray", "emptyDir": {}},
         {"name": "rljob-head-tmp", "emptyDir": {}},

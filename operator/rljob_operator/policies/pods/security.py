@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from rljob_kube.manifests.pods import ContainerSecurity, PodSecurity, PodSpec
 from rljob_operator.policies.pods.overlay import over
-
-Json = dict[str, Any]
 
 USER = 65532
 """User and group of every container of the operator."""
 
-LOCKED: Json = {
+LOCKED: ContainerSecurity = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
     "capabilities": {"drop": ["ALL"]},
@@ -20,16 +16,14 @@ LOCKED: Json = {
 """Security context of every container of the operator."""
 
 
-def pod_security(user: Mapping[str, Any]) -> Json:
+def pod_security(user: PodSpec) -> PodSecurity:
     """Return the security context of a pod. `user`: the template's pod spec."""
-    return over(
-        {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        user.get("securityContext"),
-    )
+    ours: PodSecurity = {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": USER,
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    return over(ours, user.get("securityContext"))

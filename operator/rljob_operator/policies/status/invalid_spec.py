@@ -12,12 +12,11 @@ from typing import Any
 
 from rljob_api.errors import FieldError
 from rljob_api.status import Condition, ConditionStatus, Phase
+from rljob_kube.resources import Json
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.decisions import WARNING, Event
 from rljob_operator.policies.lifecycle.admission import INVALID_SPEC, report_invalid
 from rljob_operator.policies.status.conditions import COMPLETE, FAILED, READY, RECONCILING, STALLED, stamp
-
-Json = dict[str, Any]
 
 INTERNAL_ERROR = "InternalError"
 

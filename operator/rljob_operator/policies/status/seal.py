@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rljob_api.constants import GROUP
+from rljob_kube.manifests.metadata import Annotated
+from rljob_kube.resources import Json
 from rljob_operator.policies.base.decisions import WARNING, Event
-
-Json = dict[str, Any]
 
 ANNOTATION = f"{GROUP}/status-digests"
 """Annotation of the Role of the job's coordinator."""
@@ -59,7 +59,7 @@ def sealed(role: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(one for one in text.split(",") if one)
 
 
-def annotated(digests: Iterable[str]) -> Json:
+def annotated(digests: Iterable[str]) -> Annotated:
     """Return the metadata that puts these digests on a Role."""
     return {"annotations": {ANNOTATION: ",".join(digests)}}
 

@@ -94,8 +94,8 @@ MUTANTS = (
     Mutant(
         name="runners go to nodes that their quota does not cover",
         target="rljob_operator.policies.kueue.admission:placed_runners",
-        before="_on_assigned(template, assignment, observed)",
-        after="template",
+        before='_on_assigned(template["spec"], assignment, observed)',
+        after='template["spec"]',
         tests=(f"{IN_A_BASE}::test_runners_are_placed_where_their_flavor_is",),
     ),
 )

@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         name="a manifest changes the template that it shares",
         target="rljob_operator.policies.pods.devices:give",
-        before='dict(container.get("resources", {}))',
+        before='{**container.get("resources", {})}',
         after='container.get("resources", {})',
         tests=("tests/unit/operator/policies/pods/test_template_fuzz.py::test_a_template_is_refused_or_makes_pods",),
     ),
@@ -150,7 +150,7 @@ MUTANTS = (
     Mutant(
         name="the head's resources are in addition",
         target="rljob_operator.policies.pods.ray_head:split",
-        before="rest[kind][name] = _written(name, total[kind][name] - amount)",
+        before='rest["limits"] = {**given_limits, **_all_written({name: limits[name] - head[name] for name in head})}',
         after="pass",
         tests=(f"{RAY_HEAD}::test_the_parts_add_up_and_stay_of_their_class",),
     ),
@@ -244,5 +244,14 @@ MUTANTS = (
         before="name in requests",
         after="name in requests and name in limits",
         tests=(f"{GATEWAY}::test_it_has_resources_of_the_kinds_that_the_coordinator_has",),
+    ),
+    Mutant(
+        name="a field of a mount is misspelled",
+        target="rljob_operator.policies.pods.gateway:container",
+        before='"readOnly": True',
+        after='"readonly": True',
+        tests=(
+            "tests/unit/operator/policies/test_manifest_types.py::test_made_manifests_have_the_declared_fields_only",
+        ),
     ),
 )
