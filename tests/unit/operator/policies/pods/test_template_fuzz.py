@@ -59,6 +59,7 @@ CONTAINER: Json = {"name": "main"}
 @given(st.sampled_from(list(Role)), template(), st.integers(0, 1))
 @example(Role.ROLLOUT, {"spec": {"securityContext": "x"}}, 0)
 @example(Role.ROLLOUT, {"spec": {"affinity": 1}}, 0)
+@example(Role.TRAINER, {"spec": {"containers": [{**CONTAINER, "resources": {"limits": {"cpu": "1"}}}]}}, 1)
 @example(Role.TRAINER, {"spec": {"containers": [{**CONTAINER, "volumeMounts": [{}]}]}}, 0)
 @example(Role.TRAINER, {"spec": {"containers": [{**CONTAINER, "volumeMounts": None}]}}, 0)
 @example(Role.COORDINATOR, {"spec": {"containers": [{**CONTAINER, "securityContext": "x"}]}}, 0)
