@@ -197,7 +197,8 @@ def _objects_of(document: Json) -> list[Json]:
     owned = copy.deepcopy(document)
     owned["metadata"].setdefault("uid", str(uuid.uuid4()))
     decided = plan(load(owned), Observed(), datetime.now(UTC), Config())
-    return [document, *decided.children, *(creation.manifest for creation in decided.creations)]
+    made: list[Mapping[str, Any]] = [*decided.children, *(creation.manifest for creation in decided.creations)]
+    return [document, *map(dict, made)]
 
 
 async def _namespaces(kube: KubeClient, count: int) -> list[str]:
