@@ -213,9 +213,8 @@ def _summary(compared: Sequence[Compared]) -> Iterator[dict[str, Any]]:
     )
     told = sum(1 - one.predicted.seconds / one.predicted_never for one in compared)
     played = sum(1 - one.ours.seconds / one.static[one.start] for one in compared)
-    if played > 0:
-        bias = abs(told / played - 1)
-        yield figure("bias of the predicted gain over never switching", bias, BIAS_GOAL, unit="share", better="lower")
+    bias = abs(told - played) / max(abs(played), 1e-9)
+    yield figure("bias of the predicted gain over never switching", bias, BIAS_GOAL, unit="share", better="lower")
     printed_ = [one.best / one.printed.seconds for one in compared]
     yield figure("worst speed of the printed algorithm", min(printed_), limit=1.0)
     yield figure("best speed of the printed algorithm", max(printed_), limit=1.0)

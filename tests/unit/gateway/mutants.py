@@ -306,4 +306,11 @@ MUTANTS = (
             "tests/unit/gateway/test_forked_text.py::test_a_reader_that_dies_between_two_requests_answers_for_none",
         ),
     ),
+    Mutant(
+        name="a gateway waits for a reader for ever",
+        target="rljob_runtime.gateway.text.forked_text:_Reader.__init__",
+        before="self._socket.settimeout(MOST_SECONDS)",
+        after="pass",
+        tests=("tests/unit/gateway/test_forked_text.py::test_a_gateway_whose_reader_never_answers_ends",),
+    ),
 )

@@ -10,10 +10,12 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from rljob_runtime.gateway.errors import GatewayError, bad
+from rljob_runtime.gateway.text import forked_text
 from rljob_runtime.gateway.text.forked_text import ForkedText, TooCostly, bounded
 from rljob_runtime.gateway.text.known_text import KnownText
 from rljob_runtime.gateway.text.suffix_text import SuffixText
@@ -148,6 +150,34 @@ def test_a_reader_that_dies_between_two_requests_answers_for_none() -> None:
         os.kill(_reader_of(_child_of(os.getpid())), signal.SIGKILL)
         assert [text.first([user("a")] * count, []) for count in (1, 2, 3)] == [[1, 0], [2, 0], [3, 0]]
         assert text.stats.texts_given_up == 0
+
+
+def test_messages_that_are_too_long_are_refused() -> None:
+    with forked() as text:
+        with pytest.raises(GatewayError, match="the messages are too long") as refused:
+            text.first([user("é" * 3_000_000)], [])
+        assert refused.value.status == 400
+        assert text.first([user("a")], []) == [1, 0]
+
+
+def test_a_gateway_whose_reader_never_answers_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sleeps, so that no processor time is up."""
+    monkeypatch.setattr(forked_text, "MOST_SECONDS", 0.2)
+
+    class Sleeping(StandInText):
+        def reply(self, turn: TurnTokens, tools: Sequence[Json], calls: bool) -> ReplyText:
+            time.sleep(600.0)
+            raise AssertionError
+
+    def ends(code: int) -> NoReturn:
+        raise SystemExit(code)
+
+    with forked(Sleeping()) as text:
+        monkeypatch.setattr(os, "_exit", ends)
+        with pytest.raises(SystemExit) as ended:
+            text.reply(TURN, [], False)
+        assert ended.value.code == 1
+        os.kill(_reader_of(_child_of(os.getpid())), signal.SIGKILL)
 
 
 def test_no_process_is_left() -> None:

@@ -30,6 +30,7 @@ from rljob_runtime.gateway.link.frames import (
     Frame,
     FrameError,
     FrameLimits,
+    FrameTooLong,
     sizes_of,
     to_bytes,
     tokens_of,
@@ -46,6 +47,9 @@ SECONDS = 5.0
 """Processor time of a request. The longest conversations take a tenth of it."""
 LIMITS = FrameLimits()
 NUMBER_BYTES = 8
+MOST_SECONDS = 300.0
+"""For which an answer may not come: a reader that is killed while it receives or sends leaves none. Its bound is of
+processor time, so a busy machine takes longer."""
 GIVEN_UP = "given up"
 REFUSED, FAILED = "refused", "failed"
 
@@ -124,6 +128,8 @@ class ForkedText:
         reader = self._free.get()
         try:
             answer = reader.ask(kind, fields, blobs)
+        except FrameTooLong:
+            raise bad("the messages are too long", "messages") from None
         finally:
             self._free.put(reader)
         said = answer.fields
@@ -142,6 +148,7 @@ class _Reader:
 
     def __init__(self, text: TurnText, seconds: float) -> None:
         self._socket, other = socket.socketpair()
+        self._socket.settimeout(MOST_SECONDS)
         self._asked = 0
         self._pid = os.fork()
         if self._pid == 0:
