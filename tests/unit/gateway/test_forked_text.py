@@ -160,6 +160,7 @@ def test_messages_that_are_too_long_are_refused() -> None:
         assert text.first([user("a")], []) == [1, 0]
 
 
+@pytest.mark.timeout(30)
 def test_a_gateway_whose_reader_never_answers_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """It sleeps, so that no processor time is up."""
     monkeypatch.setattr(forked_text, "MOST_SECONDS", 0.2)

@@ -278,15 +278,15 @@ class SampleWriter:
 
 
 def parts(kept: Sequence[KeptSample]) -> Iterator[list[KeptSample]]:
-    """Divide samples, in their order, into parts of about `DECODED_AT_ONCE` tokens at most."""
+    """Divide samples, in their order, into parts of `DECODED_AT_ONCE` tokens at most; a longer one is a part alone."""
     part: list[KeptSample] = []
     tokens = 0
     for one in kept:
-        part.append(one)
         tokens += _tokens(one)
-        if tokens >= DECODED_AT_ONCE:
+        if part and tokens > DECODED_AT_ONCE:
             yield part
-            part, tokens = [], 0
+            part, tokens = [], _tokens(one)
+        part.append(one)
     if part:
         yield part
 
