@@ -124,10 +124,7 @@ MUTANTS = (
         before="p.version > t.version",
         after="FALSE",
         text=True,
-        tests=(
-            f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key"
-            "[an episode goes back to older weights-rounds]",
-        ),
+        tests=(f"{LINEAGE}::test_an_episode_that_goes_back_to_older_weights_is_told_by_its_turn",),
     ),
     Mutant(
         name="the lineage check does not look for fake zeros",

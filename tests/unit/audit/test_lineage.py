@@ -173,6 +173,12 @@ def test_what_is_wrong_with_episodes_is_told_with_its_key(request, tmp_path, his
     expect(audit(broken(request.getfixturevalue(history), tmp_path, *sabotages)), rule, KEY)
 
 
+def test_an_episode_that_goes_back_to_older_weights_is_told_by_its_turn(rounds, tmp_path) -> None:
+    """Its response has another version then too, which is a finding of its own."""
+    verdict = audit(broken(rounds, tmp_path, *SABOTAGES["an episode goes back to older weights"][1]))
+    assert any("node 4" in one.what and "a newer one generated an earlier turn" in one.what for one in verdict.findings)
+
+
 @pytest.mark.parametrize(("history", "table"), [("rounds", "prompts"), ("groups", "groups")])
 def test_a_group_of_a_failed_environment_has_an_aborted_attempt(request, tmp_path, history, table) -> None:
     filtered = f"UPDATE {table} SET fate = 'filtered', reason = 'EnvironmentFailed' WHERE idx = 1"
