@@ -97,8 +97,8 @@ async def _output(plugin: ExecPlugin, interactive: bool, seconds: float) -> byte
     terminal stays in this process's group: it could not read from the terminal otherwise.
     """
     shown = interactive or (sys.stderr is not None and sys.stderr.isatty())
-    try:
-        process = await asyncio.create_subprocess_exec(
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
             plugin.program,
             *plugin.arguments,
             env={**os.environ, **dict(plugin.environment), "KUBERNETES_EXEC_INFO": _request(plugin, interactive)},
@@ -107,8 +107,16 @@ async def _output(plugin: ExecPlugin, interactive: bool, seconds: float) -> byte
             stderr=None if shown else asyncio.subprocess.PIPE,
             start_new_session=not interactive,
         )
+    )
+    try:
+        # asyncio ends a program whose start is cancelled without its group, and waits for ever if that holds a pipe.
+        process = await asyncio.shield(starting)
     except (OSError, ValueError) as error:
         raise PluginFailed(_not_started(plugin, error)) from error
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError, ValueError):
+            await _end(await starting, interactive)
+        raise
     try:
         async with asyncio.timeout(seconds):
             output, complaint = await process.communicate()

@@ -90,4 +90,13 @@ MUTANTS = (
         after="1 << 16",
         tests=(KUBERNETES,),
     ),
+    Mutant(
+        name="a plug-in outlives a request that is cancelled while it starts",
+        target="rljob_kube.exec_plugin:_output",
+        before="asyncio.shield(starting)",
+        after="starting",
+        tests=(
+            "tests/unit/kube/test_exec_plugin.py::test_a_request_that_is_cancelled_while_its_program_starts_kills_it",
+        ),
+    ),
 )

@@ -185,6 +185,34 @@ async def test_a_cancelled_request_kills_its_program(script: Script, tmp_path: P
     await until(lambda: ended(child))
 
 
+async def test_a_request_that_is_cancelled_while_its_program_starts_kills_it(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = script(f"echo $$ > {tmp_path}/itself; sleep 1000 & echo $! > {tmp_path}/child; wait")
+    start, begun = asyncio.create_subprocess_exec, asyncio.Event()
+
+    async def slow(*arguments: Any, **settings: Any) -> asyncio.subprocess.Process:
+        process = await start(*arguments, **settings)
+        begun.set()
+        await asyncio.sleep(0.3)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
+    running = asyncio.create_task(run_plugin(plugin))
+    await begun.wait()
+
+    async def started() -> bool:
+        return (tmp_path / "child").exists() and bool((tmp_path / "child").read_text().strip())
+
+    await until(started)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not is_there(tmp_path / "itself")
+    child = (tmp_path / "child").read_text().strip()
+    await until(lambda: ended(child))
+
+
 def is_there(file: Path) -> bool:
     """Whether the process whose number the file has is there, or a zombie."""
     return Path(f"/proc/{file.read_text().strip()}").exists()
