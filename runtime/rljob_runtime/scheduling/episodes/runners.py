@@ -26,7 +26,7 @@ class _Held:
     """None: held by a runner that a former process knew."""
     heard: float
     begun: bool
-    """False until the runner receives it: before that nobody is silent or late."""
+    """False until the runner receives it: before that no runner is silent or late."""
 
 
 class RunnerLeases(Generic[A]):

@@ -238,7 +238,7 @@ MUTANTS = (
         before="held.begun and now - held.heard > self._patience",
         after="now - held.heard > self._patience",
         tests=(
-            "tests/unit/scheduling/episodes/test_runners.py::test_until_a_runner_receives_an_attempt_nobody_is_silent",
+            "tests/unit/scheduling/episodes/test_runners.py::test_until_a_runner_receives_an_attempt_none_is_silent",
             "tests/unit/coordinator/episodes/test_resumptions.py::test_an_attempt_on_its_way_to_a_runner_is_neither_silent_nor_late",
         ),
     ),

@@ -50,7 +50,7 @@ def test_a_runner_that_is_silent_loses_its_attempts_and_one_that_says_so_keeps_t
     assert leases.lapsed(18.1) == [2]
 
 
-def test_until_a_runner_receives_an_attempt_nobody_is_silent():
+def test_until_a_runner_receives_an_attempt_none_is_silent():
     leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
     leases.adopt(1, "a", 0.0)
     assert not leases.has_begun(1), "its runner was not heard"
