@@ -35,14 +35,27 @@ async def process_group(
 
     `guard` ends it if this process dies. Raises `OSError` if it cannot be started.
     """
-    process = await asyncio.create_subprocess_exec(
-        *command, env=dict(environment), cwd=folder, start_new_session=True, **pipes
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(*command, env=dict(environment), cwd=folder, start_new_session=True, **pipes)
     )
+    try:
+        # asyncio ends a program whose start is cancelled without its session, and waits for ever if that holds a pipe.
+        process = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError):
+            await _end_once_started(starting, guard)
+        raise
     guard.begin(process.pid)
     try:
         yield process
     finally:
         await asyncio.shield(_end(process, guard))
+
+
+async def _end_once_started(starting: asyncio.Future[asyncio.subprocess.Process], guard: Guard) -> None:
+    process = await starting
+    guard.begin(process.pid)
+    await _end(process, guard)
 
 
 async def _end(process: asyncio.subprocess.Process, guard: Guard) -> None:

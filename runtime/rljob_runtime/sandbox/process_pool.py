@@ -34,11 +34,18 @@ class ChildProcess:
         Raises `OSError`.
         """
         pipe = asyncio.subprocess.PIPE
-        return cls(
-            await asyncio.create_subprocess_exec(
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
                 *command, stdin=pipe, stdout=pipe, limit=LINE_BYTES, env=environment, start_new_session=True
             )
         )
+        try:
+            # asyncio ends a process whose start is cancelled without what it started, and waits for all its pipes.
+            return cls(await asyncio.shield(starting))
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                await cls(await starting).kill()
+            raise
 
     @property
     def pid(self) -> int:

@@ -121,4 +121,11 @@ MUTANTS = (
         after="self._unreadable_since = None",
         tests=(f"{ESCAPES}::test_an_ordinary_user_without_any_right_gets_the_same",),
     ),
+    Mutant(
+        name="a process whose start is cancelled leaves what it started",
+        target="rljob_runtime.sandbox.process_pool:ChildProcess.spawn",
+        before="asyncio.shield(starting)",
+        after="starting",
+        tests=("tests/unit/sandbox/test_process_pool.py",),
+    ),
 )

@@ -80,4 +80,11 @@ MUTANTS = (
         after="pass",
         tests=(f"{RUNNER}::test_agents_end_with_a_runner_that_is_killed",),
     ),
+    Mutant(
+        name="an agent whose start is cancelled leaves its session",
+        target="rljob_env.foreign_code.processes:process_group",
+        before="asyncio.shield(starting)",
+        after="starting",
+        tests=("tests/unit/envs/foreign_code/test_processes.py",),
+    ),
 )
