@@ -18,6 +18,7 @@ import pytest
 
 from rljob_kube import exec_plugin
 from rljob_kube.exec_plugin import VERSIONS, ExecCredential, ExecPlugin, PluginFailed, parse, run_plugin
+from tests.support.slow_start import assert_cancelled_start_leaves_nothing, slow_starts, with_a_child
 
 V1, V1BETA1 = VERSIONS
 Script = Callable[..., ExecPlugin]
@@ -188,29 +189,9 @@ async def test_a_cancelled_request_kills_its_program(script: Script, tmp_path: P
 async def test_a_request_that_is_cancelled_while_its_program_starts_kills_it(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plugin = script(f"echo $$ > {tmp_path}/itself; sleep 1000 & echo $! > {tmp_path}/child; wait")
-    start, begun = asyncio.create_subprocess_exec, asyncio.Event()
-
-    async def slow(*arguments: Any, **settings: Any) -> asyncio.subprocess.Process:
-        process = await start(*arguments, **settings)
-        begun.set()
-        await asyncio.sleep(0.3)
-        return process
-
-    monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
-    running = asyncio.create_task(run_plugin(plugin))
-    await begun.wait()
-
-    async def started() -> bool:
-        return (tmp_path / "child").exists() and bool((tmp_path / "child").read_text().strip())
-
-    await until(started)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert not is_there(tmp_path / "itself")
-    child = (tmp_path / "child").read_text().strip()
-    await until(lambda: ended(child))
+    started, child = slow_starts(monkeypatch), tmp_path / "child"
+    running = asyncio.create_task(run_plugin(script(with_a_child(child))))
+    await assert_cancelled_start_leaves_nothing(running, started, child)
 
 
 def is_there(file: Path) -> bool:
