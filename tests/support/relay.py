@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import random
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rljob_runtime.protocols import Chain, RelayMember
 from rljob_runtime.relay.fencing import FencingToken
@@ -83,14 +79,6 @@ async def join_all(relays: Sequence[Relay], epoch: int = 1, revision: int = 0, t
     for relay in relays:
         await relay.join(term, chain)
     return chain
-
-
-async def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Wait until the condition holds; fail after a generous time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {inspect.getsource(condition).strip()}"
-        await asyncio.sleep(0.005)
 
 
 def whole(relay: Relay) -> int | None:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from rljob_runtime.entrypoints.pod_gateway import config_file, gateway_config
 from rljob_runtime.scheduling.backoff import Backoff
 from rljob_runtime.scheduling.fault_detection.process_restarts import ProcessRestarts
 from tests.support.api.jobs import job as job_document
+from tests.support.waiting import until
 
 SLEEPS = (sys.executable, "-c", "import time; time.sleep(600)")
 
@@ -63,12 +64,6 @@ async def running(container: GatewayContainer) -> AsyncIterator[asyncio.Task[int
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110, processes have no events
-            await asyncio.sleep(0.02)
 
 
 def alive(pid: int) -> bool:

@@ -9,25 +9,20 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from rljob_runtime.entrypoints.ray_head import HeadClient, HeadFolder, LockTaken, held, holder, run
 from rljob_runtime.entrypoints.ray_node import NodeEnded
+from tests.support.waiting import until
 
 
 def _hold(path: Path, text: str, ready: multiprocessing.synchronize.Event) -> None:
     with held(path, text):
         ready.set()
         signal.pause()
-
-
-async def until(holds: Callable[[], bool], seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 @contextlib.asynccontextmanager

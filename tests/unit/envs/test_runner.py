@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from tests.support.envs.processes import gone
 from tests.support.envs.site import RUNNER_KEY, SETTINGS, Site, open_site
 from tests.support.gateway.stand_in_coordinator import attempt_of
 from tests.support.paths import ROOT
+from tests.support.waiting import until
 
 
 @dataclass
@@ -58,12 +58,6 @@ class StandInHarness:
 
     async def close(self) -> None:
         self.closed = True
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110, the runner's states have no event
-            await asyncio.sleep(0.005)
 
 
 async def put_and_start(site: Site, harness: StandInHarness, count: int = 1) -> None:

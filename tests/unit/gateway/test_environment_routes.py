@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from rljob_runtime.scheduling.byte_budget import ByteBudget
 from tests.support.gateway.site import make_site
 from tests.support.gateway.stand_in_coordinator import attempt_of
 from tests.support.gateway.stand_in_environments import StandInEnvironments
+from tests.support.waiting import until
 
 SECRET = b"the job's secret"
 KEY, RUNNERS = gateway_key(SECRET), runners_key(SECRET)
@@ -86,12 +87,6 @@ async def served(app: web.Application) -> AsyncIterator[web.AppRunner]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     yield runner
     await runner.cleanup()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110, the server's connections have no event
-            await asyncio.sleep(0.005)
 
 
 def connections(site: Site) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,7 @@ from tests.support.gateway.site import (
     user,
 )
 from tests.support.gateway.stand_in_coordinator import attempt_of
+from tests.support.waiting import until
 
 CALL = '<tool_call>{"name": "sum", "arguments": {"a": 1}}</tool_call>'
 TOOLS = [{"type": "function", "function": {"name": "sum", "parameters": {"type": "object"}}}]
@@ -43,12 +44,6 @@ async def site() -> AsyncIterator[Site]:
     yield made
     await made.gateway.close()
     made.executor.shutdown()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110, the coordinator's calls have no event
-            await asyncio.sleep(0.001)
 
 
 async def test_turns_go_on_from_the_tokens_that_were_sampled(site: Site) -> None:

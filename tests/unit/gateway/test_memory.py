@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -22,6 +22,7 @@ from rljob_runtime.gateway.server import ServerSettings, serve
 from rljob_runtime.gateway.wire.fields import MOST_VALUES, parse_body
 from tests.support.gateway.site import SETTINGS, Site, make_site, user
 from tests.support.gateway.stand_in_coordinator import attempt_of
+from tests.support.waiting import until
 
 KEY = gateway_key(b"secret")
 OTHER = attempt_of(1)
@@ -31,12 +32,6 @@ BOUNDS = ServerSettings(most_bytes=20_000, held_bytes=80_000, requests_of_attemp
 
 def key(index: int = 0) -> str:
     return mint(KEY, Capability(attempt_of(index), 1_000))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110, sockets have no event
-            await asyncio.sleep(0.002)
 
 
 @dataclass

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.support.gateway.light_tokenizer import STRIPS_THINKING
 from tests.support.gateway.stand_in_coordinator import StandInCoordinator, attempt_of
 from tests.support.gateway.stand_in_environments import StandInEnvironments
 from tests.support.gateway.toy_site import toy_coordinator, toy_files
+from tests.support.waiting import until
 
 SECONDS = 240.0
 """The gateway's process imports transformers."""
@@ -130,19 +131,13 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110, other processes change it
-            await asyncio.sleep(0.02)
-
-
 async def test_episodes_are_played_through_the_death_of_runners_and_gateway(folder: Path) -> None:
     run = run_in(folder)
     async with run.served():
         assert await run.played(0) == 5.0
         assert run.local.observe(None, None) is None  # type: ignore[arg-type]
         await run.environments.put(Assignment(attempt_of(1), "calc", {"dies": True}, [], FAR))
-        await until(lambda: run.local.restarts == 1)
+        await until(lambda: run.local.restarts == 1, SECONDS)
         warning = run.local.observe(None, None)  # type: ignore[arg-type]
         assert warning is not None
         assert warning.reason == PROCESS_RESTARTED
@@ -150,7 +145,7 @@ async def test_episodes_are_played_through_the_death_of_runners_and_gateway(fold
         assert "told to die" in warning.message
         url = run.local.url
         os.kill(run.pid("rljob_runtime.entrypoints gateway"), signal.SIGKILL)
-        await until(lambda: run.local.restarts == 2)
+        await until(lambda: run.local.restarts == 2, SECONDS)
         assert await run.played(2) == 5.0
         assert run.local.url == url
         settings = load_config(str(folder / "run" / "environments" / "calc.json"), {})

@@ -23,11 +23,11 @@ from tests.support.relay import (
     assert_whole,
     chain_of,
     content,
-    eventually,
     join_all,
     sealed,
     whole,
 )
+from tests.support.waiting import until
 
 
 def weights(version: int) -> dict[str, torch.Tensor]:
@@ -57,12 +57,12 @@ async def test_every_relay_of_a_chain_holds_what_was_published_bit_for_bit(relay
         report = publisher.publish(version, weights(version))
         assert report.version == version
         assert report.nbytes > 300 * 16 * 2
-        await eventually(lambda version=version: all(whole(relay) == version for relay in chain))
+        await until(lambda version=version: all(whole(relay) == version for relay in chain))
         for relay in chain:
             assert_holds(relay, version)
     # Who sends counts what it has sent after it has arrived; the answer that all of it did comes last.
     assert publisher.wait_delivered(5, 30)
-    await eventually(lambda: all(relay._sender.delivered == 5 for relay in chain[:-1]))
+    await until(lambda: all(relay._sender.delivered == 5 for relay in chain[:-1]))
     total = 3 * report.nbytes
     assert publisher.counters.bytes_sent == total
     for relay, follower in zip(chain, [*chain[1:], None], strict=True):
@@ -82,9 +82,9 @@ async def test_a_relay_passes_a_chunk_on_before_it_has_the_next(relays):
     assert trainer.offer(manifest)["ranges"] == [[0, 10]]
     for index in range(manifest.chunks):
         trainer.chunk(manifest, index, data)
-        await eventually(lambda index=index: second.counters.chunks_received == index + 1)
+        await until(lambda index=index: second.counters.chunks_received == index + 1)
     assert trainer.hear()["type"] == "whole"
-    await eventually(lambda: whole(second) == 1)
+    await until(lambda: whole(second) == 1)
     assert_whole(second._store._writer.folder, 1)
     trainer.close()
 
@@ -120,7 +120,7 @@ async def test_a_damaged_chunk_is_never_committed_and_is_asked_for_again(relays,
     assert (await relay.status(1)).checksum_failures_total == 1
     trainer.chunk(manifest, bad, data)
     assert trainer.hear()["type"] == "whole"
-    await eventually(lambda: whole(follower) == 1)
+    await until(lambda: whole(follower) == 1)
     assert_whole(relay._store._writer.folder, 1)
     assert_whole(follower._store._writer.folder, 1)
     assert (await follower.status(1)).checksum_failures_total == 0, "damage is not passed on"
@@ -158,12 +158,12 @@ async def test_a_newer_version_takes_the_place_of_an_unfinished_one(relays):
     trainer.offer(manifest)
     for index in range(5):
         trainer.chunk(manifest, index, data)
-    await eventually(lambda: chain[2].counters.chunks_received == 5)
+    await until(lambda: chain[2].counters.chunks_received == 5)
     newer, data = sealed(2)
     assert trainer.offer(newer)["ranges"] == [[0, 10]]
     for index in range(newer.chunks):
         trainer.chunk(newer, index, data)
-    await eventually(lambda: all(whole(relay) == 2 and relay.counters.commits for relay in chain))
+    await until(lambda: all(whole(relay) == 2 and relay.counters.commits for relay in chain))
     for relay in chain:
         assert_whole(relay._store._writer.folder, 2)
         assert relay.counters.commits == 1
@@ -199,19 +199,19 @@ async def test_a_successor_that_restarts_in_mid_broadcast_is_fed_again(relays):
     trainer.offer(manifest)
     for index in range(4):
         trainer.chunk(manifest, index, data)
-    await eventually(lambda: third.counters.chunks_received == 4)
+    await until(lambda: third.counters.chunks_received == 4)
     second.close()
     heir = relays("rollout-1", incarnation=1)
     await join_all([first, heir, third], epoch=2)
-    await eventually(lambda: heir.counters.chunks_received == 4)
+    await until(lambda: heir.counters.chunks_received == 4)
     for index in range(4, manifest.chunks):
         trainer.chunk(manifest, index, data)
-    await eventually(lambda: all(whole(relay) == 1 for relay in (first, heir, third)))
+    await until(lambda: all(whole(relay) == 1 for relay in (first, heir, third)))
     for relay in (first, heir, third):
         assert_whole(relay._store._writer.folder, 1)
     assert third.counters.chunks_received == manifest.chunks, "the third lacked chunks 4 to 9 only"
     assert heir.counters.chunks_received == manifest.chunks
-    await eventually(lambda: first._sender.delivered == 1)
+    await until(lambda: first._sender.delivered == 1)
     assert first.counters.chunks_sent == 14
     trainer.close()
 
@@ -220,9 +220,9 @@ async def test_a_late_joiner_is_fed_the_newest_version(relays, publisher):
     first, late = relays("rollout-0"), relays("rollout-1")
     publisher.ship(1, await join_all([first]))
     publisher.publish(3, weights(3))
-    await eventually(lambda: whole(first) == 3)
+    await until(lambda: whole(first) == 3)
     await join_all([first, late], revision=1)
-    await eventually(lambda: whole(late) == 3)
+    await until(lambda: whole(late) == 3)
     assert_holds(late, 3)
 
 
@@ -241,13 +241,13 @@ async def test_a_newcomer_gets_the_complete_version_when_a_broadcast_is_stuck(re
     trainer.chunk(newer, 0, data)
     trainer.settle()
     await join_all([first, late], revision=1)
-    await eventually(lambda: whole(late) == 1)
+    await until(lambda: whole(late) == 1)
     trainer.close()
     trainer = Predecessor(first, token=FencingToken(1, 1, 1))
     assert trainer.offer(newer)["ranges"] == [[1, 10]]
     for index in range(1, newer.chunks):
         trainer.chunk(newer, index, data)
-    await eventually(lambda: whole(late) == 2)
+    await until(lambda: whole(late) == 2)
     trainer.close()
 
 
@@ -255,11 +255,11 @@ async def test_a_new_master_is_given_the_version_again(relays, publisher):
     first, second = relays("rollout-0"), relays("rollout-1")
     publisher.ship(1, await join_all([first]))
     publisher.publish(1, weights(1))
-    await eventually(lambda: whole(first) == 1)
+    await until(lambda: whole(first) == 1)
     first.close()
     publisher.ship(1, await join_all([second], epoch=2))
     assert publisher.publish(1, weights(1)).stall_seconds == 0.0
-    await eventually(lambda: whole(second) == 1)
+    await until(lambda: whole(second) == 1)
     assert_holds(second, 1)
 
 
@@ -305,14 +305,14 @@ async def test_a_version_refused_does_not_hold_up_the_next(memory, relays, publi
     relay = relays("rollout-0")
     publisher.publish(1, weights(1))
     publisher.ship(1, await join_all([relay]))
-    await eventually(lambda: whole(relay) == 1)
+    await until(lambda: whole(relay) == 1)
     with Publisher(memory / "other", KEY, SETTINGS, torch.bfloat16) as other:
         other.publish(1, weights(2))
         other.ship(1, await join_all([relay], epoch=2))
-        await eventually(lambda: other.link[0] == "Refused")
+        await until(lambda: other.link[0] == "Refused")
         assert "each version needs a new number" in other.link[1]
         other.publish(2, weights(2))
-        await eventually(lambda: whole(relay) == 2)
+        await until(lambda: whole(relay) == 2)
     assert_holds(relay, 2)
 
 
@@ -371,9 +371,9 @@ async def test_shared_memory_that_is_too_small_is_said_and_tried_again(relays, p
         patch.setattr("rljob_runtime.relay.slot._available", lambda folder: 100 if "rollout" in str(folder) else 10**9)
         publisher.ship(1, await join_all([relay]))
         publisher.publish(1, weights(1))
-        await eventually(lambda: "more bytes of shared memory and 100 are free" in publisher.link[1])
+        await until(lambda: "more bytes of shared memory and 100 are free" in publisher.link[1])
         assert whole(relay) is None
-    await eventually(lambda: whole(relay) == 1)
+    await until(lambda: whole(relay) == 1)
 
 
 # --- whose commands are followed --------------------------------------------------------------------------------------
@@ -385,15 +385,15 @@ async def test_a_wrong_key_is_refused_on_both_sides(relays, publisher):
     with pytest.raises(RefusedByPeer) as refused:
         Predecessor(relay, key=b"a-key-of-some-other-job")
     assert refused.value.code == wire.NOT_AUTHENTIC
-    await eventually(lambda: relay.counters.connections_refused == 1)
+    await until(lambda: relay.counters.connections_refused == 1)
     stranger = relays("rollout-1", key=b"a-key-of-some-other-job")
     publisher.publish(1, weights(1))
     publisher.ship(1, chain_of([stranger], epoch=2))
-    await eventually(lambda: publisher.link[0] == "Refused")
+    await until(lambda: publisher.link[0] == "Refused")
     assert whole(stranger) is None
     assert publisher.counters.bytes_sent == 0
     publisher.ship(1, await join_all([relay], epoch=3))
-    await eventually(lambda: whole(relay) == 1)
+    await until(lambda: whole(relay) == 1)
     assert chain.epoch == 1
 
 
@@ -478,7 +478,7 @@ async def test_a_successor_that_never_answers_is_lost_and_tried_again_when_told(
     chain = chain_of([first, second])
     second.close()
     await first.join(1, chain)
-    await eventually(lambda: first._sender.phase == "Lost")
+    await until(lambda: first._sender.phase == "Lost")
     status = await first.status(1)
     assert (status.link, status.successor) == ("Lost", "rollout-1")
     assert "rollout-1" in status.link_detail
@@ -486,14 +486,14 @@ async def test_a_successor_that_never_answers_is_lost_and_tried_again_when_told(
     heir = relays("rollout-1", incarnation=1)
     publisher.ship(1, await join_all([first, heir], epoch=2))
     publisher.publish(1, weights(1))
-    await eventually(lambda: whole(heir) == 1)
+    await until(lambda: whole(heir) == 1)
 
 
 async def test_an_idle_chain_stays_connected(relays):
     settings = RelaySettings(1024, heartbeat_seconds=0.1)
     first, second = relays("rollout-0", settings=settings), relays("rollout-1", settings=settings)
     await join_all([first, second])
-    await eventually(lambda: first._sender.phase == "Connected")
+    await until(lambda: first._sender.phase == "Connected")
     await asyncio.sleep(settings.silence_seconds + 0.5)
     status = await second.status(1)
     assert status.predecessor == "rollout-0"
@@ -507,14 +507,14 @@ async def test_readers_of_a_relay_in_full_work_see_whole_versions_only(relays, p
     for version in range(1, 40):
         publisher.publish(version, weights(version))
         if version % 8 == 0:  # On a busy machine each of them might be superseded before it is whole.
-            await eventually(lambda version=version: all(whole(relay) == version for relay in chain))
+            await until(lambda version=version: all(whole(relay) == version for relay in chain))
         for relay in chain:
             held = whole(relay)
             if held is not None:
                 seen.add(held)
                 assert_holds_some_whole(relay)
         await asyncio.sleep(0.005)
-    await eventually(lambda: all(whole(relay) == 39 for relay in chain))
+    await until(lambda: all(whole(relay) == 39 for relay in chain))
     assert len(seen) > 3
 
 

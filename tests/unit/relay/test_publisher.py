@@ -13,7 +13,8 @@ from rljob_runtime.relay.segment import Segment
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.slot import SegmentFull
 from rljob_runtime.relay.tensors import describe, gather, views
-from tests.support.relay import KEY, chain_of, eventually, join_all, whole
+from tests.support.relay import KEY, chain_of, join_all, whole
+from tests.support.waiting import until
 
 
 def test_floats_are_rounded_the_rest_stays_and_gaps_are_zero():
@@ -108,9 +109,9 @@ async def test_a_broken_shipment_goes_on_with_what_is_missing(memory, relays):
         for version in range(1, 6):
             before = relay.counters.chunks_received
             publisher.publish(version, {"w": torch.randn(500_000)})
-            await eventually(lambda before=before: relay.counters.chunks_received > before + 20)
+            await until(lambda before=before: relay.counters.chunks_received > before + 20)
             relay._receiver.cut()
-            await eventually(lambda version=version: whole(relay) == version)
+            await until(lambda version=version: whole(relay) == version)
         received, sent = Segment.open(memory / "rollout-0-0").current(), Segment.open(memory / "t").current()
         assert received.manifest == sent.manifest
         assert received.buffer == sent.buffer

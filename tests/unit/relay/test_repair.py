@@ -26,7 +26,8 @@ from rljob_runtime.relay.segment import SHARED_MEMORY, Segment
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.subprocess import RelayCommand, RelayProcess
 from tests.support.examples import examples
-from tests.support.relay import KEY, SETTINGS, Predecessor, assert_whole, eventually, join_all, sealed, whole
+from tests.support.relay import KEY, SETTINGS, Predecessor, assert_whole, join_all, sealed, whole
+from tests.support.waiting import until
 
 CHUNKS = 10
 
@@ -57,7 +58,7 @@ async def _die(length: int, place: int, moment: int, settled: bool) -> None:
         for index in range(moment):
             trainer.chunk(manifest, index, data)
         if settled:
-            await eventually(lambda: all(relay.counters.chunks_received == moment for relay in relays))
+            await until(lambda: all(relay.counters.chunks_received == moment for relay in relays))
         dead = relays.pop(place)
         dead.close()
         await join_all(relays, revision=1)
@@ -72,7 +73,7 @@ async def _die(length: int, place: int, moment: int, settled: bool) -> None:
             assert first == moment if settled else first <= moment
         for index in range(first, CHUNKS):
             trainer.chunk(manifest, index, data)
-        await eventually(lambda: all(whole(relay) == 1 and relay.counters.commits == 1 for relay in relays))
+        await until(lambda: all(whole(relay) == 1 and relay.counters.commits == 1 for relay in relays))
         for relay in relays:
             assert_whole(relay._store._writer.folder, 1)
             assert relay.counters.chunks_received == CHUNKS, "each chunk came once"
@@ -88,11 +89,11 @@ async def test_a_holder_of_the_complete_version_becomes_the_master(relays):
     trainer.offer(manifest)
     for index in range(CHUNKS):
         trainer.chunk(manifest, index, data)
-    await eventually(lambda: whole(second) == 1)
+    await until(lambda: whole(second) == 1)
     trainer.close()
     master.close()
     await join_all([second, newcomer], revision=1)
-    await eventually(lambda: whole(newcomer) == 1)
+    await until(lambda: whole(newcomer) == 1)
     assert_whole(newcomer._store._writer.folder, 1)
     assert second.counters.chunks_received == CHUNKS
 
@@ -105,10 +106,10 @@ async def test_without_a_complete_copy_the_trainer_feeds_a_new_master(memory, re
         publisher.settle()
         chunks = publisher.manifest.chunks
         publisher.ship(1, await join_all(chain))
-        await eventually(lambda: chain[1].counters.chunks_received > chunks // 10)
+        await until(lambda: chain[1].counters.chunks_received > chunks // 10)
         chain.pop(0).close()
         publisher.ship(1, await join_all(chain, revision=1))
-        await eventually(lambda: all(whole(relay) == 1 and relay.counters.commits for relay in chain))
+        await until(lambda: all(whole(relay) == 1 and relay.counters.commits for relay in chain))
         assert [relay.counters.chunks_received for relay in chain] == [chunks, chunks]
         sent = Segment.open(memory / "trainer").current()
         for relay in chain:
@@ -120,9 +121,9 @@ async def test_a_broken_socket_is_noticed_at_once(relays):
     rare = RelaySettings(1024, heartbeat_seconds=20.0, rebuild_timeout_seconds=60.0)
     first, second = [relays(f"rollout-{i}", settings=rare) for i in range(2)]
     await join_all([first, second])
-    await eventually(lambda: first._sender.phase == "Connected")
+    await until(lambda: first._sender.phase == "Connected")
     second.close()
-    await eventually(lambda: first._sender.phase != "Connected", rare.heartbeat_seconds / 2)
+    await until(lambda: first._sender.phase != "Connected", rare.heartbeat_seconds / 2)
 
 
 async def test_a_version_that_is_committed_is_served_by_who_lost_everybody(relays):
@@ -136,8 +137,8 @@ async def test_a_version_that_is_committed_is_served_by_who_lost_everybody(relay
         for index in range(sent):
             trainer.chunk(manifest, index, data)
         # Not before: a newer version takes the place of one that is on its way.
-        await eventually(lambda: whole(second) == 1)
-    await eventually(lambda: whole(second) == 1 and second.counters.chunks_received == CHUNKS + 6)
+        await until(lambda: whole(second) == 1)
+    await until(lambda: whole(second) == 1 and second.counters.chunks_received == CHUNKS + 6)
     first.close()
     trainer.close()
     assert_whole(second._store._writer.folder, 1)
@@ -180,7 +181,7 @@ async def test_the_chain_closes_over_a_relay_that_hangs(memory, key_file):
         trainer.offer(manifest)
         for index in range(4):
             trainer.chunk(manifest, index, data)
-        await eventually(lambda: third.status().chunks_received == 4)
+        await until(lambda: third.status().chunks_received == 4)
         second.process.send_signal(signal.SIGSTOP)
         for index in range(4, CHUNKS - 1):
             trainer.chunk(manifest, index, data)
@@ -188,11 +189,11 @@ async def test_the_chain_closes_over_a_relay_that_hangs(memory, key_file):
         chained([first, third], 1)
         # Only now: all that was sent before may lie in the sleeper's own socket, and be whole as it wakes.
         trainer.chunk(manifest, CHUNKS - 1, data)
-        await eventually(lambda: third.segment.version() == 1)
+        await until(lambda: third.segment.version() == 1)
         assert time.monotonic() - began < 1.5
         assert third.status().bytes_received_total == manifest.total_bytes
         second.process.send_signal(signal.SIGCONT)
-        await eventually(lambda: second.status().link == "Refused")
+        await until(lambda: second.status().link == "Refused")
         assert third.status().predecessor == "rollout-0"
         assert second.segment.version() is None
         trainer.close()
@@ -216,11 +217,11 @@ async def test_a_link_that_waits_for_a_machine_without_power_lets_go_of_it(memor
             for i in range(3)
         ]
         chained([first, second], 0)
-        await eventually(lambda: first.status().link == "Connected")
+        await until(lambda: first.status().link == "Connected")
         star.unplug(1)
-        await eventually(lambda: first.status().connections_lost_total > 1)
+        await until(lambda: first.status().connections_lost_total > 1)
         await asyncio.sleep(0.15)  # The next try has begun.
         began = time.monotonic()
         chained([first, third], 1)
-        await eventually(lambda: first.status().link == "Connected")
+        await until(lambda: first.status().link == "Connected")
         assert time.monotonic() - began < RelaySettings().answer_seconds + 0.5

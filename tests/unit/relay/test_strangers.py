@@ -19,7 +19,8 @@ from rljob_runtime.protocols import Chain, RelayMember
 from rljob_runtime.relay.network import wire
 from rljob_runtime.relay.network.wire import WireError
 from rljob_runtime.relay.receiver import MAX_CALLERS, MAX_CALLERS_OF_A_HOST
-from tests.support.relay import SETTINGS, Predecessor, eventually, join_all, whole
+from tests.support.relay import SETTINGS, Predecessor, join_all, whole
+from tests.support.waiting import until
 
 IMPATIENT = replace(SETTINGS, heartbeat_seconds=0.5)
 """Handshakes of four seconds at most."""
@@ -80,10 +81,10 @@ async def test_a_stranger_at_the_successors_address_stops_no_later_chain(relays,
     with stranger(answer) as bad:
         publisher.publish(1, WEIGHTS)
         publisher.ship(1, Chain(1, 0, (bad,)))
-        await eventually(lambda: publisher.counters.connections_lost >= 2 or publisher.link[0] == "Refused")
+        await until(lambda: publisher.counters.connections_lost >= 2 or publisher.link[0] == "Refused")
         relay = relays("rollout-0")
         publisher.ship(1, await join_all([relay], epoch=2))
-        await eventually(lambda: whole(relay) == 1)
+        await until(lambda: whole(relay) == 1)
     assert publisher.counters.unexpected_errors == 0
 
 
@@ -93,7 +94,7 @@ async def test_a_stranger_that_hardly_speaks_is_given_up(relays, publisher, monk
     with stranger(says_a_byte_now_and_then) as bad:
         publisher.ship(1, Chain(1, 0, (bad,)))
         publisher.publish(1, WEIGHTS)
-        await eventually(lambda: publisher.counters.connections_lost >= 1, 20)
+        await until(lambda: publisher.counters.connections_lost >= 1, 20)
 
 
 async def test_slow_callers_keep_no_other_out(relays):
@@ -103,7 +104,7 @@ async def test_slow_callers_keep_no_other_out(relays):
     drips = [socket.create_connection(relay.address, 5, ("127.0.0.2", 0)) for _ in range(MAX_CALLERS)]
     try:
         turned_away = MAX_CALLERS - MAX_CALLERS_OF_A_HOST
-        await eventually(lambda: relay.counters.connections_refused == turned_away)
+        await until(lambda: relay.counters.connections_refused == turned_away)
         Predecessor(relay).close()
         for byte in frame(b" " * 4000)[:100]:
             for drip in drips:
@@ -150,5 +151,5 @@ async def test_an_unexpected_error_ends_one_connection_alone(relays, publisher, 
     monkeypatch.setattr(wire, "_proof", fails_twice)
     publisher.publish(1, WEIGHTS)
     publisher.ship(1, chain)
-    await eventually(lambda: whole(relay) == 1)
+    await until(lambda: whole(relay) == 1)
     assert relay.counters.unexpected_errors + publisher.counters.unexpected_errors == 2

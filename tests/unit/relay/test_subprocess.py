@@ -21,8 +21,9 @@ from rljob_runtime.relay.publisher import Publisher
 from rljob_runtime.relay.segment import Segment, SegmentWriter
 from rljob_runtime.relay.settings import RelaySettings
 from rljob_runtime.relay.subprocess import RelayCommand, RelayProcess
-from tests.support.relay import KEY, Predecessor, assert_whole, eventually, sealed
+from tests.support.relay import KEY, Predecessor, assert_whole, sealed
 from tests.support.rows import slow
+from tests.support.waiting import until
 
 Make = Callable[..., RelayProcess]
 
@@ -67,7 +68,7 @@ async def test_a_chain_of_processes_is_bit_equal_and_ends_cleanly(memory, proces
         publisher.ship(1, join_all(relays))
         for version in (1, 2):
             publisher.publish(version, {"w": torch.randn(2_000_000)})
-            await eventually(lambda version=version: all(r.segment.version() == version for r in relays))
+            await until(lambda version=version: all(r.segment.version() == version for r in relays))
             for relay in relays:
                 assert_same(relay, Segment.open(memory / "trainer"), version)
     held = relays[0].segment.current()
@@ -88,7 +89,7 @@ async def test_after_a_relay_killed_in_mid_broadcast_the_rest_get_what_they_lack
     trainer.offer(manifest)
     for index in range(sent):
         trainer.chunk(manifest, index, data)
-    await eventually(lambda: third.status().chunks_received == sent)
+    await until(lambda: third.status().chunks_received == sent)
     second.kill()
     heir = processes("rollout-1", incarnation=1, options=PATIENT)
     join_all([first, heir, third], epoch=2)
@@ -97,7 +98,7 @@ async def test_after_a_relay_killed_in_mid_broadcast_the_rest_get_what_they_lack
     assert trainer.offer(manifest)["ranges"] == [[sent, manifest.chunks]]
     for index in range(sent, manifest.chunks):
         trainer.chunk(manifest, index, data)
-    await eventually(lambda: all(relay.segment.version() == 1 for relay in (first, heir, third)))
+    await until(lambda: all(relay.segment.version() == 1 for relay in (first, heir, third)))
     for relay in (first, heir, third):
         assert_whole(relay.segment.folder, 1)
     assert third.status().bytes_received_total == manifest.total_bytes
@@ -156,7 +157,7 @@ async def test_a_broadcast_over_links_that_lose_packets_is_whole_and_bit_equal(m
             publisher.ship(1, join_all(relays))
             for version in (1, 2):
                 publisher.publish(version, {"w": torch.randn(1 << 20)})
-                await eventually(lambda v=version: all(r.segment.version() == v for r in relays), 120)
+                await until(lambda v=version: all(r.segment.version() == v for r in relays), 120)
                 for relay in relays:
                     assert_same(relay, Segment.open(memory / "trainer"), version)
         assert dropped(line, 1) > 0, "the rule has lost packets"
@@ -173,12 +174,12 @@ async def test_a_broadcast_goes_on_where_it_was_when_a_link_comes_back(memory, p
         with publisher:
             publisher.ship(1, join_all(relays))
             publisher.publish(1, {"w": torch.randn(4 << 20)})
-            await eventually(lambda: last.status().chunks_received > 5)
+            await until(lambda: last.status().chunks_received > 5)
             line.run(2, "iptables", "-A", "INPUT", "!", "-i", "lo", "-j", "DROP")
-            await eventually(lambda: relays[1].status().connections_lost_total > 0)
+            await until(lambda: relays[1].status().connections_lost_total > 0)
             assert last.segment.version() is None
             line.run(2, "iptables", "-F", "INPUT")
-            await eventually(lambda: last.segment.version() == 1)
+            await until(lambda: last.segment.version() == 1)
             assert_same(last, Segment.open(memory / "trainer"), 1)
             assert last.status().bytes_received_total == publisher.manifest.total_bytes
         assert dropped(line, 2) == 0

@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,7 @@ from rljob_runtime.sandbox.program import Program, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
 from rljob_runtime.sandbox.syscalls import PR_SET_CHILD_SUBREAPER, prctl
 from tests.support.paths import ROOT
+from tests.support.waiting import until
 
 SERVE = """
 import asyncio, sys
@@ -53,12 +54,6 @@ sys.exit(run_reaped(work) if sys.argv[2] == "reaped" else work())
 ADD = [{"stdin": "3 4", "stdout": "7"}]
 RIGHT = "```python\nprint(sum(map(int, input().split())))\n```"
 ENDLESS = "```python\nwhile True: pass\n```"
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 class Container:

@@ -11,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import rljob_runtime
 from rljob_runtime.sandbox.program import End, Layer, Program, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
 from tests.support.rows import slow
+from tests.support.waiting import until
 
 LAYERS = [frozenset(Layer), frozenset({Layer.LANDLOCK}), frozenset({Layer.NAMESPACES})]
 
@@ -72,12 +73,6 @@ def ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return True
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
 
 
 def folders_of(pid: int, sandbox: Sandbox) -> list[str]:

@@ -33,6 +33,7 @@ from tests.support.gateway.scripted_coordinator import (
     turn_call,
 )
 from tests.support.gateway.stand_in_coordinator import attempt_of
+from tests.support.waiting import until
 
 QUICK = LinkSettings(backoff=Backoff(0.001, 1.0, 0.001))
 
@@ -54,12 +55,6 @@ async def linked(
     ):
         await until(lambda: client.why_away is None)
         yield client, server
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110, neither end has an event for it
-            await asyncio.sleep(0.001)
 
 
 async def raw(socket: Path, greeting: Frame | None = None) -> Connection:

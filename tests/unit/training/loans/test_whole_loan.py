@@ -33,6 +33,7 @@ from tests.support.training.loan_site import VERSION, Site, gone, kill, pids_of
 from tests.support.training.naive_gradient import TOLERANCE, largest_error, naive_gradient
 from tests.support.training.rank_groups import settings_of, stored
 from tests.support.training.toys import FakePublisher, LoneRank, make_groups, watched
+from tests.support.waiting import until
 
 PATIENCE = 300.0
 RANKS = 2
@@ -117,7 +118,7 @@ class Loan:
 
     async def summed(self, count: int) -> None:
         """Wait until the machines have summed so many groups, some of them each."""
-        await until(lambda: sum(len(worker.reports) for worker in self.workers) >= count)
+        await until(lambda: sum(len(worker.reports) for worker in self.workers) >= count, PATIENCE)
         assert all(worker.reports for worker in self.workers)
 
     async def end(self) -> None:
@@ -128,12 +129,6 @@ class Loan:
 def machine_of(worker: Counted) -> RolloutMachine:
     member = Member(machine=worker.name, incarnation=1, ip="127.0.0.1", role=Role.ROLLOUT)
     return RolloutMachine(MachinePeers(member, None, (), worker=worker), 1, (), "127.0.0.1", 1, 1)
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture
@@ -228,11 +223,11 @@ async def test_an_accelerator_that_dies_in_the_middle_costs_its_machines_share(
     pids, begun = pids_of(doomed.unit), doomed.begun
     os.kill(pids[1], signal.SIGSTOP)
     loan.stream.offer(groups[7:])
-    await until(lambda: doomed.begun > begun)
+    await until(lambda: doomed.begun > begun, PATIENCE)
     await asyncio.sleep(0.2)
     since = time.monotonic()
     kill(doomed.unit, 1)
-    await until(lambda: bool(loan.owner.back))
+    await until(lambda: bool(loan.owner.back), PATIENCE)
     assert time.monotonic() - since < 100.0, "a collective waits for ten minutes"
     assert loan.owner.back == [("rollout-0", True)]
     assert loan.owner.lost == [], "its engines and its relay are well"
