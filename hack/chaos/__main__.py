@@ -2,8 +2,11 @@
 
     python -m hack.chaos [--faults N] [--rows NAME …] [--agents] [--rounds N] [--mode Asynchronous|OnPolicy] [--seed N]
                          [--json F]
+    python -m hack.chaos --turns 20 --episodes 1000 --faults 100
 
 With --agents, or with a row of agents, responses are episodes of a tool; without --rows its rows are among all.
+With --turns, each episode has as many turns, each with a call of the tool, and there are ten kinds of faults. The last
+line then has the episodes, and their lost tokens, repeated calls and false rewards, which must be 0.
 
 Exit status: 0 if the job recovered from every fault within its bound, nothing was lost, nothing was trained on twice
 and the job has completed; 1 otherwise.
@@ -28,18 +31,22 @@ from hack import demo
 from hack.local_cluster import settings
 from rljob_kube import kubeconfig
 
+from . import long_episodes
 from .campaign import Campaign, NotSteady
 from .curve import rewards
 from .history import check_volume
 from .inject import Injector, NotPossible
-from .job import JOB, KEEPS, ROLLS, manifest
+from .job import EPISODES_PER_UPDATE, JOB, KEEPS, ROLLS, manifest
 from .job_watch import JobWatch
+from .recovery import SETTLED
 from .rows import AGENTS, MOVING, ROWS
 from .schedule import schedule
 from .table import MOMENTS, Outcome, figures, table
 
 NAMESPACE, NODES = "rljob-chaos", 4
 LAST_ROUNDS = 5
+TOLD_ROUNDS = 20
+"""Of the rounds after the last fault, the number of each twentieth is printed."""
 STALLED_SECONDS = 180.0
 """Seconds without a round after the last fault until the job counts as stalled."""
 
@@ -50,24 +57,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = prepare()
     injector = Injector(cluster.name, NAMESPACE)
-    progress = Progress(args.faults)
     # One machine for each node that may be lost: two simultaneous losses are more than half.
     rows = rows_of(args)
-    agents = args.agents or not AGENTS.isdisjoint(rows)
-    apply(manifest(args.mode, cluster.nodes - 1, not MOVING.isdisjoint(rows), agents))
+    agents = args.agents or args.turns is not None or not AGENTS.isdisjoint(rows)
+    apply(manifest(args.mode, cluster.nodes - 1, not MOVING.isdisjoint(rows), agents, args.turns))
     # Watch after the apply: before, it would report the job of an earlier campaign.
     watch = JobWatch(kubeconfig.load([cluster.kubeconfig]), NAMESPACE, JOB)
-    campaign = Campaign(watch, injector, args.seed, progress.report)
+    progress = Progress(args.faults, watch)
+    settled = SETTLED if args.turns is None else long_episodes.SETTLED
+    campaign = Campaign(watch, injector, args.seed, progress.report, settled)
     try:
         campaign.steady(600)
         campaign.run(schedule(rows, args.faults, args.seed))
-        trouble = complete(watch, injector, args.rounds)
+        trouble = complete(watch, injector, least_rounds(args))
     except (NotSteady, NotPossible) as error:
         trouble = str(error)
     except KeyboardInterrupt:
         trouble = "interrupted"
     volume = volume_of(cluster, injector)
     verdict = check_volume(volume)
+    episodes = long_episodes.read(volume, verdict, args.turns) if args.turns is not None else None
+    missed = [*long_episodes.problems(episodes, args.episodes)] if episodes is not None else []
     outcomes, starts = progress.outcomes, campaign.starts.seconds
     result = {
         "bench": "chaos",
@@ -79,29 +89,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         "trouble": trouble,
         "check": verdict,
         "rewards": rewards(volume),
+        "episodes": vars(episodes) if episodes is not None else None,
     }
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(result, indent=1))
     print(table(result["rows"]))
     print_faults(outcomes, trouble, verdict)
+    for text in missed:
+        print(f"chaos: {text}")
     bad = sum(bool(outcome.wrong) for outcome in outcomes)
-    print(last_line(len(outcomes), bad, trouble, verdict))
-    succeeded = not bad and not trouble and not verdict.get("findings", True) and len(outcomes) == args.faults
-    return 0 if succeeded else 1
+    line = last_line(len(outcomes), bad, trouble, verdict)
+    print(line if episodes is None else f"{line} {episodes}")
+    proved = not verdict.get("findings", True) and not missed
+    return 0 if proved and not bad and not trouble and len(outcomes) == args.faults else 1
 
 
 def rows_of(args: argparse.Namespace) -> list[str]:
-    """Return the rows that are asked for: by name, or all of such a job."""
+    """Return the rows that are asked for: by name, those of long episodes, or all of such a job."""
+    if args.turns is not None:
+        return args.rows or list(long_episodes.FAULTS)
     return args.rows or [name for name in ROWS if args.agents or name not in AGENTS]
 
 
-class Progress:
-    """The outcomes of a campaign so far; prints each."""
+def least_rounds(args: argparse.Namespace) -> int:
+    """Return the least number of rounds, which also gives as many long episodes as are asked for."""
+    episodes = args.episodes if args.turns is not None else 0
+    return max(args.rounds, -(-episodes // EPISODES_PER_UPDATE))
 
-    def __init__(self, faults: int) -> None:
+
+class Progress:
+    """The outcomes of a campaign so far; prints each, with the round of the job."""
+
+    def __init__(self, faults: int, watch: JobWatch) -> None:
         self.outcomes: list[Outcome] = []
         self._faults = faults
+        self._watch = watch
         self._started = time.time()
 
     def report(self, outcome: Outcome) -> None:
@@ -111,7 +134,8 @@ class Progress:
         )
         seconds, number = time.time() - self._started, f"{len(self.outcomes)}/{self._faults}"
         wrong = f"  WRONG: {'; '.join(outcome.wrong)}" if outcome.wrong else ""
-        print(f"[{seconds:5.0f} s] {number} {outcome.row} {outcome.victim}: {times}{wrong}", flush=True)
+        told = f"{number} {outcome.row} {outcome.victim}: {times}  round {self._watch.last.round}{wrong}"
+        print(f"[{seconds:5.0f} s] {told}", flush=True)
 
 
 def print_faults(outcomes: Sequence[Outcome], trouble: str, verdict: dict[str, Any]) -> None:
@@ -137,6 +161,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--faults", type=int, default=100)
     top.add_argument("--rows", nargs="+", choices=tuple(ROWS), metavar="ROW")
     top.add_argument("--agents", action="store_true", help="a job whose responses are episodes of a tool")
+    top.add_argument("--turns", type=int, help="turns of each episode of such a job, with a call of its tool in each")
+    top.add_argument("--episodes", type=int, default=0, help="with --turns: least number of episodes to train on")
     top.add_argument("--seed", type=int, default=0)
     top.add_argument("--rounds", type=int, default=0, help="least number of rounds of the job")
     top.add_argument("--json", type=Path)
@@ -187,6 +213,8 @@ def complete(watch: JobWatch, injector: Injector, least: int) -> str:
         if seen.failed:
             return f"the job failed: {seen.failed}"
         if seen.round > reached:
+            if seen.round // TOLD_ROUNDS > reached // TOLD_ROUNDS:
+                print(f"chaos: no more faults: round {seen.round} of {rounds}", flush=True)
             reached, end = seen.round, time.time() + STALLED_SECONDS
     return f"the job did not complete: {watch.last.round} of {rounds} rounds"
 

@@ -27,13 +27,24 @@ class NotSteady(Exception):
 
 
 class Campaign:
-    """Faults on one job. `on_outcome` receives each outcome. `starts`: first starts of the machines."""
+    """Faults on one job. `on_outcome` receives each outcome. `starts`: first starts of the machines.
 
-    def __init__(self, watch: JobWatch, injector: Injector, seed: int, on_outcome: Callable[[Outcome], None]) -> None:
+    `settled`: updates without trouble before a fault, and after its recovery.
+    """
+
+    def __init__(
+        self,
+        watch: JobWatch,
+        injector: Injector,
+        seed: int,
+        on_outcome: Callable[[Outcome], None],
+        settled: int = SETTLED,
+    ) -> None:
         self._watch = watch
         self._injector = injector
         self._rng = Random(seed)
         self._on_outcome = on_outcome
+        self._settled = settled
         self.starts = Starts()
 
     def run(self, rows: Iterable[str]) -> list[Outcome]:
@@ -64,7 +75,7 @@ class Campaign:
 
     def _hit(self, row: Row, victims: tuple[str, ...], before: Observation) -> Outcome:
         injected = self._injector.inject(row.name, victims, before)
-        recovery = Recovery(row, victims, before, injected.at)
+        recovery = Recovery(row, victims, before, injected.at, self._settled)
         again = row.name == "replica-again"
         loss = Timeline(injected.at, recovery.machines, before) if row.watches == "nodes" else None
         try:
@@ -81,7 +92,7 @@ class Campaign:
                         continue  # It failed before within the window, so this failure already replaced it.
                     # The first failure restarts in place; the second within the window replaces the machine.
                     injected = self._injector.inject(row.name, victims, now)
-                    recovery = Recovery(row, victims, now, injected.at)
+                    recovery = Recovery(row, victims, now, injected.at, self._settled)
             recovery.time_out()
         finally:
             injected.undo()
@@ -123,7 +134,7 @@ class Campaign:
                 since = None
             elif since is None or seen.round < since:
                 since = seen.round
-            elif seen.round >= since + SETTLED:
+            elif seen.round >= since + self._settled:
                 return seen
         last = self._watch.last
         raise NotSteady(

@@ -107,6 +107,31 @@ print(json.dumps({"at": time.time(), "pids": found}))
 """
 """Kills the gateway of agents, from another container of its pod."""
 
+HANG_RUNNER = """
+import json, os, pathlib, signal, sys, time
+def text(process):
+    try:
+        return (process / "cmdline").read_text(errors="replace")
+    except OSError:  # the process has ended
+        return ""
+found = [int(one.name) for one in pathlib.Path("/proc").glob("[0-9]*") if f"-m\\0{sys.argv[2]}\\0" in text(one)]
+for pid in found:
+    os.kill(pid, signal.SIGSTOP)
+print(json.dumps({"at": time.time(), "pids": found}), flush=True)
+if found and not os.fork():
+    os.setsid()
+    for stream in range(3):  # kubectl waits while they are open
+        os.close(stream)
+    time.sleep(float(sys.argv[1]))
+    for pid in found:
+        os.kill(pid, signal.SIGCONT)
+"""
+"""Stops a runner, which runs that module, from within its pod, and lets it go on after some seconds."""
+
+RUNNER = "rljob_env"
+HUNG_SECONDS = 40.0
+"""Longer than a runner may be silent: another one has its episodes when it goes on with them."""
+
 LARGEST_FILE = 64 << 10
 """File size limit in bytes while a disk is said to be full."""
 
@@ -182,12 +207,20 @@ class Injector:
         return Injected(self._exec(seen, victims[0], KILL_GATEWAY), _nothing)
 
     def _runner_deleted(self, victims: tuple[str, ...], seen: Observation) -> Injected:
-        runners = self.kubectl("get", "pods", "-l", LABEL_ENVIRONMENTS_OF, "-o", "name").split()
+        runner, at = self._runners()[0], time.time()
+        self.kubectl("delete", runner, "--grace-period=0", "--force", "--wait=false")
+        return Injected(at, _nothing)
+
+    def _runner_hung(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        """Stop a runner. It goes on by itself, during later faults: the campaign does not wait for it."""
+        return Injected(self._exec_in(self._runners()[-1], HANG_RUNNER, str(HUNG_SECONDS), RUNNER), _nothing)
+
+    def _runners(self) -> list[str]:
+        chosen = ("-l", LABEL_ENVIRONMENTS_OF, "--field-selector=status.phase=Running")
+        runners = self.kubectl("get", "pods", *chosen, "-o", "name").split()
         if not runners:
             raise NotPossible("the job has no runner")
-        at = time.time()
-        self.kubectl("delete", runners[0], "--grace-period=0", "--force", "--wait=false")
-        return Injected(at, _nothing)
+        return runners
 
     # --- the control plane ---
 
@@ -229,11 +262,15 @@ class Injector:
         pod = seen.pod_of(machine)
         if pod is None:
             raise NotPossible(f"{machine} has no pod")
-        inside = ("exec", pod.name, "-c", "main", "--", "python", "-c", script, *arguments)
+        return self._exec_in(pod.name, script, *arguments)
+
+    def _exec_in(self, pod: str, script: str, *arguments: str) -> float:
+        """Run a script in a pod; return the time of its work. Raises `NotPossible` if it found nothing to do."""
+        inside = ("exec", pod, "-c", "main", "--", "python", "-c", script, *arguments)
         answer = self.kubectl(*inside, check=False).strip().splitlines()
         found = [json.loads(line) for line in answer if line.startswith("{")]
         if not found or not found[0]["pids"]:
-            raise NotPossible(f"{machine}: {answer[-1] if answer else 'no answer'}")
+            raise NotPossible(f"{pod}: {answer[-1] if answer else 'no answer'}")
         return float(found[0]["at"])
 
     def _stopped(self, component: str) -> Injected:

@@ -14,13 +14,17 @@ KEEPS, ROLLS = "rljob-chaos-keeps", "rljob-chaos-rolls"
 
 
 CODE = ROOT / "examples/calculator.py"
+REWARD = ROOT / "hack/chaos/even_results.py"
 
 
-def manifest(mode: str, machines: int, moves: bool = False, agents: bool = False) -> list[dict[str, Any]]:
+def manifest(
+    mode: str, machines: int, moves: bool = False, agents: bool = False, turns: int | None = None
+) -> list[dict[str, Any]]:
     """Return the smallest example, or that of `agents`, with `machines` rollout machines and unlimited rounds.
 
     Coordinator and trainer have their own node, so that every other node may be lost. With `moves`, the coordinator is
-    on one of those and may lose it. Runners are on nodes that may be lost.
+    on one of those and may lose it. Runners are on nodes that may be lost. `turns`: of each episode of agents; absent
+    for those of the example.
     """
     example = "calculator-agent" if agents else "minimal"
     documents = yaml_text.documents((ROOT / f"examples/{example}.yaml").read_text(encoding="utf-8"))
@@ -39,23 +43,47 @@ def manifest(mode: str, machines: int, moves: bool = False, agents: bool = False
     spec["coordinator"]["template"] = template(ROLLS if moves else KEEPS, shareProcessNamespace=True)
     spec["rollout"] |= {"machines": machines, "template": template(ROLLS)}
     for environment in spec.get("environments", []):
-        environment["template"]["spec"]["nodeSelector"] = {ROLLS: "true"}
+        # A runner can be stopped from within its pod, where it is not the first process then.
+        environment["template"]["spec"] |= {"nodeSelector": {ROLLS: "true"}, "shareProcessNamespace": True}
     spec["runPolicy"] = {"backoffLimit": 1000}
     spec["failurePolicy"] = {
         "maxReplacementsPerMachine": 1000,
         "backoff": {"initialSeconds": 1, "maxSeconds": 2, "resetAfterSeconds": 5},
         "nodeFailure": {"avoidFailedNodesSeconds": 20},
     }
+    if turns is not None:
+        _long_episodes(spec, turns)
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {"name": JOB},
         "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
     }
-    code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CODE.stem}, "data": {CODE.name: _code()}}
+    files = {file.name: file.read_text(encoding="utf-8") for file in (CODE, REWARD)}
+    code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CODE.stem}, "data": files}
     return [claim, *([code] if agents else []), job]
 
 
-def _code() -> str:
-    """Return the example's tool."""
-    return CODE.read_text(encoding="utf-8")
+EPISODES_PER_UPDATE = 4
+"""Of a job of long episodes. A fault is followed over some updates, so their size decides how long it takes."""
+
+
+def _long_episodes(spec: dict[str, Any], turns: int) -> None:
+    """Make a job of episodes that call the calculator in each of `turns` turns.
+
+    Groups are small, and many are in flight: the episodes of a lost runner wait for half a minute, and their groups
+    with them. Each turn may have the newest weights: a version that is lost with its replica would take the tokens of
+    its groups along. All updates stay in the store, because all are audited.
+    """
+    prompts, responses = EPISODES_PER_UPDATE // 2, 2
+    spec["model"]["source"] = "package://rljob/toy-caller"
+    spec["data"]["maxResponseTokens"] = 1024
+    spec["algorithm"] |= {"promptsPerRound": prompts, "responsesPerPrompt": responses, "learningRate": 1e-5}
+    spec["experience"] = {"maxPrompts": 8 * prompts}
+    spec["episode"] = {"versions": "Mixed"}
+    spec["store"] = {"keepRounds": 1_000_000}
+    spec["checkpoint"]["everyRounds"] = 5
+    del spec["rewards"]
+    (environment,) = spec["environments"]
+    environment |= {"maxTurns": turns, "timeoutSeconds": 600, "runners": 3, "state": "Stateless"}
+    environment["reward"] = f"{REWARD.name}:score"

@@ -12,7 +12,7 @@ from .observation import ROLES, Observation
 from .rows import Row, machines_on
 
 SETTLED = 2
-"""Updates that must follow the first one, with all machines present."""
+"""Updates that must follow the first one, with all machines present, unless a campaign says otherwise."""
 
 
 @dataclass
@@ -23,6 +23,8 @@ class Recovery:
     victims: tuple[str, ...]
     before: Observation
     at: float
+    settled: int = SETTLED
+    """Updates that must follow the first one."""
     detected: float | None = None
     """Seconds from the fault to its first sign in an object; the other times start at the fault too."""
     acted: float | None = None
@@ -104,5 +106,5 @@ class Recovery:
             self._whole, self._first = (now.at, now.round), None
         if self._first is None and now.round > self._whole[1]:
             self._first = now.at - self.at
-        if now.round > self._whole[1] + SETTLED:
+        if now.round > self._whole[1] + self.settled:
             self.back = self._first

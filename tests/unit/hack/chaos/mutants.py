@@ -4,6 +4,7 @@ from hack.mutants import Mutant
 
 RECOVERY = "tests/unit/hack/chaos/test_recovery.py"
 DEMO_FAULTS = "tests/unit/hack/test_demo_faults.py"
+LONG = "tests/unit/hack/chaos/test_long_episodes.py"
 
 MUTANTS = (
     Mutant(
@@ -48,5 +49,26 @@ MUTANTS = (
         before='moments["joined"] - moments["created"]',
         after='moments["joined"]',
         tests=(DEMO_FAULTS,),
+    ),
+    Mutant(
+        name="tokens of an attempt that failed in vain are not missed",
+        target="hack.chaos.long_episodes:read",
+        before="{cause: tokens for cause, tokens in db.execute(_LOST) if tokens}",
+        after="{}",
+        tests=(f"{LONG}::test_tokens_of_an_attempt_that_another_one_came_after_are_lost",),
+    ),
+    Mutant(
+        name="a zero of a failure passes if its attempt has another reward",
+        target="hack.chaos.long_episodes:_fake_zeros",
+        before="max(tied, *(_count(db, query) for table, query in _TRAINED_ZEROS.items() if table in tables))",
+        after="tied",
+        tests=(f"{LONG}::test_a_reward_of_a_response_that_no_episode_earns_is_told",),
+    ),
+    Mutant(
+        name="short episodes pass for long ones",
+        target="hack.chaos.long_episodes:problems",
+        before='yield f"{found.short} trained episodes have too few turns"',
+        after="pass",
+        tests=(f"{LONG}::test_an_episode_with_too_few_turns_is_told",),
     ),
 )

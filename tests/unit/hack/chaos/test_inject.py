@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from hack.chaos import inject
-from hack.chaos.inject import _ACTOR, CONTROLLERS, Injector
+from hack.chaos.inject import _ACTOR, CONTROLLERS, HANG_RUNNER, HUNG_SECONDS, Injector, NotPossible
+from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
+from tests.support.chaos import HEALTHY
 
 MAPS = """
 import mmap, sys
@@ -88,3 +91,44 @@ def test_a_pause_of_the_api_server_evicts_no_pod(monkeypatch: pytest.MonkeyPatch
     injected.undo()
     first = [f"SIGSTOP {CONTROLLERS}", "SIGSTOP kube-apiserver", "SIGCONT kube-apiserver", *["look"] * 3]
     assert story == [*first, f"SIGCONT {CONTROLLERS}", "SIGCONT kube-apiserver", f"SIGCONT {CONTROLLERS}"]
+
+
+def state_of(process: subprocess.Popen[str]) -> str:
+    """Return the state of a process, e.g. S (it sleeps) or T (it is stopped)."""
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_runner_is_stopped_and_goes_on_when_others_have_its_episodes() -> None:
+    """Its workers go on: they are not asked. The script returns before, so a campaign does not wait."""
+    assert RunnerRules().silence < HUNG_SECONDS
+    module = f"rljob_env_{uuid.uuid4().hex}"
+    runner, worker = (
+        subprocess.Popen(
+            ["python", "-c", "import sys; sys.stdin.read()", "-m", *more],
+            executable=sys.executable,
+            stdin=subprocess.PIPE,
+            text=True,
+        )
+        for more in ((module, "settings.json"), (f"{module}.foreign_code.worker_main", "/code"))
+    )
+    try:
+        inside = (sys.executable, "-c", HANG_RUNNER, "3", module)
+        done = subprocess.run(inside, capture_output=True, text=True, check=True, timeout=60)
+        assert json.loads(done.stdout)["pids"] == [runner.pid]
+        assert (state_of(runner), state_of(worker) != "T") == ("T", True)
+        end = time.monotonic() + 60
+        while state_of(runner) == "T":
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    finally:
+        for process in (runner, worker):
+            process.kill()
+            process.communicate()
+
+
+def test_without_a_runner_there_is_none_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    injector = Injector("no-job", "nowhere")
+    monkeypatch.setattr(injector, "kubectl", lambda *args, **how: "")
+    for row in ("runner-hung", "runner-deleted"):
+        with pytest.raises(NotPossible, match="no runner"):
+            injector.inject(row, ("",), HEALTHY)

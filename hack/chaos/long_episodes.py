@@ -1,0 +1,135 @@
+"""Long episodes: what the store of a campaign says of episodes of many turns.
+
+It is read once the job has ended, beside the audit: the audit proves what was trained on, and here counts what faults
+took from attempts that were not.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+FAULTS = (
+    "replica-killed",
+    "relay-killed",
+    "node-off",
+    "trainer-killed",
+    "coordinator-killed",
+    "coordinator-deleted",
+    "gateway-killed",
+    "runner-deleted",
+    "runner-hung",
+    "operator-killed",
+)
+"""Rows of such a campaign: a hundred of them, one after the other, take less than half an hour."""
+SETTLED = 1
+"""Updates that must follow the first one after a fault. An update is a few long episodes here."""
+
+_SAMPLED = "(SELECT ifnull(SUM(length(t.tokens) / 4), 0) FROM turns AS t WHERE t.episode = e.id AND t.kind = 'sampled')"
+_TURNS = "(SELECT COUNT(*) FROM turns AS t WHERE t.episode = e.id AND t.kind = 'sampled')"
+_LATER = (
+    "EXISTS (SELECT 1 FROM episodes AS l WHERE l.epoch = e.epoch AND l.idx = e.idx AND l.sample = e.sample"
+    " AND l.id > e.id)"
+)
+_LOST = (
+    f"SELECT ifnull(e.cause, 'no end'), SUM({_SAMPLED}) FROM episodes AS e WHERE e.step IS NULL"
+    f" AND ((e.state = 'aborted' AND e.cause <> 'not needed') OR {_LATER}) GROUP BY 1"
+)
+"""Tokens of attempts that failed, and of those that another attempt of the same response came after."""
+_NO_REWARD = "(e.state IS NULL OR e.state = 'aborted' OR ifnull(e.reward, 0.0) = 0.0)"
+_TRAINED_ZEROS = {
+    "groups": "SELECT COUNT(*) FROM samples AS s JOIN groups AS g USING (epoch, idx, draw)"
+    " WHERE g.fate = 'trained' AND ifnull(s.reward, 0.0) = 0.0",
+    "trajectories": "SELECT COUNT(*) FROM trajectories WHERE outcome = 'trained' AND ifnull(reward, 0.0) = 0.0",
+}
+"""Responses that were trained on without a reward above 0, in either mode: no episode ends with less."""
+
+
+@dataclass(frozen=True)
+class LongEpisodes:
+    """Episodes of a job.
+
+    `episodes`, `turns`: trained on, with each token proved. `reencoded`: trained tokens of another origin. `short`:
+    trained episodes of fewer turns than asked for. `lost`: sampled tokens of attempts that ended in vain, by
+    cause. `pruned`: updates of which the store has sums only.
+    """
+
+    episodes: int = 0
+    turns: int = 0
+    reencoded: int = 0
+    short: int = 0
+    calls: int = 0
+    calls_twice: int = 0
+    fake_zeros: int = 0
+    resumed: int = 0
+    pruned: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def tokens_lost(self) -> int:
+        """Sampled tokens of attempts that ended in vain."""
+        return sum(self.lost.values())
+
+    def __str__(self) -> str:
+        return (
+            f"episodes={self.episodes} turns={self.turns} tokens lost={self.tokens_lost} "
+            f"tool calls twice={self.calls_twice} fake zeros={self.fake_zeros} reencoded={self.reencoded}"
+        )
+
+
+def read(folder: Path, verdict: dict[str, Any], turns: int) -> LongEpisodes:
+    """Read the store below a folder, with the verdict of its audit. `turns`: that each episode should have.
+
+    Without a store, or without episodes in it, all counts are 0.
+    """
+    proved = verdict.get("episodes")
+    store = next(iter(sorted(folder.rglob("state.db"))), None)
+    if store is None or proved is None:
+        return LongEpisodes()
+    with closing(sqlite3.connect(f"{store.as_uri()}?mode=ro", uri=True)) as db:
+        return LongEpisodes(
+            episodes=proved["proved"],
+            turns=proved["turns"],
+            reencoded=proved["unproved"],
+            short=_count(db, f"SELECT COUNT(*) FROM episodes AS e WHERE e.step IS NOT NULL AND {_TURNS} < ?", turns),
+            calls=_count(db, "SELECT ifnull(SUM(executions), 0) FROM tool_calls"),
+            calls_twice=_count(db, "SELECT ifnull(SUM(executions - 1), 0) FROM tool_calls"),
+            fake_zeros=_fake_zeros(db),
+            resumed=_count(db, "SELECT ifnull(SUM(resumption), 0) FROM episodes"),
+            pruned=max(0, verdict["kept"] - verdict["began"]),
+            lost={cause: tokens for cause, tokens in db.execute(_LOST) if tokens},
+        )
+
+
+def problems(found: LongEpisodes, least: int) -> Iterator[str]:
+    """Yield what a campaign of `least` long episodes must not have."""
+    if found.episodes < least:
+        yield f"{found.episodes} episodes were trained on, and {least} are asked for"
+    if found.short:
+        yield f"{found.short} trained episodes have too few turns"
+    for cause, tokens in found.lost.items():
+        yield f"{tokens} tokens are lost with attempts that ended: {cause}"
+    if not found.calls:
+        yield "no call of a tool is in the store, so that none can be said to be executed once"
+    if found.calls_twice:
+        yield f"{found.calls_twice} stored calls of tools were executed again"
+    if found.fake_zeros:
+        yield f"{found.fake_zeros} responses were trained on with a reward that no episode earns"
+    if found.reencoded:
+        yield f"{found.reencoded} trained tokens have no proved origin"
+    if found.pruned:
+        yield f"{found.pruned} updates are pruned, so that their episodes cannot be counted"
+
+
+def _fake_zeros(db: sqlite3.Connection) -> int:
+    tied = _count(db, f"SELECT COUNT(*) FROM episodes AS e WHERE e.step IS NOT NULL AND {_NO_REWARD}")
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return max(tied, *(_count(db, query) for table, query in _TRAINED_ZEROS.items() if table in tables))
+
+
+def _count(db: sqlite3.Connection, query: str, *given: int) -> int:
+    return int(db.execute(query, given).fetchone()[0])

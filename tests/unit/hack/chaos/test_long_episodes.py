@@ -1,0 +1,212 @@
+"""What a campaign of long episodes counts in the store, and what it does not let pass."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hack.chaos import even_results
+from hack.chaos.__main__ import least_rounds, parser, rows_of
+from hack.chaos.job import EPISODES_PER_UPDATE, REWARD, manifest
+from hack.chaos.long_episodes import FAULTS, LongEpisodes, problems, read
+from hack.chaos.rows import AGENTS, ROWS
+from rljob_api import load
+from rljob_env.foreign_code.functions import load_function
+from rljob_runtime.audit import audit
+from rljob_runtime.coordinator.store.records import Boundary
+from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
+from tests.support.histories import broken
+from tests.support.stored_episodes import (
+    ABORTED,
+    begin_asynchronous,
+    collect,
+    generate,
+    open_round,
+    settle,
+    two_turns,
+    update,
+)
+
+PROMPTS = [PromptKey(0, index) for index in range(3)]
+TURNS = 2
+TOKENS = 3
+"""Turns and sampled tokens of an episode of these stores."""
+CALLED = (
+    "INSERT INTO tool_calls (episode, node, place, name, digest, resumption, stored_at)"
+    " SELECT id, 2, 0, 'calculate', x'00', 1, 1.0 FROM episodes WHERE step IS NOT NULL"
+)
+FIRST = "(SELECT MIN(id) FROM episodes WHERE step IS NOT NULL)"
+GOOD = LongEpisodes(episodes=1000, turns=20_000, calls=20_000)
+
+
+@pytest.fixture(params=["rounds", "groups"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Three episodes that were trained on, in either mode, and a call of a tool in each."""
+    (tmp_path / "made").mkdir()
+    made = Store(tmp_path / "made" / "state.db", "uid-1")
+    if request.param == "rounds":
+        made.start_at(Boundary(0, Cursor()))
+        plan = open_round(made, 1, *PROMPTS)
+        for key in plan.trajectories():
+            generate(made, plan, key)
+        settle(made, plan)
+    else:
+        begin_asynchronous(made, *PROMPTS)
+        for step, prompt in enumerate(PROMPTS, 1):
+            collect(made, TrajectoryKey(prompt, 0))
+            update(made, step, prompt)
+    made.close()
+    (tmp_path / "called").mkdir()
+    return broken(tmp_path / "made" / "state.db", tmp_path / "called", CALLED)
+
+
+def found(path: Path, turns: int = TURNS) -> LongEpisodes:
+    return read(path.parent, audit(path).to_dict(), turns)
+
+
+def told(path: Path, *sabotages: str, turns: int = TURNS) -> list[str]:
+    """Return what is wrong with the store after these statements."""
+    folder = path.parent.parent / "sabotaged"
+    folder.mkdir()
+    return [*problems(found(broken(path, folder, *sabotages), turns), 3)]
+
+
+def test_a_campaign_without_losses_has_nothing_to_tell(store: Path) -> None:
+    episodes = found(store)
+    assert episodes == LongEpisodes(episodes=3, turns=6, calls=3, resumed=episodes.resumed)
+    assert [*problems(episodes, 3)] == []
+    assert str(episodes) == "episodes=3 turns=6 tokens lost=0 tool calls twice=0 fake zeros=0 reencoded=0"
+
+
+def begun(number: int, end: str) -> tuple[str, str]:
+    """Return statements that add an attempt before all others, of the first response or of response `number`.
+
+    It has a turn of one token. `end`: its state and cause, as SQL."""
+    return (
+        "INSERT INTO episodes (id, epoch, idx, sample, version, environment, started, state, cause, ended)"
+        f" VALUES (-1, 0, {number}, 0, 1, 'calc', 0.0, {end}, 1.0)",
+        "INSERT INTO turns (episode, node, parent, kind, version, digest, tokens, logprobs, finish, stored_at)"
+        " VALUES (-1, 1, 0, 'sampled', 1, 'd', x'09000000', x'00000000', 'stop', 1.0)",
+    )
+
+
+SABOTAGES: dict[str, tuple[tuple[str, ...], str]] = {
+    "a stored call is executed again": (
+        (f"UPDATE tool_calls SET executions = 2 WHERE episode = {FIRST}",),
+        "1 stored calls of tools were executed again",
+    ),
+    "there is no call": (("DELETE FROM tool_calls",), "no call of a tool is in the store"),
+    "a reward is none that an episode earns": (
+        (f"UPDATE episodes SET reward = 0.0 WHERE id = {FIRST}",),
+        "1 responses were trained on with a reward that no episode earns",
+    ),
+    "a failure is trained on": (
+        (f"UPDATE episodes SET state = 'aborted', cause = 'environment', reward = NULL WHERE id = {FIRST}",),
+        "1 responses were trained on with a reward that no episode earns",
+    ),
+    "a token is another": (
+        (f"UPDATE turns SET tokens = x'09000000' WHERE episode = {FIRST} AND node = 2",),
+        f"{TOKENS} trained tokens have no proved origin",
+    ),
+    "an episode is missing": ((f"DELETE FROM episodes WHERE id = {FIRST}",), "2 episodes were trained on, and 3 are"),
+    "an attempt failed in vain": (
+        begun(0, "'aborted', 'engine'"),
+        "1 tokens are lost with attempts that ended: engine",
+    ),
+    "the attempt of a filtered response failed": (
+        begun(77, "'aborted', 'environment'"),
+        "1 tokens are lost with attempts that ended: environment",
+    ),
+    "a dropped attempt is begun again": (
+        begun(0, "'aborted', 'not needed'"),
+        "1 tokens are lost with attempts that ended: not needed",
+    ),
+    "an attempt has no end and is begun again": (
+        begun(0, "NULL, NULL"),
+        "1 tokens are lost with attempts that ended: no end",
+    ),
+}
+
+
+@pytest.mark.parametrize(("statements", "wanted"), SABOTAGES.values(), ids=SABOTAGES.keys())
+def test_what_faults_took_from_episodes_is_told(store: Path, statements: tuple[str, ...], wanted: str) -> None:
+    assert any(text.startswith(wanted) for text in told(store, *statements))
+
+
+def test_an_attempt_that_is_not_needed_any_more_has_lost_nothing(store: Path) -> None:
+    """The job ended, or dropped its group: no other attempt generates the response."""
+    assert told(store, *begun(77, "'aborted', 'not needed'")) == []
+
+
+def test_an_episode_with_too_few_turns_is_told(store: Path) -> None:
+    assert told(store, turns=TURNS + 1) == ["3 trained episodes have too few turns"]
+
+
+def test_a_reward_of_a_response_that_no_episode_earns_is_told(store: Path) -> None:
+    with closing(sqlite3.connect(store)) as db:
+        rounds = db.execute("SELECT COUNT(*) FROM trajectories").fetchone() != (0,)
+    found = told(store, f"UPDATE {'trajectories' if rounds else 'samples'} SET reward = 0.0")
+    assert any(text.startswith("3 responses were trained on with a reward") for text in found)
+
+
+def test_tokens_of_an_attempt_that_another_one_came_after_are_lost(tmp_path: Path) -> None:
+    """As a coordinator stores it: the attempt failed after two turns, and the next one was trained on."""
+    made = Store(tmp_path / "state.db", "uid-1")
+    made.start_at(Boundary(0, Cursor()))
+    plan = open_round(made, 1, PROMPTS[0])
+    (key,) = plan.trajectories()
+    number = made.turns.begin(key, plan.version, 0.0, "calc")
+    for nodes in two_turns(plan.version):
+        made.turns.commit(number, nodes, b"{}", 1.0)
+    made.turns.end(number, ABORTED, 2.0)
+    generate(made, plan, key)
+    settle(made, plan)
+    made.close()
+    assert found(tmp_path / "state.db").lost == {ABORTED.cause: TOKENS}
+
+
+def test_a_job_whose_updates_are_pruned_proves_too_little() -> None:
+    assert [*problems(GOOD, 1000)] == []
+    (why,) = problems(replace(GOOD, pruned=7), 1000)
+    assert why.startswith("7 updates are pruned")
+
+
+def test_without_a_store_nothing_is_proved(tmp_path: Path) -> None:
+    episodes = read(tmp_path, {"error": "no state.db"}, 20)
+    assert episodes == LongEpisodes()
+    assert any("0 episodes were trained on, and 1000" in text for text in problems(episodes, 1000))
+
+
+def test_a_campaign_has_ten_kinds_of_faults_with_those_of_agents() -> None:
+    asked = parser().parse_args(["--turns", "20", "--episodes", "1000"])
+    assert rows_of(asked) == list(FAULTS)
+    assert len(set(FAULTS) & set(ROWS)) == 10
+    assert set(FAULTS) >= AGENTS
+    assert least_rounds(asked) * EPISODES_PER_UPDATE == 1000
+    assert least_rounds(parser().parse_args(["--episodes", "1000", "--rounds", "7"])) == 7
+
+
+def test_the_job_has_episodes_of_so_many_turns_and_keeps_them_all() -> None:
+    _, code, job = manifest("Asynchronous", 3, agents=True, turns=20)
+    spec = load(job).spec
+    (environment,) = spec.environments
+    assert (environment.max_turns, environment.state) == (20, "Stateless")
+    assert environment.gives_reward
+    assert spec.algorithm.prompts_per_round * spec.algorithm.responses_per_prompt == EPISODES_PER_UPDATE
+    assert spec.store.keep_rounds > 10_000
+    assert {environment.reward, *(tool.function for tool in environment.tools or ())} == {
+        f"{REWARD.name}:score",
+        "calculator.py:calculate",
+    }
+    assert set(code["data"]) == {"even_results.py", "calculator.py"}
+
+
+def test_the_reward_is_never_zero() -> None:
+    score = load_function(REWARD.parent, f"{REWARD.name}:score")
+    odd = [{"role": "tool", "content": "7"}] * 20
+    assert score({}, odd, "") == even_results.score({}, odd, "") == pytest.approx(1 / 21)
