@@ -129,6 +129,19 @@ class RoundReport(StatusModel):
     """Length that 90 % of the responses trained on do not exceed."""
     response_tokens_p99: Count | None = None
     """Length that 99 % of the responses trained on do not exceed."""
+    # Without bounds, or the API server would refuse the status: rounding may put an entropy or a KL below 0, and a
+    # loss of the user's may report any number.
+    entropy: float | None = None
+    """Mean entropy of the trainer's token distributions, in nats. Near 0 the model explores no more."""
+    reference_kl: float | None = None
+    """KL divergence from the initial model, mean over the tokens trained on. Absent without klCoefficient."""
+    mismatch_kl: float | None = None
+    """KL divergence of the engines' distribution from the trainer's, mean over the tokens trained on."""
+    clip_fraction_low: float | None = None
+    """Share of the tokens trained on that the loss clips at its lower bound. Absent where a loss function does not
+    report clip_fraction_low."""
+    clip_fraction_high: float | None = None
+    """The same at its upper bound: clip_fraction_high."""
     episodes: EpisodesReport | None = None
     """Turns, tokens, seconds and failures of a job with environments. Absent in other jobs."""
     idle_tail: Annotated[float | None, Field(ge=0, le=1)] = None

@@ -7,6 +7,9 @@ from dataclasses import asdict
 from rljob_api.status import RoundReport
 from rljob_runtime.protocols import TrainReport
 
+OF_TRAINING = {"entropy", "reference_kl", "mismatch_kl", "clip_fraction_low", "clip_fraction_high"}
+"""Fields that the report of a round repeats of its update, for the status. Their metrics are `train/…` only."""
+
 
 def round_metrics(report: RoundReport, trained: TrainReport) -> dict[str, float]:
     """Return the numbers of a round.
@@ -14,7 +17,7 @@ def round_metrics(report: RoundReport, trained: TrainReport) -> dict[str, float]
     `round/…` is of the job, `train/…` of the update, `reward/…` by rule, `source_…` by source, and `episodes/…` of a
     job with environments."""
     values = {
-        **{f"round/{name}": value for name, value in report.model_dump(exclude={"round"}).items()},
+        **{f"round/{name}": value for name, value in report.model_dump(exclude={"round", *OF_TRAINING}).items()},
         **{f"train/{name}": value for name, value in asdict(trained).items() if name != "step"},
         **{f"train/{name}": value for name, value in trained.metrics.items()},
     }

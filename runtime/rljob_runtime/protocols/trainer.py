@@ -46,8 +46,8 @@ class TrainReport:
     effective_sample_size: float = 1.0
     """Effective sample size of the uncapped importance ratios, as a share of the tokens; near 1 if engine and trainer
     agree."""
-    reference_kl: float = 0.0
-    """KL divergence from the initial model; 0 without klCoefficient."""
+    reference_kl: float | None = None
+    """KL divergence from the initial model; None without klCoefficient."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Metrics of the loss function, by name."""
 

@@ -41,4 +41,11 @@ MUTANTS = (
         after="True",
         tests=(f"{SPANS}::test_a_call_without_a_result_is_no_tool_that_ran",),
     ),
+    Mutant(
+        name="observers get the metrics of an update twice",
+        target="rljob_runtime.observers.round_metrics:round_metrics",
+        before='{"round", *OF_TRAINING}',
+        after='{"round"}',
+        tests=("tests/unit/coordinator/reporting/test_training_metrics.py::test_no_observer_gets_a_number_twice",),
+    ),
 )

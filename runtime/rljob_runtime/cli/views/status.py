@@ -11,6 +11,7 @@ from rljob_api.status import RLJobStatus, RoundKind, RuntimeStatus
 from rljob_runtime.cli.views.episodes import episode_rows
 from rljob_runtime.cli.views.evaluations import evaluation_summary
 from rljob_runtime.cli.views.switches import switch_lines, switches_summary, why_not
+from rljob_runtime.cli.views.training import training_summary
 
 _STATE_STYLES = {"True": "green", "False": "yellow", "Unknown": "dim"}
 
@@ -43,6 +44,7 @@ def runtime_view(runtime: RuntimeStatus, rounds: int) -> RenderableType:
         ("kind", runtime.kind if runtime.kind is not RoundKind.PLAIN else None),
         ("deferred prompts", runtime.deferred_prompts or None),
         ("reward", _number(runtime.reward)),
+        ("update", training_summary(runtime.last_round) if runtime.last_round is not None else None),
         ("tokens/s", _number(runtime.tokens_per_second)),
         ("KV use", _number(runtime.kv_cache_use)),
         ("preemptions", runtime.preemptions),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rljob_api.status import RoundKind, RoundReport
 from rljob_runtime.coordinator.generation.stats import GenerationStats
 from rljob_runtime.coordinator.generation.stopwatch import Stopwatch
+from rljob_runtime.coordinator.reporting.training_metrics import training_metrics
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.trajectory import Group, PromptKey
 from rljob_runtime.scheduling.status_cadence import rounded
@@ -69,4 +70,5 @@ def update_report(
         capacity_prompts=capacity,
         repacks=stats.repacks,
         moved_responses=stats.moved_responses,
+        **training_metrics(trained),
     )

@@ -18,6 +18,7 @@ from rljob_api.status import (
 from rljob_runtime.coordinator.generation.stopwatch import Stopwatch
 from rljob_runtime.coordinator.on_policy.generation import Generation
 from rljob_runtime.coordinator.on_policy.switch_report import switches_report
+from rljob_runtime.coordinator.reporting.training_metrics import training_metrics
 from rljob_runtime.coordinator.stream_training.stream import Streamed
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.reward_stats import RewardStats
@@ -99,6 +100,7 @@ def round_report(
         tensor_parallel_size=layout[0],
         layout_seconds=round(layout[1], 3),
         layout_switches=switches_report(switcher.switches, switcher.decision) if may_switch else None,
+        **training_metrics(trained),
         **_plan_fields(selected),
         **_scoring_fields(scoring),
         **_stream_fields(clock),

@@ -67,7 +67,8 @@ class RoundLog:
 
     def __call__(self, report: RoundReport, trained: TrainReport) -> None:
         """Append a line. Raises `OSError`; then the file is unchanged."""
-        line = json.dumps({**report.to_dict(), "training": asdict(trained)}) + "\n"
+        training = {name: value for name, value in asdict(trained).items() if value is not None}
+        line = json.dumps({**report.to_dict(), "training": training}) + "\n"
         last, self._last = self._last, None
         if last is None or last >= report.round:
             self._undo(report.round)

@@ -177,6 +177,6 @@ class Learner(GradientComputer):
             early_groups=early_groups,
             capped_fraction=total.capped / tokens,
             effective_sample_size=compared.effective_sample_size,
-            reference_kl=total.reference_kl / tokens,
+            reference_kl=None if self.reference is None else total.reference_kl / tokens,
             metrics=total.means(),
         )

@@ -61,6 +61,7 @@ FIELDS = {
     15: "3f9914a86195db31",
     16: "6c8c1555420d2a50",
     17: "3d9d354ab5d4dea4",
+    18: "dfc7969ec6bab54e",
 }
 """Digest of the names of all fields, by schema revision."""
 

@@ -112,4 +112,14 @@ MUTANTS = (
         after="True",
         tests=(f"{RUNS}::test_an_unreported_update_is_kept",),
     ),
+    Mutant(
+        name="the status of an asynchronous job has no metrics of its update",
+        target="rljob_runtime.coordinator.asynchronous.report:update_report",
+        before="**training_metrics(trained),",
+        after="",
+        tests=(
+            "tests/unit/coordinator/reporting/test_training_metrics.py::"
+            "test_report_and_status_have_what_the_update_measured",
+        ),
+    ),
 )

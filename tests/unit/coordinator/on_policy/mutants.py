@@ -369,4 +369,14 @@ MUTANTS = (
         after="decision",
         tests=(f"{ADAPTIVE_JOB}::test_a_job_that_does_not_switch_says_why",),
     ),
+    Mutant(
+        name="the status of a job on policy has no metrics of its update",
+        target="rljob_runtime.coordinator.on_policy.report:round_report",
+        before="**training_metrics(trained),",
+        after="",
+        tests=(
+            "tests/unit/coordinator/reporting/test_training_metrics.py::"
+            "test_report_and_status_have_what_the_update_measured",
+        ),
+    ),
 )

@@ -6,6 +6,8 @@ EVALUATIONS = "tests/unit/coordinator/reporting/test_evaluations.py"
 
 POLICY_FAILURES = "tests/unit/coordinator/on_policy/test_policy_failures.py"
 
+TRAINING_METRICS = "tests/unit/coordinator/reporting/test_training_metrics.py"
+
 MUTANTS = (
     Mutant(
         name="records that wait at the end are no warning",
@@ -33,6 +35,20 @@ MUTANTS = (
         before="len({scored.reward for scored in group.responses}) == 1",
         after="len({scored.reward for scored in group.responses}) <= 2",
         tests=("tests/unit/coordinator/reporting/test_group_metrics.py",),
+    ),
+    Mutant(
+        name="a metric of NaN ends the coordinator",
+        target="rljob_runtime.coordinator.reporting.training_metrics:_shown",
+        before="value is not None and math.isfinite(value)",
+        after="value is not None",
+        tests=(f"{TRAINING_METRICS}::test_a_number_that_no_status_can_hold_is_absent",),
+    ),
+    Mutant(
+        name="a metric that a loss does not report is 0 in the status",
+        target="rljob_runtime.coordinator.reporting.training_metrics:training_metrics",
+        before='trained.metrics.get("clip_fraction_low")',
+        after='trained.metrics.get("clip_fraction_low", 0.0)',
+        tests=(f"{TRAINING_METRICS}::test_what_a_job_does_not_compute_is_absent",),
     ),
     Mutant(
         name="a busy replica begins again with each response",

@@ -86,4 +86,11 @@ MUTANTS = (
         after="total.reference_kl / max(1, total.sequences)",
         tests=("tests/unit/training/step/test_step_metrics.py",),
     ),
+    Mutant(
+        name="a job without a reference model reports a KL of 0 to it",
+        target="rljob_runtime.training.step.learner:Learner._report",
+        before="None if self.reference is None else total.reference_kl / tokens",
+        after="total.reference_kl / tokens",
+        tests=("tests/unit/training/step/test_step_metrics.py",),
+    ),
 )

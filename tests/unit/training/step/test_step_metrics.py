@@ -85,6 +85,13 @@ def test_entropy_both_kls_and_clip_fractions_are_those_of_the_sampled_tokens(mod
     assert report.clip_fraction == near(low + high)
 
 
+def test_a_job_without_a_reference_model_reports_no_kl_to_it(model_folder) -> None:
+    config = replace(CONFIG, kl_coefficient=0.0)
+    report = make_learner(model_folder, config).train(1, make_groups(seed=6, count=2))
+    assert report.reference_kl is None
+    assert report.entropy > 0
+
+
 def advantages_of(group: Group) -> list[float]:
     """One for each token."""
     rewards = [scored.reward for scored in group.responses]
