@@ -16,6 +16,8 @@ GENERATE, LOAD, BLOCKED, LOAN, REWARDS = "generate", "load", "buffer full", "loa
 """Names of intervals: of a replica; of a replica's `BLOCKED_ROW`; of a machine's worker; of the rewards."""
 TRAINING_PHASE, WEIGHTS_PHASE = "training", "weight sync"
 """Names of the phases of a round."""
+JOINED, LOST, LEFT = "MachineJoined", "MachineLost", "MachineLeft"
+"""Names of moments of a machine's `machine_row`."""
 
 Spans = list[tuple[float, float]]
 """Disjoint, in order, each with a length."""
@@ -36,6 +38,11 @@ def blocked_row(replica: str) -> str:
     return f"{replica}/buffer"
 
 
+def machine_row(machine: str) -> str:
+    """Return the row of the moments at which a machine joins or leaves the fleet."""
+    return f"{machine}/machine"
+
+
 def idle_shares(
     intervals: Iterable[Interval],
     since: float,
@@ -45,11 +52,16 @@ def idle_shares(
 ) -> IdleShares | None:
     """Return the idle shares between two times; None without any replica or time.
 
-    `phases_row` is the row of the phases for which all replicas wait; None where they generate meanwhile. Causes, in
-    this order: weights (its own load, and the weight sync), training (its phase, and a full buffer), rewards (no
-    replica generates, and responses are being scored), tail (the rest: other replicas generate, or nothing is left).
+    `replicas` are those at the end. A replica counts while its machine is a member of the fleet, and so do the replicas
+    of machines that were lost: see `membership`. `phases_row` is the row of the phases for which all replicas wait;
+    None where they generate meanwhile. Causes, in this order: weights (its own load, and the weight sync), training
+    (its phase, and a full buffer), rewards (no replica generates, and responses are being scored), tail (the rest:
+    other replicas generate, or nothing is left).
     """
-    if until <= since or not replicas:
+    intervals = tuple(intervals)
+    members = membership(intervals, since, until, replicas)
+    all_time = sum(map(length, members.values()))
+    if not all_time:
         return None
     found: dict[tuple[str, str], Spans] = {}
     for one in intervals:
@@ -59,8 +71,8 @@ def idle_shares(
     generating = union(spans for (_, name), spans in found.items() if name == GENERATE)
     scoring = subtract(union(spans for (_, name), spans in found.items() if name == REWARDS), generating)
     total = dict.fromkeys(("weights", "training", "rewards", "tail"), 0.0)
-    for replica in replicas:
-        machine = replica.partition("/")[0]
+    for replica, there in members.items():
+        machine = _machine(replica)
         busy = union([found.get((replica, GENERATE), []), found.get((f"{machine}/worker", LOAN), [])])
         causes = {
             "weights": union([found.get((replica, LOAD), []), _phase(found, phases_row, WEIGHTS_PHASE)]),
@@ -68,15 +80,53 @@ def idle_shares(
                 [found.get((blocked_row(replica), BLOCKED), []), _phase(found, phases_row, TRAINING_PHASE)]
             ),
             "rewards": scoring,
-            "tail": [(since, until)],
+            "tail": there,
         }
-        idle = subtract([(since, until)], busy)
+        idle = subtract(there, busy)
         for cause, spans in causes.items():
             rest = subtract(idle, spans)
             total[cause] += length(idle) - length(rest)
             idle = rest
-    all_time = len(replicas) * (until - since)
     return IdleShares(**{cause: min(1.0, max(0.0, seconds / all_time)) for cause, seconds in total.items()})
+
+
+def membership(
+    intervals: Iterable[Interval], since: float, until: float, replicas: Collection[str]
+) -> dict[str, Spans]:
+    """Return the times between two times in which each replica's machine was a member of the fleet.
+
+    `replicas` are those at the end. Others are known by their intervals: those of a machine that has none at the end
+    count until it was lost.
+    """
+    moments: dict[str, list[tuple[float, bool]]] = {}
+    seen: dict[str, None] = dict.fromkeys(replicas)
+    present = {_machine(replica) for replica in replicas}
+    for one in intervals:
+        machine = _machine(one.row)
+        if one.row == machine_row(machine) and one.name in (JOINED, LOST, LEFT):
+            moments.setdefault(machine, []).append((one.since, one.name == JOINED))
+        elif one.name in (GENERATE, LOAD) and machine not in present:
+            seen[one.row] = None
+    return {replica: _between(sorted(moments.get(_machine(replica), [])), since, until) for replica in seen}
+
+
+def _between(moments: Sequence[tuple[float, bool]], since: float, until: float) -> Spans:
+    """Return the times of membership between two times. `moments`: in order, each with whether the machine joins."""
+    there = not (moments and moments[0][1])
+    begins, spans = since, []
+    for at, joins in moments:
+        if there and not joins:
+            spans.append((begins, min(at, until)))
+        elif joins and not there:
+            begins = max(at, since)
+        there = joins
+    if there:
+        spans.append((begins, until))
+    return [(begin, end) for begin, end in spans if begin < end]
+
+
+def _machine(row: str) -> str:
+    return row.partition("/")[0]
 
 
 def _phase(found: dict[tuple[str, str], Spans], row: str | None, name: str) -> Spans:

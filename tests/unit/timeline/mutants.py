@@ -39,4 +39,22 @@ MUTANTS = (
         after="[]",
         tests=("tests/unit/timeline/test_idle.py::test_idle_time_has_a_cause",),
     ),
+    Mutant(
+        name="a machine is idle before it joins",
+        target="rljob_runtime.timeline.idle:_between",
+        before="there = not (moments and moments[0][1])",
+        after="there = True",
+        tests=("tests/unit/timeline/test_idle.py::test_a_replica_counts_while_its_machine_is_a_member",),
+    ),
+    Mutant(
+        name="a round at whose end no machine is left has no idle shares",
+        target="rljob_runtime.timeline.idle:membership",
+        before="seen[one.row] = None",
+        after="pass",
+        tests=(
+            "tests/unit/timeline/test_idle.py::test_a_replica_counts_while_its_machine_is_a_member",
+            "tests/unit/coordinator/reporting/test_idle_metrics.py::"
+            "test_a_round_at_whose_end_no_machine_is_left_has_the_shares_until_then",
+        ),
+    ),
 )

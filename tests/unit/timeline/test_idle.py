@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.timeline.idle import IdleShares, blocked_row, idle_shares, length, subtract, union
+from rljob_runtime.timeline.idle import (
+    JOINED,
+    LEFT,
+    LOST,
+    IdleShares,
+    blocked_row,
+    idle_shares,
+    length,
+    membership,
+    subtract,
+    union,
+)
 from rljob_runtime.timeline.record import Interval
 
 PHASES, REWARDS = "coordinator/rounds", "coordinator/rewards"
@@ -55,8 +66,48 @@ def test_idle_time_has_a_cause(
     assert astuple(found) == pytest.approx(shares, abs=1e-9)
 
 
+MEMBERS: dict[str, tuple[list[Interval], list[str], dict[str, list[tuple[float, float]]]]] = {
+    "none joins or leaves": ([one(A, "generate", 0, 50)], [A, B], {A: [(0, 100)], B: [(0, 100)]}),
+    "one joins": ([one("b/machine", JOINED, 40, None)], [A, B], {A: [(0, 100)], B: [(40, 100)]}),
+    "one joined before": ([one("b/machine", JOINED, -5, None)], [B], {B: [(0, 100)]}),
+    "one is lost and comes again": (
+        [one("a/machine", LOST, 10, None), one("a/machine", JOINED, 30, None)],
+        [A],
+        {A: [(0, 10), (30, 100)]},
+    ),
+    "the last one is lost": ([one(A, "generate", 0, 50), one("a/machine", LOST, 70, None)], [], {A: [(0, 70)]}),
+    "a lost one leaves": (
+        [one(A, "load", 0, 5), one("a/machine", LOST, 20, None), one("a/machine", LEFT, 30, None)],
+        [B],
+        {B: [(0, 100)], A: [(0, 20)]},
+    ),
+    "one comes and goes": (
+        [one("b/machine", JOINED, 20, None), one(B, "load", 20, 30), one("b/machine", LEFT, 60, None)],
+        [A],
+        {A: [(0, 100)], B: [(20, 60)]},
+    ),
+    "another moment of a machine": ([one("a/machine", "Suspected", 10, None)], [A], {A: [(0, 100)]}),
+    "a layout that is no more": ([one("a/replica-1", "generate", 0, 50)], [A], {A: [(0, 100)]}),
+}
+
+
+@pytest.mark.parametrize(("intervals", "replicas", "expected"), MEMBERS.values(), ids=MEMBERS)
+def test_a_replica_counts_while_its_machine_is_a_member(
+    intervals: list[Interval], replicas: list[str], expected: dict[str, list[tuple[float, float]]]
+) -> None:
+    assert membership(intervals, 0, 100, replicas) == expected
+
+
+def test_time_outside_the_fleet_is_not_idle() -> None:
+    moments = [one("a/machine", LOST, 50, None), one("b/machine", JOINED, 20, None)]
+    found = idle_shares([*moments, one(A, "generate", 0, 40), one(B, "generate", 20, 100)], 0, 100, [B], None)
+    assert found is not None
+    assert astuple(found) == pytest.approx((10 / 130, 0, 0, 0))
+
+
 def test_without_replicas_or_time_there_is_no_share() -> None:
-    assert idle_shares(ROUND, 0, 100, [], PHASES) is None
+    assert idle_shares([one(PHASES, "training", 60, 80)], 0, 100, [], PHASES) is None
+    assert idle_shares([one("a/machine", JOINED, 100, None)], 0, 100, [A], PHASES) is None
     assert idle_shares(ROUND, 5, 5, [A], PHASES) is None
 
 

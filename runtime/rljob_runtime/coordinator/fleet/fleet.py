@@ -31,6 +31,7 @@ from rljob_runtime.scheduling.adaptive_tp.kv_drops import KvDrops, KvDropTotals
 from rljob_runtime.scheduling.fault_detection.machine_loss import SILENT, suggests_broken_machine
 from rljob_runtime.scheduling.fault_detection.stall_detection import RestartHistory
 from rljob_runtime.scheduling.layouts.fleet_layout import layout_of_most
+from rljob_runtime.timeline.idle import JOINED, LEFT, LOST, machine_row
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,7 @@ class Fleet:
         self._absent.clear(name)
         self._report_generating()
         log.info("machine %s: %s", name, reason)
-        self.timeline.event("MachineLeft", f"{name}: {reason.lower()}", f"{name}/machine")
+        self.timeline.event(LEFT, f"{name}: {reason.lower()}", machine_row(name))
         self.on_change()
 
     async def remove(self, names: Collection[str]) -> tuple[str, ...]:
@@ -215,7 +216,7 @@ class Fleet:
         self._former.pop(name, None)
         self._absent.clear(name)
         self._joined[name] = machine
-        self.timeline.event("MachineJoined", f"{name}, incarnation {machine.member.incarnation}", f"{name}/machine")
+        self.timeline.event(JOINED, f"{name}, incarnation {machine.member.incarnation}", machine_row(name))
         self.run_in_background(machine.release_worker(self._term))
         self.weights.request()
 
@@ -249,7 +250,7 @@ class Fleet:
         if machine is None:
             return
         log.warning("machine %s lost: %s %s", name, reason, detail)
-        self.timeline.event("MachineLost", f"{name}: {reason} {detail}".rstrip(), f"{name}/machine")
+        self.timeline.event(LOST, f"{name}: {reason} {detail}".rstrip(), machine_row(name))
         now, incarnation = asyncio.get_running_loop().time(), machine.member.incarnation
         broken = suggests_broken_machine(reason, isinstance(detail, Refused))
         if broken and self._restarts.record(name, incarnation, now):

@@ -17,6 +17,7 @@ from rljob_runtime.coordinator.reporting.timeline import MOST_INTERVALS, Timelin
 from rljob_runtime.observers.round_metrics import round_metrics
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import Event, Trained
 from tests.support.simulated_job import Stage, job
 
 LOOK_SECONDS = 0.005
@@ -38,7 +39,9 @@ def test_the_shares_and_the_work_of_the_replicas_add_up_to_one(tmp_path: Path, m
 
     async def look(stage: Stage) -> None:
         while True:
-            peers = [stage.world.process(f"rollout-{number}/replica-0") for number in (0, 1)]
+            # A replica counts from its machine's joining on.
+            members = stage.coordinator._fleet.available() if stage.coordinator is not None else {}
+            peers = [stage.world.process(name) for name in members]
             looks[asyncio.get_running_loop().time()] = [bool(one and one.peer.held) for one in peers]
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -65,6 +68,27 @@ def test_a_synchronous_round_waits_for_training_and_weights(tmp_path: Path) -> N
         assert report.broadcast_seconds is not None
         assert report.idle_training == pytest.approx(report.training_seconds / report.seconds, abs=0.01)
         assert report.idle_weights == pytest.approx(report.broadcast_seconds / report.seconds, abs=0.01)
+
+
+def test_a_round_at_whose_end_no_machine_is_left_has_the_shares_until_then(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "state.db", job=job(rounds=2, prompts=4, responses=4), machines=1)
+    left: list[int] = []
+
+    def lose(event: Event) -> None:
+        if isinstance(event, Trained) and event.step == 1:
+            stage.coordinator._fleet.mark_lost("rollout-0", "CallFailed")
+
+    stage.watchers.append(lose)
+    stage.observers.append(lambda report, trained: left.append(len(stage.coordinator._fleet.available())))
+    stage.play()
+    assert left == [0, 1]
+    first, second = stage.closed
+    assert first.training_seconds is not None
+    assert first.generation_seconds is not None
+    lived = first.generation_seconds + first.training_seconds
+    assert first.idle_training == pytest.approx(first.training_seconds / lived, abs=0.01)
+    assert first.idle_weights == pytest.approx(0, abs=0.01)
+    assert second.idle_training is not None
 
 
 def test_the_shares_are_in_prometheus_and_tensorboard(tmp_path: Path) -> None:
