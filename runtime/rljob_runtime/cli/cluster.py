@@ -91,9 +91,9 @@ class Cluster:
         try:
             return asyncio.run(ask())
         except ApiError as error:
-            # Of a refused object, the message names the field.
-            told = error.message if error.status in (400, 409, 422) else error.reason or error.message
+            # Of a refused object, the message names the field; of a refused user, the missing right.
+            told = error.message if error.status in (400, 403, 409, 422) else error.reason or error.message
             hint = absent if error.not_found and absent else told
-            raise NoAnswer(f"{what}: {error.status}: {hint}") from None
+            raise NoAnswer(f"{what}: {error.status}: {' '.join(hint.split())}") from None
         except Unreachable as error:
             raise NoAnswer(f"the cluster at {self._server}: {error}") from None

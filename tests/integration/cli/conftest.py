@@ -1,3 +1,3 @@
 """An API server with the CRD, and a namespace for each test."""
 
-from tests.support.operator.fixtures import connection, server  # noqa: F401
+from tests.support.operator.fixtures import connection, operator, server  # noqa: F401

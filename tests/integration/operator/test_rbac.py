@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
 from rljob_api.spec import Gang
@@ -16,36 +12,16 @@ from rljob_operator import rbac
 from tests.support.operator.environment_jobs import CALC, run_runners
 from tests.support.operator.gang_definitions import installed
 from tests.support.operator.harness import Server, condition, gone, options, running, until
+from tests.support.operator.users import limited_user, may
 
 pytestmark = pytest.mark.cluster
-
-JSON = {"Content-Type": "application/json"}
-
-
-async def _post(server: Server, path: str, body: Json) -> Json:
-    return await server.kube._send("POST", path, json.dumps(body).encode(), {}, JSON)
 
 
 async def _restricted(server: Server, connection: Connection) -> Connection:
     """A connection as a service account that a Role, called restricted, gives `JOB_RULES` and `LEADER_RULES` in the
     test's namespace."""
-    name, space = "restricted", server.namespace
-    meta = {"name": name, "namespace": space}
-    accounts, group = f"/api/v1/namespaces/{space}/serviceaccounts", "rbac.authorization.k8s.io"
-    await _post(server, accounts, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta})
     rules = rbac.manifest_rules([*rbac.JOB_RULES, *rbac.LEADER_RULES])
-    role = {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": meta, "rules": rules}
-    await _post(server, f"/apis/{group}/v1/namespaces/{space}/roles", role)
-    binding = {**role, "kind": "RoleBinding", "roleRef": {"apiGroup": group, "kind": "Role", "name": name}}
-    del binding["rules"]
-    binding["subjects"] = [{"kind": "ServiceAccount", **meta}]
-    await _post(server, f"/apis/{group}/v1/namespaces/{space}/rolebindings", binding)
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
-    token = (await _post(server, f"{accounts}/{name}/token", request))["status"]["token"]
-    restricted = replace(connection, token=token)
-    # The authorizer learns of a Role and its binding a moment after they are written.
-    await until(lambda: _may(restricted, server, "", "pods", "create"))
-    return restricted
+    return await limited_user(server, connection, "restricted", rules)
 
 
 async def test_a_whole_life_with_the_least_rights(connection: Connection, server: Server) -> None:
@@ -95,8 +71,8 @@ async def test_what_it_may_not(connection: Connection, server: Server) -> None:
         ("resource.k8s.io", "resourceclaimtemplates", "delete"),
         ("resource.k8s.io", "resourceclaims", "create"),
     ):
-        assert not await _may(restricted, server, group, kind, verb), f"{verb} {kind}"
-    assert await _may(restricted, server, "", "pods", "create")
+        assert not await may(restricted, server, group, kind, verb), f"{verb} {kind}"
+    assert await may(restricted, server, "", "pods", "create")
 
 
 async def test_pod_groups_need_the_right_that_their_scheduler_has_in_the_chart(
@@ -114,21 +90,6 @@ async def test_pod_groups_need_the_right_that_their_scheduler_has_in_the_chart(
         await server.kube.merge(role, server.namespace, "restricted", {"rules": rules})
         await server.until(lambda j: condition(j, "Stalled") is None)
         assert len(await server.pods()) == 4
-
-
-async def _may(connection: Connection, server: Server, group: str, kind: str, verb: str) -> bool:
-    from tests.support.operator.harness import admin
-
-    resource, _, sub = kind.partition("/")
-    attributes: dict[str, Any] = {"namespace": server.namespace, "group": group, "resource": resource, "verb": verb}
-    if sub:
-        attributes["subresource"] = sub
-    body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
-    body["spec"] = {"resourceAttributes": attributes}
-    async with admin(connection) as kube:
-        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-        answer = await kube._send("POST", path, json.dumps(body).encode(), {}, JSON)
-    return bool(answer["status"]["allowed"])
 
 
 async def test_a_missing_right_is_told_by_name(connection: Connection, server: Server) -> None:

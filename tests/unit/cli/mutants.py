@@ -25,4 +25,11 @@ MUTANTS = (
         after="False",
         tests=("tests/unit/cli/test_assignments.py",),
     ),
+    Mutant(
+        name="a missing right is not named",
+        target="rljob_runtime.cli.cluster:Cluster.ask",
+        before="(400, 403, 409, 422)",
+        after="(400, 409, 422)",
+        tests=("tests/unit/cli/samples/test_pods.py::test_what_stands_in_the_way_has_one_line",),
+    ),
 )

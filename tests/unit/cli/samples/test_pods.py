@@ -19,6 +19,7 @@ from rljob_runtime.samples import Sample, SampleOutcome
 KEY = "k" * 64
 UID = "12345678-aaaa"
 PODS = "/api/v1/namespaces/team/pods"
+SECRET = "/api/v1/namespaces/team/secrets/demo-auth-12345678"
 PROXY = f"{PODS}/demo-coordinator-2:8080/proxy"
 
 
@@ -38,9 +39,7 @@ class ApiServer:
         first, second = line(0), line(1)
         self.answers: dict[str, object] = {
             "/apis/rljob.dev/v1alpha1/namespaces/team/rljobs/demo": {"metadata": {"name": "demo", "uid": UID}},
-            "/api/v1/namespaces/team/secrets/demo-auth-12345678": {
-                "data": {"relay-key": base64.b64encode(f"{KEY}\n".encode()).decode()}
-            },
+            SECRET: {"data": {"relay-key": base64.b64encode(f"{KEY}\n".encode()).decode()}},
             PODS: {
                 "items": [
                     pod("demo-coordinator-1", "Running", "2026-11-27T08:00:00Z"),
@@ -109,7 +108,7 @@ def test_the_newest_running_coordinator_is_asked_with_a_derived_key(server):
 
 
 def forbid_secret(server: ApiServer) -> None:
-    server.refused["/api/v1/namespaces/team/secrets/demo-auth-12345678"] = 403
+    server.refused[SECRET] = 403
 
 
 def forbid_proxy(server: ApiServer) -> None:
@@ -130,8 +129,11 @@ NO_FOLDER = "demo: no folder here; in the cluster: "
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (forbid_secret, f"{NO_FOLDER}secret/demo-auth-12345678 in team: 403: Forbidden"),
-        (forbid_proxy, "pod demo-coordinator-2:8080 in team: 403: Forbidden"),
+        (
+            forbid_secret,
+            f"{NO_FOLDER}secret/demo-auth-12345678 in team: 403: {SECRET} Forbidden",
+        ),
+        (forbid_proxy, f"pod demo-coordinator-2:8080 in team: 403: {PROXY}/samples Forbidden"),
         (end_pods, f"{NO_FOLDER}rljob/demo in team: its coordinator does not run; read a copy of its volume instead"),
         (remove_job, f"{NO_FOLDER}rljob/demo in team: 404: is the CRD installed, and the name right?"),
     ],
