@@ -1,0 +1,1 @@
+"""Repeated tests: which ones depend on the timing of a loaded machine."""
