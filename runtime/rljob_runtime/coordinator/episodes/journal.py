@@ -2,6 +2,9 @@
 
 An event has effects only after it is stored: a client receives no turn, and training no token, that a restarted
 coordinator would not know. A caller that waits for an event may be cancelled; the event is not.
+
+Events that wait are stored in one transaction. The disk takes about a millisecond for each, and many episodes end a
+turn together.
 """
 
 from __future__ import annotations
@@ -67,4 +70,5 @@ class Journal:
 
 
 def _all(saves: Sequence[Callable[[Store], Any]], store: Store) -> list[Any]:
-    return [save(store) for save in saves]
+    with store.together():
+        return [save(store) for save in saves]

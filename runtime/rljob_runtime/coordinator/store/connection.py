@@ -198,16 +198,22 @@ def attempts_before(db: sqlite3.Connection) -> int:
 
 @contextmanager
 def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Run the block as one transaction."""
-    db.execute("BEGIN IMMEDIATE")
+    """Run the block as one transaction; within another one, as a part of it that may be undone by itself."""
+    begin, commit, undo = _PART if db.in_transaction else _COMPLETE
+    db.execute(begin)
     try:
         yield
     except BaseException:
         # A full disk may have rolled it back already; the caller must receive that error.
         if db.in_transaction:
-            db.execute("ROLLBACK")
+            for statement in undo:
+                db.execute(statement)
         raise
-    db.execute("COMMIT")
+    db.execute(commit)
+
+
+_COMPLETE = ("BEGIN IMMEDIATE", "COMMIT", ("ROLLBACK",))
+_PART = ("SAVEPOINT part", "RELEASE part", ("ROLLBACK TO part", "RELEASE part"))
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -2,11 +2,13 @@
 
 A restarted coordinator continues from it. If the trainer returns at an older step, the store is rewound to that step.
 `Store` is synchronous and belongs to one thread (`store_thread`). Its tables are its attributes. Every method of it and
-of them is one transaction, but for those that are marked: these run within another's.
+of them is one transaction, or a part of that of `together`. Those that are marked run within another's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -87,6 +89,12 @@ class Store:
             starts = int(read(self._db, "starts") or 0)
             write(self._db, "starts", str(starts + 1))
         return starts
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Store what the block stores together: the disk is waited for once."""
+        with transaction(self._db):
+            yield
 
     # --- history ---
 

@@ -344,4 +344,14 @@ MUTANTS = (
         after="attempt_times(self.episode.started, max(self.spans.values()).stored, self.spans.values())",
         tests=(f"{METRICS}::test_each_metric_is_that_of_a_second_computation_from_the_store",),
     ),
+    Mutant(
+        name="each event of an episode waits for the disk by itself",
+        target=f"{EPISODES}.journal:_all",
+        before="store.together()",
+        after="__import__('contextlib').nullcontext()",
+        tests=(
+            "tests/unit/coordinator/episodes/test_journal.py"
+            "::test_events_that_wait_are_one_transaction_and_are_told_in_their_order",
+        ),
+    ),
 )

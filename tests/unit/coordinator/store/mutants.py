@@ -315,4 +315,11 @@ MUTANTS = (
         after="True",
         tests=(f"{EVALUATION_SAMPLES}::test_an_abandoned_evaluation_has_no_samples",),
     ),
+    Mutant(
+        name="a part of a transaction that failed is stored with the rest",
+        target="rljob_runtime.coordinator.store.connection:transaction",
+        before="db.execute(statement)",
+        after="pass",
+        tests=("tests/unit/coordinator/episodes/test_journal.py::test_a_part_of_a_transaction_is_undone_by_itself",),
+    ),
 )
