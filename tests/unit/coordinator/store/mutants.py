@@ -121,8 +121,8 @@ MUTANTS = (
     Mutant(
         name="a full disk's own roll-back hides it",
         target="rljob_runtime.coordinator.store.connection:transaction",
-        before="db.in_transaction",
-        after="True",
+        before="if db.in_transaction:\n    for statement in undo:\n        db.execute(statement)",
+        after="for statement in undo:\n    db.execute(statement)",
         tests=("tests/unit/coordinator/store/test_full_disk.py",),
     ),
     Mutant(
