@@ -3,6 +3,7 @@
 from hack.mutants import Mutant
 
 EVALUATIONS = "tests/unit/coordinator/evaluation/test_evaluations.py"
+MOVES = "tests/unit/coordinator/evaluation/test_moves.py"
 SAMPLES = "tests/unit/coordinator/evaluation/test_samples.py"
 EVALUATOR = "rljob_runtime.coordinator.evaluation.evaluator:Evaluator"
 
@@ -20,6 +21,13 @@ MUTANTS = (
         before="not self._still_in(pool, one.lease.replica)",
         after="False",
         tests=(f"{EVALUATIONS}::test_result_survives_the_loss_of_a_machine",),
+    ),
+    Mutant(
+        name="a response of an evaluation that starts again has another seed",
+        target=f"{EVALUATOR}._request",
+        before="seed=evaluation_seed(self._context.settings.seed, launch.key)",
+        after="seed=evaluation_seed(self._context.settings.seed + launch.lease.attempt, launch.key)",
+        tests=(f"{MOVES}::test_responses_that_move_to_another_replica_give_the_same_numbers",),
     ),
     Mutant(
         name="a restarted coordinator forgets the samples of an evaluation",
