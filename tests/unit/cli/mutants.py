@@ -32,4 +32,11 @@ MUTANTS = (
         after="(400, 409, 422)",
         tests=("tests/unit/cli/samples/test_pods.py::test_what_stands_in_the_way_has_one_line",),
     ),
+    Mutant(
+        name="kubectl offers names of files beside the commands of its plug-in",
+        target="rljob_runtime.cli.kubectl_complete:main",
+        before="NO_FILES if found else FILES",
+        after="FILES",
+        tests=("tests/unit/cli/test_completion.py::test_kubectl_is_told_when_names_of_files_may_follow",),
+    ),
 )
