@@ -90,6 +90,7 @@ def test_a_refusal_comes_before_anything_starts(
         ("async-smollm2", True, None),
         ("async-smollm2", False, "only the local cluster's nodes are switched off"),
         ("calculator-agent", True, None),
+        ("second-try-smollm2", True, None),
         ("addition-asynchronous", True, "no checkpoint volume"),
         ("addition-asynchronous", False, "no checkpoint volume"),
     ],
@@ -134,6 +135,7 @@ def test_the_code_of_an_example_is_a_config_map_of_its_file() -> None:
     assert {example: names for example, names in found.items() if names} == {
         "calculator-agent": ["calculator"],
         "own-loss": ["own-loss"],
+        "second-try-smollm2": ["second-try"],
     }
     assert all(demo.code_file(name).is_file() for names in found.values() for name in names)
 
