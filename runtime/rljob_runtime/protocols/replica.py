@@ -186,10 +186,13 @@ class LoadTiming:
 
 @dataclass(frozen=True)
 class EngineProfile:
-    """What a profile has measured until its end, and the engine's statistics after it."""
+    """What a profile has measured until its end, and the engine's statistics after it.
+
+    `moved`: KV that the engine wrote to a file and read from it, to measure both; nothing if it moves none."""
 
     timings: tuple[LoadTiming, ...]
     stats: EngineStats
+    moved: KvStats = KvStats()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 A profile must never be in the way: it ends at the first command, after the step in progress, and its work is in no
 total of the engine. No trajectory has the ids of its requests. All prompts differ, so that no prefix cache helps.
+
+The load with the most tokens also shows how fast KV moves, if the engine moves any: a switch measures only the state
+that it chose, and a resting engine measures the other one at no cost.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from random import Random
 from statistics import fmean, median
 
 from rljob_runtime.perf_model.sampling_plan import Point
-from rljob_runtime.protocols import EngineProfile, EngineStats, LoadTiming, ProfileLimits
+from rljob_runtime.protocols import EngineProfile, EngineStats, KvStats, LoadTiming, ProfileLimits
 from rljob_runtime.rollout.engines.base import Engine, EngineRequest, RequestRejected, StepOutput
 from rljob_runtime.scheduling.adaptive_tp.idle_profile import LEEWAY, STEPS, loads_of
 
@@ -26,10 +29,13 @@ TOTALS = ("preemptions_total", "generated_tokens_total", "prompt_tokens_total", 
 
 
 class EngineProfiler:
-    """The profiles of one engine slot, one at a time. `clock`: seconds."""
+    """The profiles of one engine slot, one at a time. `clock`: seconds.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    `probe` moves the KV of running requests to a file and back, and returns what it took; None if none moves."""
+
+    def __init__(self, clock: Callable[[], float], probe: Callable[[Sequence[str]], KvStats] | None = None) -> None:
         self._clock = clock
+        self._probe = probe
         self._profile: _Profile | None = None
         self._hidden = dict.fromkeys(TOTALS, 0)
         self._profiles = 0
@@ -48,6 +54,8 @@ class EngineProfiler:
         if not own:
             return outputs
         if (profile := self._profile) is not None and profile.record(own, self._clock()):
+            if self._probe is not None and profile.is_at_largest and self._clock() < profile.until:
+                profile.moved = self._probe(profile.load.ids)
             engine.abort(profile.load.ids)
             self._go_on(engine, profile)
         return [one for one in outputs if not one.id.startswith(PREFIX)]
@@ -63,7 +71,7 @@ class EngineProfiler:
         self._profile = None
         self._profiles += 1
         self._seconds += self._clock() - profile.since
-        profile.result.set_result(EngineProfile(tuple(profile.timings), self.without_profiles(stats)))
+        profile.result.set_result(EngineProfile(tuple(profile.timings), self.without_profiles(stats), profile.moved))
 
     def close(self, error: Exception) -> None:
         """Fail the profile that runs: its engine has ended."""
@@ -103,9 +111,17 @@ class _Profile:
         self.result: Future[EngineProfile] = Future()
         self.timings: list[LoadTiming] = []
         self.load = _Load(Point(0, 0), ())
-        self._points: Iterator[Point] = iter(loads_of(limits, before))
+        points = loads_of(limits, before)
+        self._points: Iterator[Point] = iter(points)
+        self._largest = max(points, key=lambda point: point.batch * point.context, default=None)
+        self.moved = KvStats()
         self._numbers = itertools.count(1)
         self._random = Random(0)
+
+    @property
+    def is_at_largest(self) -> bool:
+        """Whether the load that runs has the most tokens, and was measured."""
+        return self.load.timing is not None and self.load.point == self._largest
 
     def next_requests(self) -> list[EngineRequest]:
         """Return the requests of the next load; none after the last one."""
@@ -138,7 +154,7 @@ class _Load:
     def __init__(self, point: Point, ids: Sequence[str]) -> None:
         self.ids = list(ids)
         self.began = 0.0
-        self._point = point
+        self.point = point
         self._made: dict[str, int] = {}
         self._prefill: float | None = None
         self._steps: list[float] = []
@@ -151,7 +167,7 @@ class _Load:
             self._made[one.id] = self._made.get(one.id, 0) + len(one.token_ids)
         if self._prefill is not None and len(outputs) == len(self.ids):
             self._steps.append(now - self._last)
-            self._contexts.append(self._point.batch * self._point.context + sum(self._made.values()))
+            self._contexts.append(self.point.batch * self.point.context + sum(self._made.values()))
         elif self._prefill is None and len(self._made) == len(self.ids):
             self._prefill = now - self.began
         self._last = now
@@ -162,5 +178,5 @@ class _Load:
         """What was measured; None before the last step."""
         if self._prefill is None or len(self._steps) < STEPS:
             return None
-        batch, prompt = self._point.batch, self._point.context
+        batch, prompt = self.point.batch, self.point.context
         return LoadTiming(batch, prompt, self._prefill, STEPS, median(self._steps), fmean(self._contexts))

@@ -17,6 +17,7 @@ from rljob_runtime.protocols import GenerateRequest, KvExport, KvSize, KvStats
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.rollout.engines.base import EngineRequest, KvEngine, KvTicket
 from rljob_runtime.rollout.kv.kv_file import (
+    Held,
     Index,
     KvFileWriter,
     Mismatch,
@@ -33,6 +34,9 @@ from rljob_runtime.rollout.kv.kv_file import (
 )
 
 log = logging.getLogger(__name__)
+
+PROBED_BYTES = 1 << 28
+"""KV after which a rate of copies is known. A probe of more than one request moves no more."""
 
 
 class KvExchange:
@@ -101,6 +105,42 @@ class KvExchange:
             return KvExport(None, {}, 0, 0.0, str(error))
         tokens = {ids[id]: one.tokens for id, one in held.items()}
         return KvExport(writer.path.name, tokens, writer.nbytes, 0.0)
+
+    def probe(self, engine: KvEngine, ids: Sequence[str]) -> KvStats:
+        """Write KV of the first of these running requests, and read it back; return what both took.
+
+        The requests continue. The file does not outlast the call, and the replica's totals do not count it.
+        """
+        version, shape = engine.weight_version, engine.kv_shape()
+        if version is None or shape is None or self._written is not None:
+            return KvStats()
+        held, nbytes = dict[str, Held](), 0
+        for id, one in engine.kv_held(ids).items():
+            nbytes += shape.response_bytes(one.tokens)
+            if held and nbytes > PROBED_BYTES:
+                break
+            held[id] = one
+        if not held:
+            return KvStats()
+        began, planned = time.perf_counter(), plan(self._origin(version), shape, held)
+        try:
+            writer = KvFileWriter.create(self._folder, planned, needed_for_weights(self._segment))
+        except (NoRoom, OSError) as error:
+            log.info("moves of KV are not measured: %s", error)
+            return KvStats()
+        try:
+            checksums = engine.kv_write(writer.path, planned, {id: id for id in held})
+            writer.seal({id: [each[head] for head in range(shape.kv_heads)] for id, each in checksums.items()})
+            opened = time.perf_counter()
+            tickets = {id: KvTicket(writer.path, id, one.tokens) for id, one in held.items()}
+            intact = engine.kv_open(list(tickets.values()))
+            verified = time.perf_counter()
+            read = engine.kv_read({id: one for (id, one), right in zip(tickets.items(), intact, strict=True) if right})
+        finally:
+            writer.close()
+        tokens = sum(one.tokens for one in held.values())
+        moved = replace(read, import_seconds=read.import_seconds + verified - opened)
+        return moved + KvStats(exported_tokens=tokens, exported_bytes=writer.nbytes, export_seconds=opened - began)
 
     def drop(self) -> None:
         """Remove the file of the last export."""

@@ -21,6 +21,7 @@ from rljob_runtime.protocols import (
     EngineProfile,
     GenerateRequest,
     KvExport,
+    KvStats,
     PeerGone,
     ProfileLimits,
     Refused,
@@ -75,7 +76,7 @@ class RolloutReplica:
         self._kv = kv
         self._devices: tuple[str, ...] = ()
         self._cache = EngineCache(lambda size: make_engine(size, self._devices), close_maker)
-        self._profiler = EngineProfiler(time.perf_counter)
+        self._profiler = EngineProfiler(time.perf_counter, None if kv is None else self._probe_kv)
         self._engine = EngineThread(name, lambda: self._cache, self._changed, self._ended)
 
     async def ready(self) -> None:
@@ -251,6 +252,9 @@ class RolloutReplica:
         if len(self._attempts):
             raise Refused(f"replica {self.name} holds {len(self._attempts)} requests; abort them before a profile")
         return self._profiler.begin(engine, limits)
+
+    def _probe_kv(self, ids: Sequence[str]) -> KvStats:
+        return KvStats() if self._kv is None else self._kv.probe(self._cache.kv_engine(), ids)
 
     def _ended(self) -> None:
         self._profiler.close(EngineDied("the engine has ended"))

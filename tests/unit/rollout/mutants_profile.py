@@ -33,4 +33,45 @@ MUTANTS = (
         after="pass",
         tests=(f"{PROFILE}::test_a_real_engine_is_profiled_and_goes_on_as_before",),
     ),
+    Mutant(
+        name="a profile moves KV of each load",
+        target="rljob_runtime.rollout.engine_profile:_Profile.is_at_largest",
+        before="self.load.point == self._largest",
+        after="True",
+        tests=(f"{PROFILE}::test_kv_is_moved_once_at_the_largest_load_that_was_measured",),
+    ),
+    Mutant(
+        name="a profile whose time is over moves KV",
+        target="rljob_runtime.rollout.engine_profile:EngineProfiler.stepped",
+        before="self._clock() < profile.until",
+        after="True",
+        tests=(f"{PROFILE}::test_no_kv_is_moved_after_the_end_of_a_profile",),
+    ),
+    Mutant(
+        name="KV is read back to other blocks",
+        target="rljob_runtime.rollout.kv.copier:KvCopier.read_back",
+        before="table[: source.shape[2]]",
+        after="table[-source.shape[2] :]",
+        tests=(
+            "tests/unit/rollout/engines/test_kv_transfer.py::"
+            "test_a_resting_engine_measures_copies_of_its_kv_and_keeps_it[Reference]",
+        ),
+    ),
+    Mutant(
+        name="a probe of KV leaves its file",
+        target="rljob_runtime.rollout.kv_exchange:KvExchange.probe",
+        before="writer.close()",
+        after="pass",
+        tests=(
+            "tests/unit/rollout/engines/test_kv_transfer.py::"
+            "test_a_resting_engine_measures_copies_of_its_kv_and_keeps_it[Reference]",
+        ),
+    ),
+    Mutant(
+        name="a probe of KV has no bound",
+        target="rljob_runtime.rollout.kv_exchange:KvExchange.probe",
+        before="held and nbytes > PROBED_BYTES",
+        after="False",
+        tests=("tests/unit/rollout/engines/test_kv_transfer.py::test_a_profile_moves_kv_within_its_bounds",),
+    ),
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
 import pytest
 from transformers import LlamaForCausalLM
 
-from rljob_runtime.protocols import EngineProfile, EngineStats, ProfileLimits, Refused
+from rljob_runtime.protocols import EngineProfile, EngineStats, KvStats, ProfileLimits, Refused
 from rljob_runtime.rollout.engine_profile import EngineProfiler
 from rljob_runtime.rollout.engines.base import (
     EngineRequest,
@@ -116,6 +117,34 @@ def test_each_load_is_timed_exactly_and_leaves_no_trace() -> None:
     assert (stats.generated_tokens_total, stats.prompt_tokens_total, stats.aborted_total) == (0, 0, 0)
     assert (stats.profiles_total, stats.profile_seconds_total) == (1, pytest.approx(rig.clock.now))
     assert rig.engine.generated > 0
+
+
+def test_kv_is_moved_once_at_the_largest_load_that_was_measured() -> None:
+    probed: list[list[str]] = []
+    rig = Rig()
+
+    def probe(ids: Sequence[str]) -> KvStats:
+        assert set(ids) == rig.engine.held.keys(), "the requests are still held"
+        probed.append([len(rig.engine.held[one].token_ids) for one in ids])
+        return KvStats(exported_bytes=7)
+
+    rig.profiler = EngineProfiler(rig.clock, probe)
+    running = rig.begin()
+    rig.run(running)
+    assert probed == [[252] * 4]
+    assert running.result().moved == KvStats(exported_bytes=7)
+    assert len(running.result().timings) > 4, "loads follow the probe"
+
+
+def test_no_kv_is_moved_after_the_end_of_a_profile() -> None:
+    probed: list[Sequence[str]] = []
+    rig = Rig()
+    rig.profiler = EngineProfiler(rig.clock, lambda ids: probed.append(ids) or KvStats())  # type: ignore[func-returns-value]
+    seconds = 0.1 * (16 + 252 + 4 * 16 + 4 * 252) + 2 * STEPS * 1.5 + 2 * STEPS * 3.0
+    running = rig.begin(replace(LIMITS, seconds=seconds - 0.5))
+    rig.run(running)
+    assert len(running.result().timings) == 4, "the largest load was measured with the last step"
+    assert probed == []
 
 
 def test_a_profile_ends_in_time() -> None:

@@ -33,7 +33,7 @@ from rljob_runtime.scheduling.adaptive_tp.idle_profile import (
 )
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.layouts.layout_switch import record_visit
+from rljob_runtime.scheduling.layouts.layout_switch import record_probes, record_visit
 
 log = logging.getLogger(__name__)
 
@@ -137,6 +137,7 @@ class IdleProfiler:
             visit = await self._fleet.weights.visit_layout(machine, size, update.version, measure)
         if visit.reached:
             record_visit(stage.costs, start, size, visit.there, visit.back)
+        record_probes(stage.costs, start, size, [profile.moved for profile in profiles.values()])
         enough = {replica: profile for replica, profile in profiles.items() if is_enough(profile.timings)}
         if enough:
             stage.observer.record_profile(size, enough)

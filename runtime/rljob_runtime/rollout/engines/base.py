@@ -191,6 +191,13 @@ class KvEngine(SleepableEngine, Protocol):
         """
         ...
 
+    def kv_read(self, tickets: Mapping[str, KvTicket]) -> KvStats:
+        """Copy opened KV of running requests (id → ticket) back to their blocks; return what that took.
+
+        The blocks have the same content as before, and the requests continue. No total counts these copies.
+        """
+        ...
+
 
 @dataclass
 class Counters:

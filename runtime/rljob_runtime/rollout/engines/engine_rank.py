@@ -73,6 +73,10 @@ class EngineRank:
         """Return which tickets this rank can use."""
         return self._engine.kv_open(tickets)
 
+    def kv_read(self, tickets: Any) -> Any:
+        """Copy this rank's heads of running requests back to their blocks; return what that took."""
+        return self._engine.kv_read(tickets)
+
     def sleep(self) -> Any:
         """Release memory and drop the weights."""
         self._engine.sleep()

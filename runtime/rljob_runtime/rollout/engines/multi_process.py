@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rljob_runtime.protocols import EngineStats
+from rljob_runtime.protocols import EngineStats, KvStats
 from rljob_runtime.rollout.engines.base import EngineRequest, EngineSettings, KvTicket, StepOutput, seed_of
 from rljob_runtime.rollout.engines.rank_processes import ForkServer, RankProcesses
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
@@ -118,6 +118,10 @@ class MultiProcessEngine:
     def kv_open(self, tickets: Sequence[KvTicket]) -> list[bool]:
         # All ranks schedule alike, so KV that one of them cannot read is used by none.
         return [all(answers) for answers in zip(*self._ranks.call("kv_open", list(tickets)), strict=True)]
+
+    def kv_read(self, tickets: Mapping[str, KvTicket]) -> KvStats:
+        first, *others = self._ranks.call("kv_read", dict(tickets))
+        return replace(first, import_seconds=max(one.import_seconds for one in (first, *others)))
 
     def stats(self) -> EngineStats:
         return self._stats

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from rljob_runtime.protocols import EngineStats
+from rljob_runtime.protocols import EngineStats, KvStats
 from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.rollout.engines import vllm_compat
 from rljob_runtime.rollout.engines.base import (
@@ -118,6 +118,10 @@ class VllmEngine:
 
     def kv_open(self, tickets: Sequence[KvTicket]) -> list[bool]:
         return [False] * len(tickets) if self._kv is None else self._kv.open(tickets)
+
+    def kv_read(self, tickets: Mapping[str, KvTicket]) -> KvStats:
+        assert self._kv is not None
+        return self._kv.read(tickets)
 
     def stats(self) -> EngineStats:
         if self._kv is not None:

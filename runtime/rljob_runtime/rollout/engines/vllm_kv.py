@@ -62,19 +62,19 @@ class KvPort:
     def write(self, path: Path, index: Index, names: Mapping[str, str]) -> dict[str, dict[int, int]]:
         """See `base.KvEngine.kv_write`."""
         assert self.copier is not None
-        tables = {
-            name: self.expanded(self.manager.get_block_ids(self.requests[id].request_id)[0])[
-                : self._full_blocks(self.requests[id])
-            ]
-            for id, name in names.items()
-        }
-        return self.copier.write(path, index, tables)
+        return self.copier.write(path, index, {name: self._table(id) for id, name in names.items()})
 
     def open(self, tickets: Sequence[KvTicket]) -> list[bool]:
         """See `base.KvEngine.kv_open`."""
         if self.copier is None:
             return [False] * len(tickets)
         return self.copier.open([(ticket.path, ticket.response) for ticket in tickets])
+
+    def read(self, tickets: Mapping[str, KvTicket]) -> KvStats:
+        """See `base.KvEngine.kv_read`."""
+        assert self.copier is not None
+        copies = [(ticket, self._table(id)) for id, ticket in tickets.items()]
+        return sum((self.copier.read_back(t.path, t.response, t.tokens, table) for t, table in copies), KvStats())
 
     def admit(self, request: EngineRequest) -> None:
         """Keep the KV of a request until vLLM schedules it."""
@@ -102,6 +102,11 @@ class KvPort:
             return 0
         ready = source.shape[2] * self.copier.shape.block_size
         return int(min(ready, request.num_tokens - 1)) // block_size * block_size
+
+    def _table(self, id: str) -> list[int]:
+        """Return the kernel's blocks of a request that are complete."""
+        request = self.requests[id]
+        return self.expanded(self.manager.get_block_ids(request.request_id)[0])[: self._full_blocks(request)]
 
     def _full_blocks(self, request: Any) -> int:
         """Return the number of the kernel's blocks that are complete. Tokens in flight may still be written."""

@@ -82,6 +82,11 @@ class KvCopier:
             import_seconds=time.perf_counter() - began,
         )
 
+    def read_back(self, path: Path, response: str, tokens: int, table: Sequence[int]) -> KvStats:
+        """Copy the first tokens of an opened response to the first of these blocks; return what it took."""
+        source = self.source(path, response, tokens)
+        return self.read(source, table[: source.shape[2]])
+
     def release(self) -> None:
         """Forget the opened files. A source keeps its own mapped."""
         self._opened.clear()

@@ -5,7 +5,8 @@ unfinished responses is either migrated (KV exported and imported) or recomputed
 faster. KV that the machine's shared memory has no room for is recomputed. Each part is the median of its last
 measurements for this pair of sizes. While there are fewer than three, the median of all pairs stands for each missing
 one, or a prior if all pairs have fewer than three. A cost that is too high ends all switches and is never measured
-again, so one slow switch must not make it so.
+again, so one slow switch must not make it so. A rate of state is believed from its first measurement on, within a
+factor of its prior: one that is too high makes switches carry their state the other way, and ends none.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class Part(StrEnum):
 
 FIXED = (Part.DRAIN, Part.SLEEP, Part.WAKE, Part.LOAD)
 """Parts that do not depend on the responses."""
+RATES = (Part.EXPORT, Part.IMPORT, Part.PREFILL)
+"""Parts that the responses' state takes."""
+BELIEVED = 2.0
+"""Factor within which fewer than three measurements move a rate of state from its prior."""
 
 EXPORT_COPY, IMPORT_COPY = 12.6e9, 4.8e9
 """Bytes a second from an accelerator to mapped shared memory, and from a new mapping to it: measured on one H100
@@ -136,6 +141,8 @@ class SwitchCosts:
         prior = self._priors[part]
         if len(everywhere := self._all.of(part)) >= ENOUGH:
             prior = median(everywhere)
+        elif everywhere and part in RATES:
+            prior = min(max(median(everywhere), prior / BELIEVED), prior * BELIEVED)
         pair = self._pairs.get((start, target))
         own = pair.of(part) if pair is not None else ()
         return median([*own, *[prior] * (ENOUGH - len(own))])

@@ -218,6 +218,17 @@ def record_visit(
                 costs.record(*pair, part, 1, seconds[name])
 
 
+def record_probes(costs: SwitchCosts, start: int, target: int, probes: Iterable[KvStats]) -> None:
+    """Record the KV that engines of size `target` moved while their machine, which has size `start`, visited it.
+
+    The way back has their export, the way there their import."""
+    most = max(probes, key=lambda probe: probe.exported_bytes, default=KvStats())
+    even = most.exported_bytes / target
+    busiest = even if costs.kv is None else most.exported_tokens * costs.kv.accelerator_bytes(target)
+    costs.record(target, start, Part.EXPORT, busiest, most.export_seconds)
+    costs.record(start, target, Part.IMPORT, most.imported_bytes, most.import_seconds)
+
+
 LEAST_PREFILL = 0.2
 """Predicted seconds of a shorter prefill say nothing of a longer one: its measurement is mostly launch and poll."""
 

@@ -15,7 +15,7 @@ from rljob_runtime.coordinator.on_policy.loop import OnPolicyLoop
 from rljob_runtime.coordinator.reporting.layout_stats import VisitTotals
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.perf_model.observed_speed import Speed, fit_latency
-from rljob_runtime.protocols import EngineProfile, PeerTimeout, ProfileLimits
+from rljob_runtime.protocols import EngineProfile, KvSize, PeerTimeout, ProfileLimits
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import Part
 from rljob_runtime.scheduling.layouts.layout_switch import NeverSwitch
 from rljob_runtime.simulator.core.events import LaidOut, Profiled, Submitted
@@ -133,6 +133,22 @@ def test_a_visit_measures_the_parts_of_a_switch(tmp_path: Path) -> None:
     assert costs._pairs[1, 2].of(Part.BUILD) == pytest.approx([1.0, 1.0], abs=0.02)
     assert costs._pairs[2, 1].of(Part.WAKE) == pytest.approx([1.0, 1.0], abs=0.02)
     assert len(costs._pairs[1, 4].of(Part.LOAD)) == 2
+
+
+def test_copies_of_kv_are_known_before_the_first_switch(tmp_path: Path) -> None:
+    """Each pair of sizes has its rates from a visit: a switch would measure only the state that it chose."""
+    run = Job(tmp_path)
+    kv, rate = KvSize(4, 1000, 1 << 40), 2e-9
+    kinds = (run.stage.world.site.engine, *(kind for _, kind in run.stage.world.site.wider))
+    first, *wider = (replace(kind, kv=kv, kv_byte_seconds=rate) for kind in kinds)
+    run.stage.world.site = replace(run.stage.world.site, engine=first, wider=tuple(zip((2, 4), wider, strict=True)))
+    run.play()
+    costs = run.loop._switch_costs
+    for size in (2, 4):
+        assert costs._pairs[size, 1].of(Part.EXPORT) == pytest.approx([rate] * 2)
+        assert costs._pairs[1, size].of(Part.IMPORT) == pytest.approx([rate] * 2)
+    assert costs.unit(1, 2, Part.EXPORT) == pytest.approx(rate), "believed: four visits measured it"
+    assert run.delays == (0, 0.0)
 
 
 def test_an_update_that_ends_early_ends_the_profile(tmp_path: Path) -> None:

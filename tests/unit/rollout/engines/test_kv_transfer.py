@@ -15,9 +15,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rljob_runtime.coordinator.on_policy.kv_handover import KvHandovers
-from rljob_runtime.protocols import GenerateRequest, KvExport, KvSize, KvStats
+from rljob_runtime.protocols import GenerateRequest, KvExport, KvSize, KvStats, ProfileLimits
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.rollout import kv_exchange
+from rljob_runtime.rollout.attempts import engine_id
 from rljob_runtime.rollout.engines.base import EngineSettings, SleepableEngine
 from rljob_runtime.rollout.engines.factory import make_engine
 from rljob_runtime.rollout.engines.multi_process import PEERS, MultiProcessEngine
@@ -199,7 +200,9 @@ async def moving(replica: RolloutReplica, after: Conversation) -> Conversation:
 async def test_responses_go_on_in_another_layout_with_their_kv(
     make: Make, exchange: Callable[[], KvExchange], publisher: Publisher, tmp_path: Path
 ) -> None:
-    """1 → 2, 2 → 1 and 1 → 1 through the replica's protocol, as a switch does it; 1 → 2 → 1 bit for bit."""
+    """1 → 2, 2 → 1 and 1 → 1 through the replica's protocol, as a switch does it; 1 → 2 → 1 bit for bit.
+
+    A switch that computes its responses again, 1 → 2, changes no token either."""
     replica, version = RolloutReplica("r0", make, frozenset(), kv=exchange()), publisher.version
     await replica.switch_layout(1, 1)
     await replica.load(1, version)
@@ -232,7 +235,17 @@ async def test_responses_go_on_in_another_layout_with_their_kv(
         assert moved.recomputed_tokens == context - tokens
         assert moved.import_seconds > 0
         assert sum(getattr(moved, cause.value) for cause in Mismatch) == 0
-    half, files = Conversation(version, attempt=attempt), []
+    half = Conversation(version, attempt=attempt)
+    await half.go_on(replica, SOME)
+    await replica.abort(1, {key(index): half.attempt for index in half.known})
+    await half.poll(replica)
+    before = await stats(replica)
+    await switch(replica, version, 2)
+    await half.go_on(replica)
+    half.assert_like(unmoved)
+    assert (await stats(replica)).imported_tokens == before.imported_tokens, "computed again in the other size"
+    await switch(replica, version, 1)
+    half, files = Conversation(version, attempt=half.attempt), []
     await half.go_on(replica, SOME)
     for size in (2, 1, None):
         receipt = await half.export(replica)
@@ -261,6 +274,62 @@ def assert_same_bits(files: Sequence[KvRegions]) -> None:
         assert first.any()
         for each in later:
             assert torch.equal(first, each[:, :, : first.shape[2]])
+
+
+@pytest.mark.timeout(1200)
+async def test_a_resting_engine_measures_copies_of_its_kv_and_keeps_it(
+    make: Make, exchange: Callable[[], KvExchange], publisher: Publisher, tmp_path: Path
+) -> None:
+    """In both sizes; what was written is what the blocks still have, and no total or file remains."""
+    kv = exchange()
+    replica, version = RolloutReplica("r0", make, frozenset(), kv=kv), publisher.version
+    for size in (1, 2):
+        await replica.switch_layout(1, size)
+        await replica.load(1, version)
+        half = Conversation(version, attempt=10 * size)
+        await half.go_on(replica, SOME)
+        ids = {engine_id(key(index), half.attempt): key(index) for index in half.known}
+
+        def around(engine: object, ids: dict[str, TrajectoryKey] = ids) -> tuple[KvExport, KvStats, KvExport]:
+            before = kv._export(replica._cache.kv_engine(), ids)
+            first, kv._written = kv._written, None
+            moved = kv.probe(replica._cache.kv_engine(), list(ids))
+            after = kv._export(replica._cache.kv_engine(), ids)
+            files = [KvRegions(one.path, one.index) for one in (first, kv._written) if one is not None]
+            assert_same_bits(files)
+            assert first is not None
+            first.close()
+            kv.drop()
+            return before, moved, after
+
+        totals = await stats(replica)
+        before, moved, after = await replica._command(around)
+        assert before.tokens == after.tokens
+        assert moved.exported_tokens == moved.imported_tokens == sum(before.tokens.values()) > 0
+        assert moved.exported_bytes == before.nbytes
+        assert moved.imported_bytes in (before.nbytes, before.nbytes // 2), "of all heads, or of the first rank's"
+        assert moved.export_seconds > 0 < moved.import_seconds
+        assert await stats(replica) == totals
+        assert list((tmp_path / "kv").glob("*.kv")) == []
+        await replica.abort(1, {key(index): half.attempt for index in half.known})
+    await replica.close()
+
+
+async def test_a_profile_moves_kv_within_its_bounds(
+    small, publisher: Publisher, exchange: Callable[[], KvExchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real one, and none where the engine moves no KV, or where there is no room."""
+    limits = ProfileLimits(4, 200, 30.0)
+    moved = (await (await small()).profile(1, limits)).moved
+    assert moved.exported_tokens == moved.imported_tokens >= 4 * 128
+    assert (await (await small(transfers_kv=False)).profile(1, limits)).moved == KvStats()
+    monkeypatch.setattr(kv_exchange, "PROBED_BYTES", 1)
+    less = (await (await small()).profile(1, limits)).moved
+    assert 4 * less.exported_tokens == moved.exported_tokens, "one request, which is more than the bound"
+    monkeypatch.setattr(kv_exchange, "needed_for_weights", lambda segment: 1 << 60)
+    profile = await (await small()).profile(1, limits)
+    assert profile.moved == KvStats()
+    assert len(profile.timings) > 4
 
 
 async def test_sampled_responses_are_those_of_a_run_without_a_move(small, publisher: Publisher) -> None:
@@ -547,6 +616,17 @@ def test_kv_that_one_rank_cannot_read_is_used_by_none() -> None:
     engine = MultiProcessEngine.__new__(MultiProcessEngine)
     engine._ranks = Ranks()  # type: ignore[assignment]
     assert engine.kv_open(["a", "b", "c", "d"]) == [True, False, False, False]  # type: ignore[list-item]
+
+
+def test_a_copy_lasts_as_long_as_that_of_the_slowest_rank() -> None:
+    class Ranks:
+        def call(self, method: str, tickets: object) -> list[KvStats]:
+            assert method == "kv_read"
+            return [KvStats(0, 0, 0.0, 64, 100, 1.0), KvStats(0, 0, 0.0, 64, 90, 3.0)]
+
+    engine = MultiProcessEngine.__new__(MultiProcessEngine)
+    engine._ranks = Ranks()  # type: ignore[assignment]
+    assert engine.kv_read({}) == KvStats(0, 0, 0.0, 64, 100, 3.0)
 
 
 class Slots:

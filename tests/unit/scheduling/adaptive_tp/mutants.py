@@ -326,4 +326,28 @@ MUTANTS = (
         after="False",
         tests=(f"{GUARD}::test_a_pair_undone_within_its_cost_is_closed",),
     ),
+    Mutant(
+        name="a rate of state is its prior until three switches have measured it",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:SwitchCosts.unit",
+        before="everywhere and part in RATES",
+        after="False",
+        tests=(f"{COSTS}::test_a_rate_of_state_is_believed_from_the_first_measurement_on",),
+    ),
+    Mutant(
+        name="one slow copy is believed without a bound",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:SwitchCosts.unit",
+        before="min(max(median(everywhere), prior / BELIEVED), prior * BELIEVED)",
+        after="median(everywhere)",
+        tests=(
+            f"{COSTS}::test_a_rate_of_state_is_believed_from_the_first_measurement_on",
+            f"{COSTS}::test_fewer_than_three_measurements_move_a_rate_within_bounds_and_no_fixed_part_of_other_pairs",
+        ),
+    ),
+    Mutant(
+        name="a fixed part of a switch is believed from one measurement on",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_costs:SwitchCosts.unit",
+        before="everywhere and part in RATES",
+        after="everywhere",
+        tests=(f"{COSTS}::test_one_slow_switch_changes_no_cost",),
+    ),
 )

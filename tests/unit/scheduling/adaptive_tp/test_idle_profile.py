@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.coordinator.generation.engine_observer import samples_of
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, fit_latency, undisplaced
-from rljob_runtime.protocols import EngineStats, LoadTiming, ProfileLimits
+from rljob_runtime.protocols import EngineStats, KvSize, KvStats, LoadTiming, ProfileLimits
 from rljob_runtime.scheduling.adaptive_tp.idle_profile import (
     LEAST_SECONDS,
     LEEWAY,
@@ -31,7 +31,7 @@ from rljob_runtime.scheduling.adaptive_tp.idle_profile import (
     ways,
 )
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, SwitchCosts
-from rljob_runtime.scheduling.layouts.layout_switch import record_visit
+from rljob_runtime.scheduling.layouts.layout_switch import record_probes, record_visit
 
 PROFILED, NOTHING_NEW = IdleOutcome.PROFILED, IdleOutcome.NOTHING_NEW
 NOT_PREDICTED, TOO_SHORT = IdleOutcome.NOT_PREDICTED, IdleOutcome.TOO_SHORT
@@ -222,3 +222,24 @@ def test_a_visit_teaches_both_directions_of_a_switch() -> None:
     assert [costs.unit(1, 4, part) for part in (Part.SLEEP, Part.BUILD, Part.LOAD)] == [1.0, 40.0, 2.0]
     assert [costs.unit(4, 1, part) for part in (Part.SLEEP, Part.WAKE)] == [3.0, 5.0]
     assert costs.unit(4, 1, Part.DRAIN) == PRIORS[Part.DRAIN]
+
+
+@pytest.mark.parametrize(
+    ("kv", "busiest"),
+    [pytest.param(None, 400.0, id="even shares"), pytest.param(KvSize(2, 8, 0), 800.0, id="two heads on four ranks")],
+)
+def test_a_visit_teaches_copies_of_kv_by_its_busiest_engine(kv: KvSize | None, busiest: float) -> None:
+    costs = SwitchCosts()
+    costs.kv = kv
+    little, most = KvStats(10, 160, 9.0, 10, 80, 9.0), KvStats(100, 1600, 4.0, 96, 768, 3.0)
+    record_probes(costs, 1, 4, [KvStats(), little, most])
+    assert costs._pairs[4, 1].of(Part.EXPORT) == pytest.approx([4.0 / busiest])
+    assert costs._pairs[1, 4].of(Part.IMPORT) == pytest.approx([3.0 / 768])
+    assert costs._pairs[1, 4].of(Part.EXPORT) == (), "engines of the visited size exported nothing on the way there"
+
+
+@pytest.mark.parametrize("probes", [[], [KvStats()]], ids=["no engine", "none that moves KV"])
+def test_a_visit_without_copies_teaches_nothing_of_them(probes: list[KvStats]) -> None:
+    costs = SwitchCosts()
+    record_probes(costs, 1, 4, probes)
+    assert not costs.measured

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.protocols import KvSize
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import (
+    BELIEVED,
     CHECKSUM_RATE,
     ENOUGH,
     EXPORT_COPY,
@@ -17,6 +18,7 @@ from rljob_runtime.scheduling.adaptive_tp.switch_costs import (
     IMPORT_COPY,
     KEPT,
     PRIORS,
+    RATES,
     Carried,
     Part,
     State,
@@ -68,6 +70,37 @@ def test_one_slow_switch_changes_no_cost():
     costs.record(1, 4, Part.WAKE, 1, 0.5)
     assert costs.unit(1, 4, Part.WAKE) == 0.6
     assert costs.unit(4, 1, Part.WAKE) == 0.6
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected"),
+    [
+        pytest.param([1.5], 1.5, id="one measurement counts"),
+        pytest.param([1.5, 0.9], 1.2, id="two count alike"),
+        pytest.param([40.0], BELIEVED, id="one slow copy doubles the rate, no more"),
+        pytest.param([0.001], 1 / BELIEVED, id="one that is too fast halves it"),
+        pytest.param([40.0, 40.0], BELIEVED, id="nor do two"),
+        pytest.param([40.0, 40.0, 40.0], 40.0, id="three are believed"),
+        pytest.param([40.0, 1.5, 1.5], 1.5, id="one of three is not"),
+    ],
+)
+@pytest.mark.parametrize("part", RATES)
+def test_a_rate_of_state_is_believed_from_the_first_measurement_on(part, measured, expected):
+    costs = SwitchCosts({part: 1.0})
+    for seconds in measured:
+        costs.record(1, 2, part, 1, seconds)
+    assert costs.unit(4, 2, part) == pytest.approx(expected)
+
+
+@given(st.sampled_from(Part), st.floats(1e-3, 1e3), st.lists(st.floats(1e-6, 1e6), max_size=ENOUGH - 1))
+def test_fewer_than_three_measurements_move_a_rate_within_bounds_and_no_fixed_part_of_other_pairs(
+    part, prior, measured
+):
+    costs = SwitchCosts({part: prior})
+    for seconds in measured:
+        costs.record(1, 2, part, 1, seconds)
+    allowed = BELIEVED if part in RATES else 1.0
+    assert prior / allowed * (1 - 1e-9) <= costs.unit(2, 4, part) <= prior * allowed * (1 + 1e-9)
 
 
 def test_two_slow_switches_change_the_cost_of_their_pair_only():

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from rljob_runtime.protocols import EngineStats
+from rljob_runtime.protocols import EngineStats, KvStats
 from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.rollout.engines.base import (
     DEFAULT_KV_BYTES,
@@ -153,6 +153,12 @@ class ReferenceEngine:
         if self._kv is None:
             return [False] * len(tickets)
         return self._kv.open([(ticket.path, ticket.response) for ticket in tickets])
+
+    def kv_read(self, tickets: Mapping[str, KvTicket]) -> KvStats:
+        assert self._kv is not None
+        tables = {s.request.id: s.table for s in self._running if s.request.id in tickets}
+        copies = [(tickets[id], table) for id, table in tables.items()]
+        return sum((self._kv.read_back(t.path, t.response, t.tokens, table) for t, table in copies), KvStats())
 
     def _full_blocks(self, sequence: _Sequence) -> list[int]:
         """Return the tokens whose keys and values fill blocks. The last token has none until the next step."""

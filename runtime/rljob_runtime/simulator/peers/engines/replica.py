@@ -218,10 +218,25 @@ class SimulatedReplica:
             if end < due or end - self._pace.now() > SOON:
                 break
             timings.append(timing)
+        moved = await self._probed(timings, began + limits.seconds)
         self._profiles += 1
         self._profile_seconds += self._pace.now() - began
         self._observe(Profiled(self.name, self._layout or 0, len(timings), since))
-        return EngineProfile(tuple(timings), self._stats())
+        return EngineProfile(tuple(timings), self._stats(), moved)
+
+    async def _probed(self, timings: Sequence[LoadTiming], end: float) -> KvStats:
+        """Move the KV of the largest load to a file and back; nothing if it would not be done at `end`."""
+        size, layout = self._engine.kind.kv, self._layout
+        tokens = full_blocks(max((one.batch * one.prompt_tokens for one in timings), default=0))
+        if size is None or layout is None or not tokens or self._weights.full:
+            return KvStats()
+        nbytes = tokens * size.accelerator_bytes(layout)
+        seconds = nbytes * self._engine.kind.kv_byte_seconds
+        due = self._pace.now() + 2 * seconds
+        await self._pace.until(min(due, end), self._commanded)
+        if due - self._pace.now() > SOON:
+            return KvStats()
+        return KvStats(tokens, tokens * size.token_bytes, seconds, tokens, nbytes, seconds)
 
     def _begin_command(self, term: int) -> None:
         """Check the term, and end a profile."""
