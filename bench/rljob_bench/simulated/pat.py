@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -172,7 +173,9 @@ def pat(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]
     if traces is None:
         printed_figures, printed_rows = _papers(seed, quick)
         figures += printed_figures
-        rows += [*printed_rows, *_sensitivity(seed, quick)]
+        sensitivity = list(_sensitivity(seed, quick))
+        figures += _worst(sensitivity)
+        rows += [*printed_rows, *sensitivity]
     return {
         "bench": "pat",
         "seed": seed,
@@ -248,8 +251,10 @@ def _accounts(seed: int, quick: bool) -> list[dict[str, Any]]:
     for kind in kinds:
         asked = Stage("", kind, 16_384, 512).lengths(str(seed), 0)
 
-        def play(random: Random, kind: Engines = kind, asked: Sequence[Asked] = asked) -> Iterator[Choice]:
-            return choices(kind.by_size(), ACCELERATORS, kind.costs(0.0), asked, random)
+        def play(
+            random: Random, profiled: bool, kind: Engines = kind, asked: Sequence[Asked] = asked
+        ) -> Iterator[Choice]:
+            return choices(kind.by_size(), ACCELERATORS, kind.costs(0.0), asked, random, profiled)
 
         jobs.append((f"{kind.accelerator.name} {kind.model.name}", play))
     found = state_figures(jobs, seed)
@@ -283,26 +288,45 @@ def _papers(seed: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[str
     return figures, rows
 
 
+class Wrong(StrEnum):
+    """What the policy does not know, or what differs from the settings."""
+
+    COST = "other costs of a switch"
+    MODELS = "models off by up to 30 %"
+    LENGTHS = "lengths that change"
+
+
+def _worst(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the worst speed over the best static size, started there, for each kind of a wrong assumption."""
+    for wrong in Wrong:
+        worst = min(row["speed"] for row in rows if row["wrong"] == wrong.value)
+        yield figure(f"worst speed over the best static size, started there, with {wrong.value}", worst, LEAST)
+
+
 def _sensitivity(seed: int, quick: bool) -> Iterator[dict[str, Any]]:
     """Yield the same stage, started at the best static size, with other costs, wrong models, and changed lengths."""
     count = 128 if quick else 1024
     stage = Stage(f"H100 Llama-3.1-8B 24k 1 x 8, {count}", H100_8B, 24_576, count)
-    cases: dict[str, Play] = {}
+    cases: dict[str, tuple[Wrong, Play]] = {}
     for fixed in FIXED_SECONDS[:2] if quick else FIXED_SECONDS:
-        cases[f"a switch of {fixed:g} s"] = Play(stage, seed, fixed=fixed)
+        cases[f"a switch of {fixed:g} s"] = Wrong.COST, Play(stage, seed, fixed=fixed)
     for number in range(1 if quick else 6):
         random = Random(number)
         truth = stage.engines.by_size()
         believed = {size: replace(one, latency=perturbed(one.latency, random)) for size, one in truth.items()}
-        cases[f"models off by up to 30 %, {number}"] = Play(stage, seed, believed=believed)
+        cases[f"{Wrong.MODELS}, {number}"] = Wrong.MODELS, Play(stage, seed, believed=believed)
     for scale in (0.5, 2.0):
-        cases[f"lengths {1 / scale:g} x those of the earlier round"] = Play(stage, seed, past_scale=scale)
-    for name, play in cases.items():
+        cases[f"lengths {1 / scale:g} x those of the earlier round"] = (
+            Wrong.LENGTHS,
+            Play(stage, seed, past_scale=scale),
+        )
+    for name, (wrong, play) in cases.items():
         static = {size: play.static(play.asked, size) for size in play.engines}
         best = min(static, key=lambda size: static[size])
         ours = play.switched(best)
         yield {
             "setting": f"{stage.name}: {name}",
+            "wrong": wrong.value,
             "best_static": best,
             "best_static_seconds": round(static[best], 2),
             "seconds_from_best": round(ours.seconds, 2),

@@ -2,7 +2,8 @@
 
 The engine model gives both states' seconds for a switch, so that a choice can be judged. A job's rates differ from what
 is assumed before the first switch: each true rate is drawn, up to `SPREADS` times off. A switch measures the state that
-it chose and no other, with noise, as on real engines.
+it chose and no other, with noise, as on real engines. Machines measure copies also in each size that they visit while
+they rest, before a job's first switch: no size is switched to before its speed is known.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ RIGHT_GOAL = 0.95
 
 CONTEXT_BYTES = 0.5e9
 """What a process keeps on an accelerator while its engine sleeps: its context. Assumed."""
+STEADY_GOAL, PEAK_GOAL = 5.2, 2.5
+"""PAT §6.2: GB of an accelerator, always and in a switch."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,24 @@ class Choice:
         return self.chosen <= self.cheaper * (1 + TIE)
 
 
+COPIES = (Part.EXPORT, Part.IMPORT)
+
+
 def choices(
-    engines: Mapping[int, SizedEngine], accelerators: int, assumed: SwitchCosts, asked: Sequence[Asked], random: Random
+    engines: Mapping[int, SizedEngine],
+    accelerators: int,
+    assumed: SwitchCosts,
+    asked: Sequence[Asked],
+    random: Random,
+    profiled: bool = True,
 ) -> Iterator[Choice]:
-    """Yield the choices of one job, whose true rates are drawn. `assumed`: its costs before its first switch."""
+    """Yield the choices of one job, whose true rates are drawn. `assumed`: its costs before anything is measured.
+
+    `profiled`: whether its machines have visited each size but the smallest, in which they start."""
     truth = _truth(assumed, random)
+    start, *others = sorted(engines)
+    for size in others if profiled else ():
+        _measure(assumed, truth, (start, size), COPIES, random)
     ways = {state: truth.table(engines, accelerators, state) for state in (State.MIGRATE, State.RECOMPUTE)}
     for number in range(SWITCHES):
         start, target = random.sample(sorted(engines), 2)
@@ -60,10 +76,16 @@ def choices(
         state = assumed.table(engines, accelerators)[start, target].of(carried).state
         seconds = {each: table[start, target].of(carried).seconds for each, table in ways.items()}
         yield Choice(number, seconds[state], min(seconds.values()))
-        noise = random.uniform(1 - NOISE, 1 + NOISE)
-        for part in (Part.EXPORT, Part.IMPORT) if state is State.MIGRATE else (Part.PREFILL,):
-            measured = truth.unit(start, target, part) * noise
-            assumed.record(start, target, part, 1.0, measured)
+        parts = COPIES if state is State.MIGRATE else (Part.PREFILL,)
+        _measure(assumed, truth, (start, target), parts, random)
+
+
+def _measure(
+    assumed: SwitchCosts, truth: SwitchCosts, pair: tuple[int, int], parts: Sequence[Part], random: Random
+) -> None:
+    noise = random.uniform(1 - NOISE, 1 + NOISE)
+    for part in parts:
+        assumed.record(*pair, part, 1.0, truth.unit(*pair, part) * noise)
 
 
 def _truth(assumed: SwitchCosts, random: Random) -> SwitchCosts:
@@ -80,14 +102,23 @@ def _tail(asked: Sequence[Asked], random: Random) -> Carried:
     return carried_by(Running(one.prompt_tokens, max(1, round(one.tokens * done))) for one in left)
 
 
-def state_figures(jobs: Sequence[tuple[str, Callable[[Random], Iterator[Choice]]]], seed: int) -> list[dict[str, Any]]:
+Jobs = Callable[[Random, bool], Iterator[Choice]]
+"""The choices of one job whose machines have, or have not, measured copies while they rested."""
+
+
+def state_figures(jobs: Sequence[tuple[str, Jobs]], seed: int) -> list[dict[str, Any]]:
     """Return the figures of jobs on these engines, by name."""
     found = []
     for name, play in jobs:
-        made = [one for number in range(TRUTHS) for one in play(Random(f"{seed}/{name}/{number}"))]
+        made, unprofiled = (
+            [one for number in range(TRUTHS) for one in play(Random(f"{seed}/{name}/{number}"), profiled)]
+            for profiled in (True, False)
+        )
         right, first = fmean(one.is_right for one in made), fmean(one.is_right for one in made if one.number == 0)
         over = sum(one.chosen for one in made) / sum(one.cheaper for one in made)
         found.append(figure(f"{name}: state chosen right", right, RIGHT_GOAL, unit="share"))
+        without = fmean(one.is_right for one in unprofiled)
+        found.append(figure(f"{name}: state chosen right without idle-time profiles", without, unit="share"))
         found.append(figure(f"{name}: state of the first switch chosen right", first, unit="share"))
         found.append(figure(f"{name}: seconds of state over the cheaper one", over, limit=1.0, better="lower"))
     return found
@@ -97,10 +128,23 @@ def memory_figures(model: ModelShape, sizes: Sequence[int]) -> Iterator[dict[str
     """Yield what each accelerator keeps for the sizes besides the one that runs, by account.
 
     A sleeping engine has given its weights and its KV cache back, and a switch puts the old engines to sleep before the
-    new ones wake: nothing is held twice."""
+    new ones wake: nothing is held twice. New weights arrive tensor by tensor, so that a switch needs room for the
+    largest one, at most as the relay has it: not divided."""
     others = sorted(sizes)[1:]
     steady = len(others) * CONTEXT_BYTES / 1e9
     naive = sum(model.parameters * model.dtype_bytes / size for size in others) / 1e9
     name = f"{model.name}, {len(sizes)} sizes: memory of an accelerator"
-    yield figure(f"{name}, kept, assumed", steady, unit="GB", better="lower")
+    peak = largest_tensor(model) * model.dtype_bytes / 1e9
+    yield figure(f"{name}, kept, assumed", steady, STEADY_GOAL, "PAT", unit="GB", better="lower")
+    yield figure(f"{name}, in a switch, assumed", peak, PEAK_GOAL, "PAT", unit="GB", better="lower")
     yield figure(f"{name}, if engines kept their weights", naive, unit="GB", better="lower")
+
+
+def largest_tensor(model: ModelShape) -> int:
+    """Return the parameters of the largest tensor: the embedding, or two fused matrices of a feed-forward layer.
+
+    >>> from rljob_runtime.perf_model.model_shape import LLAMA3_1_8B
+    >>> largest_tensor(LLAMA3_1_8B) == 128_256 * 4096
+    True
+    """
+    return max(model.vocabulary * model.hidden, 2 * model.hidden * model.intermediate)

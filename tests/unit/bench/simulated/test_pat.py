@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from rljob_bench.simulated.pat import Play, pat
+from rljob_bench.simulated.pat import Play, Wrong, pat
 from rljob_bench.simulated.pat_rules import Hindsight, one_rule, printed
 from rljob_bench.simulated.pat_stages import ABOVE_8K, ABOVE_16K, H100_8B, QUICK, Stage, deep_scaler, recorded
 from rljob_runtime.scheduling.adaptive_tp.stage import generate
@@ -39,6 +39,15 @@ def test_predictions_are_compared_with_what_was_played(result):
     error = abs(row["predicted_seconds"] / row["seconds"] - 1)
     assert figures["error of predicted stages"]["value"] == pytest.approx(error, abs=1e-3)
     assert 0 < error < 0.5
+
+
+def test_wrong_assumptions_have_a_figure_of_their_worst_row(result):
+    figures = {one["name"]: one for one in result["figures"]}
+    for wrong in Wrong:
+        speeds = [row["speed"] for row in result["rows"] if row.get("wrong") == wrong.value]
+        told = figures[f"worst speed over the best static size, started there, with {wrong.value}"]
+        assert (told["value"], told["goal"]) == (min(speeds), 0.99)
+    assert sum("wrong" in row for row in result["rows"]) == 5
 
 
 def test_no_way_is_faster_than_the_limit(result):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from random import Random
+from statistics import fmean
 
 import pytest
 
@@ -15,13 +17,13 @@ from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 JOBS = 16
 
 
-def jobs() -> list[Choice]:
+def jobs(profiled: bool = False) -> list[Choice]:
     asked = Stage("", H100_8B, 16_384, 256).lengths("0", 0)
     engines = H100_8B.by_size()
     return [
         one
         for number in range(JOBS)
-        for one in choices(engines, ACCELERATORS, H100_8B.costs(0.0), asked, Random(number))
+        for one in choices(engines, ACCELERATORS, H100_8B.costs(0.0), asked, Random(number), profiled)
     ]
 
 
@@ -47,18 +49,27 @@ def test_a_job_learns_its_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(one.chosen for one in made) < sum(one.chosen for one in unlearned)
 
 
+def test_machines_that_measure_copies_while_they_rest_choose_right_more_often() -> None:
+    share = {profiled: fmean(one.is_right for one in jobs(profiled)) for profiled in (True, False)}
+    assert share[True] >= 0.95 > share[False]
+    first = {profiled: fmean(one.is_right for one in jobs(profiled) if not one.number) for profiled in (True, False)}
+    assert first[True] > first[False], "also the first switch, before which no switch has measured anything"
+
+
 def test_figures_are_those_of_the_choices() -> None:
-    told = {
-        one["name"]: one
-        for one in state_figures([("made", lambda random: iter([Choice(0, 1.0, 1.0), Choice(1, 3.0, 1.0)]))], 0)
-    }
+    def play(random: Random, profiled: bool) -> Iterator[Choice]:
+        return iter([Choice(0, 1.0, 1.0), Choice(1, 3.0 if profiled else 1.0, 1.0)])
+
+    told = {one["name"]: one for one in state_figures([("made", play)], 0)}
+    assert told["made: state chosen right without idle-time profiles"]["value"] == 1.0
     assert told["made: state chosen right"]["value"] == 0.5
     assert told["made: state of the first switch chosen right"]["value"] == 1.0
     assert told["made: seconds of state over the cheaper one"]["value"] == 2.0
 
 
 def test_kept_engines_cost_their_contexts_and_no_weights() -> None:
-    kept, naive = memory_figures(LLAMA3_1_8B, [1, 2, 4])
-    assert kept["value"] == pytest.approx(2 * CONTEXT_BYTES / 1e9)
+    kept, peak, naive = memory_figures(LLAMA3_1_8B, [1, 2, 4])
+    assert kept["value"] == pytest.approx(2 * CONTEXT_BYTES / 1e9) < kept["goal"] == 5.2
+    assert peak["value"] == pytest.approx(128_256 * 4096 * 2 / 1e9) < peak["goal"] == 2.5
     weights = LLAMA3_1_8B.parameters * 2 / 1e9
     assert naive["value"] == pytest.approx(weights / 2 + weights / 4)
