@@ -1,10 +1,11 @@
 """`make chaos`: a real job on the local cluster, and faults of every kind, until the job completes.
 
-    python -m hack.chaos [--faults N] [--rows NAME …] [--agents] [--rounds N] [--mode Asynchronous|OnPolicy] [--seed N]
-                         [--json F]
+    python -m hack.chaos [--faults N] [--rows NAME …] [--agents | --switches] [--rounds N]
+                         [--mode Asynchronous|OnPolicy] [--seed N] [--json F]
     python -m hack.chaos --turns 20 --episodes 1000 --faults 100
 
-With --agents, or with a row of agents, responses are episodes of a tool; without --rows its rows are among all.
+With --agents, or with a row of agents, responses are episodes of a tool; without --rows its rows are among all. With
+--switches, in the same way, machines of an on-policy job switch their tensor parallel size in each round.
 With --turns, each episode has as many turns, each with a call of the tool, and there are ten kinds of faults. The last
 line then has the episodes, and their lost tokens, repeated calls and false rewards, which must be 0.
 
@@ -39,7 +40,7 @@ from .inject import Injector, NotPossible
 from .job import EPISODES_PER_UPDATE, JOB, KEEPS, ROLLS, manifest
 from .job_watch import JobWatch
 from .recovery import SETTLED
-from .rows import AGENTS, MOVING, ROWS
+from .rows import AGENTS, MOVING, ROWS, SWITCHES
 from .schedule import schedule
 from .table import MOMENTS, Outcome, figures, table
 
@@ -60,7 +61,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     # One machine for each node that may be lost: two simultaneous losses are more than half.
     rows = rows_of(args)
     agents = args.agents or args.turns is not None or not AGENTS.isdisjoint(rows)
-    apply(manifest(args.mode, cluster.nodes - 1, not MOVING.isdisjoint(rows), agents, args.turns))
+    switches = args.switches or not SWITCHES.isdisjoint(rows)
+    if agents and switches:
+        sys.exit("chaos: rows of agents and rows of switches need two jobs")
+    mode = "OnPolicy" if switches else args.mode
+    apply(manifest(mode, cluster.nodes - 1, not MOVING.isdisjoint(rows), agents, args.turns, switches))
     # Watch after the apply: before, it would report the job of an earlier campaign.
     watch = JobWatch(kubeconfig.load([cluster.kubeconfig]), NAMESPACE, JOB)
     progress = Progress(args.faults, watch)
@@ -82,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     result = {
         "bench": "chaos",
         "seed": args.seed,
-        "settings": {"faults": args.faults, "mode": args.mode, "nodes": cluster.nodes},
+        "settings": {"faults": args.faults, "mode": mode, "nodes": cluster.nodes},
         "starts": starts,
         "rows": figures(outcomes, starts.values()),
         "faults": [vars(outcome) for outcome in outcomes],
@@ -109,7 +114,8 @@ def rows_of(args: argparse.Namespace) -> list[str]:
     """Return the rows that are asked for: by name, those of long episodes, or all of such a job."""
     if args.turns is not None:
         return args.rows or list(long_episodes.FAULTS)
-    return args.rows or [name for name in ROWS if args.agents or name not in AGENTS]
+    others = (AGENTS if not args.agents else frozenset[str]()) | (SWITCHES if not args.switches else frozenset[str]())
+    return args.rows or [name for name in ROWS if name not in others]
 
 
 def least_rounds(args: argparse.Namespace) -> int:
@@ -163,6 +169,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--agents", action="store_true", help="a job whose responses are episodes of a tool")
     top.add_argument("--turns", type=int, help="turns of each episode of such a job, with a call of its tool in each")
     top.add_argument("--episodes", type=int, default=0, help="with --turns: least number of episodes to train on")
+    top.add_argument("--switches", action="store_true", help="a job whose machines switch their size in each round")
     top.add_argument("--seed", type=int, default=0)
     top.add_argument("--rounds", type=int, default=0, help="least number of rounds of the job")
     top.add_argument("--json", type=Path)

@@ -13,9 +13,11 @@ from datetime import datetime
 from hack.local_cluster import lifecycle, settings
 from hack.local_cluster.process import Process
 from hack.local_cluster.settings import ClusterError
-from rljob_api.constants import LABEL_ENVIRONMENTS_OF
+from rljob_api.constants import LABEL_ENVIRONMENTS_OF, SHM_DIR
 
+from .in_switch import FOUND, IN_SWITCH, SWITCH_SECONDS
 from .observation import Observation
+from .rows import machines_on
 
 SYSTEM_NAMESPACE = "rljob-system"
 Undo = Callable[[], None]
@@ -50,22 +52,9 @@ def _is_after(text: str, moment: float) -> bool:
         return False
 
 
-_ACTOR = """
-import json, os, pathlib, resource, sys, time
-part, what, machine = sys.argv[1:4]
-def text(path):
-    try:
-        return path.read_text(errors="replace")
-    except OSError:  # the process has ended
-        return ""
-found = []
-for process in pathlib.Path("/proc").glob("[0-9]*"):
-    if text(process / "cmdline").startswith("ray::ActorHost"):
-        # A relay writes the weights in shared memory, a replica reads them.
-        maps = text(process / "maps").splitlines()
-        writes = any("/dev/shm/" in line and f"/{machine}/" in line and " rw-s " in line for line in maps)
-        if part == "rank" or (part == "relay") == writes:
-            found.append(int(process.name))
+_ACTOR = (
+    FOUND
+    + """
 if what == "limit" or what == "unlimit":
     for pid in found:
         soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -75,6 +64,7 @@ else:
         os.kill(pid, int(what))
 print(json.dumps({"at": time.time(), "pids": found}))
 """
+)
 """Runs in a pod of the job: signals one of its actors, or limits the size of the files that it writes."""
 
 _CORRUPT = """
@@ -246,7 +236,38 @@ class Injector:
         self._exec(seen, victims[0], _CORRUPT)
         return self._trainer_killed(victims, seen)
 
+    # --- switches of the tensor parallel size ---
+
+    def _switch_killed_writing(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return Injected(self._in_switch(seen, victims[0], "writing", signal.SIGKILL), _nothing)
+
+    def _switch_killed_loading(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return Injected(self._in_switch(seen, victims[0], "loading", signal.SIGKILL), _nothing)
+
+    def _switch_killed_reading(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return Injected(self._in_switch(seen, victims[0], "reading", signal.SIGKILL), _nothing)
+
+    def _switch_node_off(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        """Stop a machine in its switch, so that the switch lasts, and then its node."""
+        self._in_switch(seen, machines_on(seen, victims)[0], "writing", signal.SIGSTOP)
+        return self._node_off(victims, seen)
+
+    def _shared_memory_full(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        """Simulate full shared memory on all rollout machines, as `_disk_full` does."""
+        machines = [pod.machine for pod in seen.of_role("rollout")]
+        at = min(self._exec(seen, one, _ACTOR, "replica", "limit", one, str(LARGEST_FILE)) for one in machines)
+
+        def unlimited() -> None:
+            for one in machines:
+                self._exec(seen, one, _ACTOR, "replica", "unlimit", one)
+
+        return Injected(at, unlimited)
+
     # --- details ---
+
+    def _in_switch(self, seen: Observation, machine: str, moment: str, number: int) -> float:
+        more = (SHM_DIR, str(SWITCH_SECONDS), str(int(number)))
+        return self._exec(seen, machine, IN_SWITCH, "replica", moment, machine, *more)
 
     def _unlimited(self, machine: str, seen: Observation) -> None:
         self._exec(seen, machine, _ACTOR, "rank", "unlimit", machine)

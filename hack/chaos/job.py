@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,26 @@ CODE = ROOT / "examples/calculator.py"
 REWARD = ROOT / "hack/chaos/even_results.py"
 
 
+ALTERNATE = ROOT / "hack/chaos/alternate.py"
+
+
 def manifest(
-    mode: str, machines: int, moves: bool = False, agents: bool = False, turns: int | None = None
+    mode: str,
+    machines: int,
+    moves: bool = False,
+    agents: bool = False,
+    turns: int | None = None,
+    switches: bool = False,
 ) -> list[dict[str, Any]]:
-    """Return the smallest example, or that of `agents`, with `machines` rollout machines and unlimited rounds.
+    """Return the smallest example, that of `agents`, or that of layout `switches`, which then happen in each round.
+
+    It has `machines` rollout machines and unlimited rounds.
 
     Coordinator and trainer have their own node, so that every other node may be lost. With `moves`, the coordinator is
     on one of those and may lose it. Runners are on nodes that may be lost. `turns`: of each episode of agents; absent
     for those of the example.
     """
-    example = "calculator-agent" if agents else "minimal"
+    example = "calculator-agent" if agents else "adaptive-tp" if switches else "minimal"
     documents = yaml_text.documents((ROOT / f"examples/{example}.yaml").read_text(encoding="utf-8"))
     job: dict[str, Any] = next(one for one in documents if one and one["kind"] == "RLJob")
     spec = job["spec"]
@@ -45,6 +56,9 @@ def manifest(
     for environment in spec.get("environments", []):
         # A runner can be stopped from within its pod, where it is not the first process then.
         environment["template"]["spec"] |= {"nodeSelector": {ROLLS: "true"}, "shareProcessNamespace": True}
+    code = [_config_map(CODE.stem, {file.name: file for file in (CODE, REWARD)})] if agents else []
+    if switches:
+        code = [_switching(spec)]
     spec["runPolicy"] = {"backoffLimit": 1000}
     spec["failurePolicy"] = {
         "maxReplacementsPerMachine": 1000,
@@ -59,9 +73,7 @@ def manifest(
         "metadata": {"name": JOB},
         "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
     }
-    files = {file.name: file.read_text(encoding="utf-8") for file in (CODE, REWARD)}
-    code = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CODE.stem}, "data": files}
-    return [claim, *([code] if agents else []), job]
+    return [claim, *code, job]
 
 
 EPISODES_PER_UPDATE = 4
@@ -87,3 +99,25 @@ def _long_episodes(spec: dict[str, Any], turns: int) -> None:
     (environment,) = spec["environments"]
     environment |= {"maxTurns": turns, "timeoutSeconds": 600, "runners": 3, "state": "Stateless"}
     environment["reward"] = f"{REWARD.name}:score"
+
+
+def _switching(spec: dict[str, Any]) -> dict[str, Any]:
+    """Let machines switch in each round and move KV; return the code that the coordinator's container mounts.
+
+    At this temperature the toy seldom ends its responses, so that a switch finds full blocks of them."""
+    spec["algorithm"]["temperature"] = 10
+    spec["data"]["maxResponseTokens"] = 200
+    spec["adaptiveTensorParallel"]["state"] = "Migrate"
+    pod = spec["coordinator"]["template"]["spec"]
+    mount = {"name": ALTERNATE.stem, "mountPath": "/alternate"}
+    (main,) = pod["containers"]
+    env = [{"name": "PYTHONPATH", "value": mount["mountPath"]}]
+    pod["containers"] = [main | {"env": env, "volumeMounts": [mount]}]
+    pod["volumes"] = [{"name": ALTERNATE.stem, "configMap": {"name": ALTERNATE.stem}}]
+    return _config_map(ALTERNATE.stem, {"sitecustomize.py": ALTERNATE})
+
+
+def _config_map(name: str, files: Mapping[str, Path]) -> dict[str, Any]:
+    """Return a ConfigMap that has these files by their names there."""
+    data = {there: file.read_text(encoding="utf-8") for there, file in files.items()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}

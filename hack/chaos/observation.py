@@ -31,7 +31,8 @@ class Observation:
 
     `at`: seconds of this machine's clock. `unready`: nodes that Kubernetes holds to be away or evicts from. `chain`:
     the relays in the coordinator's report. `generating`: machines whose engines have made tokens since they joined.
-    `suspects`: machine and incarnation. `checkpoint`: round of the newest one.
+    `suspects`: machine and incarnation. `checkpoint`: round of the newest one. `switches`: of the last round, that
+    reached their size. `moved_bytes`: of KV in them.
     """
 
     at: float
@@ -48,6 +49,8 @@ class Observation:
     suspects: frozenset[tuple[str, int]] = frozenset()
     problems: frozenset[str] = frozenset()
     checkpoint: int = 0
+    switches: int = 0
+    moved_bytes: int = 0
     paused: bool = False
     complete: bool = False
     failed: str = ""
@@ -94,6 +97,7 @@ def observe(
     """Make an observation from the API server's objects; missing fields stay empty."""
     status = job.get("status") or {}
     runtime = status.get("runtime") or {}
+    made = (runtime.get("lastRound") or {}).get("layoutSwitches") or {}
     conditions = {one["type"]: one for one in status.get("conditions", []) if one["status"] == "True"}
     return Observation(
         at=at,
@@ -110,6 +114,8 @@ def observe(
         suspects=frozenset((one["machine"], int(one["incarnation"])) for one in runtime.get("suspects") or ()),
         problems=frozenset(one["reason"] for one in runtime.get("warnings") or ()),
         checkpoint=int((runtime.get("checkpoint") or {}).get("round") or 0),
+        switches=int(made.get("made") or 0),
+        moved_bytes=int(made.get("kvBytes") or 0),
         paused=bool((status.get("replacements") or {}).get("pausedUntil")),
         complete="Complete" in conditions,
         failed=conditions["Failed"].get("message", "Failed") if "Failed" in conditions else "",

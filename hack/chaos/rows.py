@@ -99,6 +99,10 @@ def _new_term(before: Observation, now: Observation) -> bool:
     return now.term > before.term
 
 
+def _computed_again(before: Observation, now: Observation) -> bool:
+    return now.round > before.round + 1 and now.switches > 0 and now.moved_bytes == 0
+
+
 def _disk_is_full(before: Observation, now: Observation) -> bool:
     return "CheckpointFailed" in now.problems
 
@@ -127,12 +131,20 @@ ROWS = {
         Row("etcd-paused", _no_machine, 120, watches="none", replaced=False, lasts=15, must_be_seen=False),
         Row("disk-full", _trainer, 120, watches="none", replaced=False, lasts=20, seen=_disk_is_full),
         Row("checkpoint-corrupt", _two_checkpoints, 150, seen=_rewound, busy=_starting),
+        Row("switch-killed-writing", _rollout, 150),
+        Row("switch-killed-loading", _rollout, 150),
+        Row("switch-killed-reading", _rollout, 150),
+        Row("switch-node-off", _node, 240, watches="nodes", replaced=True),
+        Row("shared-memory-full", _no_machine, 150, watches="none", replaced=False, lasts=20, seen=_computed_again),
     )
 }
-"""All rows: processes, nodes, trainer, coordinator, agents, control plane, disks."""
+"""All rows: processes, nodes, trainer, coordinator, agents, control plane, disks, switches."""
 
 AGENTS = frozenset({"gateway-killed", "runner-deleted", "runner-hung"})
 """Rows of a job with environments."""
+
+SWITCHES = frozenset(name for name in ROWS if name.startswith("switch-")) | {"shared-memory-full"}
+"""Rows of a job whose machines switch their tensor parallel size in each round."""
 
 MOVING = frozenset({"coordinator-deaf", "coordinator-cut"})
 """Rows in which the coordinator loses its node: it runs on a node without the trainer and can move to others."""

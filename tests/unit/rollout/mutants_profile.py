@@ -48,16 +48,6 @@ MUTANTS = (
         tests=(f"{PROFILE}::test_no_kv_is_moved_after_the_end_of_a_profile",),
     ),
     Mutant(
-        name="KV is read back to other blocks",
-        target="rljob_runtime.rollout.kv.copier:KvCopier.read_back",
-        before="table[: source.shape[2]]",
-        after="table[-source.shape[2] :]",
-        tests=(
-            "tests/unit/rollout/engines/test_kv_transfer.py::"
-            "test_a_resting_engine_measures_copies_of_its_kv_and_keeps_it[Reference]",
-        ),
-    ),
-    Mutant(
         name="a probe of KV leaves its file",
         target="rljob_runtime.rollout.kv_exchange:KvExchange.probe",
         before="writer.close()",

@@ -7,8 +7,8 @@ PAT_ACCOUNTS = "tests/unit/bench/simulated/test_pat_accounts.py"
 MUTANTS = (
     Mutant(
         name="a job of the benchmark never learns what a switch takes",
-        target="rljob_bench.simulated.pat_accounts:choices",
-        before="assumed.record(start, target, part, 1.0, measured)",
+        target="rljob_bench.simulated.pat_accounts:_measure",
+        before="assumed.record(*pair, part, 1.0, truth.unit(*pair, part) * noise)",
         after="pass",
         tests=(f"{PAT_ACCOUNTS}::test_a_job_learns_its_rates",),
     ),

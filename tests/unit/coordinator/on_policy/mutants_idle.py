@@ -41,4 +41,13 @@ MUTANTS = (
         after="False",
         tests=(f"{IDLE}::test_a_visit_measures_the_parts_of_a_switch",),
     ),
+    Mutant(
+        name="a resting machine forgets how fast its KV moves",
+        target="rljob_runtime.coordinator.on_policy.idle_profiler:IdleProfiler._visit",
+        before="[profile.moved for profile in profiles.values()]",
+        after="[]",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_idle_profiler.py::test_copies_of_kv_are_known_before_the_first_switch",
+        ),
+    ),
 )

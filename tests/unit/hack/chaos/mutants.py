@@ -2,6 +2,7 @@
 
 from hack.mutants import Mutant
 
+INJECT = "tests/unit/hack/chaos/test_inject.py"
 RECOVERY = "tests/unit/hack/chaos/test_recovery.py"
 DEMO_FAULTS = "tests/unit/hack/test_demo_faults.py"
 LONG = "tests/unit/hack/chaos/test_long_episodes.py"
@@ -70,5 +71,28 @@ MUTANTS = (
         before='yield f"{found.short} trained episodes have too few turns"',
         after="pass",
         tests=(f"{LONG}::test_an_episode_with_too_few_turns_is_told",),
+    ),
+    Mutant(
+        name="chaos: a machine that switched before is said to switch",
+        target="hack.chaos.in_switch:IN_SWITCH",
+        before="fresh = files() - old",
+        after="fresh = files()",
+        text=True,
+        tests=(f"{INJECT}::test_a_fault_in_a_switch_waits_for_its_moment",),
+    ),
+    Mutant(
+        name="chaos: KV that is still written is said to be complete",
+        target="hack.chaos.in_switch:IN_SWITCH",
+        before='what == "writing" or is_complete(path)',
+        after="True",
+        text=True,
+        tests=(f"{INJECT}::test_a_fault_in_a_switch_waits_for_its_moment",),
+    ),
+    Mutant(
+        name="chaos: a full shared memory is seen without a switch",
+        target="hack.chaos.rows:_computed_again",
+        before="now.switches > 0",
+        after="True",
+        tests=(f"{RECOVERY}::test_a_full_shared_memory_is_seen_by_switches_that_move_no_kv",),
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -15,8 +16,19 @@ from pathlib import Path
 import pytest
 
 from hack.chaos import inject
-from hack.chaos.inject import _ACTOR, CONTROLLERS, HANG_RUNNER, HUNG_SECONDS, Injector, NotPossible
+from hack.chaos.in_switch import IN_SWITCH
+from hack.chaos.inject import (
+    _ACTOR,
+    CONTROLLERS,
+    HANG_RUNNER,
+    HUNG_SECONDS,
+    LARGEST_FILE,
+    Injector,
+    NotPossible,
+)
 from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
+from rljob_runtime.rollout.kv.kv_file import Held, KvFileWriter, Origin, digest, plan
+from rljob_runtime.rollout.kv.layout import KvShape
 from tests.support.chaos import HEALTHY
 
 MAPS = """
@@ -40,9 +52,9 @@ def machine() -> Iterator[str]:
     shutil.rmtree(folder)
 
 
-def host(*held: str) -> subprocess.Popen[str]:
+def host(*held: str, code: str = MAPS) -> subprocess.Popen[str]:
     process = subprocess.Popen(
-        ["ray::ActorHost", "-c", MAPS, *held],
+        ["ray::ActorHost", "-c", code, *held],
         executable=sys.executable,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -63,6 +75,102 @@ def test_a_relay_is_the_actor_that_writes_the_machines_weights(machine: str) -> 
         for process in (relay, other):
             process.kill()
             process.communicate()
+
+
+READS = """
+import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+held = mmap.mmap(file, 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+class Waiting:
+    """The script that waits for a moment of a machine's next switch. It sends no signal but 0."""
+
+    def __init__(self, machine: str, shared: Path, moment: str, seconds: float = 600.0) -> None:
+        inside = (sys.executable, "-c", IN_SWITCH, "replica", moment, machine, str(shared), str(seconds), "0")
+        self._process = subprocess.Popen(inside, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "waits for a switch\n"
+
+    def still(self) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.5)
+        return self._process.poll() is None
+
+    def pids(self) -> list[int]:
+        found: list[int] = json.loads(self._process.communicate(timeout=200)[0].splitlines()[-1])["pids"]
+        return found
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Iterator[KvFileWriter]:
+    """The file that an engine of `rollout-1` writes, which is not complete yet."""
+    shape = KvShape("made up", "uint8", layers=1, kv_heads=1, block_size=16, token_bytes=512)
+    index = plan(Origin("a/job", "rollout-1.1", 3), shape, {"one": Held(16, digest(range(16)))})
+    (tmp_path / "rljob-a" / "rollout-1-kv").mkdir(parents=True)
+    (tmp_path / "rljob-a" / "rollout-1-kv" / "old.kv").write_bytes(b"RLJKV001")
+    replica = host()
+    waits = [Waiting("rollout-1", tmp_path, moment) for moment in ("writing", "loading", "reading")]
+    assert all(one.still() for one in waits), "a file that was there before is no switch"
+    writer = KvFileWriter.create(tmp_path / "rljob-a" / "rollout-1-kv", index)
+    writer.waits = waits  # type: ignore[attr-defined]
+    yield writer
+    writer.close()
+    replica.kill()
+    replica.communicate()
+
+
+def test_a_fault_in_a_switch_waits_for_its_moment(written: KvFileWriter) -> None:
+    """The machine's KV file begins, is complete, and is mapped by an engine that reads it."""
+    reader = None
+    writing, loading, reading = written.waits  # type: ignore[attr-defined]
+    try:
+        assert writing.pids() != []
+        assert loading.still()
+        written.seal({"one": [0]})
+        assert loading.pids() != []
+        assert reading.still()
+        reader = host(str(written.path), code=READS)
+        assert reading.pids() == [reader.pid]
+    finally:
+        if reader is not None:
+            reader.kill()
+            reader.communicate()
+
+
+def test_a_fault_without_a_switch_hits_nothing(tmp_path: Path) -> None:
+    waiting = Waiting("rollout-1", tmp_path, "writing", seconds=0.2)
+    (tmp_path / "rljob-a" / "rollout-2-kv").mkdir(parents=True)
+    (tmp_path / "rljob-a" / "rollout-2-kv" / "other.kv").touch()
+    assert waiting.pids() == []
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from rljob_runtime.rollout.kv.kv_file import Held, KvFileWriter, NoRoom, Origin, digest, plan
+from rljob_runtime.rollout.kv.layout import KvShape
+shape = KvShape("made up", "uint8", layers=1, kv_heads=1, block_size=16, token_bytes=512)
+index = plan(Origin("a/job", "rollout-1.1", 3), shape, {"one": Held(320, digest(range(320)))})
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    KvFileWriter.create(Path(sys.argv[1]), index).close()
+except NoRoom:
+    print("no room")
+else:
+    print("written")
+"""
+
+
+@pytest.mark.parametrize(("most", "then"), [(LARGEST_FILE, "no room"), (1 << 30, "written")])
+def test_a_limit_of_files_is_a_full_shared_memory_for_kv(machine: str, most: int, then: str) -> None:
+    inside = (sys.executable, "-c", FULL, f"{machine}-kv", str(most))
+    done = subprocess.run(inside, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == then
+    assert list(Path(f"{machine}-kv").glob("*.kv")) == []
 
 
 def test_a_pause_of_the_api_server_evicts_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,3 +168,26 @@ def test_a_job_that_failed_is_never_well() -> None:
     assert found.done
     assert found.wrong == ["the job failed: RewardsKeepFailing"]
     assert not found.observe(HEALTHY) or found.back is None
+
+
+@pytest.mark.parametrize(
+    ("switches", "nbytes", "right"),
+    [(2, 0, True), (0, 0, False), (2, 4096, False)],
+    ids=["yes", "no switch", "KV moved"],
+)
+def test_a_full_shared_memory_is_seen_by_switches_that_move_no_kv(switches: int, nbytes: int, right: bool) -> None:
+    found = recovery("shared-memory-full", "", before=replace(HEALTHY, switches=2, moved_bytes=4096))
+    full = replace(HEALTHY, switches=switches, moved_bytes=nbytes)
+    play(found, *rounds(full, 1.0, count=4))
+    found.taken_back = 110.0
+    play(found, *rounds(replace(HEALTHY, switches=2, moved_bytes=4096), 11.0, begin=14))
+    assert (found.back is not None) is right
+    found.time_out()
+    assert found.wrong == ([] if right else ["not detected", "not well within 150 s"])
+
+
+def test_an_observation_has_the_switches_of_the_last_round() -> None:
+    runtime = JOB["status"]["runtime"] | {"lastRound": {"layoutSwitches": {"made": 3, "kvBytes": 4096}}}
+    seen = observe(0.0, {"status": JOB["status"] | {"runtime": runtime}}, PODS)
+    assert (seen.switches, seen.moved_bytes) == (3, 4096)
+    assert (HEALTHY.switches, HEALTHY.moved_bytes) == (0, 0)

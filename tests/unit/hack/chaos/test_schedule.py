@@ -18,7 +18,7 @@ from hack.chaos.history import check_volume
 from hack.chaos.inject import Injector
 from hack.chaos.job import manifest
 from hack.chaos.observation import Observation
-from hack.chaos.rows import AGENTS, MOVING, ROWS, machines_on, spare_nodes
+from hack.chaos.rows import AGENTS, MOVING, ROWS, SWITCHES, machines_on, spare_nodes
 from hack.chaos.schedule import first_possible, schedule
 from hack.chaos.table import Outcome, figures, percentile, table
 from rljob_api import load
@@ -161,10 +161,27 @@ def test_the_agents_job_has_its_tool_and_runners_that_may_lose_their_node() -> N
     assert claim["kind"] == "PersistentVolumeClaim"
 
 
+def test_machines_of_the_switching_job_switch_at_each_look_and_move_kv() -> None:
+    claim, code, job = manifest("OnPolicy", 3, switches=True)
+    spec = load(job).spec
+    assert spec.switch_sizes == (1, 2)
+    assert spec.rollout.machines == 3
+    assert spec.adaptive_tensor_parallel.state == "Migrate"
+    assert list(code["data"]) == ["sitecustomize.py"]
+    pod = job["spec"]["coordinator"]["template"]["spec"]
+    assert pod["volumes"][0]["configMap"]["name"] == code["metadata"]["name"]
+    (main,) = pod["containers"]
+    assert main["env"] == [{"name": "PYTHONPATH", "value": main["volumeMounts"][0]["mountPath"]}]
+    others = [job["spec"][role]["template"]["spec"] for role in ("trainer", "rollout")]
+    assert not any("env" in container for other in others for container in other["containers"])
+    assert claim["kind"] == "PersistentVolumeClaim"
+
+
 def test_rows_of_agents_are_no_rows_of_other_jobs() -> None:
     assert parser().parse_args([]).rows is None
-    assert rows_of(parser().parse_args([])) == [name for name in ROWS if name not in AGENTS]
-    assert rows_of(parser().parse_args(["--agents"])) == list(ROWS)
+    assert rows_of(parser().parse_args([])) == [name for name in ROWS if name not in AGENTS | SWITCHES]
+    assert rows_of(parser().parse_args(["--agents"])) == [name for name in ROWS if name not in SWITCHES]
+    assert rows_of(parser().parse_args(["--switches"])) == [name for name in ROWS if name not in AGENTS]
     assert rows_of(parser().parse_args(["--rows", "gateway-killed"])) == ["gateway-killed"]
 
 

@@ -99,4 +99,14 @@ MUTANTS = (
         after="heads * place + 1",
         tests=(f"{COPIER}::test_one_wrong_bit_is_found_in_its_response",),
     ),
+    Mutant(
+        name="KV is read back to other blocks",
+        target="rljob_runtime.rollout.kv.copier:KvCopier.read_back",
+        before="table[: source.shape[2]]",
+        after="table[-source.shape[2] :]",
+        tests=(
+            "tests/unit/rollout/engines/test_kv_transfer.py::"
+            "test_a_resting_engine_measures_copies_of_its_kv_and_keeps_it[Reference]",
+        ),
+    ),
 )

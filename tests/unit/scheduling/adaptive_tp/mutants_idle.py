@@ -48,20 +48,4 @@ MUTANTS = (
         after="True",
         tests=(f"{IDLE}::test_a_law_is_fitted_to_corners_and_to_nothing_less",),
     ),
-    Mutant(
-        name="a visit takes its export for that of the other size",
-        target="rljob_runtime.scheduling.layouts.layout_switch:record_probes",
-        before="costs.record(target, start, Part.EXPORT, busiest, most.export_seconds)",
-        after="costs.record(start, target, Part.EXPORT, busiest, most.export_seconds)",
-        tests=(f"{IDLE}::test_a_visit_teaches_copies_of_kv_by_its_busiest_engine",),
-    ),
-    Mutant(
-        name="a resting machine forgets how fast its KV moves",
-        target="rljob_runtime.coordinator.on_policy.idle_profiler:IdleProfiler._visit",
-        before="[profile.moved for profile in profiles.values()]",
-        after="[]",
-        tests=(
-            "tests/unit/coordinator/on_policy/test_idle_profiler.py::test_copies_of_kv_are_known_before_the_first_switch",
-        ),
-    ),
 )

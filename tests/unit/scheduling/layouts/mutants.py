@@ -41,4 +41,13 @@ MUTANTS = (
         after="sum(one.gain or 0.0 for one in decisions)",
         tests=(f"{LOOK_DECISION}::test_one_look_has_one_winner",),
     ),
+    Mutant(
+        name="a visit takes its export for that of the other size",
+        target="rljob_runtime.scheduling.layouts.layout_switch:record_probes",
+        before="costs.record(target, start, Part.EXPORT, busiest, most.export_seconds)",
+        after="costs.record(start, target, Part.EXPORT, busiest, most.export_seconds)",
+        tests=(
+            "tests/unit/scheduling/adaptive_tp/test_idle_profile.py::test_a_visit_teaches_copies_of_kv_by_its_busiest_engine",
+        ),
+    ),
 )

@@ -1,0 +1,66 @@
+"""In a switch: finds the actors of a pod, and waits there for a moment of its machine's next layout switch.
+
+A switch takes less time than a command from outside needs to arrive.
+"""
+
+from __future__ import annotations
+
+FOUND = """
+import json, os, pathlib, resource, sys, time
+part, what, machine = sys.argv[1:4]
+def text(path):
+    try:
+        return path.read_text(errors="replace")
+    except OSError:  # the process has ended
+        return ""
+found = []
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    if text(process / "cmdline").startswith("ray::ActorHost"):
+        # A relay writes the weights in shared memory, a replica reads them.
+        maps = text(process / "maps").splitlines()
+        writes = any("/dev/shm/" in line and f"/{machine}/" in line and " rw-s " in line for line in maps)
+        if part == "rank" or (part == "relay") == writes:
+            found.append(int(process.name))
+"""
+"""Finds the actors of a kind in a pod of the job."""
+
+SWITCH_SECONDS = 60.0
+"""Limit of the wait for a machine to switch."""
+
+IN_SWITCH = (
+    FOUND
+    + """
+shared, seconds, number = sys.argv[4], float(sys.argv[5]), int(sys.argv[6])
+def files():
+    return set(pathlib.Path(shared).glob(f"rljob-*/{machine}-kv/*.kv"))
+def is_complete(path):
+    try:
+        with path.open("rb") as file:
+            return file.read(8) == b"RLJKV001"
+    except OSError:  # it is removed
+        return False
+def is_ours(command):
+    return "ray::" in command or "rljob" in command
+def readers(paths):
+    names = {str(path) for path in paths}
+    ours = [one for one in pathlib.Path("/proc").glob("[0-9]*") if is_ours(text(one / "cmdline"))]
+    held = {int(one.name): text(one / "maps").splitlines() for one in ours}
+    return [pid for pid, maps in held.items() if any(" rw-p " in one and one.split()[-1] in names for one in maps)]
+old, end, hit = files(), time.time() + seconds, []
+print("waits for a switch", flush=True)
+while not hit and time.time() < end:
+    fresh = files() - old
+    if what == "reading":
+        hit = readers(fresh) if fresh else []
+    elif any(what == "writing" or is_complete(path) for path in fresh):
+        hit = found
+    time.sleep(0.005)
+for pid in hit[:1]:
+    os.kill(pid, number)
+print(json.dumps({"at": time.time(), "pids": hit[:1]}))
+"""
+)
+"""Runs in a pod of the job: waits for a moment of the machine's next switch, and signals one of its replicas then.
+
+`writing`: an engine has begun to write a file of KV. `loading`: a file is complete, and the new engines start or load
+their weights. `reading`: a new engine has mapped a file."""
