@@ -15,6 +15,7 @@ from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import KvAsked, LaidOut, Loaded, MadeRoom, Submitted
 from rljob_runtime.simulator.core.network import FaultKind
+from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
 from tests.support.kv_job import Run, delay_exports
 from tests.support.rows import slow
 from tests.support.simulated_job import Stage, until
@@ -155,6 +156,36 @@ def test_a_suspension_waits_for_the_switch_and_loses_no_token(
 
     switch.check(virtual_time.run(lives()))
     assert switch.run.tokens.lost == {}
+
+
+def _change_target(switch: Switch, step: str, change: Callable[[SimulatedControlPlane], None]) -> None:
+    """Run to the end with a new target of the operator in the middle of this step."""
+
+    def make(stage: Stage) -> None:
+        assert stage.control is not None
+        change(stage.control)
+
+    switch.play(step, make)
+    assert switch.run.tokens.lost == {}
+    assert switch.run.switches[0].reached == 4, "the switch runs to its end first"
+
+
+@pytest.mark.parametrize("step", ["start", *slow("export", "load", "import")])
+def test_a_target_of_another_size_waits_for_the_boundary(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch = Switch(tmp_path, monkeypatch, rounds=2)
+    _change_target(switch, step, lambda control: control.set_tensor_parallel(2, 2))
+    assert [report.tensor_parallel_size for report in switch.run.stage.closed] == [1, 2]
+
+
+@pytest.mark.parametrize("step", ["export", *slow("start", "load", "import")])
+def test_a_machine_leaves_after_its_switch(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = Switch(tmp_path, monkeypatch, rounds=2)
+    _change_target(switch, step, lambda control: control._retarget(machines=("rollout-1",)))
+    coordinator = switch.run.stage.coordinator
+    assert coordinator is not None
+    assert coordinator.loop._context.fleet.joined.keys() == {"rollout-1"}  # type: ignore[attr-defined]
 
 
 def test_a_full_shared_memory_costs_a_prefill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
