@@ -174,6 +174,8 @@ def _change_target(switch: Switch, step: str, change: Callable[[SimulatedControl
 def test_a_target_of_another_size_waits_for_the_boundary(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The operator of the simulator chooses sizes at each report.
+    monkeypatch.setattr(SimulatedControlPlane, "_choose_layouts", lambda control, said: None)
     switch = Switch(tmp_path, monkeypatch, rounds=2)
     _change_target(switch, step, lambda control: control.set_tensor_parallel(2, 2))
     assert [report.tensor_parallel_size for report in switch.run.stage.closed] == [1, 2]
