@@ -19,4 +19,13 @@ MUTANTS = (
         after="Choice(number, min(seconds.values()), min(seconds.values()))",
         tests=(f"{PAT_ACCOUNTS}::test_a_job_learns_its_rates",),
     ),
+    Mutant(
+        name="a size that runs in the benchmark is never observed",
+        target="rljob_bench.simulated.pat:Play._observing",
+        before="self.engines[size] if size in ran else one",
+        after="one",
+        tests=(
+            "tests/unit/bench/simulated/test_pat.py::test_a_size_that_is_believed_to_be_fast_is_left_when_it_has_run",
+        ),
+    ),
 )

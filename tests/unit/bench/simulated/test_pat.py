@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -38,7 +39,19 @@ def test_predictions_are_compared_with_what_was_played(result):
     figures, row = {one["name"]: one for one in result["figures"]}, result["rows"][0]
     error = abs(row["predicted_seconds"] / row["seconds"] - 1)
     assert figures["error of predicted stages"]["value"] == pytest.approx(error, abs=1e-3)
+    never = row["predicted_seconds_without_a_switch"] / row["static_seconds"][str(row["start"])]
+    assert figures["error of predicted stages"]["limit"] == pytest.approx(abs(never - 1), abs=1e-3)
     assert 0 < error < 0.5
+
+
+def test_a_size_that_is_believed_to_be_fast_is_left_when_it_has_run():
+    truth = H100_8B.by_size()
+    latency = truth[1].latency
+    fast = replace(latency, knots=tuple((batch, seconds / 20) for batch, seconds in latency.knots))
+    play = Play(SMALL, 0, believed=truth | {1: replace(truth[1], latency=fast)})
+    made = [(one.start, one.target) for one in play.switched(8).switches]
+    assert made[0] == (8, 1)
+    assert made[1][0] == 1, "its speed is known now"
 
 
 def test_wrong_assumptions_have_a_figure_of_their_worst_row(result):
