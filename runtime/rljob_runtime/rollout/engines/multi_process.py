@@ -120,8 +120,8 @@ class MultiProcessEngine:
         return [all(answers) for answers in zip(*self._ranks.call("kv_open", list(tickets)), strict=True)]
 
     def kv_read(self, tickets: Mapping[str, KvTicket]) -> KvStats:
-        first, *others = self._ranks.call("kv_read", dict(tickets))
-        return replace(first, import_seconds=max(one.import_seconds for one in (first, *others)))
+        ranks: list[KvStats] = self._ranks.call("kv_read", dict(tickets))
+        return replace(ranks[0], import_seconds=max(one.import_seconds for one in ranks))
 
     def stats(self) -> EngineStats:
         return self._stats
