@@ -95,9 +95,9 @@ class Waiting:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "waits for a switch\n"
 
-    def still(self) -> bool:
+    def still(self, seconds: float = 0.5) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(0.5)
+            self._process.wait(seconds)
         return self._process.poll() is None
 
     def pids(self) -> list[int]:
@@ -129,10 +129,10 @@ def test_a_fault_in_a_switch_waits_for_its_moment(written: KvFileWriter) -> None
     writing, loading, reading = written.waits  # type: ignore[attr-defined]
     try:
         assert writing.pids() != []
-        assert loading.still()
+        assert loading.still(2.0)
         written.seal({"one": [0]})
         assert loading.pids() != []
-        assert reading.still()
+        assert reading.still(2.0)
         reader = host(str(written.path), code=READS)
         assert reading.pids() == [reader.pid]
     finally:
