@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.chaos.rows import AGENTS, ROWS
+from hack.chaos.rows import AGENTS, ROWS, SWITCHES
 from hack.local_cluster.cli import parser
 from hack.local_cluster.programs import recipe
 from rljob_runtime.simulator.faults.plan import APPLICABLE, Role, role_of
@@ -23,7 +23,7 @@ NUMBERS = {16: "sixteen", 17: "seventeen", 18: "eighteen", 19: "nineteen", 20: "
 def test_the_faults_of_a_campaign() -> None:
     told = [name for names, _ in rows(page("chaos.md"), "# Faults on purpose") for name in quoted(names)]
     assert sorted(told) == sorted(ROWS)
-    of_any_job = len(ROWS) - len(AGENTS)
+    of_any_job = len(ROWS) - len(AGENTS) - len(SWITCHES)
     assert f"make chaos FAULTS={of_any_job} " in page("chaos.md").read_text(encoding="utf-8")
     assert f"of {NUMBERS[of_any_job]} kinds" in (ROOT / "README.md").read_text(encoding="utf-8")
 
