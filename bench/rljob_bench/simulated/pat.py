@@ -82,6 +82,15 @@ class Compared:
         return min(self.static.values())
 
 
+@dataclass(frozen=True)
+class Told:
+    """Shares of a stage without a switch that switches save, as predicted and as played; the error of the stage."""
+
+    gain: float
+    played: float
+    error: float
+
+
 class Play:
     """The plays of one stage. `believed`: what the policy knows of its engines, where that is not the truth.
 
@@ -133,6 +142,12 @@ class Play:
     def predicted(self) -> dict[int, StageResult]:
         """Return the stage that the policy predicts for each start, from the earlier round."""
         return predict_starts(self.machine, self._own, self.past, self.stage.cap)
+
+    def told(self, start: int) -> Told:
+        """Return how well the stage from this size is predicted."""
+        predicted, never = (self._generate(self._own, start, choose).seconds for choose in (self._policy, None))
+        played = self.switched(start).seconds
+        return Told(1 - predicted / never, 1 - played / self.static(self.asked, start), abs(predicted / played - 1))
 
     def compare(self) -> Compared:
         """Play everything."""
@@ -188,7 +203,7 @@ def pat(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]
         printed_figures, printed_rows = _papers(seed, quick)
         figures += printed_figures
         sensitivity = list(_sensitivity(seed, quick))
-        figures += _worst(sensitivity)
+        figures += [*_worst(sensitivity), *_rounds(seed, quick)]
         rows += [*printed_rows, *sensitivity]
     return {
         "bench": "pat",
@@ -299,6 +314,26 @@ def _papers(seed: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[str
             }
         )
     return figures, rows
+
+
+PREDICTED = (
+    (Stage("A40 Llama-3.1-8B 16k 1 x 8, 512", A40_8B, 16_384, 512), 2),
+    (Stage("H100 Llama-3.1-8B 24k 1 x 8, 512", H100_8B, 24_576, 512), 2),
+)
+"""Settings that are predicted for several rounds, and their start."""
+ROUNDS = 8
+
+
+def _rounds(seed: int, quick: bool) -> Iterator[dict[str, Any]]:
+    """Yield the error of predicted stages, and the bias of their gains, over rounds of their own.
+
+    All settings of a seed draw the same two rounds, so that their errors go the same way."""
+    for stage, start in PREDICTED[:1] if quick else PREDICTED:
+        told = [Play(stage, seed + number).told(start) for number in range(1 if quick else ROUNDS)]
+        name, error = f"{stage.name}, {len(told)} rounds", fmean(one.error for one in told)
+        bias = abs(fmean(one.gain for one in told) / fmean(one.played for one in told) - 1)
+        yield figure(f"{name}: error of predicted stages", error, ERROR_GOAL, unit="share", better="lower")
+        yield figure(f"{name}: bias of the predicted gain", bias, BIAS_GOAL, unit="share", better="lower")
 
 
 class Wrong(StrEnum):

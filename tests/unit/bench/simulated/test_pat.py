@@ -42,6 +42,8 @@ def test_predictions_are_compared_with_what_was_played(result):
     never = row["predicted_seconds_without_a_switch"] / row["static_seconds"][str(row["start"])]
     assert figures["error of predicted stages"]["limit"] == pytest.approx(abs(never - 1), abs=1e-3)
     assert 0 < error < 0.5
+    assert figures["A40 Llama-3.1-8B 16k 1 x 8, 512, 1 rounds: bias of the predicted gain"]["goal"] == 0.1
+    assert figures["A40 Llama-3.1-8B 16k 1 x 8, 512, 1 rounds: error of predicted stages"]["goal"] == 0.05
 
 
 def test_a_size_that_is_believed_to_be_fast_is_left_when_it_has_run():
@@ -61,6 +63,16 @@ def test_wrong_assumptions_have_a_figure_of_their_worst_row(result):
         told = figures[f"worst speed over the best static size, started there, with {wrong.value}"]
         assert (told["value"], told["goal"]) == (min(speeds), 0.99)
     assert sum("wrong" in row for row in result["rows"]) == 5
+
+
+def test_what_is_told_is_that_of_the_stages():
+    play = Play(SMALL, 0)
+    told = play.told(2)
+    predicted, played = play.predicted()[2].seconds, play.switched(2).seconds
+    assert told.gain == pytest.approx(1 - predicted / play._generate(play._own, 2).seconds)
+    assert told.played == pytest.approx(1 - played / play.static(play.asked, 2))
+    assert told.error == pytest.approx(abs(predicted / played - 1))
+    assert told.gain != told.played, "two rounds"
 
 
 def test_no_way_is_faster_than_the_limit(result):
