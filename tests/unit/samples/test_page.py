@@ -30,7 +30,8 @@ def sample(response: str, number: int = 0, **changes: object) -> Sample:
         "tokens": 5,
         "prompt": ({"role": "user", "content": "Why?"},),
     }
-    return Sample(round=3, prompt_id="0.1", sample=number, attempt=1, response=response, **(values | changes))
+    where = {"round": 3, "prompt_id": "0.1", "sample": number, "attempt": 1}
+    return Sample(response=response, **(where | values | changes))
 
 
 REPORTS = [{"round": number, "reward": number / 10, "training": {"mismatch_kl": 0.001}} for number in (1, 2, 3)]
@@ -141,6 +142,29 @@ def test_a_browser_shows_curves_histograms_and_samples(tmp_path):
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("chosen", "shown"),
+    [(None, ["mine"]), ("", ["mine", "theirs", "others"]), ("evaluation sums", ["theirs"])],
+)
+def test_a_browser_shows_training_or_an_evaluation(tmp_path, chosen, shown):
+    """What a reader chooses is chosen here by a line more in the script."""
+    theirs = sample("theirs", 1, prompt_id="evaluation:sums/2.0", outcome=SampleOutcome.EVALUATED)
+    others = sample("others", 2, prompt_id="evaluation:a-held/2.0", outcome=SampleOutcome.EVALUATED)
+    built = page("job", REPORTS, [theirs, sample("mine"), others], evaluations=EVALUATIONS).text
+    if chosen is not None:
+        built = with_line(built, f'byId("set").value = "{chosen}"; byId("filters").dispatchEvent(new Event("input"));')
+    file = tmp_path / "page.html"
+    file.write_text(built, encoding="utf-8")
+    found = dom(file, tmp_path)
+    select = found[found.index('<select id="set">') :]
+    options = re.findall(r"<option[^>]*>([^<]*)</option>", select[: select.index("</select>")])
+    assert options == ["all", "training", "evaluation a-held", "evaluation sums"]
+    assert sorted(re.findall(r'<span class="start">([^<]*)</span>', found)) == sorted(shown)
+    assert f"{len(shown)} of 3 samples" in found
+    assert f"Reward ({len(shown)})" in found
+
+
+@pytest.mark.timeout(600)
 def test_a_browser_shows_the_turns_of_an_episode_as_a_conversation(tmp_path):
     """A card shows its inside when it is opened, so the test opens it as a click would."""
     file = tmp_path / "page.html"
@@ -171,8 +195,13 @@ def test_a_browser_shows_the_turns_of_an_episode_as_a_conversation(tmp_path):
 
 
 def opened(built: str) -> str:
-    """Return a page whose first card opens by itself: its script and its policy have one line more."""
+    """Return a page whose first card opens by itself."""
+    return with_line(built, 'byId("list").firstChild.open = true;')
+
+
+def with_line(built: str, line: str) -> str:
+    """Return a page whose script and policy have a line more."""
     script = Elements(built).scripts[1]
-    longer = f'{script}byId("list").firstChild.open = true;'
+    longer = f"{script}{line}"
     policies = [b64encode(sha256(text.encode()).digest()).decode() for text in (script, longer)]
     return built.replace(script, longer).replace(*policies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +83,8 @@ def samples(
     count: Annotated[int, typer.Option("--count", help="Most samples in the terminal.", min=1)] = DEFAULT_COUNT,
     as_json: Annotated[bool, typer.Option("--json", help="Print every sample as a line of JSON.")] = False,
     html: Annotated[
-        Path | None, typer.Option(help="Write one page with curves and the samples of all rounds; needs no server.")
+        Path | None,
+        typer.Option(help="Write one page with curves and the samples of all rounds and evaluations; needs no server."),
     ] = None,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Namespace of the job. Default: the context's.")
@@ -100,7 +102,8 @@ def samples(
         if evaluation is not None:
             _check_evaluation(source, evaluation)
         if html is not None:
-            _write_page(source, html, Order(source=of_source))
+            every = [] if evaluation is not None or of_source is not None else _evaluated(source)
+            _write_page([source, *map(source.of_evaluation, every)], html, Order(source=of_source))
             return
         round_ = _round(source, number)
         shown = _shown(source, round_, Order(best, worst, filtered, of_source))
@@ -135,10 +138,15 @@ def _source(job: str, namespace: str | None, evaluation: str | None) -> SampleSo
 
 def _check_evaluation(source: SampleSource, name: str) -> None:
     """Raise `Unusable` if the job has no result of this evaluation."""
-    known = sorted({str(one["name"]) for one in source.evaluations() if "name" in one})
+    known = _evaluated(source)
     if name not in known:
         named = f"it has results of {', '.join(known)}" if known else "it has no results yet (spec.evaluation)"
         raise Unusable(f"--evaluation {name}: {source.name} has no result of it; {named}")
+
+
+def _evaluated(source: SampleSource) -> list[str]:
+    """Return the names of the job's evaluations that have a result."""
+    return sorted({str(one["name"]) for one in source.evaluations() if "name" in one})
 
 
 def _round(source: SampleSource, number: int | None) -> int:
@@ -181,12 +189,18 @@ def _ranges(rounds: Sequence[int]) -> str:
     return ", ".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)
 
 
-def _write_page(source: SampleSource, file: Path, order: Order) -> None:
-    newest_first = (one for number in source.rounds()[::-1] for one in order.of_source(source.samples(number)))
-    found = page(source.name, source.reports(), newest_first, evaluations=source.evaluations())
+def _write_page(sources: Sequence[SampleSource], file: Path, order: Order) -> None:
+    """Write the page of one job. `sources`: the first one has the name and the curves, all have samples."""
+    newest_first = heapq.merge(*(_newest_first(one, order) for one in sources), key=lambda sample: -sample.round)
+    found = page(sources[0].name, sources[0].reports(), newest_first, evaluations=sources[0].evaluations())
     file.write_text(found.text, encoding="utf-8")
     left_out = f"; {found.left_out} older samples left out" if found.left_out else ""
     typer.echo(f"{file}: {found.rounds} rounds, {found.samples} samples{left_out}")
+
+
+def _newest_first(source: SampleSource, order: Order) -> Iterator[Sample]:
+    """Yield the samples by falling rounds."""
+    return (one for number in source.rounds()[::-1] for one in order.of_source(source.samples(number)))
 
 
 def _show(console: Console, number: int, shown: Sequence[Sample], count: int) -> None:

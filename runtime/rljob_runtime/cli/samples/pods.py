@@ -43,6 +43,9 @@ class PodSource:
     def evaluations(self) -> list[Report]:
         return self._lines("evaluations")
 
+    def of_evaluation(self, name: str) -> PodSource:
+        return PodSource(self._name, self._text, name)
+
     def _lines(self, name: str) -> list[Report]:
         return parse_reports("".join(pieces(self._text, name)).encode())
 

@@ -41,6 +41,10 @@ class SampleSource(Protocol):
         """Return the results of all evaluations."""
         ...
 
+    def of_evaluation(self, name: str) -> SampleSource:
+        """Return the same with the samples of this evaluation."""
+        ...
+
 
 class FolderSource:
     """The folder of a run, or a copy of a job's volume. `evaluation`: the samples of this one."""
@@ -64,6 +68,9 @@ class FolderSource:
 
     def evaluations(self) -> list[Report]:
         return self._lines(EVALUATIONS)
+
+    def of_evaluation(self, name: str) -> FolderSource:
+        return FolderSource(self._folder, name)
 
     def _lines(self, name: str) -> list[Report]:
         path = self._folder / name

@@ -220,6 +220,13 @@ function body(sample) {
   return make("div", { class: "body" }, ...parts);
 }
 
+// A sample of an evaluation is known by its prompt: evaluation:NAME/ROUND.RECORD.
+const TRAINING = "training";
+function setOf(sample) {
+  const found = /^evaluation:([^/]+)\//.exec(sample.promptId);
+  return found === null ? TRAINING : `evaluation ${found[1]}`;
+}
+
 const USED = ["trained", "evaluated"];
 const ORDERS = {
   newest: (one, other) => other.round - one.round,
@@ -230,9 +237,10 @@ const ORDERS = {
 
 function chosen() {
   const wanted = byId("search").value.toLowerCase();
-  const [round, outcome] = [byId("round").value, byId("outcome").value];
+  const [set, round, outcome] = ["set", "round", "outcome"].map((name) => byId(name).value);
   const [least, most] = ["least", "most"].map((name) => (byId(name).value === "" ? null : Number(byId(name).value)));
   const holds = (sample) =>
+    (set === "" || setOf(sample) === set) &&
     (round === "" || sample.round === Number(round)) &&
     (outcome === "" || (outcome === "lost" ? !USED.includes(sample.outcome) : sample.outcome === outcome)) &&
     (least === null || (sample.reward !== undefined && sample.reward >= least)) &&
@@ -261,6 +269,9 @@ function start() {
   byId("summary").textContent = last === null ? "no round is closed" : `round ${last.round}` + (Number.isFinite(last.reward) ? `, reward ${short(last.reward)}` : "");
   const evaluated = [...new Set(data.evaluations.map((result) => result.name))].map(evaluationChart);
   byId("curves").append(...[...evaluated, ...CHARTS.map(([title, series]) => chart(title, series))].filter((made) => made !== null));
+  const sets = [...new Set(data.samples.map(setOf))].sort((one, other) => (other === TRAINING) - (one === TRAINING) || (one < other ? -1 : 1));
+  options("set", [["", "all"], ...sets.map((name) => [name, name])]);
+  if (sets[0] === TRAINING) byId("set").value = TRAINING;
   const rounds = [...new Set(data.samples.map((sample) => sample.round))].sort((one, other) => other - one);
   options("round", [["", "all"], ...rounds.map((round) => [round, round])]);
   options("outcome", [["", "all"], ["trained", "trained"], ["lost", "not trained"], ...["evaluated", "filtered", "requeued", "aborted", "failed"].map((name) => [name, name])]);

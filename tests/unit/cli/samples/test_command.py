@@ -1,6 +1,7 @@
 """`rljob samples FOLDER`: the samples of a run, chosen and drawn for people, or as JSON for programs."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
 from rljob_runtime.samples import EvaluationSampleFolder, Sample, SampleFolder, SampleOutcome
+from rljob_runtime.samples import page as samples_page
 from tests.support.sample_episodes import ASKED, episode_sample
 
 RUN = CliRunner()
@@ -77,6 +79,33 @@ def test_samples_of_an_evaluation(evaluated, tmp_path):
     assert RUN.invoke(app, ["samples", *held, "--html", str(page)]).exit_code == 0
     assert "evaluation:held/0.1" in page.read_text()
     assert "answer 3.0" not in page.read_text()
+
+
+def rounds_in(page: Path) -> list[tuple[int, str]]:
+    """Rounds and prompts of the samples in a page."""
+    (data,) = re.findall(r'<script id="data" type="application/json">(.*?)</script>', page.read_text())
+    return [(one["round"], one["promptId"].partition("/")[0]) for one in json.loads(data)["samples"]]
+
+
+def test_a_page_has_training_and_all_evaluations_and_the_newest_first(evaluated, tmp_path, monkeypatch):
+    other = replace(sample(3, 0, 1.0, outcome=SampleOutcome.EVALUATED), prompt_id="evaluation:other/3.0")
+    EvaluationSampleFolder(Path(evaluated), "other").write(3, [other], keep=9)
+    with (Path(evaluated) / "evaluations.jsonl").open("a") as file:
+        file.write(json.dumps({"name": "other", "round": 3}) + "\n")
+    page = tmp_path / "page.html"
+    done = RUN.invoke(app, ["samples", evaluated, "--html", str(page)])
+    assert "19 samples" in done.output
+    training = [(3, "0.1")] * 4
+    newest = [*training, (3, "evaluation:other")]
+    older = [(2, "0.1")] * 3 + [(2, "evaluation:held")] * 4 + [(1, "0.1")] * 3 + [(0, "evaluation:held")] * 4
+    assert rounds_in(page) == newest + older
+    assert RUN.invoke(app, ["samples", evaluated, "--evaluation", "other", "--html", str(page)]).exit_code == 0
+    assert rounds_in(page) == [(3, "evaluation:other")]
+    room = sum(len(one.to_json()) for one in [*SampleFolder(Path(evaluated)).read(3), other])
+    monkeypatch.setattr(samples_page.page, "__defaults__", (room, ()))
+    done = RUN.invoke(app, ["samples", evaluated, "--html", str(page)])
+    assert "5 samples; 14 older samples left out" in done.output
+    assert rounds_in(page) == newest
 
 
 def test_an_unknown_evaluation_is_told_with_the_known_ones(evaluated, tmp_path):

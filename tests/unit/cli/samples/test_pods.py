@@ -107,6 +107,19 @@ def test_the_newest_running_coordinator_is_asked_with_a_derived_key(server):
     assert KEY not in server.keys
 
 
+def test_a_page_has_the_samples_of_evaluations_too(server, tmp_path):
+    result, answer = '{"name": "sums", "round": 5}\n', line(7).replace("0.1", "evaluation:sums/5.1")
+    for path, text in (("evaluations", result), ("rounds", ""), ("evaluation-samples/sums/5", answer)):
+        server.answers |= {f"{PROXY}/{path}/0": text, f"{PROXY}/{path}/{len(text.encode())}": ""}
+    server.answers |= {f"{PROXY}/evaluation-samples/sums": "5", f"{PROXY}/samples/4/0": ""}
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["samples", "demo", "--html", str(page)])
+    assert done.exit_code == 0, done.output
+    assert "3 samples" in done.output
+    assert '"promptId": "evaluation:sums/5.1", "sample": 7' in page.read_text()
+    assert set(server.keys) == {samples_key(KEY.encode())}
+
+
 def forbid_secret(server: ApiServer) -> None:
     server.refused[SECRET] = 403
 
