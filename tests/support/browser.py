@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
+from hack.screenshot import chromium, headless
+
 INSTALL_SECONDS = 240
 
 
 def dom(file: Path, folder: Path) -> str:
     """Return the document after its script ran. `folder` holds the browser's profile."""
-    command = [_browser(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}"]
     done = subprocess.run(
-        [*command, "--virtual-time-budget=2000", "--dump-dom", file.as_uri()],
+        [*headless(browser(), folder), "--dump-dom", file.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
@@ -27,7 +27,8 @@ def dom(file: Path, folder: Path) -> str:
     return done.stdout
 
 
-def _browser() -> str:
+def browser() -> str:
+    """Return the path of the program. Without one the test is skipped."""
     path, why = _found_or_installed()
     if path is None:
         pytest.skip(f"no Chromium: {why}")
@@ -37,7 +38,7 @@ def _browser() -> str:
 @cache
 def _found_or_installed() -> tuple[str | None, str]:
     """Return the program, or None and the reason."""
-    if (found := _found()) is not None:
+    if (found := chromium()) is not None:
         return found, ""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return None, "as root, apt-get install chromium"
@@ -53,8 +54,4 @@ def _found_or_installed() -> tuple[str | None, str]:
             )
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
         return None, f"apt-get does not install it: {str(getattr(error, 'stderr', '') or error)[-300:]}"
-    return _found(), "Debian's package has none of the known names"
-
-
-def _found() -> str | None:
-    return next((found for name in NAMES if (found := shutil.which(name)) is not None), None)
+    return chromium(), "Debian's package has none of the known names"
