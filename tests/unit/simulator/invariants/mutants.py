@@ -56,4 +56,28 @@ MUTANTS = (
         ),
         canary=True,
     ),
+    Mutant(
+        name="an update may train on responses of an evaluation",
+        target="rljob_runtime.simulator.invariants.evaluations:EvaluationRecord.trained",
+        before="key.prompt.evaluation is not None",
+        after="False",
+        tests=("tests/unit/simulator/invariants/test_evaluations.py",),
+    ),
+    Mutant(
+        name="an evaluation may be of other weights",
+        target="rljob_runtime.simulator.invariants.evaluations:EvaluationRecord.submitted",
+        before="held == contents[step]",
+        after="True",
+        tests=(
+            "tests/unit/simulator/invariants/test_evaluations.py::"
+            "test_a_response_is_generated_with_the_weights_of_its_step",
+        ),
+    ),
+    Mutant(
+        name="an evaluation that was due may be left out",
+        target="rljob_runtime.simulator.invariants.evaluations:EvaluationRecord.end",
+        before="is_due(every, step, done)",
+        after="False",
+        tests=("tests/unit/simulator/invariants/test_evaluations.py::test_each_evaluation_that_was_due_has_ended",),
+    ),
 )
