@@ -298,10 +298,10 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="the answer to one text is taken for that to the next",
-        target="rljob_runtime.gateway.text.forked_text:_Reader.ask",
-        before="answer.fields['id'] == self._asked",
-        after="True",
+        name="a text that no reader had is given up",
+        target="rljob_runtime.gateway.text.forked_text:_Supervisor.run",
+        before="(number := _decoded(request).fields['id']) == int.from_bytes(self._number[:], 'big')",
+        after="(number := _decoded(request).fields['id']) > 0",
         tests=(
             "tests/unit/gateway/test_forked_text.py::test_a_reader_that_dies_between_two_requests_answers_for_none",
         ),
@@ -312,5 +312,15 @@ MUTANTS = (
         before="self._socket.settimeout(MOST_SECONDS)",
         after="pass",
         tests=("tests/unit/gateway/test_forked_text.py::test_a_gateway_whose_reader_never_answers_ends",),
+    ),
+    Mutant(
+        name="half of an answer is passed on",
+        target="rljob_runtime.gateway.text.forked_text:_Kept.asked",
+        before="None",
+        after="b'half'",
+        tests=(
+            "tests/unit/gateway/test_forked_text.py"
+            "::test_a_reader_that_is_killed_while_it_sends_leaves_no_half_of_an_answer",
+        ),
     ),
 )

@@ -15,6 +15,7 @@ from typing import NoReturn
 import pytest
 
 from rljob_runtime.gateway.errors import GatewayError, bad
+from rljob_runtime.gateway.link.frames import Frame, FrameLimits
 from rljob_runtime.gateway.text import forked_text
 from rljob_runtime.gateway.text.forked_text import ForkedText, TooCostly, bounded
 from rljob_runtime.gateway.text.known_text import KnownText
@@ -150,6 +151,32 @@ def test_a_reader_that_dies_between_two_requests_answers_for_none() -> None:
         os.kill(_reader_of(_child_of(os.getpid())), signal.SIGKILL)
         assert [text.first([user("a")] * count, []) for count in (1, 2, 3)] == [[1, 0], [2, 0], [3, 0]]
         assert text.stats.texts_given_up == 0
+
+
+class Half(Frame):
+    """An answer whose process is killed when all but its last byte is sent."""
+
+    def encode(self, limits: FrameLimits) -> bytes:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        return super().encode(limits)[:-1]
+
+
+def test_a_reader_that_is_killed_while_it_sends_leaves_no_half_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel does for memory. The gateway would take the next frame for the rest, and end."""
+    answer_of = forked_text._answer
+
+    def answer(text: TurnText, request: Frame) -> Frame:
+        answer = answer_of(text, request)
+        half = request.fields["messages"][-1]["content"] == "half"
+        return Half(answer.kind, answer.fields, answer.blobs) if half else answer
+
+    monkeypatch.setattr(forked_text, "_answer", answer)
+    with forked(seconds=5.0) as text:
+        for count in (1, 2):
+            with pytest.raises(GatewayError, match="the messages: the model's renderer took too long"):
+                text.first([user("half")], [])
+            assert text.first([user("a")] * count, []) == [count, 0]
+        assert text.stats.texts_given_up == 2
 
 
 def test_messages_that_are_too_long_are_refused() -> None:

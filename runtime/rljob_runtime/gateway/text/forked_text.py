@@ -6,6 +6,9 @@ would stop the gateway with all its agents, and runners would seem silent.
 
 A supervisor is forked from the gateway once the model is loaded, and forks a reader. A reader has so many seconds of
 processor time for a request; then the kernel ends it. The supervisor answers in its place, and forks the next one.
+
+Each reader has a channel of its own with its supervisor, which passes complete frames on. So a reader may be killed
+while it receives or sends, e.g. for its memory, and leaves no half of a frame to the next one or to the gateway.
 """
 
 from __future__ import annotations
@@ -48,8 +51,7 @@ SECONDS = 5.0
 LIMITS = FrameLimits()
 NUMBER_BYTES = 8
 MOST_SECONDS = 300.0
-"""For which an answer may not come: a reader that is killed while it receives or sends leaves none. Its bound is of
-processor time, so a busy machine takes longer."""
+"""For which an answer may not come. The bound of a reader is of processor time, so a busy machine takes longer."""
 GIVEN_UP = "given up"
 REFUSED, FAILED = "refused", "failed"
 
@@ -160,10 +162,8 @@ class _Reader:
         self._asked += 1
         try:
             self._socket.sendall(Frame(kind, {**fields, "id": self._asked}, blobs).encode(LIMITS))
-            while (answer := _received(self._socket)) is not None:
-                # A reader that ended after its answer, or before a request, is answered for once more.
-                if answer.fields["id"] == self._asked:
-                    return answer
+            if (frame := _frame(self._socket)) is not None:
+                return _decoded(frame)
             why = "it has ended"
         except (OSError, FrameError) as error:
             why = str(error)
@@ -174,6 +174,28 @@ class _Reader:
         """End the reader and its supervisor."""
         self._socket.close()
         os.waitpid(self._pid, 0)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A reader as its supervisor has it."""
+
+    pid: int
+    channel: socket.socket
+
+    def asked(self, request: bytes) -> bytes | None:
+        """Return the answer as a frame; None if the reader ends before it is complete."""
+        try:
+            self.channel.sendall(request)
+            return _frame(self.channel)
+        except (OSError, FrameError):
+            return None
+
+    def end(self) -> int:
+        """End the reader, if it has not ended; return how it ended."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.channel.close()
+        return os.waitpid(self.pid, 0)[1]
 
 
 class _Supervisor:
@@ -190,9 +212,15 @@ class _Supervisor:
         """Keep a reader until the gateway ends. No code of the gateway goes on here, not even its clean-up."""
         try:
             self._leave_the_gateway()
-            while (status := self._one_reader()) != 0:
-                number = int.from_bytes(self._number[:], "big")
-                self._channel.sendall(Frame(GIVEN_UP, {"id": number, "status": status}).encode(LIMITS))
+            reader = self._fork()
+            while (request := _frame(self._channel)) is not None:
+                while (answer := reader.asked(request)) is None:
+                    status, reader = reader.end(), self._fork()
+                    if (number := _decoded(request).fields["id"]) == int.from_bytes(self._number[:], "big"):
+                        answer = Frame(GIVEN_UP, {"id": number, "status": status}).encode(LIMITS)
+                        break
+                self._channel.sendall(answer)
+            reader.end()
         finally:
             os._exit(0)
 
@@ -206,27 +234,30 @@ class _Supervisor:
         os.closerange(3, own)
         os.closerange(own + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
-    def _one_reader(self) -> int:
-        """Fork a reader; return how it ended: 0 if the gateway has closed its end."""
+    def _fork(self) -> _Kept:
+        """Fork a reader with a channel of its own."""
+        channel, other = socket.socketpair()
         pid = os.fork()
         if pid == 0:
-            code = 1
             try:
                 prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-                self._read()
-                code = 0
+                channel.close()
+                self._channel.close()
+                self._read(other)
             finally:
-                os._exit(code)
-        return os.waitpid(pid, 0)[1]
+                os._exit(0)
+        other.close()
+        return _Kept(pid, channel)
 
-    def _read(self) -> None:
-        """Answer requests until the gateway closes its end."""
-        while (request := _received(self._channel)) is not None:
+    def _read(self, channel: socket.socket) -> None:
+        """Answer requests until the supervisor closes its end."""
+        while (frame := _frame(channel)) is not None:
+            request = _decoded(frame)
             self._number[:] = int(request.fields["id"]).to_bytes(NUMBER_BYTES, "big")
             signal.setitimer(signal.ITIMER_PROF, self._seconds)
             answer = _answer(self._text, request)
             signal.setitimer(signal.ITIMER_PROF, 0.0)
-            self._channel.sendall(answer.encode(LIMITS))
+            channel.sendall(answer.encode(LIMITS))
 
 
 def _answer(text: TurnText, request: Frame) -> Frame:
@@ -256,15 +287,21 @@ def _read_or_write(text: TurnText, request: Frame) -> tuple[str, Json, Sequence[
     return "text", fields, ()
 
 
-def _received(channel: socket.socket) -> Frame | None:
-    """Return the next frame; None at the end. Raises `FrameError` and `OSError`."""
+def _frame(channel: socket.socket) -> bytes | None:
+    """Return the next frame as it is; None at the end. Raises `FrameError` and `OSError`."""
     prefix = _exactly(channel, PREFIX.size)
     if prefix is None:
         return None
-    header, payload = (_exactly(channel, size) for size in sizes_of(prefix, LIMITS))
-    if header is None or payload is None:
+    rest = _exactly(channel, sum(sizes_of(prefix, LIMITS)))
+    if rest is None:
         raise FrameError("the connection ended inside a frame")
-    return Frame.decode(header, payload)
+    return prefix + rest
+
+
+def _decoded(frame: bytes) -> Frame:
+    """Return the content of a complete frame. Raises `FrameError`."""
+    header = PREFIX.size + sizes_of(frame[: PREFIX.size], LIMITS)[0]
+    return Frame.decode(frame[PREFIX.size : header], frame[header:])
 
 
 def _exactly(channel: socket.socket, size: int) -> bytes | None:
