@@ -316,8 +316,8 @@ MUTANTS = (
     Mutant(
         name="half of an answer is passed on",
         target="rljob_runtime.gateway.text.forked_text:_Kept.asked",
-        before="None",
-        after="b'half'",
+        before="return None",
+        after="return b'half' * 9",
         tests=(
             "tests/unit/gateway/test_forked_text.py"
             "::test_a_reader_that_is_killed_while_it_sends_leaves_no_half_of_an_answer",

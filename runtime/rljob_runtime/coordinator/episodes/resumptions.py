@@ -96,13 +96,14 @@ class Resumptions:
             case Verdict.REPLAYED:
                 self._totals.replayed_calls += 1
                 await self._journal.written(lambda store: store.tool_calls.replayed(number, place, resumption))
-            case _:
-                self._totals.refused_replays += verdict is not Verdict.TWICE
-                if verdict is Verdict.TWICE:
-                    self._totals.calls_executed_twice += 1
-                    self._journal.write(
-                        lambda store: store.tool_calls.executed_again(number, place, resumption), lambda _: None
-                    )
+            case Verdict.TWICE:
+                self._totals.calls_executed_twice += 1
+                self._journal.write(
+                    lambda store: store.tool_calls.executed_again(number, place, resumption), lambda _: None
+                )
+                self._refuse(attempt, f"{place} {verdict}")
+            case Verdict.DIFFERENT | Verdict.MISSED:
+                self._totals.refused_replays += 1
                 self._refuse(attempt, f"{place} {verdict}")
 
     def _refuse(self, attempt: Attempt, why: str) -> None:
