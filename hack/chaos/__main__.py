@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,6 +51,8 @@ TOLD_ROUNDS = 20
 """Of the rounds after the last fault, the number of each twentieth is printed."""
 STALLED_SECONDS = 180.0
 """Seconds without a round after the last fault until the job counts as stalled."""
+KEPT = Path("build/chaos-store")
+"""Where the store of a campaign that failed is copied to."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -107,7 +110,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     line = last_line(len(outcomes), bad, trouble, verdict)
     print(line if episodes is None else f"{line} {episodes}")
     proved = not verdict.get("findings", True) and not missed
-    return 0 if proved and not bad and not trouble and len(outcomes) == args.faults else 1
+    if proved and not bad and not trouble and len(outcomes) == args.faults:
+        return 0
+    print(f"chaos: the store is kept in {keep(volume, KEPT)}", file=sys.stderr)
+    return 1
+
+
+def keep(volume: Path, folder: Path) -> Path:
+    """Copy the stores of a campaign that failed: its volume ends with the cluster. Returns the folder of the copies."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for file in volume.rglob("state.db*"):
+        target = folder / file.relative_to(volume)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, target)
+    return folder
 
 
 def rows_of(args: argparse.Namespace) -> list[str]:

@@ -41,6 +41,11 @@ _LOST = (
 )
 """Tokens of attempts that failed, and of those that another attempt of the same response came after."""
 _NO_REWARD = "(e.state IS NULL OR e.state = 'aborted' OR ifnull(e.reward, 0.0) = 0.0)"
+_LAST = "SELECT t.finish FROM turns AS t WHERE t.episode = e.id AND t.kind = 'sampled' ORDER BY t.node DESC LIMIT 1"
+_SHORT = (
+    f"SELECT e.id, {_TURNS}, e.state, e.reached, e.ended - e.started, ifnull(e.resumption, 0), ({_LAST})"
+    f" FROM episodes AS e WHERE e.step IS NOT NULL AND {_TURNS} < ?"
+)
 _TRAINED_ZEROS = {
     "groups": "SELECT COUNT(*) FROM samples AS s JOIN groups AS g USING (epoch, idx, draw)"
     " WHERE g.fate = 'trained' AND ifnull(s.reward, 0.0) = 0.0",
@@ -54,14 +59,14 @@ class LongEpisodes:
     """Episodes of a job.
 
     `episodes`, `turns`: trained on, with each token proved. `reencoded`: trained tokens of another origin. `short`:
-    trained episodes of fewer turns than asked for. `lost`: sampled tokens of attempts that ended in vain, by
-    cause. `pruned`: updates of which the store has sums only.
+    trained episodes of fewer turns than asked for, with how they ended. `lost`: sampled tokens of attempts that ended
+    in vain, by cause. `pruned`: updates of which the store has sums only.
     """
 
     episodes: int = 0
     turns: int = 0
     reencoded: int = 0
-    short: int = 0
+    short: tuple[str, ...] = ()
     calls: int = 0
     calls_twice: int = 0
     fake_zeros: int = 0
@@ -95,7 +100,7 @@ def read(folder: Path, verdict: dict[str, Any], turns: int) -> LongEpisodes:
             episodes=proved["proved"],
             turns=proved["turns"],
             reencoded=proved["unproved"],
-            short=_count(db, f"SELECT COUNT(*) FROM episodes AS e WHERE e.step IS NOT NULL AND {_TURNS} < ?", turns),
+            short=tuple(_told(*row) for row in db.execute(_SHORT, (turns,))),
             calls=_count(db, "SELECT ifnull(SUM(executions), 0) FROM tool_calls"),
             calls_twice=_count(db, "SELECT ifnull(SUM(executions - 1), 0) FROM tool_calls"),
             fake_zeros=_fake_zeros(db),
@@ -109,8 +114,8 @@ def problems(found: LongEpisodes, least: int) -> Iterator[str]:
     """Yield what a campaign of `least` long episodes must not have."""
     if found.episodes < least:
         yield f"{found.episodes} episodes were trained on, and {least} are asked for"
-    if found.short:
-        yield f"{found.short} trained episodes have too few turns"
+    for told in found.short:
+        yield f"a trained episode has too few turns: {told}"
     for cause, tokens in found.lost.items():
         yield f"{tokens} tokens are lost with attempts that ended: {cause}"
     if not found.calls:
@@ -123,6 +128,13 @@ def problems(found: LongEpisodes, least: int) -> Iterator[str]:
         yield f"{found.reencoded} trained tokens have no proved origin"
     if found.pruned:
         yield f"{found.pruned} updates are pruned, so that their episodes cannot be counted"
+
+
+def _told(attempt: int, turns: int, state: str, limit: str | None, seconds: float, resumption: int, finish: str) -> str:
+    end = state if limit is None else f"{state} by its {limit}"
+    return (
+        f"attempt {attempt}, {turns} turns, {end} after {seconds:.0f} s, resumption {resumption}, last turn: {finish}"
+    )
 
 
 def _fake_zeros(db: sqlite3.Connection) -> int:

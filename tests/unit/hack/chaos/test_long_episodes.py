@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hack.chaos import even_results
-from hack.chaos.__main__ import least_rounds, parser, rows_of
+from hack.chaos.__main__ import keep, least_rounds, parser, rows_of
 from hack.chaos.job import EPISODES_PER_UPDATE, REWARD, manifest
 from hack.chaos.long_episodes import FAULTS, LongEpisodes, problems, read
 from hack.chaos.rows import AGENTS, ROWS
@@ -144,7 +144,18 @@ def test_an_attempt_that_is_not_needed_any_more_has_lost_nothing(store: Path) ->
 
 
 def test_an_episode_with_too_few_turns_is_told(store: Path) -> None:
-    assert told(store, turns=TURNS + 1) == ["3 trained episodes have too few turns"]
+    with closing(sqlite3.connect(store)) as db:
+        ((number,),) = db.execute(f"SELECT {FIRST}")
+    limited = (
+        f"UPDATE episodes SET state = 'truncated', reached = 'seconds', started = 1.0, ended = 601.0 WHERE id = {FIRST}"
+    )
+    first, *others = told(store, limited, turns=TURNS + 1)
+    assert first == (
+        f"a trained episode has too few turns: attempt {number}, {TURNS} turns, truncated by its seconds after 600 s, "
+        "resumption 0, last turn: stop"
+    )
+    assert len(others) == 2
+    assert all(" completed after " in one for one in others)
 
 
 def test_a_reward_of_a_response_that_no_episode_earns_is_told(store: Path) -> None:
@@ -210,3 +221,12 @@ def test_the_reward_is_never_zero() -> None:
     score = load_function(REWARD.parent, f"{REWARD.name}:score")
     odd = [{"role": "tool", "content": "7"}] * 20
     assert score({}, odd, "") == even_results.score({}, odd, "") == pytest.approx(1 / 21)
+
+
+def test_the_store_of_a_failed_campaign_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "volume/job").mkdir(parents=True)
+    for name in ("state.db", "state.db-wal", "model.safetensors"):
+        (tmp_path / "volume/job" / name).write_text(name)
+    for _ in range(2):
+        kept = keep(tmp_path / "volume", tmp_path / "build/kept")
+        assert {str(file.relative_to(kept)) for file in kept.rglob("*.*")} == {"job/state.db", "job/state.db-wal"}
