@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any
 
 MODULE = "rljob_runtime.scheduling.layouts.adaptive_switches"
-UNFINISHED = 2
-"""Responses that a machine must still have: a switch of an idle one moves nothing."""
+UNFINISHED, TOKENS = 2, 64
+"""Unfinished responses that a machine must have, and tokens of each: KV moves in full blocks."""
 
 
 class Patch(importlib.abc.MetaPathFinder):
@@ -53,7 +53,8 @@ def force(module: Any) -> None:
         return {
             machine.name: SwitchDecision(SwitchOutcome.SWITCHED, machine.sizes[0], State.MIGRATE)
             for machine in look.machines
-            if machine.sizes and machine.switches < most and len(machine.responses) >= UNFINISHED
+            if machine.sizes and machine.switches < most
+            if sum(tokens >= TOKENS for tokens in machine.responses.values()) >= UNFINISHED
         }
 
     module.AdaptiveSwitches.decide = decide

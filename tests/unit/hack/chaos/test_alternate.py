@@ -53,13 +53,14 @@ def test_the_policy_is_replaced_where_the_file_is_mounted(tmp_path: Path) -> Non
         pytest.param({}, 2, id="to the next size"),
         pytest.param({"sizes": ()}, None, id="to none if all are refused"),
         pytest.param({"switches": 3}, None, id="as often as the job allows"),
-        pytest.param({"responses": {"a": 1}}, None, id="not with one response"),
+        pytest.param({"responses": {"a": 64}}, None, id="not with one response"),
+        pytest.param({"responses": {"a": 64, "b": 63}}, None, id="not before both have full blocks"),
     ],
 )
 def test_a_machine_switches_at_each_look(changes: dict[str, Any], target: int | None) -> None:
     module = SimpleNamespace(AdaptiveSwitches=type("AdaptiveSwitches", (), {}))
     force(module)
-    machine = {"name": "rollout-0", "sizes": (2,), "switches": 0, "responses": {"a": 1, "b": 1}} | changes
+    machine = {"name": "rollout-0", "sizes": (2,), "switches": 0, "responses": {"a": 64, "b": 64}} | changes
     policy = SimpleNamespace(_rules=SwitchRules(frozenset({1, 2}), max_switches=3))
     look = SimpleNamespace(machines=[SimpleNamespace(**machine)])
     found = module.AdaptiveSwitches.decide(policy, look)
