@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from .inject import Injector, NotPossible
+from .inject import Injected, Injector, NotPossible
 from .job_watch import JobWatch
 from .observation import Observation
 from .recovery import SETTLED, Recovery
@@ -66,22 +66,24 @@ class Campaign:
             victims = row.victims(seen, self._rng)
             if victims:
                 try:
-                    return self._hit(row, victims, seen)
+                    injected = self._injector.inject(row.name, victims, seen)
                 except NotPossible as error:
                     why = str(error)
+                else:
+                    return self._watched(row, victims, seen, injected)
             if time.time() >= end:
                 return Outcome(row.name, "", None, None, None, (f"not possible: {why}",))
             self._watch.next(2.0)
 
-    def _hit(self, row: Row, victims: tuple[str, ...], before: Observation) -> Outcome:
-        injected = self._injector.inject(row.name, victims, before)
+    def _watched(self, row: Row, victims: tuple[str, ...], before: Observation, injected: Injected) -> Outcome:
+        """Watch the recovery from a fault. What cannot be taken back is wrong: the fault was made, and counts."""
         recovery = Recovery(row, victims, before, injected.at, self._settled)
-        again = row.name == "replica-again"
+        again, wrong = row.name == "replica-again", list[str]()
         loss = Timeline(injected.at, recovery.machines, before) if row.watches == "nodes" else None
         try:
             while not recovery.observe(self._next(injected.at)) and time.time() < injected.at + row.bound:
                 if row.lasts is not None and recovery.taken_back is None and time.time() > injected.at + row.lasts:
-                    injected.undo()
+                    wrong += _undone(injected)
                     recovery.taken_back = time.time()
                 now = self._watch.last
                 if loss is not None:
@@ -91,11 +93,15 @@ class Campaign:
                     if now.incarnation(victims[0]) > before.incarnation(victims[0]):
                         continue  # It failed before within the window, so this failure already replaced it.
                     # The first failure restarts in place; the second within the window replaces the machine.
-                    injected = self._injector.inject(row.name, victims, now)
+                    try:
+                        injected = self._injector.inject(row.name, victims, now)
+                    except NotPossible as error:
+                        wrong.append(f"the second failure is not possible: {error}")
+                        break
                     recovery = Recovery(row, victims, now, injected.at, self._settled)
             recovery.time_out()
         finally:
-            injected.undo()
+            wrong += _undone(injected)
         if loss is not None:
             self._follow(loss)
         return Outcome(
@@ -104,7 +110,7 @@ class Campaign:
             recovery.detected,
             recovery.acted,
             recovery.back,
-            tuple(dict.fromkeys(recovery.wrong)),
+            tuple(dict.fromkeys([*recovery.wrong, *wrong])),
             loss.moments if loss is not None else {},
         )
 
@@ -142,3 +148,12 @@ class Campaign:
             f"{', '.join(name for name, _ in last.suspects) or 'none'}, nodes away "
             f"{', '.join(sorted(last.unready)) or 'none'} after {seconds:.0f} s"
         )
+
+
+def _undone(injected: Injected) -> list[str]:
+    """Take a fault back; return why it could not be."""
+    try:
+        injected.undo()
+    except NotPossible as error:
+        return [f"not taken back: {error}"]
+    return []

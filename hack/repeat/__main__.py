@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 
 from hack.loop import suites
 from hack.loop.imports import ROOT
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.chdir(ROOT)
     # SIGTERM unwinds like Ctrl-C, so that the load ends too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    passes = Passes(FOLDER / f"{args.tests}.json", state_of(ROOT, COPIED))
+    passes = Passes(FOLDER / f"{args.tests}.json", f"{state_of(ROOT, COPIED)} {args.load}")
     try:
         with load(args.load):
             repeat(passes, args.times or TIMES[args.tests], command(args.tests))
@@ -87,7 +88,11 @@ def repeat(passes: Passes, times: int, tests: Sequence[str]) -> None:
         status = subprocess.run([*tests, f"--junitxml={results}"], check=False).returncode
         if status not in (0, TESTS_FAILED) or not results.exists():
             raise NoResults(f"pytest ended with status {status} and no usable results; see its output above")
-        passes.add(one := pass_of(results, time.monotonic() - began))
+        try:
+            one = pass_of(results, time.monotonic() - began)
+        except ElementTree.ParseError as error:
+            raise NoResults(f"{results} is not what pytest writes: {error}") from error
+        passes.add(one)
         print(_line(len(passes.done), times, one), flush=True)
 
 

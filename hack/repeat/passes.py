@@ -45,8 +45,9 @@ class Passes:
 def pass_of(results: Path, seconds: float) -> Pass:
     """Read pytest's results. Raises OSError or ElementTree.ParseError if it wrote none."""
     cases = list(ElementTree.parse(results).iter("testcase"))
+    run = [case for case in cases if case.find("skipped") is None]
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    return Pass(len(cases), tuple(sorted(map(_name, failed))), seconds)
+    return Pass(len(run), tuple(sorted(map(_name, failed))), seconds)
 
 
 def table(passes: Sequence[Pass]) -> str:

@@ -1,4 +1,4 @@
-"""Which unit tests wait for real time: only these can fail because a machine is slow."""
+"""Which unit tests wait for real time, by their own calls. What a tested function waits for is not seen."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ WAITS = {
     "asyncio.wait_for",
     "asyncio.create_subprocess_exec",
     "subprocess.Popen",
+    "subprocess.run",
+    "threading.Thread",
 }
 """Calls that wait, and calls that start a process to wait for."""
 HELPERS = {"tests.support.waiting", "tests.support.slow_start"}

@@ -155,11 +155,11 @@ class Fleet:
         self.layouts.remove(name)
         if machine is not None:
             machine.left.set()
+            self.timeline.event(LEFT, f"{name}: {reason.lower()}", machine_row(name))
         self._detector.clear_suspicion(name)
         self._absent.clear(name)
         self._report_generating()
         log.info("machine %s: %s", name, reason)
-        self.timeline.event(LEFT, f"{name}: {reason.lower()}", machine_row(name))
         self.on_change()
 
     async def remove(self, names: Collection[str]) -> tuple[str, ...]:

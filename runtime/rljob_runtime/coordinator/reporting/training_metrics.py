@@ -32,4 +32,6 @@ def training_metrics(trained: TrainReport) -> TrainingMetrics:
 
 def _shown(value: float | None) -> float | None:
     """Round a number. A loss of the user's may report NaN, which no status can hold."""
-    return rounded(value) if value is not None and math.isfinite(value) else None
+    shown = rounded(value) if value is not None and math.isfinite(value) else None
+    # A number near the largest one is rounded beyond it.
+    return shown if shown is not None and math.isfinite(shown) else None

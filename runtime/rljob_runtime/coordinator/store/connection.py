@@ -203,13 +203,13 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
     db.execute(begin)
     try:
         yield
+        db.execute(commit)
     except BaseException:
         # A full disk may have rolled it back already; the caller must receive that error.
         if db.in_transaction:
             for statement in undo:
                 db.execute(statement)
         raise
-    db.execute(commit)
 
 
 _COMPLETE = ("BEGIN IMMEDIATE", "COMMIT", ("ROLLBACK",))

@@ -18,6 +18,7 @@ from rljob_runtime.observers.round_metrics import round_metrics
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, Trained
+from rljob_runtime.timeline.idle import LEFT, LOST
 from tests.support.simulated_job import Stage, job
 
 LOOK_SECONDS = 0.005
@@ -89,6 +90,25 @@ def test_a_round_at_whose_end_no_machine_is_left_has_the_shares_until_then(tmp_p
     assert first.idle_training == pytest.approx(first.training_seconds / lived, abs=0.01)
     assert first.idle_weights == pytest.approx(0, abs=0.01)
     assert second.idle_training is not None
+
+
+def test_a_machine_that_was_lost_before_does_not_leave_the_fleet_again(tmp_path: Path) -> None:
+    """Else the next round would count it as a member until it is replaced."""
+    stage = Stage(tmp_path / "state.db", job=job(rounds=1, prompts=4, responses=4), machines=2)
+    told: list[str] = []
+
+    def lose(event: Event) -> None:
+        if isinstance(event, Trained) and event.step == 1:
+            fleet = stage.coordinator._fleet
+            fleet.timeline.event = lambda name, *more: told.append(name)
+            fleet.mark_lost("rollout-0", "CallFailed")
+            fleet._remove("rollout-0", "Replaced")
+            fleet._remove("rollout-1", "Drained")
+            del fleet.timeline.event
+
+    stage.watchers.append(lose)
+    stage.play()
+    assert told == [LOST, LEFT], "one was lost, and only the other one left"
 
 
 def test_the_shares_are_in_prometheus_and_tensorboard(tmp_path: Path) -> None:

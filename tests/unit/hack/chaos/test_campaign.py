@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hack.chaos.campaign import Campaign, NotSteady
-from hack.chaos.inject import Injected
+from hack.chaos.inject import Injected, NotPossible
 from hack.chaos.observation import Observation, observe
 from hack.chaos.recovery import SETTLED
 from hack.chaos.rows import machines_on
@@ -93,3 +93,20 @@ def test_a_lost_machine_is_followed_until_it_generates() -> None:
     assert outcome.moments["joined"] == pytest.approx(10.0)
     assert outcome.moments["generating"] == pytest.approx(30.0)
     assert cut.undone == 1
+
+
+class Stuck(PowerCut):
+    """An injector whose fault cannot be taken back."""
+
+    def undo(self) -> None:
+        super().undo()
+        raise NotPossible("its pod is gone")
+
+
+def test_a_fault_that_cannot_be_taken_back_counts_as_wrong() -> None:
+    """It was made: another one in its place would hide it."""
+    looks = Looks(*(replace(HEALTHY, round=number) for number in range(10, 10 + SETTLED + 1)))
+    stuck = Stuck(looks)
+    (outcome,) = Campaign(looks, stuck, 0, print).run(["node-off"])  # type: ignore[arg-type]
+    assert outcome.wrong == ("not taken back: its pod is gone",)
+    assert stuck.undone == 1

@@ -10,8 +10,10 @@ from hack.repeat.load import load
 from hack.repeat.passes import Pass, Passes, table
 
 FAILS_ONCE = """
-import pathlib
+import pathlib, pytest
 def test_right(): pass
+@pytest.mark.skip
+def test_not_run(): pass
 def test_first_time_wrong():
     seen = pathlib.Path(__file__).with_name("seen")
     assert seen.exists() or seen.touch()

@@ -315,6 +315,10 @@ async def test_a_resting_engine_measures_copies_of_its_kv_and_keeps_it(
     await replica.close()
 
 
+def _no_space(writer: object, checksums: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 async def test_a_profile_moves_kv_within_its_bounds(
     small, publisher: Publisher, exchange: Callable[[], KvExchange], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,6 +330,11 @@ async def test_a_profile_moves_kv_within_its_bounds(
     monkeypatch.setattr(kv_exchange, "PROBED_BYTES", 1)
     less = (await (await small()).profile(1, limits)).moved
     assert 4 * less.exported_tokens == moved.exported_tokens, "one request, which is more than the bound"
+    with monkeypatch.context() as broken:
+        broken.setattr(kv_exchange.KvFileWriter, "seal", _no_space)
+        profile = await (await small()).profile(1, limits)
+        assert profile.moved == KvStats(), "a file that cannot be written ends no engine"
+        assert len(profile.timings) > 4
     monkeypatch.setattr(kv_exchange, "needed_for_weights", lambda segment: 1 << 60)
     profile = await (await small()).profile(1, limits)
     assert profile.moved == KvStats()
