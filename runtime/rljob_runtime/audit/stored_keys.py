@@ -38,6 +38,16 @@ def columns_of(db: sqlite3.Connection, prompt: PromptKey) -> tuple[int, int]:
     return found[0] << _SHIFT | prompt.epoch, prompt.index
 
 
+def training_columns_of(db: sqlite3.Connection, prompt: PromptKey) -> tuple[int, int]:
+    """Return `columns_of` a prompt that a table of training gets. Responses are trained on through such rows only.
+
+    Raises `sqlite3.IntegrityError` for a prompt of an evaluation.
+    """
+    if prompt.evaluation is not None:
+        raise sqlite3.IntegrityError(f"invariant: {prompt} belongs to an evaluation, which is never trained on")
+    return columns_of(db, prompt)
+
+
 def known_columns_of(db: sqlite3.Connection, prompt: PromptKey) -> tuple[int, int] | None:
     """Return `epoch` and `idx` of a prompt that may be stored; None for one that cannot be. Nothing is written."""
     if not 0 <= prompt.epoch <= _EPOCH or not 0 <= prompt.index <= MOST_INDEX:

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from rljob_runtime.audit.stored_keys import columns_of, cursor_of, prompt_of
+from rljob_runtime.audit.stored_keys import columns_of, cursor_of, prompt_of, training_columns_of
 from rljob_runtime.coordinator.store.async_rewind import next_number, set_cursor
 from rljob_runtime.coordinator.store.connection import attempts_before, transaction
 from rljob_runtime.coordinator.store.records import Boundary, Tokens, terms_text
@@ -92,7 +92,7 @@ class AsyncStore:
             for drawn, prompt in enumerate(prompts, next_number(self._db, "drawn")):
                 attempts = dict.fromkeys(range(responses), attempts_before(self._db)) | self._attempts(prompt)
                 known |= {TrajectoryKey(prompt, sample): attempt for sample, attempt in attempts.items() if attempt}
-                draw, columns = self._draws(prompt), columns_of(self._db, prompt)
+                draw, columns = self._draws(prompt), training_columns_of(self._db, prompt)
                 self._db.execute(
                     "INSERT INTO groups (epoch, idx, draw, drawn, version, replica) VALUES (?, ?, ?, ?, ?, ?)",
                     (*columns, draw, drawn, version, replica),

@@ -322,4 +322,18 @@ MUTANTS = (
         after="pass",
         tests=("tests/unit/coordinator/episodes/test_journal.py::test_a_part_of_a_transaction_is_undone_by_itself",),
     ),
+    Mutant(
+        name="a round may train on prompts of an evaluation",
+        target="rljob_runtime.coordinator.store.tables.rounds:Rounds._draw",
+        before="training_columns_of",
+        after="columns_of",
+        tests=(f"{ON_POLICY_STORE}::test_a_round_with_a_prompt_of_an_evaluation_is_refused_and_nothing_of_it_stays",),
+    ),
+    Mutant(
+        name="a group of an evaluation may be trained on",
+        target="rljob_runtime.coordinator.store.async_store:AsyncStore.draw",
+        before="training_columns_of",
+        after="columns_of",
+        tests=(f"{ASYNC_STORE}::test_a_group_of_an_evaluation_is_refused_and_the_cursor_stays",),
+    ),
 )

@@ -14,6 +14,7 @@ from rljob_runtime.coordinator.store.tables.groups import NotOpen
 from rljob_runtime.coordinator.trainer.recovery import reconcile_store_and_trainer, snapshot_at
 from rljob_runtime.protocols import TrainerState
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
+from rljob_runtime.scheduling.evaluation import evaluation_key
 from rljob_runtime.scheduling.round_plan import PromptOutcome
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 from rljob_runtime.simulator.peers.observed_store import ObservedStore
@@ -56,6 +57,16 @@ def ready(store: Store, *prompts: PromptKey) -> None:
     draw(store, *prompts)
     generate(store, *prompts)
     assert store.experience.score([(key, 1.0) for key in keys_of(*prompts)]) == prompts
+
+
+def test_a_group_of_an_evaluation_is_refused_and_the_cursor_stays(store):
+    before = store.experience.cursor()
+    with pytest.raises(sqlite3.IntegrityError, match=r"evaluation:held/1\.0 belongs to an evaluation, which is never"):
+        draw(store, A, evaluation_key("held", 1, 0))
+    assert store.experience.cursor() == before
+    assert store.experience.open_groups() == ()
+    draw(store, A)
+    assert len(store.experience.open_groups()) == 1
 
 
 def train(store: Store, *prompts: PromptKey) -> int:

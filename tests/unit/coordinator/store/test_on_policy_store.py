@@ -16,6 +16,7 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreThread
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import ENOUGH, Part, SwitchCosts
+from rljob_runtime.scheduling.evaluation import evaluation_key
 from rljob_runtime.scheduling.round_plan import (
     PromptOutcome,
     RestoredSample,
@@ -75,6 +76,15 @@ def train(store: Store, plan: RoundPlan) -> None:
     generate(store, plan)
     store.trajectories.assign(plan.step, plan.trajectories())
     store.rounds.close(settlement(), Boundary(plan.step, Cursor(0, 2 * plan.step)))
+
+
+def test_a_round_with_a_prompt_of_an_evaluation_is_refused_and_nothing_of_it_stays(store):
+    plan = plan_of(prompts=(PROMPTS[0], evaluation_key("held", 1, 0)))
+    with pytest.raises(sqlite3.IntegrityError, match=r"evaluation:held/1\.0 belongs to an evaluation, which is never"):
+        store.rounds.open(plan, Cursor(0, 2))
+    assert not store.rounds.is_open()
+    store.rounds.open(plan_of(), Cursor(0, 2))
+    assert store.rounds.is_open()
 
 
 def test_costs_of_switches_are_those_of_the_newest_boundary(store: Store) -> None:

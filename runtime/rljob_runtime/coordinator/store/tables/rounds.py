@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from rljob_api.status import RoundKind
-from rljob_runtime.audit.stored_keys import columns_of, cursor_of, prompt_of, sources_text
+from rljob_runtime.audit.stored_keys import columns_of, cursor_of, prompt_of, sources_text, training_columns_of
 from rljob_runtime.coordinator.store.connection import attempts_before, transaction
 from rljob_runtime.coordinator.store.records import Boundary, OpenRound
 from rljob_runtime.coordinator.store.tables import attempts
@@ -201,7 +201,10 @@ class Rounds:
         drawn = self._db.execute("SELECT COUNT(*) FROM prompts WHERE step = ?", (plan.step,)).fetchone()[0]
         self._db.executemany(
             "INSERT INTO prompts (step, epoch, idx, ordinal) VALUES (?, ?, ?, ?)",
-            [(plan.step, *columns_of(self._db, prompt), ordinal) for ordinal, prompt in enumerate(prompts, drawn)],
+            [
+                (plan.step, *training_columns_of(self._db, prompt), ordinal)
+                for ordinal, prompt in enumerate(prompts, drawn)
+            ],
         )
         self._trajectories.draw(plan.step, keys, attempts)
         return {key: RestoredSample(attempt) for key, attempt in attempts.items()}
