@@ -95,4 +95,11 @@ MUTANTS = (
         after="True",
         tests=(f"{RECOVERY}::test_a_full_shared_memory_is_seen_by_switches_that_move_no_kv",),
     ),
+    Mutant(
+        name="chaos: a fault that cannot be taken back is right",
+        target="hack.chaos.campaign:_undone",
+        before='return [f"not taken back: {error}"]',
+        after="return []",
+        tests=("tests/unit/hack/chaos/test_campaign.py::test_a_fault_that_cannot_be_taken_back_counts_as_wrong",),
+    ),
 )
