@@ -65,7 +65,7 @@ from rljob_runtime.protocols import (
     RewardsUnavailable,
     TrainerState,
 )
-from rljob_runtime.scheduling.backoff import keeps_failing
+from rljob_runtime.scheduling.backoff import TrainerLosses
 from rljob_runtime.scheduling.layouts.adaptive_switches import AdaptiveSwitches
 from rljob_runtime.scheduling.layouts.layout_switch import NeverSwitch, SwitchPolicy
 from rljob_runtime.scheduling.status_cadence import resumed_status
@@ -164,7 +164,7 @@ class Coordinator:
         self._commands.drain = self.loop.drain
         self._follower.needs_trainer_state = lambda: self._commands.may_lose_updates
         self._prompts: PromptSource | None = None
-        self._trainer_losses = 0
+        self._trainer_losses = TrainerLosses()
 
     # --- life ---
 
@@ -220,14 +220,12 @@ class Coordinator:
             try:
                 await self._run_job(restarts)
             except TrainerLost as error:
-                self._trainer_losses += 1
-                if keeps_failing(self._trainer_losses):
+                if self._trainer_losses.lose():
                     return await self._finish(FinishedOutcome.FAILED, "TrainerKeepsFailing", str(error))
-                log.warning(
-                    "the trainer is restarted (%d losses without a finished round): %s", self._trainer_losses, error
-                )
+                losses = self._trainer_losses.count
+                log.warning("the trainer is restarted (%d losses without a further round): %s", losses, error)
                 self._commands.step = None
-                await asyncio.sleep(self._settings.back_off.delay(self._trainer_losses) or 0.0)
+                await asyncio.sleep(self._settings.back_off.delay(losses) or 0.0)
             except Interrupted:
                 log.info("generation was interrupted")
             except RewardsUnavailable as error:
@@ -268,7 +266,8 @@ class Coordinator:
             # A running round is completed even if the spec has fewer rounds by now: its update may be done.
             while boundary.step < self._follower.rounds or await self.loop.has_uncommitted_update():
                 boundary = await self.loop.advance(boundary)
-                self._commands.step, self._trainer_losses = boundary.step, 0
+                self._commands.step = boundary.step
+                self._trainer_losses.finish(boundary.step)
                 await self._checkpoints.save_if_due(boundary.step)
                 await self._best_model.save_if_due(boundary.step, self._follower.rounds)
                 await self._best_model.forget_worse(self._checkpoints.floor)

@@ -30,13 +30,26 @@ class Backoff:
 
 
 MAX_TRAINER_LOSSES = 10
-"""Losses of the trainer without a finished round in between, after which the job fails."""
+"""Losses of the trainer without a further round in between, after which the job fails."""
 
 
-def keeps_failing(losses: int) -> bool:
-    """Return whether the job fails after this many losses of the trainer without a finished round.
+@dataclass
+class TrainerLosses:
+    """Losses of the trainer since the job finished a round that it had not finished before.
 
-    >>> keeps_failing(10), keeps_failing(11)
-    (False, True)
+    A round that is repeated after a loss is no progress. A trainer that ends in each update after its checkpoint, for
+    want of memory for example, would else repeat the rounds before it for ever.
     """
-    return losses > MAX_TRAINER_LOSSES
+
+    count: int = 0
+    furthest: int = 0
+
+    def lose(self) -> bool:
+        """Count a loss; return whether the job fails."""
+        self.count += 1
+        return self.count > MAX_TRAINER_LOSSES
+
+    def finish(self, step: int) -> None:
+        """Take note of a finished round."""
+        if step > self.furthest:
+            self.count, self.furthest = 0, step

@@ -134,4 +134,12 @@ MUTANTS = (
         after="request.prompt_token_ids",
         tests=(f"{REPACK}::test_a_moved_response_has_the_tokens_and_logprobs_of_one_that_stayed[Reference]",),
     ),
+    Mutant(
+        name="a full volume in a probe of KV ends the step of its engine",
+        target="rljob_runtime.rollout.kv_exchange:KvExchange.probe",
+        before='log.info("moves of KV are not measured: %s", error)',
+        after="raise",
+        nth=2,
+        tests=("tests/unit/rollout/engines/test_kv_transfer.py::test_a_profile_moves_kv_within_its_bounds",),
+    ),
 )

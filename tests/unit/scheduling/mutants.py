@@ -193,4 +193,13 @@ MUTANTS = (
         ),
         canary=True,
     ),
+    Mutant(
+        name="a repeated round is progress of the trainer",
+        target="rljob_runtime.scheduling.backoff:TrainerLosses.finish",
+        before="step > self.furthest",
+        after="True",
+        tests=(
+            "tests/unit/scheduling/test_coordinator_decisions.py::test_only_a_round_that_was_not_finished_before_is_progress_of_the_trainer",
+        ),
+    ),
 )

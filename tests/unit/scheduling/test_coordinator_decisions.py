@@ -5,15 +5,24 @@ from __future__ import annotations
 import pytest
 
 from rljob_runtime.perf_model.observed_speed import same_batch
-from rljob_runtime.scheduling.backoff import MAX_TRAINER_LOSSES, keeps_failing
+from rljob_runtime.scheduling.backoff import MAX_TRAINER_LOSSES, TrainerLosses
 from rljob_runtime.scheduling.weight_versions import may_start
 
 
-@pytest.mark.parametrize(
-    ("losses", "expected"), [(0, False), (MAX_TRAINER_LOSSES, False), (MAX_TRAINER_LOSSES + 1, True)]
-)
-def test_a_job_fails_after_too_many_losses_of_the_trainer(losses: int, expected: bool) -> None:
-    assert keeps_failing(losses) is expected
+def test_a_job_fails_after_too_many_losses_of_the_trainer() -> None:
+    losses = TrainerLosses()
+    assert [losses.lose() for _ in range(MAX_TRAINER_LOSSES + 1)] == [False] * MAX_TRAINER_LOSSES + [True]
+
+
+def test_only_a_round_that_was_not_finished_before_is_progress_of_the_trainer() -> None:
+    losses = TrainerLosses()
+    losses.finish(3)
+    losses.lose()
+    for repeated in (1, 2, 3):
+        losses.finish(repeated)
+        assert losses.count == 1
+    losses.finish(4)
+    assert losses.count == 0
 
 
 @pytest.mark.parametrize(

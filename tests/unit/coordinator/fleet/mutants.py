@@ -210,4 +210,13 @@ MUTANTS = (
             ),
         ),
     ),
+    Mutant(
+        name="a machine that was lost leaves the fleet again",
+        target="rljob_runtime.coordinator.fleet.fleet:Fleet._remove",
+        before="self.layouts.remove(name)",
+        after="self.layouts.remove(name)\nself.timeline.event(LEFT, name, machine_row(name))",
+        tests=(
+            "tests/unit/coordinator/reporting/test_idle_metrics.py::test_a_machine_that_was_lost_before_does_not_leave_the_fleet_again",
+        ),
+    ),
 )

@@ -20,10 +20,11 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.trainer.recovery import NoHistory, reconcile_store_and_trainer, snapshot_at
 from rljob_runtime.protocols import TrainerState
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.backoff import MAX_TRAINER_LOSSES
 from rljob_runtime.scheduling.round_plan import RoundPlan, RoundRules, RoundShape
 from rljob_runtime.scheduling.weight_versions import UNREPORTED, Versions
 from rljob_runtime.simulator.core import virtual_time
-from rljob_runtime.simulator.core.events import Published, StoreLost
+from rljob_runtime.simulator.core.events import Published, StoreLost, Trained
 from rljob_runtime.simulator.peers.cluster import TRAINER
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts
 from tests.support.examples import examples
@@ -313,3 +314,20 @@ def test_a_step_of_unknown_history_is_not_continued(tmp_path):
         reconcile_store_and_trainer(store, found(3, json.dumps({**WHOLE, "step": 2}), kept=2), SimulatedPrompts(), 4)
     assert store.boundaries.newest() is None
     store.close()
+
+
+def test_a_trainer_that_ends_in_each_second_update_fails_the_job_though_the_first_is_repeated(tmp_path: Path) -> None:
+    stage = Stage(tmp_path / "state.db", job=job(rounds=3, every_rounds=8))
+    lost: list[int] = []
+
+    def end(event: object) -> None:
+        if isinstance(event, Trained) and event.step == 2:
+            lost.append(event.step)
+            assert len(lost) <= MAX_TRAINER_LOSSES + 1, "the job goes on for ever"
+            stage.world.kill(TRAINER)
+
+    stage.watchers.append(end)
+    finished = stage.play()
+    assert finished is not None
+    assert (finished.outcome, finished.reason) == (FinishedOutcome.FAILED, "TrainerKeepsFailing")
+    assert len(lost) == MAX_TRAINER_LOSSES + 1

@@ -10,7 +10,7 @@ LONG = "tests/unit/hack/chaos/test_long_episodes.py"
 MUTANTS = (
     Mutant(
         name="who is well before the lost machine generates looks away",
-        target="hack.chaos.campaign:Campaign._hit",
+        target="hack.chaos.campaign:Campaign._watched",
         before="self._follow(loss)",
         after="pass",
         tests=("tests/unit/hack/chaos/test_campaign.py::test_a_lost_machine_is_followed_until_it_generates",),

@@ -144,12 +144,4 @@ MUTANTS = (
         after="block + part",
         tests=(f"{VLLM_KV}::test_each_block_of_the_scheduler_is_several_of_the_kernel",),
     ),
-    Mutant(
-        name="a full volume in a probe of KV ends the step of its engine",
-        target="rljob_runtime.rollout.kv_exchange:KvExchange.probe",
-        before='log.info("moves of KV are not measured: %s", error)',
-        after="raise",
-        nth=2,
-        tests=("tests/unit/rollout/engines/test_kv_transfer.py::test_a_profile_moves_kv_within_its_bounds",),
-    ),
 )
