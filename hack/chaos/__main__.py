@@ -56,7 +56,7 @@ KEPT = Path("build/chaos-store")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+    args = asked(argv)
     # SIGTERM unwinds like Ctrl-C, so that the present fault is undone.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = prepare()
@@ -85,7 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     volume = volume_of(cluster, injector)
     verdict = check_volume(volume)
     episodes = long_episodes.read(volume, verdict, args.turns) if args.turns is not None else None
-    missed = [*long_episodes.problems(episodes, args.episodes)] if episodes is not None else []
+    hit = {outcome.row for outcome in progress.outcomes}
+    loses_runners = not long_episodes.LOSING_RUNNERS.isdisjoint(hit)
+    missed = [*long_episodes.problems(episodes, args.episodes, loses_runners)] if episodes is not None else []
     outcomes, starts = progress.outcomes, campaign.starts.seconds
     result = {
         "bench": "chaos",
@@ -124,6 +126,15 @@ def keep(volume: Path, folder: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(file, target)
     return folder
+
+
+def asked(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options. Ends the program for those that do not fit together."""
+    options = parser()
+    args = options.parse_args(argv)
+    if args.episodes and args.turns is None:
+        options.error("--episodes needs --turns: only then does the store count them")
+    return args
 
 
 def rows_of(args: argparse.Namespace) -> list[str]:

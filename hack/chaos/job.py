@@ -80,6 +80,10 @@ EPISODES_PER_UPDATE = 4
 """Of a job of long episodes. A fault is followed over some updates, so their size decides how long it takes."""
 
 
+LEARNING_RATE = 1e-6
+"""Of a job of long episodes. Its weights change, but hundreds of updates must not teach the toy to answer."""
+
+
 def _long_episodes(spec: dict[str, Any], turns: int) -> None:
     """Make a job of episodes that call the calculator in each of `turns` turns.
 
@@ -90,7 +94,7 @@ def _long_episodes(spec: dict[str, Any], turns: int) -> None:
     prompts, responses = EPISODES_PER_UPDATE // 2, 2
     spec["model"]["source"] = "package://rljob/toy-caller"
     spec["data"]["maxResponseTokens"] = 1024
-    spec["algorithm"] |= {"promptsPerRound": prompts, "responsesPerPrompt": responses, "learningRate": 1e-5}
+    spec["algorithm"] |= {"promptsPerRound": prompts, "responsesPerPrompt": responses, "learningRate": LEARNING_RATE}
     spec["experience"] = {"maxPrompts": 8 * prompts}
     spec["episode"] = {"versions": "Mixed"}
     spec["store"] = {"keepRounds": 1_000_000}

@@ -26,6 +26,7 @@ FAULTS = (
     "operator-killed",
 )
 """Rows of such a campaign: a hundred of them, one after the other, take less than half an hour."""
+LOSING_RUNNERS = frozenset({"runner-deleted", "runner-hung"})
 SETTLED = 1
 """Updates that must follow the first one after a fault. An update is a few long episodes here."""
 
@@ -40,7 +41,12 @@ _LOST = (
     f" AND ((e.state = 'aborted' AND e.cause <> 'not needed') OR {_LATER}) GROUP BY 1"
 )
 """Tokens of attempts that failed, and of those that another attempt of the same response came after."""
-_NO_REWARD = "(e.state IS NULL OR e.state = 'aborted' OR ifnull(e.reward, 0.0) = 0.0)"
+_ZEROS = (
+    "SELECT COUNT(*) FROM episodes AS e WHERE CASE WHEN e.step IS NULL AND ifnull(e.state, 'aborted') = 'aborted'"
+    " THEN e.reward IS NOT NULL ELSE ifnull(e.state, 'aborted') = 'aborted' OR ifnull(e.reward, 0.0) = 0.0 END"
+)
+"""Attempts with a reward that they did not earn: those that were played to their end without one above 0, those that
+failed or are open and have one, and those that were trained on all the same."""
 _LAST = "SELECT t.finish FROM turns AS t WHERE t.episode = e.id AND t.kind = 'sampled' ORDER BY t.node DESC LIMIT 1"
 _SHORT = (
     f"SELECT e.id, {_TURNS}, e.state, e.reached, e.ended - e.started, ifnull(e.resumption, 0), ({_LAST})"
@@ -82,7 +88,8 @@ class LongEpisodes:
     def __str__(self) -> str:
         return (
             f"episodes={self.episodes} turns={self.turns} tokens lost={self.tokens_lost} "
-            f"tool calls twice={self.calls_twice} fake zeros={self.fake_zeros} reencoded={self.reencoded}"
+            f"resumed={self.resumed} tool calls twice={self.calls_twice} fake zeros={self.fake_zeros} "
+            f"reencoded={self.reencoded}"
         )
 
 
@@ -110,8 +117,8 @@ def read(folder: Path, verdict: dict[str, Any], turns: int) -> LongEpisodes:
         )
 
 
-def problems(found: LongEpisodes, least: int) -> Iterator[str]:
-    """Yield what a campaign of `least` long episodes must not have."""
+def problems(found: LongEpisodes, least: int, loses_runners: bool) -> Iterator[str]:
+    """Yield what a campaign of `least` long episodes must not have. `loses_runners`: whether it had such faults."""
     if found.episodes < least:
         yield f"{found.episodes} episodes were trained on, and {least} are asked for"
     for told in found.short:
@@ -122,8 +129,10 @@ def problems(found: LongEpisodes, least: int) -> Iterator[str]:
         yield "no call of a tool is in the store, so that none can be said to be executed once"
     if found.calls_twice:
         yield f"{found.calls_twice} stored calls of tools were executed again"
+    if loses_runners and not found.resumed:
+        yield "no episode went on with another runner, so that no stored call could be executed again"
     if found.fake_zeros:
-        yield f"{found.fake_zeros} responses were trained on with a reward that no episode earns"
+        yield f"{found.fake_zeros} responses have a reward that no episode earns"
     if found.reencoded:
         yield f"{found.reencoded} trained tokens have no proved origin"
     if found.pruned:
@@ -138,9 +147,9 @@ def _told(attempt: int, turns: int, state: str, limit: str | None, seconds: floa
 
 
 def _fake_zeros(db: sqlite3.Connection) -> int:
-    tied = _count(db, f"SELECT COUNT(*) FROM episodes AS e WHERE e.step IS NOT NULL AND {_NO_REWARD}")
+    attempts = _count(db, _ZEROS)
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    return max(tied, *(_count(db, query) for table, query in _TRAINED_ZEROS.items() if table in tables))
+    return max(attempts, *(_count(db, query) for table, query in _TRAINED_ZEROS.items() if table in tables))
 
 
 def _count(db: sqlite3.Connection, query: str, *given: int) -> int:

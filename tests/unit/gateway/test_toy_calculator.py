@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM
 
-from rljob_api.spec.training import DataSpec
-from rljob_runtime.data.chat_template import ChatTemplate
 from rljob_runtime.gateway.text.append_only import TemplateFacts, check_append_only
-from rljob_runtime.gateway.text.suffix_text import SuffixText
 from rljob_runtime.gateway.text.tool_calls import ToolCall
 from rljob_runtime.gateway.text.turn_text import TurnTokens
 from rljob_runtime.models import toy, toy_calculator
@@ -33,24 +30,13 @@ from rljob_runtime.models.toy_calculator import (
     products,
 )
 from tests.support.gateway.site import user
+from tests.support.gateway.toy_texts import render_of, result_message, text_of
 from tests.support.paths import ROOT
 from tests.support.rows import slow
 
 SOURCE = "package://rljob/toy-calculator"
 TOOLS = (calculator_tool(),)
 EVERY_NINTH = products()[::9]
-
-
-def render_of(tokenizer: PreTrainedTokenizerBase) -> Any:
-    return ChatTemplate(tokenizer, DataSpec.model_validate({"prompts": {"file": {"path": "/unused"}}})).text
-
-
-def text_of(tokenizer: PreTrainedTokenizerBase) -> SuffixText:
-    return SuffixText(tokenizer, render_of(tokenizer), [tokenizer.eos_token_id])
-
-
-def result_message(result: str) -> dict[str, Any]:
-    return {"role": "tool", "content": result, "tool_call_id": "call00001"}
 
 
 @pytest.fixture(scope="module", params=["kept", *slow("made now")])

@@ -20,8 +20,8 @@ from rljob_runtime.models.toy import recipe
 from rljob_runtime.models.toy_calculator import PHRASING, calculator_tool
 from rljob_runtime.models.toy_caller import followers
 from tests.support.gateway.site import user
+from tests.support.gateway.toy_texts import result_message, text_of
 from tests.support.paths import ROOT
-from tests.unit.gateway.test_toy_calculator import result_message, text_of
 
 TOOLS = (calculator_tool(),)
 TURNS = 20

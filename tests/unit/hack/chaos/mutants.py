@@ -61,8 +61,8 @@ MUTANTS = (
     Mutant(
         name="a zero of a failure passes if its attempt has another reward",
         target="hack.chaos.long_episodes:_fake_zeros",
-        before="max(tied, *(_count(db, query) for table, query in _TRAINED_ZEROS.items() if table in tables))",
-        after="tied",
+        before="max(attempts, *(_count(db, query) for table, query in _TRAINED_ZEROS.items() if table in tables))",
+        after="attempts",
         tests=(f"{LONG}::test_a_reward_of_a_response_that_no_episode_earns_is_told",),
     ),
     Mutant(

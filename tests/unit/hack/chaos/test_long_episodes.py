@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hack.chaos import even_results
-from hack.chaos.__main__ import keep, least_rounds, parser, rows_of
+from hack.chaos.__main__ import asked, keep, least_rounds, parser, rows_of
 from hack.chaos.job import EPISODES_PER_UPDATE, REWARD, manifest
 from hack.chaos.long_episodes import FAULTS, LongEpisodes, problems, read
 from hack.chaos.rows import AGENTS, ROWS
@@ -73,14 +73,14 @@ def told(path: Path, *sabotages: str, turns: int = TURNS) -> list[str]:
     """Return what is wrong with the store after these statements."""
     folder = path.parent.parent / "sabotaged"
     folder.mkdir()
-    return [*problems(found(broken(path, folder, *sabotages), turns), 3)]
+    return [*problems(found(broken(path, folder, *sabotages), turns), 3, False)]
 
 
 def test_a_campaign_without_losses_has_nothing_to_tell(store: Path) -> None:
     episodes = found(store)
-    assert episodes == LongEpisodes(episodes=3, turns=6, calls=3, resumed=episodes.resumed)
-    assert [*problems(episodes, 3)] == []
-    assert str(episodes) == "episodes=3 turns=6 tokens lost=0 tool calls twice=0 fake zeros=0 reencoded=0"
+    assert episodes == LongEpisodes(episodes=3, turns=6, calls=3, resumed=0)
+    assert [*problems(episodes, 3, False)] == []
+    assert str(episodes) == "episodes=3 turns=6 tokens lost=0 resumed=0 tool calls twice=0 fake zeros=0 reencoded=0"
 
 
 def begun(number: int, end: str) -> tuple[str, str]:
@@ -103,11 +103,11 @@ SABOTAGES: dict[str, tuple[tuple[str, ...], str]] = {
     "there is no call": (("DELETE FROM tool_calls",), "no call of a tool is in the store"),
     "a reward is none that an episode earns": (
         (f"UPDATE episodes SET reward = 0.0 WHERE id = {FIRST}",),
-        "1 responses were trained on with a reward that no episode earns",
+        "1 responses have a reward that no episode earns",
     ),
     "a failure is trained on": (
         (f"UPDATE episodes SET state = 'aborted', cause = 'environment', reward = NULL WHERE id = {FIRST}",),
-        "1 responses were trained on with a reward that no episode earns",
+        "1 responses have a reward that no episode earns",
     ),
     "a token is another": (
         (f"UPDATE turns SET tokens = x'09000000' WHERE episode = {FIRST} AND node = 2",),
@@ -162,7 +162,7 @@ def test_a_reward_of_a_response_that_no_episode_earns_is_told(store: Path) -> No
     with closing(sqlite3.connect(store)) as db:
         rounds = db.execute("SELECT COUNT(*) FROM trajectories").fetchone() != (0,)
     found = told(store, f"UPDATE {'trajectories' if rounds else 'samples'} SET reward = 0.0")
-    assert any(text.startswith("3 responses were trained on with a reward") for text in found)
+    assert any(text.startswith("3 responses have a reward") for text in found)
 
 
 def test_tokens_of_an_attempt_that_another_one_came_after_are_lost(tmp_path: Path) -> None:
@@ -182,24 +182,58 @@ def test_tokens_of_an_attempt_that_another_one_came_after_are_lost(tmp_path: Pat
 
 
 def test_a_job_whose_updates_are_pruned_proves_too_little() -> None:
-    assert [*problems(GOOD, 1000)] == []
-    (why,) = problems(replace(GOOD, pruned=7), 1000)
+    assert [*problems(GOOD, 1000, False)] == []
+    (why,) = problems(replace(GOOD, pruned=7), 1000, False)
     assert why.startswith("7 updates are pruned")
 
 
 def test_without_a_store_nothing_is_proved(tmp_path: Path) -> None:
     episodes = read(tmp_path, {"error": "no state.db"}, 20)
     assert episodes == LongEpisodes()
-    assert any("0 episodes were trained on, and 1000" in text for text in problems(episodes, 1000))
+    assert any("0 episodes were trained on, and 1000" in text for text in problems(episodes, 1000, False))
 
 
 def test_a_campaign_has_ten_kinds_of_faults_with_those_of_agents() -> None:
-    asked = parser().parse_args(["--turns", "20", "--episodes", "1000"])
-    assert rows_of(asked) == list(FAULTS)
+    args = parser().parse_args(["--turns", "20", "--episodes", "1000"])
+    assert rows_of(args) == list(FAULTS)
     assert len(set(FAULTS) & set(ROWS)) == 10
     assert set(FAULTS) >= AGENTS
-    assert least_rounds(asked) * EPISODES_PER_UPDATE == 1000
-    assert least_rounds(parser().parse_args(["--episodes", "1000", "--rounds", "7"])) == 7
+    assert least_rounds(args) * EPISODES_PER_UPDATE == 1000
+    assert least_rounds(parser().parse_args(["--rounds", "7"])) == 7
+    with pytest.raises(SystemExit):
+        asked(["--episodes", "1000"])
+
+
+def test_a_campaign_that_loses_runners_must_show_that_others_went_on(store: Path) -> None:
+    """Without that, no stored call could have been executed again, and their number says nothing."""
+    folder = store.parent.parent / "resumed"
+    folder.mkdir()
+    (why,) = problems(found(store), 3, True)
+    assert why.startswith("no episode went on with another runner")
+    resumed = found(broken(store, folder, f"UPDATE episodes SET resumption = 2 WHERE id = {FIRST}"))
+    assert resumed.resumed == 2
+    assert [*problems(resumed, 3, True)] == []
+
+
+@pytest.mark.parametrize(
+    ("end", "zeros"),
+    [
+        ("'completed', NULL, 0.0", 1),
+        ("'truncated', NULL, NULL", 1),
+        ("'completed', NULL, 0.5", 0),
+        ("'aborted', 'not needed', NULL", 0),
+        ("'aborted', 'not needed', 0.0", 1),
+    ],
+)
+def test_a_zero_that_was_not_trained_on_is_one_too(store: Path, end: str, zeros: int) -> None:
+    """Its group may have been requeued, or be left over at the end."""
+    folder = store.parent.parent / "left"
+    folder.mkdir()
+    left = (
+        "INSERT INTO episodes (id, epoch, idx, sample, version, environment, started, state, cause, reward, ended)"
+        f" VALUES (-1, 0, 77, 0, 1, 'calc', 0.0, {end}, 1.0)"
+    )
+    assert found(broken(store, folder, left)).fake_zeros == zeros
 
 
 def test_the_job_has_episodes_of_so_many_turns_and_keeps_them_all() -> None:
