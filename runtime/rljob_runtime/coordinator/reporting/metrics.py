@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -190,7 +191,9 @@ class CoordinatorMetrics:
 
     def _show(self, source: object, names: Iterable[str]) -> None:
         for name in names:
-            self._shown[name].set(getattr(source, name) or 0)
+            value = getattr(source, name)
+            # NaN is a gap in a graph; 0 would be a measurement.
+            self._shown[name].set(math.nan if value is None else value)
 
 
 class _EvaluationMetrics:

@@ -13,6 +13,7 @@ from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome, RoundReport, RuntimeStatus
 from rljob_runtime.cli.screen import screen
 from rljob_runtime.cli.views.status import runtime_view
+from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.reporting.training_metrics import TrainingMetrics, training_metrics
 from rljob_runtime.observers.round_metrics import OF_TRAINING, round_metrics
 from rljob_runtime.protocols import TrainReport
@@ -118,3 +119,13 @@ def test_the_view_of_a_job_shows_them(capsys: pytest.CaptureFixture[str]) -> Non
     assert "update  entropy 2.35, KL 0.0123 of engine and trainer, clipped 0.21 % low" in capsys.readouterr().out
     console.print(runtime_view(RuntimeStatus(last_round=RoundReport(round=1)), 9))
     assert "update" not in capsys.readouterr().out
+
+
+def test_what_a_job_does_not_compute_is_a_gap_in_a_graph_and_no_zero() -> None:
+    metrics = CoordinatorMetrics()
+    metrics.round(RoundReport(round=1), replace(TRAINED, reference_kl=None, capped_fraction=0.0))
+    shown = {
+        name: metrics.registry.get_sample_value(f"rljob_coordinator_{name}") for name in ("reference_kl", "reward")
+    }
+    assert all(value is not None and math.isnan(value) for value in shown.values())
+    assert metrics.registry.get_sample_value("rljob_coordinator_capped_fraction") == 0.0
