@@ -211,9 +211,10 @@ def watched(learner: Learner) -> list[dict[str, Tensor]]:
 
 
 def figures(report: TrainReport) -> dict[str, float]:
-    """The numbers of a report, with the metrics of the loss among them."""
+    """The numbers of a report, with the metrics of the loss among them. What was not computed is absent."""
     numbers = dataclasses.asdict(report)
-    return numbers | {f"metrics.{name}": value for name, value in numbers.pop("metrics").items()}
+    numbers |= {f"metrics.{name}": value for name, value in numbers.pop("metrics").items()}
+    return {name: value for name, value in numbers.items() if value is not None}
 
 
 def changed(group: Group) -> Group:
