@@ -82,32 +82,31 @@ _ALL = "import json, os, time; print(json.dumps({'at': time.time(), 'pids': [1]}
 """Kills all processes of a pod whose containers share a process namespace: its program is not the first process
 there."""
 
-KILL_GATEWAY = """
-import json, os, pathlib, time
-def text(process):
-    try:
-        return (process / "cmdline").read_text(errors="replace")
-    except OSError:  # the process has ended
-        return ""
-found = [int(one.name) for one in pathlib.Path("/proc").glob("[0-9]*")
-         if "rljob_runtime.entrypoints\\0gateway\\0--config" in text(one)]
-for pid in found:
-    os.kill(pid, 9)
-print(json.dumps({"at": time.time(), "pids": found}))
-"""
-"""Kills the gateway of agents, from another container of its pod."""
-
-HANG_RUNNER = """
+_FIND = """
 import json, os, pathlib, signal, sys, time
 def text(process):
     try:
         return (process / "cmdline").read_text(errors="replace")
     except OSError:  # the process has ended
         return ""
-found = [int(one.name) for one in pathlib.Path("/proc").glob("[0-9]*") if f"-m\\0{sys.argv[2]}\\0" in text(one)]
+def running(words):
+    return [int(one.name) for one in pathlib.Path("/proc").glob("[0-9]*") if words in text(one)]
+"""
+"""Begins a program that finds the processes of its pod by their command lines, in which words end with NUL."""
+
+KILL_GATEWAY = f"""{_FIND}
+found = running("rljob_runtime.entrypoints\\0gateway\\0--config")
+for pid in found:
+    os.kill(pid, 9)
+print(json.dumps({{"at": time.time(), "pids": found}}))
+"""
+"""Kills the gateway of agents, from another container of its pod."""
+
+HANG_RUNNER = f"""{_FIND}
+found = running("-m\\0" + sys.argv[2] + "\\0")
 for pid in found:
     os.kill(pid, signal.SIGSTOP)
-print(json.dumps({"at": time.time(), "pids": found}), flush=True)
+print(json.dumps({{"at": time.time(), "pids": found}}), flush=True)
 if found and not os.fork():
     os.setsid()
     for stream in range(3):  # kubectl waits while they are open

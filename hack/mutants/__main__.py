@@ -19,8 +19,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from hack.resumable import state_of
+
 from .mutant import BadMutant, Mutant
-from .progress import Progress, state_of
+from .progress import Progress
 from .registry import ROOT, choose
 from .trees import COPIED, Trees
 

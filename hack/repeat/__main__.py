@@ -21,8 +21,8 @@ from xml.etree import ElementTree
 
 from hack.loop import suites
 from hack.loop.imports import ROOT
-from hack.mutants.progress import state_of
 from hack.mutants.trees import COPIED
+from hack.resumable import state_of
 
 from .load import load
 from .passes import Pass, Passes, pass_of, table
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="python -m hack.repeat", description="Repeat unit tests under load.")
-    top.add_argument("tests", choices=sorted(TIMES), help="the files that wait for real time, or the whole suite")
+    top.add_argument("tests", choices=sorted(TIMES), help="the files that wait for real time, or all unit tests")
     top.add_argument("--times", type=int, default=0, metavar="N", help="passes (default: 20 and 5)")
     processes = os.cpu_count() or 1
     top.add_argument(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from xml.etree import ElementTree
+
+from hack.resumable import Resumable
 
 
 @dataclass(frozen=True)
@@ -23,23 +24,19 @@ class Passes:
     """The passes over one state of the tree. Another state begins with none."""
 
     def __init__(self, file: Path, state: str) -> None:
-        self._file, self._state = file, state
-        known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        stored = known["passes"] if known.get("state") == state else []
-        self.done = [Pass(one["tests"], tuple(one["failed"]), one["seconds"]) for one in stored]
+        self._kept = Resumable(file, state)
+
+    @property
+    def done(self) -> list[Pass]:
+        """The passes that ended, in order."""
+        return [Pass(one["tests"], tuple(one["failed"]), one["seconds"]) for one in self._kept.entries]
 
     def add(self, one: Pass) -> None:
-        self.done.append(one)
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        written = self._file.with_suffix(".new")
-        written.write_text(
-            json.dumps({"state": self._state, "passes": [asdict(one) for one in self.done]}), encoding="utf-8"
-        )
-        written.replace(self._file)
+        self._kept.add(asdict(one))
 
     def forget(self) -> None:
         """Begin with none at the next run."""
-        self._file.unlink(missing_ok=True)
+        self._kept.forget()
 
 
 def pass_of(results: Path, seconds: float) -> Pass:

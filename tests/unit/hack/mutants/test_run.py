@@ -9,8 +9,9 @@ import pytest
 from hack.mutants import BadMutant, Mutant
 from hack.mutants import trees as trees_
 from hack.mutants.__main__ import Run, main
-from hack.mutants.progress import Progress, state_of
+from hack.mutants.progress import Progress
 from hack.mutants.trees import Trees
+from hack.resumable import state_of
 
 CODE = "def twice(a):\n    return a + a\n"
 TESTS = "from small import twice\n\n\ndef test_twice():\n    assert twice(2) == 4\n"
