@@ -33,7 +33,7 @@ from hack.local_cluster.private import apiserver as private
 from hack.local_cluster.private import kueue as queues
 from hack.local_cluster.private import kwok
 from hack.local_cluster.programs import build, recipe
-from hack.loop import suites
+from hack.loop import marked, suites
 from hack.loop.order import pytest_collection_modifyitems, pytest_xdist_make_scheduler  # noqa: F401
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -103,6 +103,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if suites.QUICK in (config.option.markexpr or ""):
         load_quick(PROFILE)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Refuse a test that `make test` would never run."""
+    file = item.nodeid.partition("::")[0]
+    if name := marked.hidden(file, lambda marker: item.get_closest_marker(marker) is not None):
+        raise pytest.UsageError(f"{item.nodeid} has the marker {name}, but {file} does not name pytest.mark.{name}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from . import marked
 from .imports import path_of
 from .parts import Part
 from .seconds import results
@@ -37,17 +38,27 @@ def unit(paths: Sequence[str] = ("tests",), every_row: bool = False, may_be_empt
 def everything(environment: Mapping[str, str], every_row: bool = False) -> list[Part]:
     """Return every kind of test. Quick parts that find most come first, and nothing is built before them."""
     return [
-        *lint(),
+        # One processor is enough for it, and the unit tests leave some time of both.
+        *(replace(part, background=True) for part in lint()),
         unit(every_row=every_row),
         *_seeds(every_row),
         # Sequentially, since they fill the machine with pods or engines.
         *_with_cluster(
             environment,
             # They wait for servers more than they compute.
-            _pytest("cluster", "cluster and not realnodes", ("tests",), every_row, False, *_in_processes("3")),
-            _pytest("real nodes", "realnodes", ("tests",), every_row),
+            _pytest(
+                "cluster", "cluster and not realnodes", marked.files("cluster"), every_row, False, *_in_processes("3")
+            ),
+            _pytest("real nodes", "realnodes", marked.files("realnodes"), every_row),
         ),
-        _pytest("engine", "engine and not (cluster or realnodes)", ("tests",), every_row, False, *_in_processes("2")),
+        _pytest(
+            "engine",
+            "engine and not (cluster or realnodes)",
+            marked.files("engine"),
+            every_row,
+            False,
+            *_in_processes("2"),
+        ),
         *([_pytest("all minors", "all_minors", ("tests",), True)] if every_row else []),
         Part("mutants", ("python", "-m", "hack.mutants", *([] if every_row else ["--canaries"]))),
     ]

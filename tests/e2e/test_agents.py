@@ -59,14 +59,18 @@ def ready(kubectl: Kubectl) -> tuple[int, int]:
     return environment.get("ready", 0), environment["runners"]
 
 
-def test_agents_train_through_the_death_of_gateway_runner_engine_and_coordinator(
-    kubectl: Kubectl, example: dict[str, Any], real_nodes: Any, enforced: None
-) -> None:
+@pytest.fixture
+def agents(kubectl: Kubectl, example: dict[str, Any], enforced: None) -> None:
+    """The job after its first round."""
     kubectl("create", "configmap", "calculator", f"--from-file={EXAMPLES / 'calculator.py'}")
     kubectl.apply(claim(JOB), variant(example, JOB, rounds=5000, checkpoint={"volumeClaimName": JOB}))
     kubectl.wait("its first round", lambda: kubectl.rounds(JOB) >= 1, 600)
     assert ready(kubectl) == (2, 2)
 
+
+def test_agents_train_confined_through_the_death_of_gateway_and_runner(
+    kubectl: Kubectl, agents: None, real_nodes: Any
+) -> None:
     _no_part_has_more_than_it_needs(kubectl)
 
     (coordinator,) = kubectl.pods(JOB, "coordinator")
@@ -82,13 +86,21 @@ def test_agents_train_through_the_death_of_gateway_runner_engine_and_coordinator
     goes_on(kubectl, JOB)
     kubectl.wait("another runner is there", lambda: ready(kubectl) == (2, 2) and victim not in runners(kubectl))
 
-    engine = kubectl.pods(JOB, "rollout")[0]["metadata"]["name"]
-    kubectl("delete", "pod", engine, "--grace-period=0", "--force")
-    goes_on(kubectl, JOB)
+    _completes_with_proof(kubectl, real_nodes)
 
-    kubectl("delete", "pod", name, "--grace-period=0", "--force")
-    goes_on(kubectl, JOB, seconds=600)
 
+@pytest.mark.slow
+def test_agents_train_through_the_death_of_engine_and_coordinator(
+    kubectl: Kubectl, agents: None, real_nodes: Any
+) -> None:
+    for role in ("rollout", "coordinator"):
+        victim = kubectl.pods(JOB, role)[0]["metadata"]["name"]
+        kubectl("delete", "pod", victim, "--grace-period=0", "--force")
+        goes_on(kubectl, JOB, seconds=600)
+    _completes_with_proof(kubectl, real_nodes)
+
+
+def _completes_with_proof(kubectl: Kubectl, real_nodes: Any) -> None:
     kubectl("patch", "rljob", JOB, "--type=merge", "-p", f'{{"spec":{{"rounds":{kubectl.rounds(JOB) + 2}}}}}')
     kubectl.wait("it completes", lambda: is_true(kubectl.job(JOB), "Complete"))
     assert runtime(kubectl.job(JOB))["reward"] > 0

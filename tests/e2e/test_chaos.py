@@ -17,9 +17,9 @@ from tests.support.rows import slow
 
 pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(1800)]
 
-FEW = ("replica-hung", "node-off")
-"""A process and a node. test_e2e_real_nodes kills a replica, test_e2e_ray_head a coordinator."""
-EVERY = (*FEW, "relay-killed", "trainer-killed", "replica-killed", "coordinator-killed")
+FEW = ("node-off",)
+"""A node with all its processes. test_real_nodes kills a replica, test_ray_head a coordinator."""
+EVERY = (*FEW, "replica-hung", "relay-killed", "trainer-killed", "replica-killed", "coordinator-killed")
 
 
 @pytest.mark.parametrize("kinds", [FEW, *slow(EVERY)], ids=["few", "every"])

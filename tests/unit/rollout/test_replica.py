@@ -21,6 +21,8 @@ from rljob_runtime.rollout.replica import RolloutReplica
 from tests.support.rollout.engines import EOS, Generated, Publisher, assert_trainer_logprobs, prompts, run
 from tests.support.rollout.reader import PATIENCE, Reader, ask, key
 
+# The rows of vLLM have pytest.mark.engine, from the fixture `kind`.
+
 
 class Letters:
     """A text with a letter for each token."""

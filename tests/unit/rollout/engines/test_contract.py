@@ -14,6 +14,7 @@ from rljob_runtime.rollout.engines.reference.sampling import kept_tokens
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
 from tests.support.rollout.engines import EOS, Generated, Publisher, assert_trainer_logprobs, collect, prompts, run
 
+# The rows of vLLM have pytest.mark.engine, from the fixture `engine`.
 Engines = Callable[..., Engine]
 
 

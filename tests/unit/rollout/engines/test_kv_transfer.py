@@ -35,6 +35,7 @@ from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
 from rljob_runtime.scheduling.round_plan import Launch
 from tests.support.rollout.engines import Generated, Publisher, prompts, tiny_config, tiny_model
 
+# The rows of vLLM have pytest.mark.engine, from the fixture `kind`.
 PATIENCE = 300.0
 RESPONSES = 8
 LENGTH, SOME = 220, 40

@@ -1,0 +1,31 @@
+"""Marked: the test files that carry a marker, so that a part need not collect the other files to find its few tests.
+
+Collecting all tests takes each process of pytest half a minute of processor time. A file is found by the text
+``mark.NAME``, so a file whose tests get the marker from a fixture says so in a comment. `hidden` finds a file that
+does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from .imports import ROOT
+
+PARTS = ("cluster", "realnodes", "engine")
+"""The markers of which a part of `make test` runs the tests."""
+
+
+@cache
+def files(marker: str, root: Path = ROOT) -> tuple[str, ...]:
+    """Return the test files with a marker, relative to the root."""
+    named = re.compile(rf"\bmark\.{marker}\b")
+    found = (path for path in (root / "tests").rglob("test_*.py") if named.search(path.read_text(encoding="utf-8")))
+    return tuple(sorted(path.relative_to(root).as_posix() for path in found))
+
+
+def hidden(file: str, has: Callable[[str], bool], root: Path = ROOT) -> str | None:
+    """Return the marker that a test of a file has but that the file does not name. Such a test would never run."""
+    return next((name for name in PARTS if has(name) and file not in files(name, root)), None)
