@@ -54,6 +54,13 @@ class BookRules:
     runners: RunnerRules = field(default_factory=RunnerRules)
 
 
+@dataclass(eq=False)
+class _Read:
+    """A read of the store that is under way, and the attempts that it may find open though they have ended."""
+
+    numbers: set[int]
+
+
 class EpisodeBook:
     """The attempts of one coordinator. `now`: seconds of the epoch."""
 
@@ -71,6 +78,11 @@ class EpisodeBook:
         self._attempts: dict[PromptKey, dict[int, Attempt]] = {}
         """The newest attempt of each response, by its sample."""
         self._numbers: dict[int, Attempt] = {}
+        self._ending: set[int] = set()
+        """Numbers of attempts that have ended, and whose end is not stored yet."""
+        self._reads: list[_Read] = []
+        self._beginning: set[TrajectoryKey] = set()
+        """Responses whose new attempts are not stored yet, or not known yet."""
         self.runners = RunnerService(self, Resumptions(self._journal, self.totals, self.end, now), rules.runners, now)
 
     def use_prompts(self, prompts: EpisodePrompts) -> None:
@@ -166,9 +178,18 @@ class EpisodeBook:
             kept = (one for one in found.values() if one.nodes or not with_turns)
             return [(one, store.turns.history(one.number)) for one in kept]
 
-        for kept, history in await self._store.do(read):
-            if self._of(kept.key) is not None:
-                # Another call has read it meanwhile: a second copy would end the first.
+        ended = _Read(set(self._ending))
+        self._reads.append(ended)
+        try:
+            found = await self._store.do(read)
+        finally:
+            self._reads.remove(ended)
+        for kept, history in found:
+            if kept.end is None and kept.number in ended.numbers:
+                # It was discarded, and the store was read before its end was written.
+                continue
+            if kept.key in self._beginning or self._of(kept.key) is not None:
+                # It is known meanwhile, or about to be: a second copy would end the first.
                 continue
             attempt = restored(kept, history, self._rules.environments[kept.environment])
             self._add(attempt)
@@ -250,6 +271,7 @@ class EpisodeBook:
             ]
 
         def then(numbers: list[int]) -> None:
+            self._beginning.difference_update(one.key for one in requests)
             for request, name, number in zip(requests, names, numbers, strict=True):
                 episode = Episode(rules_of(request.key.prompt, self._rules.environments[name]), now)
                 attempt = Attempt(EpisodeAttempt(request.key, number), name, request.weight_version, episode)
@@ -261,6 +283,7 @@ class EpisodeBook:
                 else:
                     self.runners.offer(attempt)
 
+        self._beginning.update(one.key for one in requests)
         await self._journal.written(save, then)
 
     def _add(self, attempt: Attempt) -> None:
@@ -282,23 +305,34 @@ class EpisodeBook:
         """Forget an attempt; end it if it is open."""
         self._numbers.pop(attempt.id.attempt, None)
         if attempt.episode.end is None:
-            end = attempt.episode.abort(AbortCause.NOT_NEEDED)
-            self._journal.write(partial(_store_end, attempt, end, self._now()), lambda _: None)
-            self._count(end)
+            self._write_end(attempt, attempt.episode.abort(AbortCause.NOT_NEEDED), lambda: None)
         self._close(attempt)
 
     def end(self, attempt: Attempt, end: EpisodeEnd) -> None:
         """Store the end of an attempt, and tell it. `Attempt.stored` is set then."""
-        self._count(end)
-        now = attempt.ended_at = self._now()
 
-        def then(_: bool) -> None:
+        def then() -> None:
             attempt.stored.set()
             self._close(attempt)
             if attempt.holder is not None:
                 attempt.holder.tell(attempt)
 
-        self._journal.write(partial(_store_end, attempt, end, now), then)
+        attempt.ended_at = self._now()
+        self._write_end(attempt, end, then)
+
+    def _write_end(self, attempt: Attempt, end: EpisodeEnd, then: Callable[[], None]) -> None:
+        """Count the end of an attempt and have it stored, then call `then`."""
+        number = attempt.id.attempt
+        self._count(end)
+        self._ending.add(number)
+        for read in self._reads:
+            read.numbers.add(number)
+
+        def stored(_: bool) -> None:
+            self._ending.discard(number)
+            then()
+
+        self._journal.write(partial(_store_end, attempt, end, self._now()), stored)
 
     def _fail(self, attempt: Attempt, why: str) -> None:
         """Abort an attempt because of an engine."""

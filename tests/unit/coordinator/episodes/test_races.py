@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
 from rljob_runtime.coordinator.episodes.replica import EpisodeReplica
 from rljob_runtime.protocols import GenerateRequest
-from rljob_runtime.protocols.environments import EpisodeReport, FailedPart
+from rljob_runtime.protocols.environments import EpisodeReport, FailedPart, ToolCall
 from rljob_runtime.protocols.trajectory import Sampling
 from rljob_runtime.protocols.turns import AttemptEnded
 from rljob_runtime.scheduling.episodes.ends import AbortCause
-from tests.support.episode_book import KEY, STOP, bench, settled
+from tests.support.episode_book import KEY, STOP, Bench, bench, settled
 from tests.support.episode_job import ENVIRONMENT
 
 
@@ -31,6 +34,72 @@ async def test_two_calls_that_find_an_attempt_of_a_former_coordinator_find_the_s
         assert list((await asking).token_ids) == [5, 6]
         await made.launch(attempt=2, prefix=(5,))
         await made.answered(made.ask(episode, [1, 5, 6, 2]), [7])
+        assert made.store.turns.newest([KEY])[KEY].end is None
+
+
+@contextlib.asynccontextmanager
+async def late(made: Bench, *, journal: bool) -> AsyncIterator[None]:
+    """The store does what it is asked in the body, and answers the journal, or all others, after it."""
+    do, answered = made.access.do, asyncio.Event()
+
+    async def hold(work):
+        result = await do(work)
+        if isinstance(work, partial) is journal:
+            await answered.wait()
+        return result
+
+    made.access.do = hold
+    try:
+        yield
+    finally:
+        made.access.do = do
+        answered.set()
+
+
+CALL = ToolCall(2, 0, "add", "{}", "5")
+
+
+async def test_an_attempt_is_not_found_open_before_its_end_is_stored(tmp_path):
+    """Its response is not needed any more, and its runner reports a call before the store has that."""
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5])
+        made.book.cut([KEY.prompt])
+        with pytest.raises(AttemptEnded):
+            await asyncio.wait_for(made.book.runners.called(ENVIRONMENT, "r", episode, CALL), 5.0)
+        await settled()
+        assert made.store.turns.newest([KEY])[KEY].end.cause is AbortCause.NOT_NEEDED
+
+
+async def test_an_attempt_that_ended_while_the_store_was_read_is_not_found_open(tmp_path):
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+    async with bench(tmp_path) as made:
+        async with late(made, journal=False):
+            reading = asyncio.ensure_future(made.book.load([KEY]))
+            await settled()
+            made.access.do = type(made.access).do.__get__(made.access)
+            await made.book.load([KEY])
+            made.book.cut([KEY.prompt])
+            await settled()
+        await reading
+        assert made.book.number(episode.attempt) is None
+
+
+async def test_a_late_call_of_the_attempt_before_does_not_end_the_one_that_begins(tmp_path):
+    async with bench(tmp_path) as made:
+        former = await made.begun()
+        made.book.cut([KEY.prompt])
+        await settled()
+        async with late(made, journal=True):
+            launching = asyncio.ensure_future(made.launch(attempt=2))
+            await settled()
+            with pytest.raises(AttemptEnded):
+                await made.book.runners.called(ENVIRONMENT, "r", former, CALL)
+        await launching
+        episode = (await made.leased()).episode
+        assert episode != former
+        await made.answered(made.ask(episode, [1]), [5])
         assert made.store.turns.newest([KEY])[KEY].end is None
 
 
