@@ -7,6 +7,7 @@ import pytest
 from rljob_api.evaluation_metric import EvaluationMetric
 from rljob_api.spec.training import Mode
 from rljob_runtime.coordinator.trainer import best_model
+from rljob_runtime.protocols import VolumeFull
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.trainer import TrainerDisk
@@ -35,6 +36,16 @@ def test_the_best_kept_model_is_exported_under_faults(mode, room):
         scenario = scenario_of(seed, mode, room)
         outcome = simulate(scenario, plan_of(scenario))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
+
+
+def test_a_model_that_is_there_stays_when_it_is_written_again_without_room():
+    """A later coordinator writes the model of its first round again, in case a former one has not."""
+    disk = TrainerDisk(room=0)
+    disk.save_model(2, (("a",),))
+    for content, kept in (((("a",),), True), ((("b",),), False)):
+        with pytest.raises(VolumeFull):
+            disk.save_model(2, content)
+        assert (disk.models[2], 2 in disk.not_kept) == ((("a",),), not kept)
 
 
 def test_jobs_with_a_best_model_and_little_room_are_drawn():

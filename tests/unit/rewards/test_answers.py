@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -22,6 +21,7 @@ from rljob_runtime.rewards.answers.final import final_answer
 from rljob_runtime.rewards.references import reference_problem
 from rljob_runtime.rewards.rules import CodeRule, Rule
 from tests.support.examples import examples
+from tests.support.processor_time import within
 
 GSM8K = "Ann had 7 + 5 = <<7+5=12>>12 nuts and ate 4.\nShe has 12 - 4 = <<12-4=8>>8.\n#### 8"
 
@@ -166,9 +166,8 @@ GIANTS = [
 def test_what_no_machine_could_evaluate_is_worth_nothing_at_once(giant: str) -> None:
     matches("x^2", r"\boxed{\sqrt{x}}")  # the parser's tables are built once
     for reference in ("9", "x^2"):
-        began = time.process_time()
-        assert matches(reference, f"\\boxed{{{giant}}}") is False
-        assert time.process_time() - began < 2
+        with within(2):
+            assert matches(reference, f"\\boxed{{{giant}}}") is False
 
 
 @pytest.mark.parametrize(
@@ -191,9 +190,8 @@ def test_what_no_machine_could_evaluate_is_worth_nothing_at_once(giant: str) -> 
     ids=lambda response: response[:12],
 )
 def test_a_final_answer_is_found_in_time_proportional_to_the_text(response: str) -> None:
-    began = time.process_time()
-    final_answer(response)
-    assert time.process_time() - began < 1
+    with within(1):
+        final_answer(response)
 
 
 # --- numbers in every notation ----------------------------------------------------------------------------------------
@@ -349,13 +347,12 @@ def test_what_a_reward_needs_of_a_record_is_looked_at_before(
     | st.from_regex(r"(\d{1,9}[\^!*/+-]{0,2}\{?){1,12}", fullmatch=True)
 )
 def test_arithmetic_ends_soon_whatever_is_written(text: str) -> None:
-    began = time.process_time()
-    try:
-        value = evaluate(text)
-    except (NoArithmetic, TooLarge):
-        value = Fraction(0)
-    assert isinstance(value, Fraction)
-    assert time.process_time() - began < 1
+    with within(1):
+        try:
+            value = evaluate(text)
+        except (NoArithmetic, TooLarge):
+            value = Fraction(0)
+        assert isinstance(value, Fraction)
 
 
 def test_a_new_process_prints_nothing_of_the_library_that_compares_formulas() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -21,6 +19,7 @@ from rljob_runtime.rewards.judge_scorer import _content, _Unanswered, parse_scor
 from rljob_runtime.rewards.rules import fill_template
 from rljob_runtime.sandbox.program import End, Run
 from tests.support.examples import examples
+from tests.support.processor_time import within
 
 BUDGET = settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LONGEST_SECONDS = 0.5
@@ -82,20 +81,13 @@ RESPONSES = TEXTS | REPEATED
 PROMPT = Prompt(0, "What is 2 + 3?", (1,), "5", {})
 
 
-@contextmanager
-def soon() -> Iterator[None]:
-    began = time.process_time()
-    yield
-    assert time.process_time() - began < LONGEST_SECONDS
-
-
 @BUDGET
 @given(RESPONSES)
 @example("{" * 5000)
 @example("\\boxed{" * 3000)
 @example("9" * 100_000)
 def test_a_response_has_a_value(text: str) -> None:
-    with soon():
+    with within(LONGEST_SECONDS):
         assert builtin.last_number(PROMPT, text) in (0.0, 1.0)
         assert builtin.has_number(PROMPT, text) in (0.0, 1.0)
         found = [builtin._extract(text, how) for how in ("Whole", "LastNumber", "Tag", "Auto")]
@@ -104,7 +96,7 @@ def test_a_response_has_a_value(text: str) -> None:
         assert program is None or program in text
         final = final_answer(text)
     if isinstance(final, Final):
-        with soon(), suppress(NoAnswer, TooLarge):
+        with within(LONGEST_SECONDS), suppress(NoAnswer, TooLarge):
             read(final.text)
 
 
@@ -120,7 +112,7 @@ def test_a_response_in_a_template_stays_as_it_is(text: str, template: str) -> No
 @BUDGET
 @given(RESPONSES, st.floats(0.001, 1000))
 def test_a_reply_of_a_judge_is_a_share_or_no_answer(text: str, scale: float) -> None:
-    with soon(), suppress(ValueError):
+    with within(LONGEST_SECONDS), suppress(ValueError):
         assert 0 <= parse_score(text, scale) <= 1
 
 
@@ -139,7 +131,7 @@ REPLIES = st.recursive(
     | st.integers(1, 30_000).map(lambda n: b"[" * n)
 )
 def test_an_answer_of_a_judges_server_is_text_or_none(raw: bytes) -> None:
-    with soon(), suppress(_Unanswered):
+    with within(LONGEST_SECONDS), suppress(_Unanswered):
         assert isinstance(_content(raw), str)
 
 
@@ -163,5 +155,5 @@ TESTS = st.sampled_from(
 @example("1e999.0 " * 2000, StandardStreams("", "1.5 " * 2000))
 def test_what_a_program_prints_is_right_or_wrong(printed: str, test: StandardStreams | Call) -> None:
     run = Run(End.EXITED, 0, printed, "", 0.1, 0.1)
-    with soon():
+    with within(LONGEST_SECONDS):
         assert test.passes(run) in (True, False)

@@ -70,8 +70,9 @@ class TrainerDisk:
             raise VolumeFull("no space left on the checkpoint volume")
 
     def save_model(self, step: int, content: History) -> None:
-        """Write a model. Raises `VolumeFull`."""
-        self.not_kept.add(step)
+        """Write a model. Raises `VolumeFull`; a model of that step that is there stays."""
+        if self.models.get(step) != content:
+            self.not_kept.add(step)
         self.check_room()
         self.models[step] = content
         self.not_kept.discard(step)
