@@ -33,7 +33,7 @@ OnRetry = Callable[[str], None]
 """`on_retry(code)`: a request is sent again after `code`."""
 
 
-def _ignore(*_: object) -> None:
+def ignore(*_: object) -> None:
     """Count nothing."""
 
 
@@ -44,8 +44,8 @@ class Transport:
         self,
         credentials: Credentials,
         *,
-        on_request: OnRequest = _ignore,
-        on_retry: OnRetry = _ignore,
+        on_request: OnRequest = ignore,
+        on_retry: OnRetry = ignore,
         field_manager: str = "rljob-operator",
         request_seconds: float = 20.0,
         attempts: int = 4,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from hack.chaos.history import check_volume
 from hack.chaos.inject import KILL_GATEWAY
@@ -86,6 +87,7 @@ def test_agents_train_confined_through_the_death_of_gateway_and_runner(
     goes_on(kubectl, JOB)
     kubectl.wait("another runner is there", lambda: ready(kubectl) == (2, 2) and victim not in runners(kubectl))
 
+    _episodes_cost_no_writes(kubectl)
     _completes_with_proof(kubectl, real_nodes)
 
 
@@ -109,6 +111,28 @@ def _completes_with_proof(kubectl: Kubectl, real_nodes: Any) -> None:
     assert (verdict["lost"], verdict["duplicated"], verdict["findings"]) == (0, 0, [])
     assert verdict["episodes"]["turns"] > verdict["episodes"]["proved"] > 0, "some called the tool"
     assert verdict["episodes"]["unproved"] == 0, "every trained token is one that an engine emitted"
+
+
+def _episodes_cost_no_writes(kubectl: Kubectl) -> None:
+    """The coordinator writes its report by rounds, whatever number of episodes there is, and its Lease by seconds."""
+    (coordinator,) = kubectl.pods(JOB, "coordinator")
+    pod = f"{coordinator['metadata']['name']}:{HEALTH_PORT}"
+    text = kubectl("get", "--raw", f"/api/v1/namespaces/{kubectl.namespace}/pods/{pod}/proxy/metrics")
+    totals = runtime(kubectl.job(JOB))["totals"]
+    requests = "rljob_coordinator_api_requests_total"
+    samples = [
+        sample
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == requests
+    ]
+    written = {
+        (sample.labels["verb"], sample.labels["resource"]): sample.value
+        for sample in samples
+        if sample.labels["verb"] not in ("get", "list", "watch")
+    }
+    assert set(written) == {("patch", "rljobs"), ("update", "leases")}
+    assert written["patch", "rljobs"] <= 0.1 * totals["trainedTrajectories"], written
 
 
 def _no_part_has_more_than_it_needs(kubectl: Kubectl) -> None:

@@ -91,7 +91,7 @@ async def run(identity: Identity) -> int:
             metrics.registry,
             routes=sample_routes(Path(STATE_DIR), read_key(RELAY_KEY)),
         ),
-        ApiClient.opened(Credentials(in_cluster())) as client,
+        ApiClient.opened(Credentials(in_cluster()), on_request=metrics.count_request) as client,
     ):
         control = KubernetesControlPlane(client, identity.namespace, identity.job)
         lease = TermLease(client, identity.namespace, identity.job, identity.pod, lambda: datetime.now(UTC))

@@ -10,6 +10,7 @@ from rljob_kube.client import KubeClient
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import Json, Resource
+from rljob_kube.transport import OnRequest, ignore
 from rljob_runtime.protocols import PeerTimeout, Refused
 
 
@@ -37,9 +38,17 @@ class ApiClient:
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, credentials: Credentials, bound: float = 15.0) -> AsyncIterator[ApiClient]:
-        """Open a client whose calls end after `bound` seconds."""
-        kube = KubeClient(credentials, field_manager=COORDINATOR_FIELD_MANAGER, request_seconds=bound, attempts=1)
+    async def opened(
+        cls, credentials: Credentials, bound: float = 15.0, on_request: OnRequest = ignore
+    ) -> AsyncIterator[ApiClient]:
+        """Open a client whose calls end after `bound` seconds. `on_request`: see `rljob_kube.transport`."""
+        kube = KubeClient(
+            credentials,
+            field_manager=COORDINATOR_FIELD_MANAGER,
+            request_seconds=bound,
+            attempts=1,
+            on_request=on_request,
+        )
         async with kube.opened():
             yield cls(kube)
 

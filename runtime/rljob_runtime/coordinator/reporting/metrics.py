@@ -118,6 +118,7 @@ class CoordinatorMetrics:
             "last_round_timestamp_seconds", "When the last round closed, or else when the coordinator started."
         )
         self._last_round.set_to_current_time()
+        self._api_requests = self._counter("api_requests", "Requests to the API server.", "verb", "resource", "code")
         self._seconds = Histogram(
             "rljob_coordinator_round_seconds", "Parts of a round.", ["part"], buckets=_SECONDS, registry=self.registry
         )
@@ -127,6 +128,10 @@ class CoordinatorMetrics:
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"rljob_coordinator_{name}", text, labels, registry=self.registry)
+
+    def count_request(self, verb: str, resource: str, code: str, seconds: float) -> None:
+        """Count a request to the API server. `code`: the status, `2xx`, or `none` without an answer."""
+        self._api_requests.labels(verb, resource, code).inc()
 
     def watch_rewards(self, stats: Callable[[], RewardStats]) -> None:
         """Show the reward statistics at each scrape."""
