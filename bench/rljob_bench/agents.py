@@ -10,8 +10,14 @@ the same load. Figures:
 - `acquire_p50_seconds`, `acquire_p99_seconds`: from an episode's launch until a runner has it. Runners have free
   places.
 - `first_turn_p99_seconds`: until the runner's first request has reached the coordinator.
+- `generation_idle`: share of the responses' lives in which the engine generated nothing for them: gateway, runner, tool
+  and store worked, or waited.
 - `failed_episodes`: attempts that a failure of ours ended.
 - `differing_responses`: responses whose tokens are not those that the engine emitted.
+
+Where `KUBECONFIG` names a cluster (`hack/bench agents` makes one without kubelets), the same number of episodes is also
+played as a Job each, whose pods live for as long as the turns take: `job_episodes_per_minute`, `job_acquire_…_seconds`,
+`job_generation_idle`, and the API server's writes, `job_writes_per_episode`.
 """
 
 from __future__ import annotations
@@ -19,16 +25,18 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rljob_api import RLJob, load
+from rljob_bench.lib.episode_jobs import EpisodeJobs, JobFigures, episode_jobs
 from rljob_bench.lib.episode_peers import (
     ENVIRONMENT,
     RESULT,
@@ -39,7 +47,9 @@ from rljob_bench.lib.episode_peers import (
     Watch,
     Words,
 )
-from rljob_runtime.cli.bench_result import figure
+from rljob_kube.connection import NoCredentials
+from rljob_kube.credentials import find_connection
+from rljob_runtime.cli.bench_result import OptionError, figure
 from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
 from rljob_runtime.coordinator.episodes.replica import EpisodeReplica
@@ -87,13 +97,16 @@ QUICK = Plan(episodes=64, blocks=3, concurrent=16, turn_seconds=0.2, places=16)
 
 
 def agents(*, quick: bool, seed: int) -> dict[str, Any]:
-    """Needs the runner of environments (`pip install ./envs`) and about a minute; `--quick` 20 s."""
+    """Needs the runner of environments (`pip install ./envs`) and about a minute; `--quick` 20 s.
+
+    A cluster of `KUBECONFIG` adds the Jobs, and a minute.
+    """
     plan = QUICK if quick else Plan()
     measured = asyncio.run(measure(plan, seed))
     return {
         "bench": "agents",
         "seed": seed,
-        "settings": {**asdict(plan), "turns": TURNS, "quick": quick},
+        "settings": {**asdict(plan), "turns": TURNS, "quick": quick, "jobs": measured.jobs is not None},
         "figures": figures(measured),
         "rows": measured.rows,
     }
@@ -103,11 +116,15 @@ def agents(*, quick: bool, seed: int) -> dict[str, Any]:
 class Measured:
     """What a run measured. `rows`: a block each, the warm ones left out."""
 
+    turn_seconds: float
     rows: list[dict[str, Any]] = field(default_factory=list)
     acquired: list[float] = field(default_factory=list)
     first_turns: list[float] = field(default_factory=list)
     failed: int = 0
     differing: int = 0
+    idle: float = 0.0
+    jobs: JobFigures | None = None
+    """None without a cluster."""
 
     def rate(self, kind: str) -> float:
         """Return the episodes a minute of the blocks of a kind."""
@@ -138,8 +155,30 @@ def figures(measured: Measured) -> list[dict[str, Any]]:
             better="lower",
         ),
         figure("first_turn_p99_seconds", percentile(measured.first_turns, 0.99), unit="s", better="lower"),
+        figure(
+            "generation_idle",
+            measured.idle,
+            anchor="share of the responses' lives without generation",
+            limit=0.0,
+            better="lower",
+        ),
         figure("failed_episodes", measured.failed, 0, unit="episodes", better="lower"),
         figure("differing_responses", measured.differing, 0, unit="responses", better="lower"),
+        *(_job_figures(measured.jobs, episodes, measured.turn_seconds) if measured.jobs is not None else []),
+    ]
+
+
+def _job_figures(jobs: JobFigures, rate: float, turn_seconds: float) -> list[dict[str, Any]]:
+    """Return the figures of the baseline, and the ratio of our `rate` to its."""
+    minute, waited = 60.0 * jobs.episodes / jobs.seconds, sum(jobs.acquired)
+    lived = waited + jobs.episodes * TURNS * turn_seconds
+    return [
+        figure("job_episodes_per_minute", minute, anchor="a Job for each episode", unit="episodes/min"),
+        figure("over_jobs", rate / minute, anchor="episodes over episodes as Jobs, the same run"),
+        figure("job_acquire_p50_seconds", statistics.median(jobs.acquired), unit="s", better="lower"),
+        figure("job_acquire_p99_seconds", percentile(jobs.acquired, 0.99), unit="s", better="lower"),
+        figure("job_generation_idle", waited / lived, limit=0.0, better="lower"),
+        figure("job_writes_per_episode", jobs.writes / jobs.episodes, unit="writes", better="lower"),
     ]
 
 
@@ -156,28 +195,45 @@ def percentile(values: Iterable[float], share: float) -> float:
 async def measure(plan: Plan, seed: int) -> Measured:
     """Play all blocks, in a folder that is removed afterwards. Raises `ProcessFailed` if a process cannot work."""
     with tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder:
-        async with _site(Path(folder), plan, seed) as site:
+        async with _site(Path(folder), plan, seed) as site, _jobs(TURNS * plan.turn_seconds) as jobs:
             book = site.book.run(lambda reason, warning: None)
-            return await alongside(_blocks(site, plan), book, site.environments.failed())
+            return await alongside(_blocks(site, plan, jobs), book, site.environments.failed())
 
 
-async def _blocks(site: _Site, plan: Plan) -> Measured:
-    measured = Measured()
+def _jobs(seconds: float) -> AbstractAsyncContextManager[EpisodeJobs | None]:
+    """Play episodes as Jobs where `KUBECONFIG` names a cluster; None elsewhere."""
+    if not os.environ.get("KUBECONFIG"):
+        return nullcontext()
+    try:
+        return episode_jobs(find_connection(), seconds)
+    except NoCredentials as error:
+        raise OptionError(str(error)) from None
+
+
+async def _blocks(site: _Site, plan: Plan, jobs: EpisodeJobs | None) -> Measured:
+    measured = Measured(plan.turn_seconds)
     for block in range(plan.blocks):
         prompts = [PromptKey(block, index) for index in range(plan.episodes)]
         began = time.monotonic()
         responses = await _play(site.replica, [_request(site.words, key) for key in prompts], plan.concurrent)
         between = time.monotonic()
         await _generate_plainly(site, plan)
-        ended = time.monotonic()
+        seconds = {"episodes": between - began, "plain": time.monotonic() - between}
+        if jobs is not None:
+            seconds["jobs"] = await jobs.play(plan.episodes, plan.concurrent)
         measured.differing += sum(site.engine.emitted_for(site.watch, key) != responses[key] for key in prompts)
         site.book.drop(prompts)
         if block == 0:
             site.watch.forget()
+            if jobs is not None:
+                jobs.forget()
             continue
-        for kind, seconds in (("episodes", between - began), ("plain", ended - between)):
-            measured.rows.append({"block": kind, "episodes": plan.episodes, "seconds": seconds})
+        for kind, took in seconds.items():
+            measured.rows.append({"block": kind, "episodes": plan.episodes, "seconds": took})
     measured.acquired, measured.first_turns = list(site.watch.acquired), list(site.watch.first_turns)
+    generated = len(measured.acquired) * TURNS * plan.turn_seconds
+    measured.idle = 1.0 - generated / site.watch.lived_seconds
+    measured.jobs = jobs.figures if jobs is not None else None
     measured.failed = sum(site.book.totals.aborts.values())
     return measured
 

@@ -93,6 +93,8 @@ class Watch:
     def __init__(self, book: EpisodeBook) -> None:
         self.acquired: list[float] = []
         self.first_turns: list[float] = []
+        self.lived_seconds = 0.0
+        """From the launch of each response until its end had been polled, summed up."""
         self._book = book
         self._launched: dict[PromptKey, float] = {}
         self._numbers: dict[PromptKey, int] = {}
@@ -102,6 +104,10 @@ class Watch:
         """Note that responses are launched now."""
         self._launched |= {request.key.prompt: time.monotonic() for request in requests}
 
+    def ended(self, prompt: PromptKey) -> None:
+        """Note that the end of a response has arrived."""
+        self.lived_seconds += time.monotonic() - self._launched[prompt]
+
     def number(self, prompt: PromptKey) -> int:
         """Return the number of a response's attempt."""
         return self._numbers.pop(prompt, 0)
@@ -110,6 +116,7 @@ class Watch:
         """Forget what was noted so far."""
         self.acquired.clear()
         self.first_turns.clear()
+        self.lived_seconds = 0.0
         self._asked.clear()
 
     async def lease(
@@ -167,7 +174,7 @@ class Prompts:
 
 
 class Launching:
-    """A replica of episodes whose launches are noted."""
+    """A replica of episodes whose launches and ends are noted."""
 
     def __init__(self, replica: EpisodeReplica, watch: Watch) -> None:
         self._replica = replica
@@ -180,4 +187,8 @@ class Launching:
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
         """See `protocols.Replica.poll`."""
-        return await self._replica.poll(term, after, wait_seconds)
+        report = await self._replica.poll(term, after, wait_seconds)
+        for delta in report.deltas:
+            if delta.finish_reason is not None:
+                self._watch.ended(delta.key.prompt)
+        return report

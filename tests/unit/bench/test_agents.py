@@ -6,17 +6,22 @@ import json
 
 import pytest
 
+from hack.local_cluster.private.kwok import FakeNodes
 from rljob_bench import agents as agents_bench
 from rljob_bench.agents import Measured, Plan, agents, figures, percentile
+from rljob_bench.lib.episode_jobs import JobFigures, episode_jobs, writes
+from rljob_kube import kubeconfig
 
 
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(episodes=4, blocks=2, concurrent=2, turn_seconds=0.01, runners=1, places=4)
     monkeypatch.setattr(agents_bench, "QUICK", plan)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
     result = json.loads(json.dumps(agents(quick=True, seed=1)))
     values = {figure["name"]: figure["value"] for figure in result["figures"]}
     assert values["failed_episodes"] == values["differing_responses"] == 0
     assert 0 < values["acquire_p50_seconds"] <= values["acquire_p99_seconds"] < values["first_turn_p99_seconds"]
+    assert 0 < values["generation_idle"] < 1
     assert [(row["block"], row["episodes"]) for row in result["rows"]] == [("episodes", 4), ("plain", 4)]
     assert (result["bench"], result["settings"]["turns"]) == ("agents", 2)
 
@@ -26,12 +31,25 @@ def test_the_figures_compare_episodes_with_plain_generation_of_the_same_run() ->
         {"block": kind, "episodes": 50, "seconds": seconds}
         for kind, seconds in (("episodes", 2.0), ("plain", 1.0), ("episodes", 4.0), ("plain", 2.0))
     ]
-    found = {figure["name"]: figure for figure in figures(Measured(rows, [0.01, 0.2], [0.3, 0.4], 1, 2))}
+    measured = Measured(0.5, rows, [0.01, 0.2], [0.3, 0.4], failed=1, differing=2, idle=0.25)
+    found = {figure["name"]: figure for figure in figures(measured)}
     assert found["episodes_per_minute"]["value"] == 60 * 100 / 6
     assert found["episodes_per_minute"]["limit"] == 60 * 100 / 3
     assert (found["over_plain"]["value"], found["over_plain"]["limit"]) == (0.5, 1.0)
     assert (found["acquire_p99_seconds"]["value"], found["acquire_p99_seconds"]["goal"]) == (0.2, 0.1)
     assert (found["failed_episodes"]["value"], found["differing_responses"]["value"]) == (1, 2)
+    assert found["generation_idle"]["value"] == 0.25
+    assert not any(name.startswith("job_") for name in found), "without a cluster"
+
+
+def test_episodes_as_jobs_stand_beside_ours() -> None:
+    rows = [{"block": kind, "episodes": 60, "seconds": 2.0} for kind in ("episodes", "plain", "jobs")]
+    jobs = JobFigures(episodes=4, seconds=8.0, writes=40, acquired=[1.0, 1.0, 1.0, 3.0])
+    found = {one["name"]: one["value"] for one in figures(Measured(0.5, rows, [0.1], [0.2], jobs=jobs))}
+    assert (found["job_episodes_per_minute"], found["over_jobs"]) == (30.0, 60.0)
+    assert (found["job_acquire_p50_seconds"], found["job_acquire_p99_seconds"]) == (1.0, 3.0)
+    assert found["job_generation_idle"] == 6.0 / (6.0 + 4 * 2 * 0.5), "two turns of half a second each"
+    assert found["job_writes_per_episode"] == 10.0
 
 
 def test_a_percentile_is_a_value_that_enough_do_not_exceed() -> None:
@@ -39,3 +57,40 @@ def test_a_percentile_is_a_value_that_enough_do_not_exceed() -> None:
     assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
     assert percentile(range(1, 201), 0.99) == 198
     assert percentile(range(1, 101), 0.5) == 50
+
+
+def test_writes_are_counted_for_what_a_job_makes() -> None:
+    def line(verb: str, resource: str, count: int, code: int = 200) -> str:
+        labels = f'code="{code}",resource="{resource}",scope="resource",subresource="",verb="{verb}"'
+        return f"apiserver_request_total{{{labels}}} {count}"
+
+    text = "\n".join(
+        [
+            "# TYPE apiserver_request_total counter",
+            line("POST", "jobs", 3),
+            line("PATCH", "pods", 4),
+            line("POST", "events", 5),
+            line("GET", "pods", 100),
+            line("PATCH", "pods", 100, code=409),
+            line("WATCH", "jobs", 100),
+            line("PUT", "leases", 100),
+            'apiserver_request_total_other{verb="POST",resource="pods"} 7',
+            "",
+        ]
+    )
+    assert writes(text) == 12
+
+
+@pytest.mark.cluster
+async def test_episodes_are_played_as_jobs_and_leave_nothing(fake_nodes: FakeNodes) -> None:
+    connection = kubeconfig.load([fake_nodes.server.kubeconfig])
+    async with episode_jobs(connection, 0.2) as jobs:
+        await jobs.play(2, 1)
+        jobs.forget()
+        seconds = await jobs.play(4, 2)
+        namespace = jobs.namespace
+        found = jobs.figures
+        assert fake_nodes.server.client().get(f"/apis/batch/v1/namespaces/{namespace}/jobs")["items"] == []
+    assert (found.episodes, len(found.acquired), found.seconds) == (4, 4, seconds)
+    assert seconds > 2 * 0.2, "two at a time"
+    assert found.writes / 4 >= 6, "a Job, its pod, its node, its phase, and the removal of both"
