@@ -40,9 +40,12 @@ class Row:
     passed: bool
 
 
-def run(parts: Sequence[Part], rows: list[Row], now: Callable[[], float] = time.monotonic) -> bool:
-    """Run the parts and append a row for each; say whether all passed. A failure ends the rest."""
+def run(
+    parts: Sequence[Part], rows: list[Row], now: Callable[[], float] = time.monotonic, *, go_on: bool = False
+) -> bool:
+    """Run the parts and append a row for each; say whether all passed. A failure ends the rest, unless they `go_on`."""
     waiting: list[BackgroundPart] = []
+    healthy = True
     try:
         for part in parts:
             print(f"── {part.name}", flush=True)
@@ -53,9 +56,15 @@ def run(parts: Sequence[Part], rows: list[Row], now: Callable[[], float] = time.
             status = subprocess.run(part.command, check=False).returncode
             passed = status == 0 or (part.may_be_empty and status == NOTHING_COLLECTED)
             _close(rows, Row(part.name, now() - began, passed))
-            if not passed or any(other.failed for other in waiting):
+            healthy &= passed and not any(other.failed for other in waiting)
+            if not healthy and not go_on:
+                # A part that runs beside is told where it failed itself.
+                for other in waiting:
+                    if other.failed:
+                        _close(rows, other.result())
                 return False
-        return all(_close(rows, other.result()) for other in waiting)
+        # A list: each has its row, also behind one that failed.
+        return all([healthy, *[_close(rows, other.result()) for other in waiting]])
     finally:
         for other in waiting:
             other.end()

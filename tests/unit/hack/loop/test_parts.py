@@ -58,6 +58,28 @@ def test_a_failure_beside_is_a_failure() -> None:
     assert [(row.part, row.passed) for row in rows] == [("beside", False)]
 
 
+def test_what_fails_beside_is_told_after_the_part_that_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rows: list[Row] = []
+    mark = tmp_path / "mark"
+    fails = f"import pathlib; print('a line too long'); pathlib.Path({str(mark)!r}).touch(); raise SystemExit(1)"
+    waits = f"import pathlib, time\nwhile not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.01)\ntime.sleep(0.5)"
+    parts = [python("lint", fails, background=True), python("unit", waits), python("never", "raise SystemExit(1)")]
+    assert not run(parts, rows)
+    assert [(row.part, row.passed) for row in rows] == [("unit", True), ("lint", False)]
+    assert "a line too long" in capfd.readouterr().out
+
+
+def test_a_run_that_goes_on_tells_all_failures() -> None:
+    rows: list[Row] = []
+    parts = [
+        python("beside", "raise SystemExit(1)", background=True),
+        python("bad", "raise SystemExit(1)"),
+        python("good", ""),
+    ]
+    assert not run(parts, rows, go_on=True)
+    assert [(row.part, row.passed) for row in rows] == [("bad", False), ("good", True), ("beside", False)]
+
+
 def test_what_runs_beside_ends_with_a_failure(tmp_path: Path) -> None:
     """With every process of its own."""
     pid = tmp_path / "pid"
