@@ -105,8 +105,9 @@ class Watch:
         self._launched |= {request.key.prompt: time.monotonic() for request in requests}
 
     def ended(self, prompt: PromptKey) -> None:
-        """Note that the end of a response has arrived."""
-        self.lived_seconds += time.monotonic() - self._launched[prompt]
+        """Note that the end of a response has arrived. Replicas report again what was not acknowledged: once counts."""
+        if (launched := self._launched.pop(prompt, None)) is not None:
+            self.lived_seconds += time.monotonic() - launched
 
     def number(self, prompt: PromptKey) -> int:
         """Return the number of a response's attempt."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from hack.local_cluster.private.kwok import FakeNodes
 from rljob_bench import agents as agents_bench
 from rljob_bench.agents import Measured, Plan, agents, figures, percentile
+from rljob_bench.lib import episode_peers
 from rljob_bench.lib.episode_jobs import JobFigures, episode_jobs, writes
 from rljob_kube import kubeconfig
+from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 
 
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +28,17 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0 < values["generation_idle"] < 1
     assert [(row["block"], row["episodes"]) for row in result["rows"]] == [("episodes", 4), ("plain", 4)]
     assert (result["bench"], result["settings"]["turns"]) == ("agents", 2)
+
+
+def test_the_life_of_a_response_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first poll of a block reports the last ends of the block before again."""
+    now = iter([10.0, 12.0, 50.0])
+    monkeypatch.setattr(episode_peers, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    watch, prompt = episode_peers.Watch(Mock()), PromptKey(0, 1)
+    watch.launch([Mock(key=TrajectoryKey(prompt, 0))])
+    watch.ended(prompt)
+    watch.ended(prompt)
+    assert watch.lived_seconds == 2.0
 
 
 def test_the_figures_compare_episodes_with_plain_generation_of_the_same_run() -> None:
