@@ -20,6 +20,7 @@ from rljob_runtime.coordinator.episodes.restore import restored, rules_of
 from rljob_runtime.coordinator.episodes.resumptions import Resumptions
 from rljob_runtime.coordinator.episodes.runner_service import EpisodePrompts, RunnerRules, RunnerService, Warn
 from rljob_runtime.coordinator.episodes.totals import BookTotals
+from rljob_runtime.coordinator.episodes.unwritten import UnwrittenChanges
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.store.tables.turns import KeptEpisode
@@ -54,13 +55,6 @@ class BookRules:
     runners: RunnerRules = field(default_factory=RunnerRules)
 
 
-@dataclass(eq=False)
-class _Read:
-    """A read of the store that is under way, and the attempts that it may find open though they have ended."""
-
-    numbers: set[int]
-
-
 class EpisodeBook:
     """The attempts of one coordinator. `now`: seconds of the epoch."""
 
@@ -78,11 +72,7 @@ class EpisodeBook:
         self._attempts: dict[PromptKey, dict[int, Attempt]] = {}
         """The newest attempt of each response, by its sample."""
         self._numbers: dict[int, Attempt] = {}
-        self._ending: set[int] = set()
-        """Numbers of attempts that have ended, and whose end is not stored yet."""
-        self._reads: list[_Read] = []
-        self._beginning: set[TrajectoryKey] = set()
-        """Responses whose new attempts are not stored yet, or not known yet."""
+        self._unwritten = UnwrittenChanges()
         self.runners = RunnerService(self, Resumptions(self._journal, self.totals, self.end, now), rules.runners, now)
 
     def use_prompts(self, prompts: EpisodePrompts) -> None:
@@ -178,18 +168,11 @@ class EpisodeBook:
             kept = (one for one in found.values() if one.nodes or not with_turns)
             return [(one, store.turns.history(one.number)) for one in kept]
 
-        ended = _Read(set(self._ending))
-        self._reads.append(ended)
-        try:
+        with self._unwritten.reading() as is_outdated:
             found = await self._store.do(read)
-        finally:
-            self._reads.remove(ended)
         for kept, history in found:
-            if kept.end is None and kept.number in ended.numbers:
-                # It was discarded, and the store was read before its end was written.
-                continue
-            if kept.key in self._beginning or self._of(kept.key) is not None:
-                # It is known meanwhile, or about to be: a second copy would end the first.
+            if is_outdated(kept) or self._of(kept.key) is not None:
+                # It is known meanwhile, or was discarded: a second copy would end the first.
                 continue
             attempt = restored(kept, history, self._rules.environments[kept.environment])
             self._add(attempt)
@@ -271,7 +254,7 @@ class EpisodeBook:
             ]
 
         def then(numbers: list[int]) -> None:
-            self._beginning.difference_update(one.key for one in requests)
+            self._unwritten.begun(one.key for one in requests)
             for request, name, number in zip(requests, names, numbers, strict=True):
                 episode = Episode(rules_of(request.key.prompt, self._rules.environments[name]), now)
                 attempt = Attempt(EpisodeAttempt(request.key, number), name, request.weight_version, episode)
@@ -283,7 +266,7 @@ class EpisodeBook:
                 else:
                     self.runners.offer(attempt)
 
-        self._beginning.update(one.key for one in requests)
+        self._unwritten.begin(one.key for one in requests)
         await self._journal.written(save, then)
 
     def _add(self, attempt: Attempt) -> None:
@@ -324,12 +307,10 @@ class EpisodeBook:
         """Count the end of an attempt and have it stored, then call `then`."""
         number = attempt.id.attempt
         self._count(end)
-        self._ending.add(number)
-        for read in self._reads:
-            read.numbers.add(number)
+        self._unwritten.end(number)
 
         def stored(_: bool) -> None:
-            self._ending.discard(number)
+            self._unwritten.ended(number)
             then()
 
         self._journal.write(partial(_store_end, attempt, end, self._now()), stored)

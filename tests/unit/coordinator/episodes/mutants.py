@@ -14,23 +14,23 @@ EPISODES = "rljob_runtime.coordinator.episodes"
 MUTANTS = (
     Mutant(
         name="an attempt is open until its end is stored",
-        target=f"{EPISODES}.book:EpisodeBook.load",
-        before="_Read(set(self._ending))",
-        after="_Read(set())",
+        target=f"{EPISODES}.unwritten:UnwrittenChanges.reading",
+        before="set(self._ending)",
+        after="set[int]()",
         tests=(f"{RACES}::test_an_attempt_is_not_found_open_before_its_end_is_stored",),
     ),
     Mutant(
         name="a read does not learn of ends meanwhile",
-        target=f"{EPISODES}.book:EpisodeBook._write_end",
-        before="read.numbers.add(number)",
+        target=f"{EPISODES}.unwritten:UnwrittenChanges.end",
+        before="missed.add(number)",
         after="pass",
         tests=(f"{RACES}::test_an_attempt_that_ended_while_the_store_was_read_is_not_found_open",),
     ),
     Mutant(
         name="an attempt that begins is read as one of a former coordinator",
-        target=f"{EPISODES}.book:EpisodeBook.load",
-        before="kept.key in self._beginning or self._of(kept.key) is not None",
-        after="self._of(kept.key) is not None",
+        target=f"{EPISODES}.unwritten:UnwrittenChanges.reading",
+        before="kept.key in self._beginning",
+        after="False",
         tests=(f"{RACES}::test_a_late_call_of_the_attempt_before_does_not_end_the_one_that_begins",),
     ),
     Mutant(
