@@ -116,7 +116,6 @@ def agents(*, quick: bool, seed: int) -> dict[str, Any]:
 class Measured:
     """What a run measured. `rows`: a block each, the warm ones left out."""
 
-    turn_seconds: float
     rows: list[dict[str, Any]] = field(default_factory=list)
     acquired: list[float] = field(default_factory=list)
     first_turns: list[float] = field(default_factory=list)
@@ -164,20 +163,19 @@ def figures(measured: Measured) -> list[dict[str, Any]]:
         ),
         figure("failed_episodes", measured.failed, 0, unit="episodes", better="lower"),
         figure("differing_responses", measured.differing, 0, unit="responses", better="lower"),
-        *(_job_figures(measured.jobs, episodes, measured.turn_seconds) if measured.jobs is not None else []),
+        *(_job_figures(measured.jobs, episodes) if measured.jobs is not None else []),
     ]
 
 
-def _job_figures(jobs: JobFigures, rate: float, turn_seconds: float) -> list[dict[str, Any]]:
+def _job_figures(jobs: JobFigures, rate: float) -> list[dict[str, Any]]:
     """Return the figures of the baseline, and the ratio of our `rate` to its."""
-    minute, waited = 60.0 * jobs.episodes / jobs.seconds, sum(jobs.acquired)
-    lived = waited + jobs.episodes * TURNS * turn_seconds
+    minute = 60.0 * jobs.episodes / jobs.seconds
     return [
         figure("job_episodes_per_minute", minute, anchor="a Job for each episode", unit="episodes/min"),
         figure("over_jobs", rate / minute, anchor="episodes over episodes as Jobs, the same run"),
         figure("job_acquire_p50_seconds", statistics.median(jobs.acquired), unit="s", better="lower"),
         figure("job_acquire_p99_seconds", percentile(jobs.acquired, 0.99), unit="s", better="lower"),
-        figure("job_generation_idle", waited / lived, limit=0.0, better="lower"),
+        figure("job_generation_idle", jobs.idle, limit=0.0, better="lower"),
         figure("job_writes_per_episode", jobs.writes / jobs.episodes, unit="writes", better="lower"),
     ]
 
@@ -211,7 +209,7 @@ def _jobs(seconds: float) -> AbstractAsyncContextManager[EpisodeJobs | None]:
 
 
 async def _blocks(site: _Site, plan: Plan, jobs: EpisodeJobs | None) -> Measured:
-    measured = Measured(plan.turn_seconds)
+    measured = Measured()
     for block in range(plan.blocks):
         prompts = [PromptKey(block, index) for index in range(plan.episodes)]
         began = time.monotonic()

@@ -25,7 +25,7 @@ from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection, NoCredentials
 from rljob_kube.credentials import Credentials, find_connection
 from rljob_kube.errors import ApiError
-from rljob_kube.resources import POD, RLJOB, Json, Resource
+from rljob_kube.resources import NAMESPACE, POD, RLJOB, Json, Resource
 from rljob_operator.app import Operator, Options
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Observed
@@ -207,7 +207,7 @@ async def _namespaces(kube: KubeClient, count: int) -> list[str]:
     names = [f"{base}-{number}" for number in range(count)]
     for name in names:
         manifest: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-        await kube.create(_NAMESPACES, manifest)
+        await kube.create(NAMESPACE, manifest)
         account: Json = {
             "apiVersion": "v1",
             "kind": "ServiceAccount",
@@ -221,15 +221,12 @@ async def _namespaces(kube: KubeClient, count: int) -> list[str]:
     return names
 
 
-_NAMESPACES = Resource("Namespace", "", "v1", "namespaces")
-
-
 async def _drop(kube: KubeClient, namespaces: Sequence[str]) -> None:
     """Jobs, pods and namespaces; a cluster with controllers does the rest."""
     say("everything is deleted")
     await _delete_all(kube, namespaces)
     for namespace in namespaces:
-        await kube.delete(_NAMESPACES, None, namespace)
+        await kube.delete(NAMESPACE, None, namespace)
 
 
 async def _delete_all(kube: KubeClient, namespaces: Sequence[str]) -> None:

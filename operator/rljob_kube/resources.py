@@ -37,6 +37,7 @@ class Resource:
 
 
 RLJOB = Resource(KIND, GROUP, VERSION, PLURAL, page=25)
+NAMESPACE = Resource("Namespace", "", "v1", "namespaces")
 NODE = Resource("Node", "", "v1", "nodes", page=200)
 POD = Resource("Pod", "", "v1", "pods", page=200)
 DEPLOYMENT = Resource("Deployment", "apps", "v1", "deployments", page=50)

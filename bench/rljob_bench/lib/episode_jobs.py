@@ -16,17 +16,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from rljob_bench.lib.operator_observers import STALL_SECONDS, Stalled, beside
+from rljob_bench.lib.operator_observers import STALL_SECONDS, Stalled, beside, served_requests
 from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
-from rljob_kube.resources import POD, Json, Resource
+from rljob_kube.resources import NAMESPACE, POD, Json, Resource
 
 JOB = Resource("Job", "batch", "v1", "jobs")
-NAMESPACE = Resource("Namespace", "", "v1", "namespaces")
 LABEL = "batch.kubernetes.io/job-name"
 WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
 WRITTEN = ("jobs", "pods", "events")
@@ -36,23 +33,29 @@ _LOOK_SECONDS = 0.1
 
 @dataclass
 class JobFigures:
-    """What the Jobs of some blocks cost."""
+    """What the Jobs of some blocks cost. `episode_seconds`: how long each pod lasts."""
 
+    episode_seconds: float
     episodes: int = 0
     seconds: float = 0.0
     writes: int = 0
     acquired: list[float] = field(default_factory=list)
     """Seconds from each Job's creation until its pod ran."""
 
+    @property
+    def idle(self) -> float:
+        """Share of the episodes' lives in which nothing is generated for them."""
+        waited = sum(self.acquired)
+        return waited / (waited + self.episodes * self.episode_seconds)
+
 
 class EpisodeJobs:
     """Plays episodes as Jobs in a namespace of its own."""
 
     def __init__(self, kube: KubeClient, namespace: str, episode_seconds: float) -> None:
-        self.figures = JobFigures()
-        self._kube = kube
+        self.figures = JobFigures(episode_seconds)
         self.namespace = namespace
-        self._episode_seconds = episode_seconds
+        self._kube = kube
         self._running: dict[str, asyncio.Event] = {}
         self._blocks = 0
 
@@ -80,7 +83,7 @@ class EpisodeJobs:
 
     def forget(self) -> None:
         """Forget what was measured so far."""
-        self.figures = JobFigures()
+        self.figures = JobFigures(self.figures.episode_seconds)
 
     async def watch(self) -> None:
         """Note pods that run, until cancelled."""
@@ -107,7 +110,7 @@ class EpisodeJobs:
         except TimeoutError:
             raise Stalled(f"the pod of Job {name} does not run after {STALL_SECONDS:.0f} s") from None
         self.figures.acquired.append(time.monotonic() - began)
-        await asyncio.sleep(self._episode_seconds)
+        await asyncio.sleep(self.figures.episode_seconds)
         await self._kube.delete(JOB, self.namespace, name)
         del self._running[name]
 
@@ -159,13 +162,8 @@ def manifest(name: str, namespace: str) -> Json:
 
 def writes(text: str, resources: Sequence[str] = WRITTEN) -> int:
     """Count the writes to some resources and their subresources that an API server's `/metrics` has as done."""
-    lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total{")]
-    families = text_string_to_metric_families("\n".join(["# TYPE apiserver_request_total counter", *lines, ""]))
     return sum(
-        int(sample.value)
-        for family in families
-        for sample in family.samples
-        if sample.labels["verb"] in WRITES
-        and sample.labels["resource"] in resources
-        and sample.labels["code"].startswith("2")
+        count
+        for labels, count in served_requests(text)
+        if labels["verb"] in WRITES and labels["resource"] in resources and labels["code"].startswith("2")
     )

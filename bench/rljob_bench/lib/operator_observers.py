@@ -10,7 +10,7 @@ import asyncio
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -189,13 +189,19 @@ async def served(connection: Connection) -> Counter[str]:
     """Count the requests for single RLJobs that the API server has answered to any client, by verb."""
     async with KubeClient(Credentials(connection)).opened() as kube:
         text = await kube.text("/metrics")
-    lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total")]
     found: Counter[str] = Counter()
+    for labels, count in served_requests(text):
+        if labels["resource"] == PLURAL and labels["scope"] == "resource":
+            found[labels["verb"]] += count
+    return found
+
+
+def served_requests(text: str) -> Iterator[tuple[Mapping[str, str], int]]:
+    """Yield labels and number of the requests that an API server's `/metrics` has."""
+    lines = [line for line in text.splitlines() if line.startswith("apiserver_request_total{")]
     for metric in text_string_to_metric_families("\n".join(["# TYPE apiserver_request_total counter", *lines, ""])):
         for sample in metric.samples:
-            if sample.labels["resource"] == PLURAL and sample.labels["scope"] == "resource":
-                found[sample.labels["verb"]] += int(sample.value)
-    return found
+            yield sample.labels, int(sample.value)
 
 
 async def settled(operator: Operator, *, calm: float = 0.5, at_most: float = 300.0) -> bool:

@@ -46,7 +46,7 @@ def test_the_figures_compare_episodes_with_plain_generation_of_the_same_run() ->
         {"block": kind, "episodes": 50, "seconds": seconds}
         for kind, seconds in (("episodes", 2.0), ("plain", 1.0), ("episodes", 4.0), ("plain", 2.0))
     ]
-    measured = Measured(0.5, rows, [0.01, 0.2], [0.3, 0.4], failed=1, differing=2, idle=0.25)
+    measured = Measured(rows, [0.01, 0.2], [0.3, 0.4], failed=1, differing=2, idle=0.25)
     found = {figure["name"]: figure for figure in figures(measured)}
     assert found["episodes_per_minute"]["value"] == 60 * 100 / 6
     assert found["episodes_per_minute"]["limit"] == 60 * 100 / 3
@@ -59,11 +59,11 @@ def test_the_figures_compare_episodes_with_plain_generation_of_the_same_run() ->
 
 def test_episodes_as_jobs_stand_beside_ours() -> None:
     rows = [{"block": kind, "episodes": 60, "seconds": 2.0} for kind in ("episodes", "plain", "jobs")]
-    jobs = JobFigures(episodes=4, seconds=8.0, writes=40, acquired=[1.0, 1.0, 1.0, 3.0])
-    found = {one["name"]: one["value"] for one in figures(Measured(0.5, rows, [0.1], [0.2], jobs=jobs))}
+    jobs = JobFigures(1.0, episodes=4, seconds=8.0, writes=40, acquired=[1.0, 1.0, 1.0, 3.0])
+    found = {one["name"]: one["value"] for one in figures(Measured(rows, [0.1], [0.2], jobs=jobs))}
     assert (found["job_episodes_per_minute"], found["over_jobs"]) == (30.0, 60.0)
     assert (found["job_acquire_p50_seconds"], found["job_acquire_p99_seconds"]) == (1.0, 3.0)
-    assert found["job_generation_idle"] == 6.0 / (6.0 + 4 * 2 * 0.5), "two turns of half a second each"
+    assert found["job_generation_idle"] == 6.0 / (6.0 + 4 * 1.0), "a second each"
     assert found["job_writes_per_episode"] == 10.0
 
 
