@@ -128,7 +128,7 @@ class Bench:
 
     async def asked(self, call: TurnCall) -> asyncio.Task[RecordedTurn]:
         """Ask for a turn, and let the request reach the engine."""
-        asking = asyncio.ensure_future(self.book.turn(call))
+        asking = asyncio.ensure_future(self.book.turns.turn(call))
         await settled()
         return asking
 
@@ -139,7 +139,7 @@ class Bench:
         self, call: TurnCall, tokens: Sequence[int], finish: FinishReason = STOP
     ) -> asyncio.Task[RecordedTurn]:
         """Ask for a turn, let the engine emit it, and wait until it is answered."""
-        asked, count = asyncio.ensure_future(self.book.turn(call)), len(self.engine.requests)
+        asked, count = asyncio.ensure_future(self.book.turns.turn(call)), len(self.engine.requests)
         while len(self.engine.requests) == count:  # noqa: ASYNC110
             await asyncio.sleep(0)
         self.engine.emit(tokens, finish)

@@ -162,10 +162,10 @@ class _Door:
         self.turns = self.environments = self
 
     async def turn(self, call: TurnCall) -> RecordedTurn:
-        return await self._while_it_lives(self._book.turn(call))
+        return await self._while_it_lives(self._book.turns.turn(call))
 
     async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
-        return await self._while_it_lives(self._book.history(episode))
+        return await self._while_it_lives(self._book.turns.history(episode))
 
     async def lease(
         self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False

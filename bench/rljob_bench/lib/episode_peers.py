@@ -150,11 +150,11 @@ class Watch:
         if call.episode not in self._asked:
             self._asked.add(call.episode)
             self.first_turns.append(time.monotonic() - self._launched[call.episode.key.prompt])
-        return await self._book.turn(call)
+        return await self._book.turns.turn(call)
 
     async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
         """See `protocols.turns.Turns.history`."""
-        return await self._book.history(episode)
+        return await self._book.turns.history(episode)
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class PodGateway:
         After an error the config stays: the program that follows in this container goes on with the same gateway.
         """
         await asyncio.to_thread(self._prepare)
-        async with serve_link(self._config.socket, book, book.runners) as self._link:
+        async with serve_link(self._config.socket, book.turns, book.runners) as self._link:
             write_complete(config_file(self._folder), json.dumps(self._config.to_dict()))
             yield
         config_file(self._folder).unlink()

@@ -122,7 +122,7 @@ async def _run(
         advantages=advantages_of(job.spec),
         observers=[watch.observe, environments.observe],
         on_start=watch.started,
-        serve_episodes=lambda book: environments.serve(book, book.runners),
+        serve_episodes=lambda book: environments.serve(book.turns, book.runners),
     )
     await _run_until_one_ends(playing, node, environments)
     return control.status.runtime or RuntimeStatus()

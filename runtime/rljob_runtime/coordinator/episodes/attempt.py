@@ -115,6 +115,8 @@ class Attempt:
     holder: Holder | None = None
     """The replica that has it; None while it is stopped. Its open turns wait then."""
     open: dict[int, OpenTurn] = field(default_factory=dict)
+    unstored: dict[int, OpenTurn] = field(default_factory=dict)
+    """The complete turns that the store does not have yet. No client has their answers."""
     recorded: dict[int, RecordedTurn] = field(default_factory=dict)
     """The stored turns by node, in the order in which they were stored."""
     token_ids: list[int] = field(default_factory=list)

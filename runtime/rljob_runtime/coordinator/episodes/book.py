@@ -1,48 +1,34 @@
 """Episode book: all attempts of a coordinator, as gateway, runners and replicas need them.
 
 A response that a loop launches begins an attempt (`take`). A runner takes it (`runner_service`), its harness asks for
-turns (`turn`), engines generate them (`receive`), and the runner ends it. What a restarted coordinator needs is in
+turns, engines generate them (`turn_service`), and the runner ends it. What a restarted coordinator needs is in
 the store before it has an effect.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from rljob_runtime.coordinator.core.async_utils import alongside
-from rljob_runtime.coordinator.episodes.attempt import Attempt, Holder, OpenTurn, goes_on, turn_key
+from rljob_runtime.coordinator.episodes.attempt import Attempt, Holder, goes_on
 from rljob_runtime.coordinator.episodes.journal import Journal
 from rljob_runtime.coordinator.episodes.restore import restored, rules_of
 from rljob_runtime.coordinator.episodes.resumptions import Resumptions
 from rljob_runtime.coordinator.episodes.runner_service import EpisodePrompts, RunnerRules, RunnerService, Warn
 from rljob_runtime.coordinator.episodes.totals import BookTotals
+from rljob_runtime.coordinator.episodes.turn_service import TurnService
 from rljob_runtime.coordinator.episodes.unwritten import UnwrittenChanges
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.coordinator.store.tables.turns import KeptEpisode
-from rljob_runtime.protocols import Delta, GenerateRequest
+from rljob_runtime.protocols import GenerateRequest
 from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
-from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, RecordedTurn, StoredTurn, TurnCall, TurnRefused
+from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, StoredTurn
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
-from rljob_runtime.scheduling.episodes.limits import Limit
-from rljob_runtime.scheduling.episodes.times import TurnSpan
-from rljob_runtime.scheduling.episodes.turns import (
-    Generate,
-    InProgress,
-    Recorded,
-    Refused,
-    TurnRequest,
-    evaluation_seed,
-    turn_seed,
-)
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -73,6 +59,7 @@ class EpisodeBook:
         """The newest attempt of each response, by its sample."""
         self._numbers: dict[int, Attempt] = {}
         self._unwritten = UnwrittenChanges()
+        self.turns = TurnService(self, store, self._journal, self.totals, rules.seed, now)
         self.runners = RunnerService(self, Resumptions(self._journal, self.totals, self.end, now), rules.runners, now)
 
     def use_prompts(self, prompts: EpisodePrompts) -> None:
@@ -86,10 +73,16 @@ class EpisodeBook:
     # --- from replicas: responses ---
 
     async def take(self, requests: Sequence[GenerateRequest], holder: Holder) -> None:
-        """Open an attempt for each response, or go on with the one that it has."""
+        """Open an attempt for each response, or go on with the one that it has.
+
+        One that is dropped meanwhile has none."""
         begins: list[GenerateRequest] = []
-        await self.load((one.key for one in requests), with_turns=True)
+        keys = [one.key for one in requests]
+        with self._unwritten.reading(keys) as read:
+            await self.load(keys, with_turns=True)
         for request in requests:
+            if request.key not in read.needed:
+                continue
             known = self._of(request.key)
             if known is None or not goes_on(known, request):
                 begins.append(request)
@@ -97,63 +90,6 @@ class EpisodeBook:
                 self._hold(known, request, holder)
         if begins:
             await self._begin(begins, holder)
-
-    def request(self, attempt: Attempt, live: OpenTurn, version: int) -> GenerateRequest:
-        """Return the request of an open turn with these weights.
-
-        Tokens of other weights are dropped: no client has seen them."""
-        assert attempt.sampling is not None
-        self.totals.interrupted_turns += live.version not in (None, version)
-        self.totals.interrupted_tokens += live.begin_again(version)
-        sampling, bounds, turn = attempt.sampling, live.call.bounds, live.turn
-        most = min(sampling.max_tokens, bounds.max_tokens, turn.most_tokens or bounds.max_tokens)
-        return GenerateRequest(
-            key=turn_key(attempt.id, turn.id),
-            attempt=live.launches,
-            prompt_token_ids=tuple(live.call.token_ids),
-            sampling=replace(
-                sampling,
-                max_tokens=most,
-                seed=self._seed(attempt, live),
-                stop_token_ids=(*sampling.stop_token_ids, *bounds.stop_token_ids),
-                stop_strings=(*sampling.stop_strings, *bounds.stop_strings),
-            ),
-            weight_version=version,
-            prefix_token_ids=tuple(live.token_ids),
-        )
-
-    def _seed(self, attempt: Attempt, live: OpenTurn) -> int:
-        """Return the sampling seed of a turn."""
-        if attempt.key.prompt.evaluation is not None:
-            sibling = attempt.episode.siblings_before(live.turn)
-            return evaluation_seed(self._rules.seed, attempt.key, live.call.token_ids, sibling)
-        # The number of the attempt is in the seed: another attempt must not repeat what made this one fail.
-        return turn_seed(self._rules.seed, attempt.key, attempt.id.attempt, live.turn.id)
-
-    def receive(self, place: tuple[int, int], replica: Holder, delta: Delta) -> bool:
-        """Take tokens of a turn; return whether the replica shall go on with it."""
-        attempt = self._numbers.get(place[0])
-        if attempt is None or attempt.episode.end is not None:
-            # Its end may not be stored yet. A turn that arrives now is none of its tokens.
-            return False
-        live = attempt.open.get(place[1])
-        if live is None or live.replica is not replica or live.launches != delta.attempt:
-            return False
-        known = len(live.token_ids) - delta.offset
-        if known < 0 or delta.weight_version != live.version:
-            # Tokens are missing, or of other weights: it is launched again from those that are right.
-            replica.generate(attempt, live)
-            return True
-        live.token_ids += delta.token_ids[known:]
-        live.logprobs += delta.logprobs[known:]
-        if delta.finish_reason is not None:
-            self._commit(attempt, live, delta)
-        return True
-
-    def refuse(self, attempt: Attempt, live: OpenTurn, launch: int, why: str) -> None:
-        """End the attempt of a turn that no engine can serve. `launch`: the attempt of its request."""
-        if attempt.open.get(live.turn.id) is live and live.launches == launch:
-            self._fail(attempt, f"turn {live.turn.id} was refused: {why}")
 
     # --- from the loops ---
 
@@ -168,13 +104,16 @@ class EpisodeBook:
             kept = (one for one in found.values() if one.nodes or not with_turns)
             return [(one, store.turns.history(one.number)) for one in kept]
 
-        with self._unwritten.reading() as is_outdated:
+        with self._unwritten.reading(unknown) as pending:
             found = await self._store.do(read)
         for kept, history in found:
-            if is_outdated(kept) or self._of(kept.key) is not None:
+            if self._unwritten.is_outdated(kept, pending) or self._of(kept.key) is not None:
                 # It is known meanwhile, or was discarded: a second copy would end the first.
                 continue
             attempt = restored(kept, history, self._rules.environments[kept.environment])
+            if kept.key not in pending.needed:
+                self._discard(attempt)
+                continue
             self._add(attempt)
             if not attempt.ended:
                 self.runners.adopt(attempt)
@@ -188,57 +127,21 @@ class EpisodeBook:
         found = self._of(key)
         return found if found is not None and found.ended else None
 
-    def drop(self, prompts: Iterable[PromptKey]) -> None:
+    def drop(self, prompts: Collection[PromptKey]) -> None:
         """Forget these prompts: trained, filtered, requeued or not needed. Open attempts end."""
+        self._unwritten.drop(prompts)
         for prompt in prompts:
             for attempt in self._attempts.pop(prompt, {}).values():
                 self._discard(attempt)
 
-    def cut(self, prompts: Iterable[PromptKey]) -> None:
+    def cut(self, prompts: Collection[PromptKey]) -> None:
         """End the open attempts of these prompts: their responses are not needed."""
+        self._unwritten.drop(prompts)
         for prompt in prompts:
             samples = self._attempts.get(prompt, {})
             for attempt in [one for one in samples.values() if not one.ended]:
                 del samples[attempt.key.sample]
                 self._discard(attempt)
-
-    # --- from the gateway: turns ---
-
-    async def turn(self, call: TurnCall) -> RecordedTurn:
-        """See `protocols.turns.Turns.turn`."""
-        attempt = await self.find(call.episode)
-        forks = attempt.episode.stats.forks
-        request = TurnRequest(call.token_ids, call.digest, call.retry)
-        match attempt.episode.open(request, self._now(), None if attempt.is_mixed else attempt.version):
-            case Refused(reason, limit):
-                if limit is None:
-                    raise AttemptEnded(reason)
-                await self._store_limit(attempt, limit)
-                raise TurnRefused(reason)
-            case Recorded(node):
-                self.totals.retries += 1
-                return replace(attempt.recorded[node.id], replayed=True)
-            case InProgress(turn):
-                self.totals.retries += 1
-                return replace(await asyncio.shield(attempt.open[turn.id].answer), replayed=True)
-            case Generate(turn):
-                answer: asyncio.Future[RecordedTurn] = asyncio.get_running_loop().create_future()
-                live = attempt.open[turn.id] = OpenTurn(turn, call, attempt.episode.stats.forks > forks, answer)
-                if attempt.holder is not None:
-                    attempt.holder.generate(attempt, live)
-                return await asyncio.shield(answer)
-
-    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
-        """See `protocols.turns.Turns.history`."""
-        attempt = await self.find(episode)
-        return await self._store.do(lambda store: store.turns.history(attempt.id.attempt))
-
-    async def _store_limit(self, attempt: Attempt, limit: Limit) -> None:
-        """Store the limit that refuses turns: a client that knows of it may end, and then the episode is truncated."""
-        if attempt.stored_limit is None:
-            number = attempt.id.attempt
-            await self._journal.written(lambda store: store.turns.refuse(number, limit))
-            attempt.stored_limit = limit
 
     # --- inside: begins and ends ---
 
@@ -254,19 +157,22 @@ class EpisodeBook:
             ]
 
         def then(numbers: list[int]) -> None:
-            self._unwritten.begun(one.key for one in requests)
+            self._unwritten.begun(begins)
             for request, name, number in zip(requests, names, numbers, strict=True):
                 episode = Episode(rules_of(request.key.prompt, self._rules.environments[name]), now)
                 attempt = Attempt(EpisodeAttempt(request.key, number), name, request.weight_version, episode)
-                self._add(attempt)
                 self.totals.attempts += 1
+                if request.key not in begins.needed:
+                    self._discard(attempt)
+                    continue
+                self._add(attempt)
                 self._hold(attempt, request, holder)
                 if request.prefix_token_ids:
                     self.end(attempt, attempt.episode.abort(AbortCause.GATEWAY, "its earlier turns are not known"))
                 else:
                     self.runners.offer(attempt)
 
-        self._unwritten.begin(one.key for one in requests)
+        begins = self._unwritten.begin(one.key for one in requests)
         await self._journal.written(save, then)
 
     def _add(self, attempt: Attempt) -> None:
@@ -315,12 +221,6 @@ class EpisodeBook:
 
         self._journal.write(partial(_store_end, attempt, end, self._now()), stored)
 
-    def _fail(self, attempt: Attempt, why: str) -> None:
-        """Abort an attempt because of an engine."""
-        if attempt.episode.end is None:
-            log.warning("%s is aborted: %s", attempt.id, why)
-            self.end(attempt, attempt.episode.abort(AbortCause.ENGINE, why))
-
     def _count(self, end: EpisodeEnd) -> None:
         self.totals.ends[end.state] += 1
         if end.cause is not None:
@@ -337,46 +237,6 @@ class EpisodeBook:
                 live.answer.set_exception(AttemptEnded("the episode has ended"))
                 # Its caller may be gone.
                 live.answer.exception()
-
-    def _commit(self, attempt: Attempt, live: OpenTurn, last: Delta) -> None:
-        """Store a turn that is complete, then answer and report it."""
-        assert last.finish_reason is not None
-        try:
-            nodes = attempt.episode.commit(
-                live.turn.id, live.token_ids, live.logprobs, last.weight_version, last.finish_reason
-            )
-        except ValueError as error:
-            self._fail(attempt, str(error))
-            return
-        del attempt.open[live.turn.id]
-        stored_at, number, body = self._now(), attempt.id.attempt, live.call.body
-        opened = live.turn.opened
-        turn = RecordedTurn(
-            node=live.turn.id,
-            token_ids=live.token_ids,
-            logprobs=live.logprobs,
-            weight_version=last.weight_version,
-            finish_reason=last.finish_reason,
-            stored_at=stored_at,
-            forked=live.forked,
-        )
-        self.totals.turns += 1
-        self.totals.forks += live.forked
-        self.totals.load_wait_seconds += live.waited
-
-        def then(_: None) -> None:
-            attempt.record(turn, TurnSpan(opened, stored_at))
-            if not live.answer.done():
-                live.answer.set_result(turn)
-            if attempt.holder is not None:
-                attempt.holder.tell(attempt)
-
-        limit = attempt.episode.truncated_by
-
-        def save(store: Store) -> None:
-            store.turns.commit(number, nodes, body, stored_at, opened, limit)
-
-        self._journal.write(save, then)
 
     # --- inside: questions ---
 

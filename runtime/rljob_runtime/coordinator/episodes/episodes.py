@@ -133,11 +133,11 @@ class ManyTurns:
 
     def cut(self, prompts: Iterable[PromptKey]) -> None:
         """See `Episodes.cut`."""
-        self.book.cut(prompts)
+        self.book.cut(set(prompts))
 
     def drop(self, prompts: Iterable[PromptKey]) -> None:
         """See `Episodes.drop`."""
-        self.book.drop(prompts)
+        self.book.drop(set(prompts))
 
     async def run(self, warn: Warn) -> None:
         """See `Episodes.run`."""

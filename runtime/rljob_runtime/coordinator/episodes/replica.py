@@ -41,12 +41,8 @@ from rljob_runtime.scheduling.episodes.weight_load import RunningTurn, seconds_t
 KV_STAYS = "episodes of several turns move no keys and values"
 
 
-class Book(Protocol):
-    """The attempts, as replicas need them; `book.EpisodeBook` has them."""
-
-    async def take(self, requests: Sequence[GenerateRequest], holder: Holder) -> None:
-        """Open an attempt for each response, or go on with the one that it has."""
-        ...
+class EngineTurns(Protocol):
+    """The open turns, as replicas need them; `turn_service.TurnService` has them."""
 
     def request(self, attempt: Attempt, live: OpenTurn, version: int) -> GenerateRequest:
         """Return the request of an open turn with these weights."""
@@ -58,6 +54,19 @@ class Book(Protocol):
 
     def refuse(self, attempt: Attempt, live: OpenTurn, launch: int, why: str) -> None:
         """End the attempt of a turn that no engine can serve. `launch`: the attempt of its request."""
+        ...
+
+
+class Book(Protocol):
+    """The attempts, as replicas need them; `book.EpisodeBook` has them."""
+
+    @property
+    def turns(self) -> EngineTurns:
+        """Their turns."""
+        ...
+
+    async def take(self, requests: Sequence[GenerateRequest], holder: Holder) -> None:
+        """Open an attempt for each response, or go on with the one that it has."""
         ...
 
 
@@ -83,6 +92,8 @@ class EpisodeReplica:
         self._replica = replica
         self._book = book
         self._held: dict[TrajectoryKey, Attempt] = {}
+        self._arriving: dict[TrajectoryKey, int] = {}
+        """The leases of responses that are submitted, and that the book has not given yet."""
         self._outbox: list[tuple[int, Delta]] = []
         self._sent = 0
         self._received = 0
@@ -148,11 +159,19 @@ class EpisodeReplica:
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
         """See `protocols.Replica.submit`. A wrong version is found by the first turn, and told by the next poll."""
         self._term = term
-        await self._book.take(requests, self)
+        arriving = {one.key: one.attempt for one in requests}
+        self._arriving |= arriving
+        try:
+            await self._book.take(requests, self)
+        finally:
+            for key, lease in arriving.items():
+                self._stop_arriving(key, lease)
 
     async def abort(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> None:
         """Stop these responses: their attempts wait with their open turns until another replica has them."""
         self._term = term
+        for key, lease in attempts.items():
+            self._stop_arriving(key, lease)
         stopped = [held for key, attempt in attempts.items() if (held := self._held.get(key)) and held.lease <= attempt]
         turns: dict[TrajectoryKey, int] = {}
         for one in stopped:
@@ -186,7 +205,13 @@ class EpisodeReplica:
     # --- for the book ---
 
     def hold(self, attempt: Attempt) -> None:
-        """Go on with an attempt: report what is not reported yet, and generate its open turns."""
+        """Go on with an attempt: report what is not reported yet, and generate its open turns.
+
+        One that was stopped before it arrived waits for another replica."""
+        if self._arriving.get(attempt.key) != attempt.lease:
+            attempt.holder = None
+            return
+        del self._arriving[attempt.key]
         self._held[attempt.key] = attempt
         attempt.holder = self
         self.tell(attempt)
@@ -218,7 +243,7 @@ class EpisodeReplica:
         # An earlier coordinator may have submitted a turn of the same number, and died before it was stored.
         live.launches = max(live.launches, self._term * ATTEMPTS_A_TERM) + 1
         live.submit(self, now)
-        request = self._book.request(attempt, live, version)
+        request = self._book.turns.request(attempt, live, version)
         self._start(self._submit(attempt, live, request), name=f"turn-{request.key}")
 
     def stop(self, attempt: Attempt, turns: Mapping[int, OpenTurn]) -> None:
@@ -294,6 +319,10 @@ class EpisodeReplica:
         self._calls.add(task)
         task.add_done_callback(self._calls.discard)
 
+    def _stop_arriving(self, key: TrajectoryKey, lease: int) -> None:
+        if self._arriving.get(key, lease + 1) <= lease:
+            del self._arriving[key]
+
     def _forget(self, attempt: Attempt) -> None:
         # Another attempt of the same response may be here by now.
         if self._held.get(attempt.key) is attempt:
@@ -306,7 +335,7 @@ class EpisodeReplica:
         except (StaleTerm, WrongVersion):
             raise
         except Refused as error:
-            self._book.refuse(attempt, live, request.attempt, str(error))
+            self._book.turns.refuse(attempt, live, request.attempt, str(error))
 
     async def _poll_below(self, wait_seconds: float) -> ReplicaReport:
         """Return the newest report of the replica below; the last one if the outbox fills first."""
@@ -330,7 +359,7 @@ class EpisodeReplica:
         strays: dict[TrajectoryKey, int] = {}
         for delta in report.deltas:
             place = turn_of(delta.key)
-            if place is not None and self._book.receive(place, self, delta):
+            if place is not None and self._book.turns.receive(place, self, delta):
                 continue
             if delta.finish_reason is None:
                 strays[delta.key] = delta.attempt

@@ -1,51 +1,80 @@
-"""Unwritten changes: attempts that begin or end, and that a read of the store may show otherwise.
+"""Unwritten changes: what the book has decided and a read of the store may show otherwise.
 
 The journal writes after the book has decided, and a read does not wait for it. So a read may find an attempt open that
-has ended, and an attempt that begins before the book knows it.
+has ended, and an attempt that begins before the book knows it. A loop may drop a response while it is read or begun.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from rljob_runtime.coordinator.store.tables.turns import KeptEpisode
-from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+
+
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """Responses whose attempts are read or begin, and what happens meanwhile."""
+
+    keys: frozenset[TrajectoryKey]
+    needed: set[TrajectoryKey]
+    """Those that no loop has dropped since."""
+    ended: set[int] = field(default_factory=set)
+    """Numbers of attempts whose end was not written before, or came since."""
 
 
 class UnwrittenChanges:
-    """The changes of a book that its journal has not written, and what reads that are under way miss of them."""
+    """The changes of a book that its journal has not written, and the calls that they concern."""
 
     def __init__(self) -> None:
         self._ending: set[int] = set()
-        self._beginning: set[TrajectoryKey] = set()
-        self._missed: dict[object, set[int]] = {}
-        """By read: numbers of attempts that had ended when it began, or have since."""
+        self._pending: set[Pending] = set()
+        self._beginning: set[Pending] = set()
+        """Those of them whose attempts begin."""
 
     def end(self, number: int) -> None:
         """Note that an attempt has ended."""
         self._ending.add(number)
-        for missed in self._missed.values():
-            missed.add(number)
+        for one in self._pending:
+            one.ended.add(number)
 
     def ended(self, number: int) -> None:
         """Note that the store has the end of an attempt."""
         self._ending.discard(number)
 
-    def begin(self, keys: Iterable[TrajectoryKey]) -> None:
-        """Note that attempts of these responses begin."""
-        self._beginning.update(keys)
+    def drop(self, prompts: Collection[PromptKey]) -> None:
+        """Note that the responses to these prompts are not needed."""
+        for one in self._pending:
+            one.needed.difference_update([key for key in one.needed if key.prompt in prompts])
 
-    def begun(self, keys: Iterable[TrajectoryKey]) -> None:
-        """Note that the store has these attempts, and the book knows them."""
-        self._beginning.difference_update(keys)
+    def begin(self, keys: Iterable[TrajectoryKey]) -> Pending:
+        """Note that attempts of these responses begin."""
+        made = self._watch(keys)
+        self._beginning.add(made)
+        return made
+
+    def begun(self, begins: Pending) -> None:
+        """Note that the store has these attempts."""
+        self._pending.remove(begins)
+        self._beginning.remove(begins)
 
     @contextmanager
-    def reading(self) -> Iterator[Callable[[KeptEpisode], bool]]:
-        """Surround a read. Yields whether an attempt that it found is outdated: it has ended, or begins by itself."""
-        read, missed = object(), set(self._ending)
-        self._missed[read] = missed
+    def reading(self, keys: Iterable[TrajectoryKey]) -> Iterator[Pending]:
+        """Surround a read of these responses."""
+        made = self._watch(keys)
         try:
-            yield lambda kept: kept.key in self._beginning or (kept.end is None and kept.number in missed)
+            yield made
         finally:
-            del self._missed[read]
+            self._pending.remove(made)
+
+    def is_outdated(self, kept: KeptEpisode, read: Pending) -> bool:
+        """Return whether an attempt is not as a read found it: it has ended, or begins by itself."""
+        return (kept.end is None and kept.number in read.ended) or any(kept.key in one.keys for one in self._beginning)
+
+    def _watch(self, keys: Iterable[TrajectoryKey]) -> Pending:
+        every = frozenset(keys)
+        made = Pending(every, set(every), set(self._ending))
+        self._pending.add(made)
+        return made

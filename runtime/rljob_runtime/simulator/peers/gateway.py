@@ -156,11 +156,11 @@ class RunnerDoor:
 
     async def turn(self, call: TurnCall) -> RecordedTurn:
         """See `protocols.turns.Turns.turn`."""
-        return await self._gateway.call(self._condition, lambda book: book.turn(call))
+        return await self._gateway.call(self._condition, lambda book: book.turns.turn(call))
 
     async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
         """See `protocols.turns.Turns.history`."""
-        return await self._gateway.call(self._condition, lambda book: book.history(episode))
+        return await self._gateway.call(self._condition, lambda book: book.turns.history(episode))
 
     async def lease(
         self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False

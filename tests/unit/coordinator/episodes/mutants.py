@@ -14,7 +14,7 @@ EPISODES = "rljob_runtime.coordinator.episodes"
 MUTANTS = (
     Mutant(
         name="an attempt is open until its end is stored",
-        target=f"{EPISODES}.unwritten:UnwrittenChanges.reading",
+        target=f"{EPISODES}.unwritten:UnwrittenChanges._watch",
         before="set(self._ending)",
         after="set[int]()",
         tests=(f"{RACES}::test_an_attempt_is_not_found_open_before_its_end_is_stored",),
@@ -22,16 +22,65 @@ MUTANTS = (
     Mutant(
         name="a read does not learn of ends meanwhile",
         target=f"{EPISODES}.unwritten:UnwrittenChanges.end",
-        before="missed.add(number)",
+        before="one.ended.add(number)",
         after="pass",
         tests=(f"{RACES}::test_an_attempt_that_ended_while_the_store_was_read_is_not_found_open",),
     ),
     Mutant(
         name="an attempt that begins is read as one of a former coordinator",
-        target=f"{EPISODES}.unwritten:UnwrittenChanges.reading",
-        before="kept.key in self._beginning",
+        target=f"{EPISODES}.unwritten:UnwrittenChanges.is_outdated",
+        before="kept.key in one.keys",
         after="False",
         tests=(f"{RACES}::test_a_late_call_of_the_attempt_before_does_not_end_the_one_that_begins",),
+    ),
+    Mutant(
+        name="a retry of a turn that is not stored finds no answer",
+        target=f"{EPISODES}.turn_service:TurnService.turn",
+        before="(unstored := attempt.unstored.get(node.id)) is not None",
+        after="(unstored := None)",
+        tests=(f"{RACES}::test_a_retry_of_a_turn_that_is_complete_but_not_stored_waits_for_it",),
+    ),
+    Mutant(
+        name="a response that is dropped while it is read is begun",
+        target=f"{EPISODES}.book:EpisodeBook.take",
+        before="request.key not in read.needed",
+        after="False",
+        tests=(f"{RACES}::test_a_response_that_is_dropped_while_it_is_launched_is_not_begun",),
+    ),
+    Mutant(
+        name="a response that is dropped while it begins stays",
+        target=f"{EPISODES}.book:EpisodeBook._begin",
+        before="request.key not in begins.needed",
+        after="False",
+        tests=(f"{RACES}::test_a_response_that_is_dropped_while_it_is_launched_is_not_begun",),
+    ),
+    Mutant(
+        name="an attempt that is dropped while it is read stays open",
+        target=f"{EPISODES}.book:EpisodeBook.load",
+        before="kept.key not in pending.needed",
+        after="False",
+        tests=(f"{RACES}::test_an_attempt_of_a_former_coordinator_that_is_dropped_while_it_is_read_ends",),
+    ),
+    Mutant(
+        name="a cut says nothing of launches under way",
+        target=f"{EPISODES}.book:EpisodeBook.cut",
+        before="self._unwritten.drop(prompts)",
+        after="pass",
+        tests=(f"{RACES}::test_a_response_that_is_dropped_while_it_is_launched_is_not_begun",),
+    ),
+    Mutant(
+        name="a response that is stopped while it is launched is generated",
+        target=f"{EPISODES}.replica:EpisodeReplica.abort",
+        before="self._stop_arriving(key, lease)",
+        after="pass",
+        tests=(f"{RACES}::test_a_response_that_is_stopped_while_it_is_launched_waits_for_another_replica",),
+    ),
+    Mutant(
+        name="a stop ends a later launch",
+        target=f"{EPISODES}.replica:EpisodeReplica._stop_arriving",
+        before="self._arriving.get(key, lease + 1) <= lease",
+        after="key in self._arriving",
+        tests=(f"{RACES}::test_a_stop_of_an_earlier_launch_leaves_the_one_that_arrives",),
     ),
     Mutant(
         name="a runner that was lost still asks for turns",
@@ -136,7 +185,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a client receives its turn before it is stored",
-        target=f"{EPISODES}.book:EpisodeBook._commit",
+        target=f"{EPISODES}.turn_service:TurnService._commit",
         before="self._journal.write(save, then)",
         after="then(None); self._journal.write(save, lambda _: None)",
         tests=(f"{BOOK}::test_a_turn_is_answered_and_reported_when_it_is_stored",),
@@ -206,7 +255,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a retried evaluation is another sample",
-        target=f"{EPISODES}.book:EpisodeBook._seed",
+        target=f"{EPISODES}.turn_service:TurnService._seed",
         before="attempt.key.prompt.evaluation is not None",
         after="False",
         tests=(f"{BOOK}::test_turns_of_an_evaluation_have_the_same_seeds_in_each_attempt",),
@@ -220,7 +269,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a restarted coordinator forgets which limit was reached",
-        target=f"{EPISODES}.book:EpisodeBook._store_limit",
+        target=f"{EPISODES}.turn_service:TurnService._store_limit",
         before="attempt.stored_limit is None",
         after="False",
         tests=(f"{BOOK}::test_a_refusal_leaves_when_its_limit_is_stored_and_is_stored_once",),
@@ -248,7 +297,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a turn whose tokens are missing waits for ever",
-        target=f"{EPISODES}.book:EpisodeBook.receive",
+        target=f"{EPISODES}.turn_service:TurnService.receive",
         before="replica.generate(attempt, live)",
         after="pass",
         tests=(f"{BOOK}::test_a_turn_whose_tokens_are_missing_is_launched_again",),
@@ -262,7 +311,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a turn that arrives while the end is stored is answered",
-        target=f"{EPISODES}.book:EpisodeBook.receive",
+        target=f"{EPISODES}.turn_service:TurnService.receive",
         before="attempt is None or attempt.episode.end is not None",
         after="attempt is None",
         tests=(f"{RACES}::test_a_turn_that_arrives_while_the_end_is_stored_is_no_answer",),

@@ -63,7 +63,7 @@ async def test_a_retry_gets_the_recorded_turn_and_opens_none(tmp_path):
     async with bench(tmp_path) as made:
         episode = await made.begun()
         first = (await made.answered(made.ask(episode, [1]), [5])).result()
-        again = await made.book.turn(made.ask(episode, [1], retry=True))
+        again = await made.book.turns.turn(made.ask(episode, [1], retry=True))
         assert (again.node, list(again.token_ids), again.replayed) == (first.node, [5], True)
         assert len(made.engine.requests) == 1
 
@@ -112,7 +112,7 @@ async def test_other_weights_begin_another_attempt(tmp_path):
         assert second.attempt > first.attempt
         assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [first, second])) == [first]
         with pytest.raises(AttemptEnded):
-            await made.book.turn(made.ask(first, [1]))
+            await made.book.turns.turn(made.ask(first, [1]))
 
 
 async def test_a_limit_refuses_turns_and_the_episode_is_truncated(tmp_path):
@@ -120,7 +120,7 @@ async def test_a_limit_refuses_turns_and_the_episode_is_truncated(tmp_path):
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
         with pytest.raises(TurnRefused, match="turns"):
-            await made.book.turn(made.ask(episode, [1, 5, 2]))
+            await made.book.turns.turn(made.ask(episode, [1, 5, 2]))
         await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0))
         assert (await made.deltas())[-1].finish_reason is LENGTH
 
@@ -134,7 +134,7 @@ async def test_an_episode_that_reached_a_limit_is_truncated_although_the_coordin
         if by == "refused turn":
             for _ in range(3):
                 with pytest.raises(TurnRefused, match="turns"):
-                    await made.book.turn(made.ask(episode, [1, 5, 2]))
+                    await made.book.turns.turn(made.ask(episode, [1, 5, 2]))
     async with bench(tmp_path, limits) as made:
         await made.launch(attempt=2)
         assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode])) == []
@@ -157,7 +157,7 @@ async def test_a_refusal_leaves_when_its_limit_is_stored_and_is_stored_once(tmp_
             await refused
         before = made.access.calls
         with pytest.raises(TurnRefused):
-            await made.book.turn(made.ask(episode, [1, 5, 3]))
+            await made.book.turns.turn(made.ask(episode, [1, 5, 3]))
         assert made.access.calls == before
 
 
@@ -286,7 +286,7 @@ async def test_a_failed_call_for_a_turn_is_an_error_of_the_next_poll(tmp_path):
     async with bench(tmp_path) as made:
         episode = await made.begun()
         made.engine.failure = PeerGone("its process ended")
-        asked = asyncio.ensure_future(made.book.turn(made.ask(episode, [1])))
+        asked = asyncio.ensure_future(made.book.turns.turn(made.ask(episode, [1])))
         with pytest.raises(PeerGone):
             await made.replica.poll(1, 0, 5.0)
         assert not asked.done(), "another replica goes on"
@@ -299,7 +299,7 @@ async def test_a_turn_that_an_engine_refuses_ends_its_attempt_and_not_the_replic
         episode = await made.begun()
         made.engine.failure = Refused("token id 99 is outside the model's vocabulary of 50")
         with pytest.raises(AttemptEnded):
-            await made.book.turn(made.ask(episode, [99]))
+            await made.book.turns.turn(made.ask(episode, [99]))
         assert (await made.deltas())[-1].finish_reason is STOP
         kept = made.store.turns.newest([KEY])[KEY]
         assert kept.end is not None
@@ -363,7 +363,7 @@ async def test_a_runner_goes_on_under_the_next_coordinator(tmp_path):
         await made.answered(made.ask(episode, [1]), [5, 6])
     async with bench(tmp_path) as made:
         assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode])) == []
-        assert list((await made.book.turn(made.ask(episode, [1], retry=True))).token_ids) == [5, 6]
+        assert list((await made.book.turns.turn(made.ask(episode, [1], retry=True))).token_ids) == [5, 6]
         asked = await made.asked(made.ask(episode, [1, 5, 6, 2]))
         assert not made.engine.requests, "it waits for a replica"
         await made.launch(attempt=2, prefix=(5,))

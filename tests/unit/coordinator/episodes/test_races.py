@@ -27,7 +27,7 @@ async def test_two_calls_that_find_an_attempt_of_a_former_coordinator_find_the_s
     async with bench(tmp_path) as made:
         made.access.free.clear()
         beating = asyncio.ensure_future(made.book.runners.heartbeat(ENVIRONMENT, "r", [episode]))
-        asking = asyncio.ensure_future(made.book.turn(made.ask(episode, [1], retry=True)))
+        asking = asyncio.ensure_future(made.book.turns.turn(made.ask(episode, [1], retry=True)))
         await settled()
         made.access.free.set()
         assert list(await beating) == []
@@ -88,6 +88,7 @@ async def test_an_attempt_that_ended_while_the_store_was_read_is_not_found_open(
             await settled()
         await reading
         assert made.book.number(episode.attempt) is None
+        assert made.book.totals.aborts[AbortCause.NOT_NEEDED] == 1
 
 
 async def test_a_late_call_of_the_attempt_before_does_not_end_the_one_that_begins(tmp_path):
@@ -130,6 +131,105 @@ async def test_a_turn_that_arrives_while_the_end_is_stored_is_no_answer(tmp_path
         assert len(made.store.turns.history(episode.attempt)) == made.book.totals.turns == 1
         kept = made.store.turns.newest([KEY])[KEY]
         assert kept.reward == 1.0, "an engine generated the turn, so the deadline is the harness's doing"
+
+
+async def test_a_retry_of_a_turn_that_is_complete_but_not_stored_waits_for_it(tmp_path):
+    """The client's connection broke just then."""
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        asked = await made.asked(made.ask(episode, [1]))
+        made.access.free.clear()
+        made.engine.emit([5, 6])
+        await made.replica.poll(1, 0, 5.0)
+        retrying = await made.asked(made.ask(episode, [1], retry=True))
+        assert not asked.done()
+        assert not retrying.done(), "it is not stored yet"
+        made.access.free.set()
+        answer, again = await asked, await retrying
+        assert (list(again.token_ids), again.replayed) == ([5, 6], True)
+        assert again.node == answer.node
+        assert len(made.store.turns.history(episode.attempt)) == 1
+
+
+@contextlib.asynccontextmanager
+async def launching(made: Bench, *, reads: bool, attempt: int = 1) -> AsyncIterator[None]:
+    """The response is launched, and the store answers the launch's read, or its write, after the body."""
+    async with late(made, journal=not reads):
+        submitting = asyncio.ensure_future(made.launch(attempt))
+        await settled()
+        assert not submitting.done()
+        yield
+    await submitting
+    await settled()
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("by", ["drop", "cut"])
+async def test_a_response_that_is_dropped_while_it_is_launched_is_not_begun(tmp_path, by, reads):
+    async with bench(tmp_path) as made:
+        async with launching(made, reads=reads):
+            getattr(made.book, by)([KEY.prompt])
+        assert not made.book.numbers()
+        assert await made.book.runners.lease(ENVIRONMENT, "r", 0.0) == ()
+        assert (await made.replica.poll(1, 0, 0.0)).outside == 0
+        kept = made.store.turns.newest([KEY])
+        assert [one.end.cause for one in kept.values()] == ([] if reads else [AbortCause.NOT_NEEDED])
+        await made.launch(attempt=2)
+        await made.answered(made.ask((await made.leased()).episode, [1]), [5])
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_prompt_that_is_drawn_again_while_its_launch_is_dropped_is_begun_once(tmp_path, reads):
+    async with bench(tmp_path) as made:
+        async with launching(made, reads=reads):
+            made.book.drop([KEY.prompt])
+            again = asyncio.ensure_future(made.launch(attempt=2))
+            await settled()
+        await again
+        episode = (await made.leased()).episode
+        assert await made.book.runners.lease(ENVIRONMENT, "r", 0.0) == ()
+        await made.answered(made.ask(episode, [1]), [5])
+        assert [one.lease for one in made.book.numbers()] == [2]
+
+
+async def test_an_attempt_of_a_former_coordinator_that_is_dropped_while_it_is_read_ends(tmp_path):
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5])
+    async with bench(tmp_path) as made:
+        async with launching(made, reads=True, attempt=2):
+            made.book.drop([KEY.prompt])
+        assert not made.book.numbers()
+        assert made.store.turns.newest([KEY])[KEY].end.cause is AbortCause.NOT_NEEDED
+
+
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_response_that_is_stopped_while_it_is_launched_waits_for_another_replica(tmp_path, reads):
+    async with bench(tmp_path) as made:
+        async with launching(made, reads=reads):
+            await made.replica.abort(1, {KEY: 1})
+        assert (await made.replica.poll(1, 0, 0.0)).outside == 0
+        episode = (await made.leased()).episode
+        asked = await made.asked(made.ask(episode, [1]))
+        assert not made.engine.requests
+        await made.launch(attempt=2)
+        await settled()
+        assert len(made.engine.requests) == 1
+        made.engine.emit([5])
+        await made.replica.poll(1, 0, 5.0)
+        assert list((await asked).token_ids) == [5]
+        assert made.book.totals.attempts == 1
+
+
+async def test_a_stop_of_an_earlier_launch_leaves_the_one_that_arrives(tmp_path):
+    async with bench(tmp_path) as made:
+        async with launching(made, reads=False, attempt=2):
+            await made.replica.abort(1, {KEY: 1})
+        asked = await made.asked(made.ask((await made.leased()).episode, [1]))
+        assert len(made.engine.requests) == 1
+        made.engine.emit([5])
+        await made.replica.poll(1, 0, 5.0)
+        assert list((await asked).token_ids) == [5]
 
 
 @pytest.mark.parametrize("stopped", [True, False])

@@ -72,8 +72,8 @@ async def test_the_runner_that_was_lost_has_no_part_in_it_any_more(tmp_path):
         resumed = (await leased(made, "r")).episode
         assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode, resumed])) == [episode]
         for late in (
-            made.book.turn(made.ask(episode, [1, 5, 6, 2])),
-            made.book.history(episode),
+            made.book.turns.turn(made.ask(episode, [1, 5, 6, 2])),
+            made.book.turns.history(episode),
             called(made, episode),
             made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=0.0)),
         ):
