@@ -60,6 +60,8 @@ _PROGRAMS = {
     "fake_nodes": (*recipe.CONTROL_PLANE, *recipe.TOOLS, "kwok"),
     "kueue": (*recipe.CONTROL_PLANE, *recipe.TOOLS, "kwok", "kueue"),
     "apiserver": (*recipe.SERVER, *recipe.TOOLS),
+    "chart_cluster": (*recipe.CONTROL_PLANE, *recipe.TOOLS),
+    "tools": recipe.TOOLS,
 }
 """What has to be built for a fixture."""
 _PREFIX = "pytest-"
@@ -110,6 +112,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     file = item.nodeid.partition("::")[0]
     if name := marked.hidden(file, lambda marker: item.get_closest_marker(marker) is not None):
         raise pytest.UsageError(f"{item.nodeid} has the marker {name}, but {file} does not name pytest.mark.{name}")
+    built = sorted(_PROGRAMS.keys() & set(getattr(item, "fixturenames", ())))
+    if built and not any(item.get_closest_marker(marker) for marker in marked.PARTS):
+        # The tests without a marker run first, before anything is built.
+        raise pytest.UsageError(f"{item.nodeid} needs {', '.join(built)}; mark it pytest.mark.cluster")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

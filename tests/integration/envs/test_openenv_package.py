@@ -98,7 +98,7 @@ def game(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
 
 
 @pytest.fixture(scope="module")
-def tools(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def tool_server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with serving(python, tmp_path_factory.mktemp("tools"), "tools") as url:
         yield url
 
@@ -152,10 +152,10 @@ async def test_what_the_environment_raises_is_a_failure_of_ours(game: str, tmp_p
         assert "error: guess: Input should be a valid integer" in site.prompts()[1]
 
 
-async def test_tools_of_an_environment_are_called(tools: str, tmp_path: Path) -> None:
+async def test_tools_of_an_environment_are_called(tool_server: str, tmp_path: Path) -> None:
     said = scripted(call("divide", '{"a": 1, "b": 0}'), call("add", '{"a": 2, "b": 3}'), "5")
     async with open_site(said) as site, site.stack:
-        report = await site.report_of(site.open_env(tmp_path, tools), seconds=120.0)
+        report = await site.report_of(site.open_env(tmp_path, tool_server), seconds=120.0)
         assert (report.failed, report.reward, report.metrics["turns"]) == (None, None, 3), report.detail
         first, second, third = site.prompts()
         assert "Add two numbers." in first

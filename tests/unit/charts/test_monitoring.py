@@ -36,6 +36,9 @@ from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.reward_stats import RewardStats
 from tests.support.charts.tools import Tools
 
+# Helm is built with a cluster's programs, and unit tests need none of them.
+pytestmark = pytest.mark.cluster
+
 MONITORING = "--set=podMonitor.enabled=true,prometheusRule.enabled=true,dashboards.enabled=true"
 OF_TARGETS = {"namespace", "rljob", "pod", "instance", "job"}
 """Labels that Prometheus adds to a target's metrics."""

@@ -15,6 +15,9 @@ from rljob_operator.__main__ import options
 from tests.support.charts.tools import CHART, Tools
 from tests.support.paths import ROOT
 
+# Helm is built with a cluster's programs, and unit tests need none of them.
+pytestmark = pytest.mark.cluster
+
 VALUE_SETS: dict[str, tuple[str, ...]] = {
     "defaults": (),
     "two replicas": ("--set=replicas=2,podDisruptionBudget.enabled=true",),
