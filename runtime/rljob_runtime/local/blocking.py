@@ -99,42 +99,27 @@ def run_blocking(work: Coroutine[object, object, T], interrupt: Interrupt) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(interrupt.watch(work))
-    # An interrupt is held back until there is someone who catches it.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-
-    def run() -> T:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        return asyncio.run(interrupt.watch(work))
-
-    with _default_interrupts(), ThreadPoolExecutor(1, thread_name_prefix="rljob") as pool:
-        future = pool.submit(run)
-        while True:
-            try:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                while not future.done():
-                    wait((future,), LOOK_SECONDS)
-                return future.result()
-            except KeyboardInterrupt:
-                if future.done():
-                    raise
-                interrupt.interrupt()
-            except SystemExit:  # Ray makes it of SIGTERM
-                interrupt.interrupt()
-                if not future.done():
-                    future.exception()
-                raise
+    with _interrupts_to(interrupt), ThreadPoolExecutor(1, thread_name_prefix="rljob") as pool:
+        try:
+            future = pool.submit(asyncio.run, interrupt.watch(work))
+            while not future.done():
+                wait((future,), LOOK_SECONDS)
+        except SystemExit:  # Ray makes it of SIGTERM. The pool ends when the work has stopped.
+            interrupt.interrupt()
+            raise
+        return future.result()
 
 
 @contextlib.contextmanager
-def _default_interrupts() -> Iterator[None]:
-    """Let SIGINT raise `KeyboardInterrupt` in the main thread.
+def _interrupts_to(interrupt: Interrupt) -> Iterator[None]:
+    """Let SIGINT call `interrupt` in place of what `asyncio.run` does: it cancels its main task, which is blocked.
 
-    `asyncio.run` cancels its main task instead, which cannot see that while it is blocked.
+    Nothing is raised: an exception would come at any place of this thread, also where no one catches it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = signal.signal(signal.SIGINT, lambda number, frame: interrupt.interrupt())
     try:
         yield
     finally:

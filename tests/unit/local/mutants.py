@@ -16,10 +16,17 @@ MUTANTS = (
     ),
     Mutant(
         name="Ctrl-C is lost where a program runs in an event loop",
-        target="rljob_runtime.local.blocking:_default_interrupts",
+        target="rljob_runtime.local.blocking:_interrupts_to",
         before="threading.current_thread() is not threading.main_thread()",
         after="True",
-        tests=(f"{BLOCKING}::test_ctrl_c_stops_the_work_also_in_a_program_that_runs_in_an_event_loop",),
+        tests=(f"{BLOCKING}::test_a_signal_that_comes_while_the_work_begins_stops_it",),
+    ),
+    Mutant(
+        name="a program that is told to exit while the work begins does not stop it",
+        target="rljob_runtime.local.blocking:run_blocking",
+        before="interrupt.interrupt()",
+        after="pass",
+        tests=(f"{BLOCKING}::test_a_signal_that_comes_while_the_work_begins_stops_it",),
     ),
     Mutant(
         name="a second interrupt of a run is the first once more",

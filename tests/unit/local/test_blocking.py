@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -137,6 +139,42 @@ def test_ctrl_c_stops_the_work_also_in_a_program_that_runs_in_an_event_loop():
         return result
 
     assert asyncio.run(caller()) == "stopped"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_while_the_work_begins_stops_it(monkeypatch, number):
+    """The thread has begun, and its caller does not wait for it yet."""
+    interrupt, begin, running = Interrupt(), ThreadPoolExecutor.submit, threading.Event()
+    ends: list[str] = []
+
+    def exits(number: int, frame: object) -> None:
+        raise SystemExit(number)
+
+    def submit(pool: ThreadPoolExecutor, *work: Any) -> Any:
+        future = begin(pool, *work)
+        assert running.wait(10)
+        os.kill(os.getpid(), number)
+        # Another thread may receive it, and this one notices then.
+        time.sleep(0.05)
+        return future
+
+    async def work() -> None:
+        ends.append(await until_stopped(interrupt, running))
+
+    async def caller() -> None:
+        run_blocking(work(), interrupt)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", submit)
+    before = signal.signal(signal.SIGTERM, exits)
+    try:
+        if number == signal.SIGTERM:
+            with pytest.raises(SystemExit):
+                asyncio.run(caller())
+        else:
+            asyncio.run(caller())
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ends == ["stopped"]
 
 
 @pytest.mark.parametrize(("interrupted", "raised"), [(True, EndedEarly), (False, KeyboardInterrupt)])
