@@ -50,7 +50,7 @@ async def run(tmp_path, monkeypatch, play: Any, local: StandInEnvironments) -> A
 
 
 async def test_a_process_that_cannot_work_ends_the_job_with_its_reason(tmp_path, monkeypatch):
-    local, ended, book = StandInEnvironments(), asyncio.Event(), SimpleNamespace(runners="runners")
+    local, ended, book = StandInEnvironments(), asyncio.Event(), SimpleNamespace(turns="turns", runners="runners")
 
     async def play(*_: Any, observers: Any, serve_episodes: Any, **__: Any) -> None:
         assert local.observe in observers
@@ -64,7 +64,7 @@ async def test_a_process_that_cannot_work_ends_the_job_with_its_reason(tmp_path,
     with pytest.raises(ProcessFailed, match="status 2"):
         await run(tmp_path, monkeypatch, play, local)
     assert ended.is_set(), "the coordinator ended with it"
-    assert local.served == [(book, "runners")]
+    assert local.served == [("turns", "runners")]
 
 
 async def test_a_job_that_ends_does_not_wait_for_its_processes(tmp_path, monkeypatch):

@@ -6,82 +6,11 @@ JOB = "tests/unit/coordinator/episodes/test_job.py"
 RESUMPTIONS = "tests/unit/coordinator/episodes/test_resumptions.py"
 BOOK = "tests/unit/coordinator/episodes/test_book.py"
 MIXED = "tests/unit/coordinator/episodes/test_mixed_versions.py"
-RACES = "tests/unit/coordinator/episodes/test_races.py"
 FAILURES = f"{JOB}::test_failures_of_ours_are_aborted_attempts_and_never_a_reward"
 METRICS = "tests/unit/coordinator/episodes/test_metrics.py"
 EPISODES = "rljob_runtime.coordinator.episodes"
 
 MUTANTS = (
-    Mutant(
-        name="an attempt is open until its end is stored",
-        target=f"{EPISODES}.unwritten:UnwrittenChanges._watch",
-        before="set(self._ending)",
-        after="set[int]()",
-        tests=(f"{RACES}::test_an_attempt_is_not_found_open_before_its_end_is_stored",),
-    ),
-    Mutant(
-        name="a read does not learn of ends meanwhile",
-        target=f"{EPISODES}.unwritten:UnwrittenChanges.end",
-        before="one.ended.add(number)",
-        after="pass",
-        tests=(f"{RACES}::test_an_attempt_that_ended_while_the_store_was_read_is_not_found_open",),
-    ),
-    Mutant(
-        name="an attempt that begins is read as one of a former coordinator",
-        target=f"{EPISODES}.unwritten:UnwrittenChanges.is_outdated",
-        before="kept.key in one.keys",
-        after="False",
-        tests=(f"{RACES}::test_a_late_call_of_the_attempt_before_does_not_end_the_one_that_begins",),
-    ),
-    Mutant(
-        name="a retry of a turn that is not stored finds no answer",
-        target=f"{EPISODES}.turn_service:TurnService.turn",
-        before="(unstored := attempt.unstored.get(node.id)) is not None",
-        after="(unstored := None)",
-        tests=(f"{RACES}::test_a_retry_of_a_turn_that_is_complete_but_not_stored_waits_for_it",),
-    ),
-    Mutant(
-        name="a response that is dropped while it is read is begun",
-        target=f"{EPISODES}.book:EpisodeBook.take",
-        before="request.key not in read.needed",
-        after="False",
-        tests=(f"{RACES}::test_a_response_that_is_dropped_while_it_is_launched_is_not_begun",),
-    ),
-    Mutant(
-        name="a response that is dropped while it begins stays",
-        target=f"{EPISODES}.book:EpisodeBook._begin",
-        before="request.key not in begins.needed",
-        after="False",
-        tests=(f"{RACES}::test_a_response_that_is_dropped_while_it_is_launched_is_not_begun",),
-    ),
-    Mutant(
-        name="an attempt that is dropped while it is read stays open",
-        target=f"{EPISODES}.book:EpisodeBook.load",
-        before="kept.key not in pending.needed",
-        after="False",
-        tests=(f"{RACES}::test_an_attempt_of_a_former_coordinator_that_is_dropped_while_it_is_read_ends",),
-    ),
-    Mutant(
-        name="a cut says nothing of launches under way",
-        target=f"{EPISODES}.book:EpisodeBook.cut",
-        before="self._unwritten.drop(prompts)",
-        after="pass",
-        tests=(f"{RACES}::test_a_response_that_is_dropped_while_it_is_launched_is_not_begun",),
-    ),
-    Mutant(
-        name="a response that is stopped while it is launched is generated",
-        target=f"{EPISODES}.replica:EpisodeReplica.abort",
-        before="self._stop_arriving(key, lease)",
-        after="pass",
-        tests=(f"{RACES}::test_a_response_that_is_stopped_while_it_is_launched_waits_for_another_replica",),
-    ),
-    Mutant(
-        name="a stop ends a later launch",
-        target=f"{EPISODES}.replica:EpisodeReplica._stop_arriving",
-        before="self._arriving.get(key, lease + 1) <= lease",
-        after="key in self._arriving",
-        tests=(f"{RACES}::test_a_stop_of_an_earlier_launch_leaves_the_one_that_arrives",),
-    ),
     Mutant(
         name="a runner that was lost still asks for turns",
         target=f"{EPISODES}.book:EpisodeBook.find",
@@ -303,20 +232,6 @@ MUTANTS = (
         tests=(f"{BOOK}::test_a_turn_whose_tokens_are_missing_is_launched_again",),
     ),
     Mutant(
-        name="two calls restore one attempt twice",
-        target=f"{EPISODES}.book:EpisodeBook.load",
-        before="self._of(kept.key) is not None",
-        after="False",
-        tests=(f"{RACES}::test_two_calls_that_find_an_attempt_of_a_former_coordinator_find_the_same_one",),
-    ),
-    Mutant(
-        name="a turn that arrives while the end is stored is answered",
-        target=f"{EPISODES}.turn_service:TurnService.receive",
-        before="attempt is None or attempt.episode.end is not None",
-        after="attempt is None",
-        tests=(f"{RACES}::test_a_turn_that_arrives_while_the_end_is_stored_is_no_answer",),
-    ),
-    Mutant(
         name="a restarted coordinator counts the time in the queue as the harness's",
         target=f"{EPISODES}.resumptions:Resumptions.lease",
         before="store.turns.lease(rows)",
@@ -329,13 +244,6 @@ MUTANTS = (
         before='self._fail(attempt.id, f"its record cannot be read: {error}")',
         after="pass",
         tests=(f"{BOOK}::test_an_attempt_whose_record_cannot_be_read_is_a_failure_of_ours",),
-    ),
-    Mutant(
-        name="a lease whose runner left lapses",
-        target=f"{EPISODES}.runner_service:RunnerService._assignments",
-        before="self._leases.give_back(one, self._now())",
-        after="False",
-        tests=(f"{RACES}::test_a_lease_whose_runner_leaves_goes_to_the_next_one",),
     ),
     Mutant(
         name="a response begins again before any token of it was received",
@@ -357,34 +265,6 @@ MUTANTS = (
         before="(StaleTerm, WrongVersion)",
         after="Refused",
         tests=(f"{BOOK}::test_a_turn_that_an_engine_refuses_ends_its_attempt_and_not_the_replica",),
-    ),
-    Mutant(
-        name="a deadline while no engine generates is the policy's doing",
-        target=f"{EPISODES}.runner_service:RunnerService.done",
-        before="attempt.waits_for_engine",
-        after="False",
-        tests=(f"{RACES}::test_a_harness_that_ends_while_no_engine_generates_its_turn_has_no_reward",),
-    ),
-    Mutant(
-        name="a lost replica counts as one that generates",
-        target=f"{EPISODES}.replica:EpisodeReplica.generates",
-        before="self._polls > 0",
-        after="True",
-        tests=(f"{RACES}::test_a_harness_that_ends_while_no_engine_generates_its_turn_has_no_reward",),
-    ),
-    Mutant(
-        name="a replica keeps attempts that are over there",
-        target=f"{EPISODES}.replica:EpisodeReplica.stop",
-        before="self._forget(attempt)",
-        after="",
-        tests=(f"{RACES}::test_a_replica_forgets_an_attempt_that_is_over_here",),
-    ),
-    Mutant(
-        name="a report that comes again before it is stored is refused",
-        target=f"{EPISODES}.runner_service:RunnerService.done",
-        before="known is not None and known.id == episode and known.reporter == runner",
-        after="known is not None and known.ended and known.reporter == runner",
-        tests=(f"{RACES}::test_a_report_that_comes_again_while_it_is_stored_has_the_same_answer",),
     ),
     Mutant(
         name="turns of newer weights are not counted",
