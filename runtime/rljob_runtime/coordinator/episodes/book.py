@@ -75,15 +75,15 @@ class EpisodeBook:
     async def take(self, requests: Sequence[GenerateRequest], holder: Holder) -> None:
         """Open an attempt for each response, or go on with the one that it has.
 
-        One that is dropped meanwhile has none."""
+        One that is dropped or launched again meanwhile has none of this launch."""
         begins: list[GenerateRequest] = []
         keys = [one.key for one in requests]
         with self._unwritten.reading(keys) as read:
             await self.load(keys, with_turns=True)
         for request in requests:
-            if request.key not in read.needed:
-                continue
             known = self._of(request.key)
+            if request.key not in read.needed or _is_later(known, request):
+                continue
             if known is None or not goes_on(known, request):
                 begins.append(request)
             elif known.holder is not holder or known.lease != request.attempt:
@@ -111,7 +111,7 @@ class EpisodeBook:
                 # It is known meanwhile, or was discarded: a second copy would end the first.
                 continue
             attempt = restored(kept, history, self._rules.environments[kept.environment])
-            if kept.key not in pending.needed:
+            if kept.key not in (pending.known if attempt.ended else pending.needed):
                 self._discard(attempt)
                 continue
             self._add(attempt)
@@ -136,7 +136,7 @@ class EpisodeBook:
 
     def cut(self, prompts: Collection[PromptKey]) -> None:
         """End the open attempts of these prompts: their responses are not needed."""
-        self._unwritten.drop(prompts)
+        self._unwritten.cut(prompts)
         for prompt in prompts:
             samples = self._attempts.get(prompt, {})
             for attempt in [one for one in samples.values() if not one.ended]:
@@ -162,7 +162,7 @@ class EpisodeBook:
                 episode = Episode(rules_of(request.key.prompt, self._rules.environments[name]), now)
                 attempt = Attempt(EpisodeAttempt(request.key, number), name, request.weight_version, episode)
                 self.totals.attempts += 1
-                if request.key not in begins.needed:
+                if request.key not in begins.needed or _is_later(self._of(request.key), request):
                     self._discard(attempt)
                     continue
                 self._add(attempt)
@@ -259,6 +259,11 @@ class EpisodeBook:
         if attempt is None or attempt.id != episode or attempt.episode.end is not None:
             raise AttemptEnded(f"{episode} has ended, or is not known")
         return attempt
+
+
+def _is_later(known: Attempt | None, request: GenerateRequest) -> bool:
+    """Return whether the response of a request was launched again meanwhile."""
+    return known is not None and known.lease > request.attempt
 
 
 def _store_end(attempt: Attempt, end: EpisodeEnd, now: float, store: Store) -> bool:

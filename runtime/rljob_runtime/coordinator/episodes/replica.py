@@ -157,7 +157,9 @@ class EpisodeReplica:
     # --- responses ---
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
-        """See `protocols.Replica.submit`. A wrong version is found by the first turn, and told by the next poll."""
+        """See `protocols.Replica.submit`. A wrong version is found by the first turn, and told by the next poll.
+
+        What a cancelled call has not brought here yet waits for another launch."""
         self._term = term
         arriving = {one.key: one.attempt for one in requests}
         self._arriving |= arriving

@@ -14,13 +14,15 @@ from rljob_runtime.coordinator.store.tables.turns import KeptEpisode
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Pending:
     """Responses whose attempts are read or begin, and what happens meanwhile."""
 
     keys: frozenset[TrajectoryKey]
-    needed: set[TrajectoryKey]
+    known: set[TrajectoryKey]
     """Those that no loop has dropped since."""
+    needed: set[TrajectoryKey]
+    """Those of them whose open attempts no loop has cut since."""
     ended: set[int] = field(default_factory=set)
     """Numbers of attempts whose end was not written before, or came since."""
 
@@ -45,9 +47,15 @@ class UnwrittenChanges:
         self._ending.discard(number)
 
     def drop(self, prompts: Collection[PromptKey]) -> None:
-        """Note that the responses to these prompts are not needed."""
+        """Note that these prompts are forgotten."""
+        self.cut(prompts)
         for one in self._pending:
-            one.needed.difference_update([key for key in one.needed if key.prompt in prompts])
+            one.known -= {key for key in one.known if key.prompt in prompts}
+
+    def cut(self, prompts: Collection[PromptKey]) -> None:
+        """Note that open attempts of these prompts are not needed."""
+        for one in self._pending:
+            one.needed -= {key for key in one.needed if key.prompt in prompts}
 
     def begin(self, keys: Iterable[TrajectoryKey]) -> Pending:
         """Note that attempts of these responses begin."""
@@ -75,6 +83,6 @@ class UnwrittenChanges:
 
     def _watch(self, keys: Iterable[TrajectoryKey]) -> Pending:
         every = frozenset(keys)
-        made = Pending(every, set(every), set(self._ending))
+        made = Pending(every, set(every), set(every), set(self._ending))
         self._pending.add(made)
         return made

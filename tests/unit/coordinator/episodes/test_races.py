@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,10 +13,10 @@ import pytest
 from rljob_runtime.coordinator.episodes.replica import EpisodeReplica
 from rljob_runtime.protocols import GenerateRequest
 from rljob_runtime.protocols.environments import EpisodeReport, FailedPart, ToolCall
-from rljob_runtime.protocols.trajectory import Sampling
+from rljob_runtime.protocols.trajectory import Sampling, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded
 from rljob_runtime.scheduling.episodes.ends import AbortCause
-from tests.support.episode_book import KEY, STOP, Bench, bench, settled
+from tests.support.episode_book import KEY, STOP, Bench, StandInEngine, bench, settled
 from tests.support.episode_job import ENVIRONMENT
 
 
@@ -219,6 +220,67 @@ async def test_a_response_that_is_stopped_while_it_is_launched_waits_for_another
         await made.replica.poll(1, 0, 5.0)
         assert list((await asked).token_ids) == [5]
         assert made.book.totals.attempts == 1
+
+
+@pytest.mark.parametrize("by", ["drop", "cut"])
+async def test_a_cut_keeps_an_ended_attempt_that_is_read(tmp_path, by):
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5])
+        await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0))
+    async with bench(tmp_path) as made:
+        async with late(made, journal=False):
+            reading = asyncio.ensure_future(made.book.load([KEY]))
+            await settled()
+            getattr(made.book, by)([KEY.prompt])
+        await reading
+        assert (made.book.finished(KEY) is not None) == (by == "cut")
+        assert made.store.turns.newest([KEY])[KEY].reward == 1.0
+
+
+def another(made: Bench, lease: int, *more: TrajectoryKey) -> tuple[EpisodeReplica, asyncio.Task[None]]:
+    """Launch the response at another replica, with more responses. Return it, and its submit."""
+    replica = EpisodeReplica(StandInEngine(f"rollout-{lease}/replica-0"), made.book)  # type: ignore[arg-type]
+    requests = [GenerateRequest(key, lease, (9,), Sampling(64), 1) for key in (KEY, *more)]
+    return replica, asyncio.ensure_future(replica.submit(1, requests))
+
+
+async def test_an_older_launch_that_begins_late_does_not_replace_a_newer_one(tmp_path):
+    """Two machines were lost while the store was busy: the third launch goes on with what the first has begun."""
+    async with bench(tmp_path) as made:
+        do, answers = made.access.do, [asyncio.Event(), asyncio.Event()]
+        waiting = iter(answers)
+
+        async def hold(work):
+            result = await do(work)
+            if isinstance(work, partial):
+                await next(waiting).wait()
+            return result
+
+        made.access.do = hold
+        launches = []
+        for lease in (1, 2):
+            launches.append(another(made, lease)[1])
+            await settled()
+        answers[0].set()
+        await settled()
+        third, submitting = another(made, 3)
+        await submitting
+        answers[1].set()
+        await asyncio.gather(*launches)
+        assert [(one.lease, one.holder) for one in made.book.numbers()] == [(3, third)]
+
+
+async def test_an_older_launch_that_still_reads_does_not_take_over_from_a_newer_one(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.begun()
+        async with late(made, journal=False):
+            _, reading = another(made, 2, replace(KEY, sample=KEY.sample + 1))
+            await settled()
+            newer, submitting = another(made, 3)
+            await submitting
+        await reading
+        assert [(one.lease, one.holder) for one in made.book.numbers() if one.key == KEY] == [(3, newer)]
 
 
 async def test_a_stop_of_an_earlier_launch_leaves_the_one_that_arrives(tmp_path):
