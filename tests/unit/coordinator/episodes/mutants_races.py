@@ -37,15 +37,15 @@ MUTANTS = (
     Mutant(
         name="a response that is dropped while it is read is begun",
         target=f"{EPISODES}.book:EpisodeBook.take",
-        before="request.key not in read.needed or",
-        after="",
+        before="request.key not in read.needed",
+        after="False",
         tests=(f"{RACES}::test_a_response_that_is_dropped_while_it_is_launched_is_not_begun",),
     ),
     Mutant(
         name="a response that is dropped while it begins stays",
         target=f"{EPISODES}.book:EpisodeBook._begin",
-        before="request.key not in begins.needed or",
-        after="",
+        before="request.key not in begins.needed",
+        after="False",
         tests=(f"{RACES}::test_a_response_that_is_dropped_while_it_is_launched_is_not_begun",),
     ),
     Mutant(
@@ -65,15 +65,15 @@ MUTANTS = (
     Mutant(
         name="an older launch that begins late replaces a newer one",
         target=f"{EPISODES}.book:EpisodeBook._begin",
-        before="or _is_later(self._of(request.key), request)",
-        after="",
+        before="_is_later(self._of(request.key), request)",
+        after="False",
         tests=(f"{RACES}::test_an_older_launch_that_begins_late_does_not_replace_a_newer_one",),
     ),
     Mutant(
         name="an older launch that still reads takes over from a newer one",
         target=f"{EPISODES}.book:EpisodeBook.take",
-        before="or _is_later(known, request)",
-        after="",
+        before="_is_later(known, request)",
+        after="False",
         tests=(f"{RACES}::test_an_older_launch_that_still_reads_does_not_take_over_from_a_newer_one",),
     ),
     Mutant(
