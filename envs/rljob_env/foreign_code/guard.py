@@ -2,9 +2,10 @@
 
     python -m rljob_env.foreign_code.guard
 
-Lines on standard input name the process groups: `+GROUP` when one begins, `-GROUP` when it has ended. The input ends
-with the runner, however it ends, and the groups that are left are killed then. The guard has a session of its own, so
-what kills the runner's does not kill it.
+Lines on standard input name the process groups: `+GROUP` when one begins, `-GROUP` when it has ended. A group names
+itself before its program begins: a runner that dies just then has not named it. The input ends with the runner, however
+it ends, and the groups that are left are killed then. The guard has a session of its own, so what kills the runner's
+does not kill it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +28,20 @@ class Guard:
         command = [sys.executable, "-m", "rljob_env.foreign_code.guard"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
-    def begin(self, group: int) -> None:
-        """Let a group be killed when this process is no more."""
-        self._tell(f"+{group}\n")
+    def begin(self) -> None:
+        """Let the group of this process be killed when the runner is no more. For a child, before its program."""
+        with contextlib.suppress(BrokenPipeError):  # `look` tells it.
+            self._write(f"+{os.getpid()}\n")
+
+    def look(self) -> None:
+        """Warn if there is no guard any more."""
+        if self._process.poll() is not None:
+            log.warning("the guard has died: what runs now may outlive this runner")
 
     def end(self, group: int) -> None:
         """Forget a group that has ended: its number may become another's."""
-        self._tell(f"-{group}\n")
+        with contextlib.suppress(BrokenPipeError):
+            self._write(f"-{group}\n")
 
     def close(self) -> None:
         """End the guard, and the groups that it knows."""
@@ -40,29 +49,37 @@ class Guard:
         self._process.stdin.close()
         self._process.wait()
 
-    def _tell(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         assert self._process.stdin is not None
-        try:
-            # A line is one write of a few bytes, so it arrives complete.
-            os.write(self._process.stdin.fileno(), line.encode())
-        except BrokenPipeError:
-            log.warning("the guard has died: what runs now may outlive this runner")
+        # A line is one write of a few bytes, so it arrives complete.
+        os.write(self._process.stdin.fileno(), line.encode())
 
 
 def main() -> None:
     """Wait for the runner's end."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # It ends with the runner, and not before.
-    groups: set[int] = set()
+    groups: dict[int, str | None] = {}
     for line in sys.stdin:
         group = int(line[1:])
         if line.startswith("+"):
-            groups.add(group)
+            groups.setdefault(group, _started(group))
         else:
-            groups.discard(group)
-    for group in groups:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
+            groups.pop(group, None)
+    for group, started in groups.items():
+        # A program that could not begin has named its group, and its number may be another's by now.
+        if _started(group) in (None, started):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+
+
+def _started(process: int) -> str | None:
+    """Return when a process began, as the kernel counts; None if there is none."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text.rpartition(")")[2].split()[19]
 
 
 if __name__ == "__main__":

@@ -36,7 +36,14 @@ async def process_group(
     `guard` ends it if this process dies. Raises `OSError` if it cannot be started.
     """
     starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(*command, env=dict(environment), cwd=folder, start_new_session=True, **pipes)
+        asyncio.create_subprocess_exec(
+            *command,
+            env=dict(environment),
+            cwd=folder,
+            start_new_session=True,
+            preexec_fn=guard.begin,
+            **pipes,
+        )
     )
     try:
         # asyncio ends a program whose start is cancelled without its session, and waits for ever if that holds a pipe.
@@ -45,7 +52,7 @@ async def process_group(
         with contextlib.suppress(OSError):
             await _end_once_started(starting, guard)
         raise
-    guard.begin(process.pid)
+    guard.look()
     try:
         yield process
     finally:
@@ -54,7 +61,6 @@ async def process_group(
 
 async def _end_once_started(starting: asyncio.Future[asyncio.subprocess.Process], guard: Guard) -> None:
     process = await starting
-    guard.begin(process.pid)
     await _end(process, guard)
 
 

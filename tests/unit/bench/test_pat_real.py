@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -171,17 +172,25 @@ def test_ordered_switches_carry_responses_in_both_ways(tmp_path: Path) -> None:
     assert {name for glance in played.glances for name in glance.running} >= {"rollout-0/replica-0"}
 
 
+def sampled(memory: MemoryWatch, since: float) -> float:
+    """Return when there is a sample that began after `since`: the second one that ends after it."""
+    until = since + 30.0
+    while len(memory.between(since, time.monotonic())) < 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return time.monotonic()
+
+
 def test_memory_is_that_of_all_processes_and_files(tmp_path: Path) -> None:
+    gc.collect()  # what earlier tests have left
     before = memory_watch.held()
     with MemoryWatch(tmp_path, every=0.01) as memory:
         since = time.monotonic()
-        time.sleep(0.1)
-        first = time.monotonic()
+        first = sampled(memory, since)
         (tmp_path / "file").write_bytes(bytes(64 << 20))
         kept = bytearray(64 << 20)
         kept[::4096] = b"1" * len(kept[::4096])
-        time.sleep(0.1)
-        second = time.monotonic()
+        second = sampled(memory, time.monotonic())
     grown = max(memory.between(first, second)) - max(memory.between(since, first))
     assert grown == pytest.approx(128 << 20, rel=0.2)
     assert memory_watch.held() - before == pytest.approx(64 << 20, rel=0.3)

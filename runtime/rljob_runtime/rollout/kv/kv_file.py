@@ -181,7 +181,7 @@ class KvFileWriter:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with _locked(folder):
                     return cls._allocate(folder, index, keep_free)
-            except FileNotFoundError:  # A sweep removed the empty folder.
+            except (FileNotFoundError, FileExistsError):  # A sweep removed the empty folder, or does so now.
                 if tried == _TRIES - 1:
                     raise
         raise AssertionError

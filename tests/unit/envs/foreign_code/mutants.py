@@ -3,7 +3,6 @@
 from hack.mutants import Mutant
 
 AGENT = "tests/unit/envs/agents/test_harness.py"
-RUNNER = "tests/unit/envs/test_runner.py"
 TOOLS = "tests/unit/envs/test_tools_harness.py"
 
 MUTANTS = (
@@ -76,9 +75,21 @@ MUTANTS = (
     Mutant(
         name="agents outlive a runner that is killed",
         target="rljob_env.foreign_code.processes:process_group",
-        before="guard.begin(process.pid)",
-        after="pass",
-        tests=(f"{RUNNER}::test_agents_end_with_a_runner_that_is_killed",),
+        before="guard.begin",
+        after="None",
+        tests=(
+            "tests/unit/envs/foreign_code/test_processes.py::test_a_program_ends_with_a_runner_that_dies_as_it_begins",
+        ),
+    ),
+    Mutant(
+        name="a guard kills a group that has another's number",
+        target="rljob_env.foreign_code.guard:main",
+        before="_started(group) in (None, started)",
+        after="True",
+        tests=(
+            "tests/unit/envs/foreign_code/test_processes.py"
+            "::test_a_group_whose_number_is_anothers_by_now_is_left_alone",
+        ),
     ),
     Mutant(
         name="an agent whose start is cancelled leaves its session",

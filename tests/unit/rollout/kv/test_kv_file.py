@@ -321,6 +321,22 @@ def test_a_folder_that_is_swept_meanwhile_is_made_again(
             KvFileWriter.create(tmp_path / "kv", plan(ORIGIN, SHAPE, HELD))
 
 
+def test_a_folder_that_is_swept_while_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was there, so it was not made, and is gone when that is looked at."""
+    folder, made = tmp_path / "kv", os.mkdir
+    folder.mkdir()
+
+    def make_and_sweep(path: Path, mode: int) -> None:
+        try:
+            made(path, mode)
+        except FileExistsError:
+            folder.rmdir()
+            raise
+
+    monkeypatch.setattr(os, "mkdir", make_and_sweep)
+    KvFileWriter.create(folder, plan(ORIGIN, SHAPE, HELD)).close()
+
+
 def test_writers_that_begin_while_others_sweep_all_have_their_file(tmp_path: Path) -> None:
     folder = tmp_path / "kv"
 
