@@ -214,7 +214,7 @@ class Job:
         assert group.version == replica.version
         assert isinstance(finish.id, tuple)
         self._watch.finished(finish.time - group.launched)
-        self._lengths.ended(group.drawn.response_tokens[finish.id[1]])
+        self._lengths.ended(group.drawn.generated(finish.id[1]))
         replica.live -= 1
         group.left -= 1
         if not group.left:

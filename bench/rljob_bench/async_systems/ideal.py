@@ -16,16 +16,20 @@ from rljob_bench.async_systems.rig import Layout, Rig
 def token_seconds(rig: Rig, groups: Sequence[Drawn]) -> float:
     """Return a replica's seconds for each generated token when the KV cache is always as full as it can be.
 
-    The prefill of the prompts is spread over their tokens.
+    The prefill of prompts and of tools' answers is spread over their tokens. No response waits for a tool.
     """
-    lengths = [tokens for group in groups for tokens in group.response_tokens]
-    # A response that is running at some moment is likely a long one, and half done on average.
-    half = sum(tokens * tokens for tokens in lengths) / sum(lengths) / 2
-    prompt = sum(group.prompt_tokens * sum(group.response_tokens) for group in groups) / sum(lengths)
-    batch = max(1, min(rig.max_sequences, math.floor(rig.kv_tokens / (half + prompt))))
-    prompts = sum(group.prompt_tokens * len(group.response_tokens) for group in groups)
-    decode = rig.law.step(batch, batch * (half + prompt)) / batch
-    return decode + rig.law.prefill_token_seconds * prompts / sum(lengths)
+    generated = sum(one.tokens for group in groups for one in group.spans())
+    # Over all generated tokens. One that is generated at some moment is in the middle of its turn, on average.
+    context = (
+        sum(
+            (group.prompt_tokens + one.begin + one.tokens / 2) * one.tokens for group in groups for one in group.spans()
+        )
+        / generated
+    )
+    batch = max(1, min(rig.max_sequences, math.floor(rig.kv_tokens / context)))
+    given = sum(group.tokens for group in groups) - generated
+    decode = rig.law.step(batch, batch * context) / batch
+    return decode + rig.law.prefill_token_seconds * given / generated
 
 
 def round_seconds(layout: Layout, groups: Sequence[Drawn]) -> float:
@@ -36,7 +40,7 @@ def round_seconds(layout: Layout, groups: Sequence[Drawn]) -> float:
     """
     colocated = Layout(layout.model, layout.accelerators, None, layout.tensor_parallel)
     rig, total = colocated.rig(), layout.accelerators
-    generated = sum(sum(group.response_tokens) for group in groups)
+    generated = sum(one.tokens for group in groups for one in group.spans())
     generating = token_seconds(rig, groups) * generated * layout.tensor_parallel
     training = rig.token_seconds * total * sum(group.tokens for group in groups)
     low, high = 0.0, float(total)

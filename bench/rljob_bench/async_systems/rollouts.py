@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 
 from rljob_bench.async_systems.rig import Rig
+from rljob_bench.async_systems.turns import TurnEngine
 from rljob_runtime.perf_model.engine_simulator import EngineLoad, Finish, Request
 
 
@@ -16,7 +17,7 @@ class Rollouts:
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self._engines = [rig.engine() for _ in range(rig.replicas)]
+        self._engines = [TurnEngine(rig.engine()) for _ in range(rig.replicas)]
         self._stamps = [0] * rig.replicas
         self._events: list[tuple[float, int, int]] = []
         """Heap of (time, replica, stamp); stale where the stamp is not the replica's last."""
@@ -64,7 +65,7 @@ class Rollouts:
         return taken
 
     def progress(self, replica: int, now: float) -> list[tuple[Hashable, int]]:
-        """Responses that are there, the first submitted first, with their tokens."""
+        """Responses that are there, the first submitted first, with their generated tokens."""
         return list(self._engines[replica].progress(now).items())
 
     def load(self, replica: int, now: float) -> EngineLoad:

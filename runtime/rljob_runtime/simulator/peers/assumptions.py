@@ -224,6 +224,8 @@ class LaminarJob:
 
 
 LAMINAR_JOB = LaminarJob()
+SEARCH_JOB = LaminarJob(prompts=256, responses=8)
+"""The job of PolyTrace's search trace: its steps have 256 prompts x 8. The rest is Laminar's."""
 
 
 @dataclass(frozen=True)

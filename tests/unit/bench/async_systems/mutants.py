@@ -3,6 +3,7 @@
 from hack.mutants import Mutant
 
 SYSTEMS = "tests/unit/bench/async_systems/test_systems.py"
+TURNS = "tests/unit/bench/async_systems/test_turns.py"
 
 MUTANTS = (
     Mutant(
@@ -60,5 +61,33 @@ MUTANTS = (
         before="max(generated, ends[max(0, number - 1)])",
         after="generated",
         tests=(f"{SYSTEMS}::test_stream_generation_runs_one_update_ahead_at_most",),
+    ),
+    Mutant(
+        name="tools of the model take no time",
+        target="rljob_bench.async_systems.turns:TurnEngine._take",
+        before="episode.request.turns[episode.turn - 1].seconds",
+        after="0.0",
+        tests=(f"{TURNS}::test_a_response_waits_for_its_tool_outside_of_the_engine",),
+    ),
+    Mutant(
+        name="an answer of a tool adds no token in the model",
+        target="rljob_bench.async_systems.turns:stretches",
+        before="turn.tokens + turn.tool_tokens",
+        after="turn.tokens",
+        tests=(f"{TURNS}::test_a_response_ends_with_the_turn_that_leaves_no_room",),
+    ),
+    Mutant(
+        name="a response that moves does not wait for its tool",
+        target="rljob_bench.async_systems.turns:TurnEngine.submit",
+        before="turn and request.generated_tokens <= episode.stretch.begin",
+        after="False",
+        tests=(f"{TURNS}::test_a_tool_whose_answer_has_no_token_is_waited_for_after_a_move",),
+    ),
+    Mutant(
+        name="a context that is gone is not computed again",
+        target="rljob_bench.async_systems.turns:TurnEngine._return",
+        before="episode.cached if fits else 0",
+        after="episode.cached",
+        tests=(f"{TURNS}::test_a_context_is_computed_again_where_the_cache_had_no_room_for_it",),
     ),
 )
