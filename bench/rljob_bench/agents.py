@@ -24,19 +24,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rljob_api import RLJob, load
-from rljob_bench.lib.episode_jobs import EpisodeJobs, JobFigures, episode_jobs
+from rljob_bench.lib.episode_jobs import EpisodeJobs, JobFigures, NotPlayed, episode_jobs
 from rljob_bench.lib.episode_peers import (
     ENVIRONMENT,
     RESULT,
@@ -47,8 +46,9 @@ from rljob_bench.lib.episode_peers import (
     Watch,
     Words,
 )
+from rljob_bench.lib.percentile import percentile
+from rljob_kube import kubeconfig
 from rljob_kube.connection import NoCredentials
-from rljob_kube.credentials import find_connection
 from rljob_runtime.cli.bench_result import OptionError, figure
 from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
@@ -102,7 +102,10 @@ def agents(*, quick: bool, seed: int) -> dict[str, Any]:
     A cluster of `KUBECONFIG` adds the Jobs, and a minute.
     """
     plan = QUICK if quick else Plan()
-    measured = asyncio.run(measure(plan, seed))
+    try:
+        measured = asyncio.run(measure(plan, seed))
+    except NotPlayed as error:
+        raise OptionError(f"{error}; without KUBECONFIG the Jobs are left out") from error
     return {
         "bench": "agents",
         "seed": seed,
@@ -180,16 +183,6 @@ def _job_figures(jobs: JobFigures, rate: float) -> list[dict[str, Any]]:
     ]
 
 
-def percentile(values: Iterable[float], share: float) -> float:
-    """Return the least value that at least this share of the values does not exceed.
-
-    >>> percentile([3.0, 1.0, 2.0], 0.99), percentile(range(200), 0.99)
-    (3.0, 197)
-    """
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
 async def measure(plan: Plan, seed: int) -> Measured:
     """Play all blocks, in a folder that is removed afterwards. Raises `ProcessFailed` if a process cannot work."""
     with tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder:
@@ -203,7 +196,8 @@ def _jobs(seconds: float) -> AbstractAsyncContextManager[EpisodeJobs | None]:
     if not os.environ.get("KUBECONFIG"):
         return nullcontext()
     try:
-        return episode_jobs(find_connection(), seconds)
+        # Also in a pod: not the cluster that it runs in.
+        return episode_jobs(kubeconfig.load(kubeconfig.files(os.environ)), seconds)
     except NoCredentials as error:
         raise OptionError(str(error)) from None
 

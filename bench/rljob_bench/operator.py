@@ -21,6 +21,7 @@ from typing import Any
 from rljob_api import load
 from rljob_api.constants import API_VERSION, KIND, LABEL_MACHINE
 from rljob_bench.lib.operator_observers import PodWatch, Stalled, beside, requests, say, served, settled
+from rljob_bench.lib.percentile import percentile
 from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection, NoCredentials
 from rljob_kube.credentials import Credentials, find_connection
@@ -69,8 +70,8 @@ async def operator_bench(
             memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         finally:
             await _drop(kube, namespaces)
-    p50, p99 = _quantile(times, 0.5), _quantile(times, 0.99)
-    floor_p50, floor_p99 = _quantile(floor, 0.5), _quantile(floor, 0.99)
+    p50, p99 = percentile(times, 0.5), percentile(times, 0.99)
+    floor_p50, floor_p99 = percentile(floor, 0.5), percentile(floor, 0.99)
     objects = len(_objects_of(_job("n", "x")))
     return {
         "bench": "operator",
@@ -141,8 +142,8 @@ async def recovery_bench(connection: Connection, failures: int = 40, jobs: int =
                     floor = [await _bare_creation(kube, watch, namespaces[0], n) for n in range(failures)]
         finally:
             await _drop(kube, namespaces)
-    p50, p99 = _quantile(times, 0.5), _quantile(times, 0.99)
-    floor_p50, floor_p99 = _quantile(floor, 0.5), _quantile(floor, 0.99)
+    p50, p99 = percentile(times, 0.5), percentile(times, 0.99)
+    floor_p50, floor_p99 = percentile(floor, 0.5), percentile(floor, 0.99)
     return {
         "bench": "recovery",
         "seed": 0,
@@ -165,12 +166,6 @@ def _figure(name: str, value: float, unit: str, goal: float | None, anchor: str,
         "anchor": anchor,
         "limit": None if limit is None else round(limit, 4),
     }
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least `share` of the values do not exceed."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1))]
 
 
 # --- jobs and namespaces ----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_bench.lib.operator_observers import STALL_SECONDS, Stalled, beside, served_requests
+from rljob_bench.lib.operator_observers import STALL_SECONDS, beside, served_requests
 from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
@@ -29,6 +29,10 @@ WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
 WRITTEN = ("jobs", "pods", "events")
 """Resources of which an episode's Job makes objects."""
 _LOOK_SECONDS = 0.1
+
+
+class NotPlayed(Exception):
+    """The cluster cannot play the Jobs."""
 
 
 @dataclass
@@ -62,7 +66,7 @@ class EpisodeJobs:
     async def play(self, episodes: int, concurrent: int) -> float:
         """Play a block of episodes, so many at a time. Return its seconds, without those of the pods' removal.
 
-        Raises `Stalled` if a pod does not run in time.
+        Raises `NotPlayed` if a pod does not run in time.
         """
         gate, before, began = asyncio.Semaphore(concurrent), await self._writes(), time.monotonic()
         self._blocks += 1
@@ -71,9 +75,12 @@ class EpisodeJobs:
             async with gate:
                 await self._episode(name)
 
-        async with asyncio.TaskGroup() as group:
-            for number in range(episodes):
-                group.create_task(one(f"episode-{self._blocks}-{number}"))
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(episodes):
+                    group.create_task(one(f"episode-{self._blocks}-{number}"))
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
         seconds = time.monotonic() - began
         await self._until_removed()
         self.figures.episodes += episodes
@@ -88,17 +95,18 @@ class EpisodeJobs:
     async def watch(self) -> None:
         """Note pods that run, until cancelled."""
         while True:
-            found, version = await self._kube.read_with_version(POD, self.namespace, lambda item: item, labels=LABEL)
-            for pod in found:
-                self._note(pod)
             try:
+                found, version = await self._kube.read_with_version(
+                    POD, self.namespace, lambda item: item, labels=LABEL
+                )
+                for pod in found:
+                    self._note(pod)
                 async for _, pod in self._kube.watch(POD, self.namespace, version, 300, labels=LABEL):
                     self._note(pod)
-            except Unreachable:
-                await asyncio.sleep(_LOOK_SECONDS)
-            except ApiError as error:
-                if not error.expired:
+            except (Unreachable, ApiError) as error:
+                if isinstance(error, ApiError) and not (error.expired or error.transient):
                     raise
+                await asyncio.sleep(_LOOK_SECONDS)
 
     async def _episode(self, name: str) -> None:
         runs = self._running[name] = asyncio.Event()
@@ -108,7 +116,7 @@ class EpisodeJobs:
             async with asyncio.timeout(STALL_SECONDS):
                 await runs.wait()
         except TimeoutError:
-            raise Stalled(f"the pod of Job {name} does not run after {STALL_SECONDS:.0f} s") from None
+            raise NotPlayed(f"the pod of Job {name} does not run after {STALL_SECONDS:.0f} s") from None
         self.figures.acquired.append(time.monotonic() - began)
         await asyncio.sleep(self.figures.episode_seconds)
         await self._kube.delete(JOB, self.namespace, name)
@@ -123,22 +131,29 @@ class EpisodeJobs:
         end = time.monotonic() + STALL_SECONDS
         while left := await self._kube.list(POD, self.namespace, labels=LABEL, metadata_only=True):
             if time.monotonic() > end:
-                raise Stalled(f"{len(left)} pods of deleted Jobs are left after {STALL_SECONDS:.0f} s")
+                raise NotPlayed(f"{len(left)} pods of deleted Jobs are left after {STALL_SECONDS:.0f} s")
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _writes(self) -> int:
-        return writes(await self._kube.text("/metrics"))
+        try:
+            return writes(await self._kube.text("/metrics"))
+        except ApiError as error:
+            raise NotPlayed(f"the writes of the API server cannot be counted: {error}") from error
 
 
 @asynccontextmanager
 async def episode_jobs(connection: Connection, episode_seconds: float) -> AsyncIterator[EpisodeJobs]:
-    """Yield a player in a new namespace, which is deleted at the end."""
+    """Yield a player in a new namespace, which is deleted at the end, after a first Job that shows that pods run.
+
+    Raises `NotPlayed`, before anything is measured."""
     namespace = f"bench-{uuid.uuid4().hex[:6]}"
     async with KubeClient(Credentials(connection), field_manager="rljob-bench", connections=96).opened() as kube:
         await kube.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         try:
             player = EpisodeJobs(kube, namespace, episode_seconds)
             async with beside("the watch of the Jobs' pods", player.watch(), lambda task: task.cancel()):
+                await player.play(1, 1)
+                player.forget()
                 yield player
         finally:
             await kube.delete(NAMESPACE, None, namespace)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from hack.local_cluster.private.kwok import FakeNodes
 from rljob_bench import agents as agents_bench
-from rljob_bench.agents import Measured, Plan, agents, figures, percentile
+from rljob_bench.agents import Measured, Plan, agents, figures
+from rljob_bench.lib import episode_jobs as jobs_module
 from rljob_bench.lib import episode_peers
-from rljob_bench.lib.episode_jobs import JobFigures, episode_jobs, writes
+from rljob_bench.lib.episode_jobs import LABEL, EpisodeJobs, JobFigures, NotPlayed, episode_jobs, writes
 from rljob_kube import kubeconfig
+from rljob_kube.errors import ApiError
+from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 
 
@@ -67,13 +73,6 @@ def test_episodes_as_jobs_stand_beside_ours() -> None:
     assert found["job_writes_per_episode"] == 10.0
 
 
-def test_a_percentile_is_a_value_that_enough_do_not_exceed() -> None:
-    assert percentile([5.0], 0.99) == 5.0
-    assert percentile([3.0, 1.0, 2.0], 0.99) == 3.0
-    assert percentile(range(1, 201), 0.99) == 198
-    assert percentile(range(1, 101), 0.5) == 50
-
-
 def test_writes_are_counted_for_what_a_job_makes() -> None:
     def line(verb: str, resource: str, count: int, code: int = 200) -> str:
         labels = f'code="{code}",resource="{resource}",scope="resource",subresource="",verb="{verb}"'
@@ -94,6 +93,68 @@ def test_writes_are_counted_for_what_a_job_makes() -> None:
         ]
     )
     assert writes(text) == 12
+
+
+class StandInKube:
+    """A server whose pods run at once, or never, and whose first watches fail."""
+
+    def __init__(self, runs: bool = True, failures: Sequence[ApiError] = (), metrics: ApiError | None = None) -> None:
+        self.runs, self.failures, self.metrics = runs, list(failures), metrics
+        self.names: list[str] = []
+        self.made = asyncio.Event()
+
+    async def create(self, resource: Any, job: Mapping[str, Any]) -> None:
+        self.names.append(job["metadata"]["name"])
+        self.made.set()
+
+    async def delete(self, resource: Any, namespace: str, name: str) -> None:
+        self.names.remove(name)
+
+    async def list(self, *_: Any, **__: Any) -> Sequence[Any]:
+        return self.names
+
+    async def text(self, path: str) -> str:
+        if self.metrics is not None:
+            raise self.metrics
+        return ""
+
+    async def read_with_version(self, *_: Any, **__: Any) -> tuple[Sequence[Any], str]:
+        return [], "1"
+
+    async def watch(self, *_: Any, **__: Any) -> AsyncIterator[tuple[str, Any]]:
+        if self.failures:
+            raise self.failures.pop(0)
+        while True:
+            await self.made.wait()
+            self.made.clear()
+            for name in list(self.names) if self.runs else ():
+                yield "ADDED", {"metadata": {"labels": {LABEL: name}}, "status": {"phase": "Running"}}
+
+
+async def play(kube: StandInKube) -> JobFigures:
+    player = EpisodeJobs(kube, "bench", 0.0)  # type: ignore[arg-type]
+    await alongside(player.play(3, 2), player.watch())
+    return player.figures
+
+
+async def test_a_busy_server_ends_no_watch() -> None:
+    busy = [ApiError(503, "", "busy"), ApiError(429, "TooManyRequests", "later"), ApiError(410, "Expired", "old")]
+    assert (await play(StandInKube(failures=busy))).episodes == 3
+
+
+@pytest.mark.parametrize(
+    ("kube", "why"),
+    [
+        (StandInKube(runs=False), "the pod of Job episode-1-. does not run"),
+        (StandInKube(metrics=ApiError(403, "Forbidden", "no")), "writes .* cannot be counted: 403 Forbidden"),
+    ],
+)
+async def test_a_cluster_that_cannot_play_jobs_is_told_in_one_error(
+    monkeypatch: pytest.MonkeyPatch, kube: StandInKube, why: str
+) -> None:
+    monkeypatch.setattr(jobs_module, "STALL_SECONDS", 0.05)
+    with pytest.raises(NotPlayed, match=why):
+        await play(kube)
 
 
 @pytest.mark.cluster

@@ -118,9 +118,3 @@ async def test_what_does_not_stop_is_said(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(Stalled, match="it did not end"):
         async with asyncio.timeout(10), beside("it", asyncio.sleep(3600.0), lambda task: None):
             pass
-
-
-@pytest.mark.parametrize(("share", "wanted"), [(0.5, 50), (0.99, 99), (1.0, 100)])
-def test_quantiles_are_values_that_occurred(share: float, wanted: int) -> None:
-    assert operator_benchmarks._quantile(range(100, 0, -1), share) == wanted
-    assert operator_benchmarks._quantile([7.0], share) == 7.0
