@@ -103,10 +103,10 @@ class TurnEngine:
             # Where its tokens are those of complete turns it may wait for tools.
             turn = next(place for place, one in enumerate(request.turns) if one.end > request.generated_tokens)
             episode = self._episodes[request.id] = _Episode(request, turn)
-            if turn and request.generated_tokens <= episode.stretch.begin:
-                self._wait(episode, max(now, request.due))
+            if turn and request.generated_tokens <= episode.stretch.begin and request.due > now:
+                self._wait(episode, request.due)
             else:
-                ready.append(self._request(episode, request.generated_tokens - episode.stretch.begin))
+                ready.append(self._request(episode, max(0, request.generated_tokens - episode.stretch.begin)))
         self._engine.submit(now, ready)
 
     def abort(self, now: float, ids: Iterable[Hashable]) -> list[Request]:
@@ -160,8 +160,12 @@ class TurnEngine:
     def _run_to(self, now: float) -> None:
         while self._episodes and (time := self.next_event) <= now:
             self._take(self._engine.advance(time))
+            back: list[_Episode] = []
             while self._returns and self._returns[0][0] <= time:
-                self._return(heapq.heappop(self._returns)[2], time)
+                back.append(heapq.heappop(self._returns)[2])
+            # Those of one moment share a prefill pass.
+            here = (one for one in back if self._episodes.get(one.request.id) is one)
+            self._engine.submit(time, [self._back(one, time) for one in here])
         self._take(self._engine.advance(now))
 
     def _take(self, finished: Iterable[Finish]) -> None:
@@ -182,13 +186,12 @@ class TurnEngine:
         self._held += episode.cached
         heapq.heappush(self._returns, (due, next(self._places), episode))
 
-    def _return(self, episode: _Episode, now: float) -> None:
-        if self._episodes.get(episode.request.id) is not episode:
-            return
+    def _back(self, episode: _Episode, now: float) -> Request:
+        """Return the request of an episode whose tools have answered."""
         fits = self._engine.load(now).kv_tokens + self._held <= self._engine.kv_tokens
         self._held -= episode.cached
         episode.outside = False
-        self._engine.submit(now, [self._request(episode, 0, episode.cached if fits else 0)])
+        return self._request(episode, 0, episode.cached if fits else 0)
 
     def _request(self, episode: _Episode, generated: int, cached: int = 0) -> Request:
         """Return the request of the episode's turn."""

@@ -121,9 +121,8 @@ class Measured:
             }
             ratio, base = found[System.OURS] / found[System.SYNCHRONOUS], found[System.SYNCHRONOUS]
             yield figure(f"{name}.best_split.ours_over_synchronous", ratio, GOAL, None, ideal / base)
-        yield figure(f"{name}.ours_over_synchronous.as_one_turn", self._other(OneTurn(self._workload)))
-        large = prompts_of(self._workload, LAMINAR_JOB)
-        yield figure(f"{name}.ours_over_synchronous.of_laminars_job", self._other(self._workload, large))
+        yield self._other(f"{name}.ours_over_synchronous.as_one_turn", prompts_of(OneTurn(self._workload), SEARCH_JOB))
+        yield self._other(f"{name}.ours_over_synchronous.of_laminars_job", prompts_of(self._workload, LAMINAR_JOB))
         yield figure(
             f"{name}.synchronous_replicas_busy", synchronous.outcome.busy_share, unit="share", better="nearest"
         )
@@ -138,11 +137,13 @@ class Measured:
         synchronous = self._found[System.SYNCHRONOUS, scale].outcome
         return self._found[system, scale].outcome.throughput / synchronous.throughput
 
-    def _other(self, workload: Workload, prompts: Prompts | None = None) -> float:
-        """Return the same ratio at the largest scale for other episodes, or for another job."""
-        prompts, last = prompts or prompts_of(workload, SEARCH_JOB), len(self._model.accelerators) - 1
-        ours, synchronous = (self._play(system, last, prompts).outcome for system in (System.OURS, System.SYNCHRONOUS))
-        return ours.throughput / synchronous.throughput
+    def _other(self, name: str, prompts: Prompts) -> dict[str, Any]:
+        """Return the same ratio at the largest scale for other prompts."""
+        last = len(self._model.accelerators) - 1
+        ours, synchronous = (self._play(system, last, prompts) for system in (System.OURS, System.SYNCHRONOUS))
+        base = synchronous.outcome.throughput
+        limit = _ideal(ours.layout, prompts, self._window.updates) / base
+        return figure(name, ours.outcome.throughput / base, limit=limit)
 
 
 def _ideal(layout: Layout, prompts: Prompts, rounds: int) -> float:

@@ -30,8 +30,11 @@ class Guard:
 
     def begin(self) -> None:
         """Let the group of this process be killed when the runner is no more. For a child, before its program."""
-        with contextlib.suppress(BrokenPipeError):  # `look` tells it.
+        # In a child this signal has its default again, which would end it where the guard has died. `look` tells that.
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        with contextlib.suppress(BrokenPipeError):
             self._write(f"+{os.getpid()}\n")
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
     def look(self) -> None:
         """Warn if there is no guard any more."""
@@ -63,14 +66,27 @@ def main() -> None:
     for line in sys.stdin:
         group = int(line[1:])
         if line.startswith("+"):
-            groups.setdefault(group, _started(group))
+            groups[group] = _started(group)
         else:
             groups.pop(group, None)
+        # A program that cannot begin has named its group, and nothing tells of its end.
+        groups = {one: started for one, started in groups.items() if _exists(one)}
     for group, started in groups.items():
-        # A program that could not begin has named its group, and its number may be another's by now.
+        # The number may be another's by now.
         if _started(group) in (None, started):
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)
+
+
+def _exists(group: int) -> bool:
+    """Return whether there is a process group of this number."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _started(process: int) -> str | None:

@@ -79,13 +79,13 @@ MUTANTS = (
     Mutant(
         name="a response that moves does not wait for its tool",
         target="rljob_bench.async_systems.turns:TurnEngine.submit",
-        before="turn and request.generated_tokens <= episode.stretch.begin",
+        before="turn and request.generated_tokens <= episode.stretch.begin and request.due > now",
         after="False",
         tests=(f"{TURNS}::test_a_tool_whose_answer_has_no_token_is_waited_for_after_a_move",),
     ),
     Mutant(
         name="a context that is gone is not computed again",
-        target="rljob_bench.async_systems.turns:TurnEngine._return",
+        target="rljob_bench.async_systems.turns:TurnEngine._back",
         before="episode.cached if fits else 0",
         after="episode.cached",
         tests=(f"{TURNS}::test_a_context_is_computed_again_where_the_cache_had_no_room_for_it",),

@@ -88,7 +88,7 @@ MUTANTS = (
         after="True",
         tests=(
             "tests/unit/envs/foreign_code/test_processes.py"
-            "::test_a_group_whose_number_is_anothers_by_now_is_left_alone",
+            "::test_the_guard_kills_the_groups_of_its_runner_and_no_other",
         ),
     ),
     Mutant(
@@ -97,5 +97,22 @@ MUTANTS = (
         before="asyncio.shield(starting)",
         after="starting",
         tests=("tests/unit/envs/foreign_code/test_processes.py",),
+    ),
+    Mutant(
+        name="a guard remembers a group that is gone",
+        target="rljob_env.foreign_code.guard:main",
+        before="_exists(one)",
+        after="True",
+        tests=(
+            "tests/unit/envs/foreign_code/test_processes.py"
+            "::test_the_guard_kills_the_groups_of_its_runner_and_no_other",
+        ),
+    ),
+    Mutant(
+        name="a program ends because the guard has died",
+        target="rljob_env.foreign_code.guard:Guard.begin",
+        before="signal.signal(signal.SIGPIPE, signal.SIG_IGN)",
+        after="pass",
+        tests=("tests/unit/envs/foreign_code/test_processes.py::test_a_program_runs_although_the_guard_has_died",),
     ),
 )

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,15 +71,63 @@ async def test_a_program_ends_with_a_runner_that_dies_as_it_begins(tmp_path: Pat
     await gone([int(said)])
 
 
-@pytest.mark.parametrize(("at_the_end", "killed"), [("7", True), (None, True), ("9", False)])
-def test_a_group_whose_number_is_anothers_by_now_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, at_the_end: str | None, killed: bool
+async def test_a_program_runs_although_the_guard_has_died(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    guard, pipe = Guard(), asyncio.subprocess.PIPE
+    guard._process.kill()
+    guard._process.wait()
+    async with process_group(["echo", "here"], bare_environment(tmp_path, {}), tmp_path, guard, stdout=pipe) as process:
+        assert process.stdout is not None
+        assert await process.stdout.read() == b"here\n"
+    assert process.returncode == 0
+    assert "the guard has died" in caplog.text
+
+
+class Groups:
+    """Process groups as the guard sees them: when their leader began, None if it has ended; and what was killed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.leaders: dict[int, str | None] = {}
+        self.killed: list[int] = []
+        monkeypatch.setattr(guards.signal, "signal", lambda *_: None)
+        monkeypatch.setattr(guards, "_started", self.leaders.get)
+        monkeypatch.setattr(guards.os, "killpg", self.kill)
+
+    def kill(self, group: int, number: int) -> None:
+        if group not in self.leaders:
+            raise ProcessLookupError
+        if number:
+            self.killed.append(group)
+
+    def play(self, monkeypatch: pytest.MonkeyPatch, *steps: tuple[str, dict[int, str | None]]) -> list[int]:
+        """Let the guard read a line each after these groups are there; return what it kills at the end."""
+
+        def lines() -> Iterator[str]:
+            for line, leaders in steps:
+                self.leaders.clear()
+                self.leaders.update(leaders)
+                if line:
+                    yield line
+
+        monkeypatch.setattr(guards.sys, "stdin", lines())
+        guards.main()
+        return self.killed
+
+
+@pytest.mark.parametrize(
+    ("steps", "killed"),
+    [
+        ([("+4\n", {4: "7"}), ("", {4: "7"})], [4]),
+        # The program has ended, what it started has not.
+        ([("+4\n", {4: "7"}), ("", {4: None})], [4]),
+        ([("+4\n", {4: "7"}), ("-4\n", {}), ("", {4: "9"})], []),
+        # A program that could not begin has named its group; another's has its number now.
+        ([("+4\n", {4: "7"}), ("", {4: "9"})], []),
+        ([("+4\n", {4: "7"}), ("+5\n", {5: "8"}), ("", {4: None, 5: "8"})], [5]),
+        # The next program of the runner has its number.
+        ([("+4\n", {4: "7"}), ("+4\n", {4: "9"}), ("", {4: "9"})], [4]),
+    ],
+)
+def test_the_guard_kills_the_groups_of_its_runner_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, dict[int, str | None]]], killed: list[int]
 ) -> None:
-    """A program that cannot begin has named its group, and nothing tells the guard of its end."""
-    began, found = iter(["7", at_the_end]), []
-    monkeypatch.setattr(guards.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(guards.sys, "stdin", ["+4321\n"])
-    monkeypatch.setattr(guards, "_started", lambda _: next(began))
-    monkeypatch.setattr(guards.os, "killpg", lambda *group: found.append(group))
-    guards.main()
-    assert found == ([(4321, signal.SIGKILL)] if killed else [])
+    assert Groups(monkeypatch).play(monkeypatch, *steps) == killed
