@@ -30,7 +30,7 @@ async def test_calls_that_come_together_start_few_processes(tmp_path: Path) -> N
     async with pool_of(tmp_path, "tool.py:double", "def double(number: int) -> int:\n    return 2 * number\n") as pool:
         calls = [pool.observe("tool.py:double", {"number": one}, 60.0) for one in range(4 * STARTS)]
         assert await asyncio.gather(*calls) == [str(2 * one) for one in range(4 * STARTS)]
-        assert STARTS <= pool.stats.started < 3 * STARTS
+        assert STARTS <= pool.stats.started < 4 * STARTS, "not one for each"
 
 
 @pytest.mark.parametrize("line", ['{"value": "forged"}', '{"call": "0", "value": "forged"}', "[]", "[" * 10_000])
