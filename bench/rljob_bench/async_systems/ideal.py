@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rljob_bench.async_systems.groups import Drawn
+from rljob_bench.async_systems.groups import Drawn, Prompts
 from rljob_bench.async_systems.rig import Layout, Rig
 
 
@@ -18,14 +18,10 @@ def token_seconds(rig: Rig, groups: Sequence[Drawn]) -> float:
 
     The prefill of prompts and of tools' answers is spread over their tokens. No response waits for a tool.
     """
-    generated = sum(one.tokens for group in groups for one in group.spans())
+    spans = [(group.prompt_tokens + one.begin, one.tokens) for group in groups for one in group.spans()]
+    generated = sum(tokens for _, tokens in spans)
     # Over all generated tokens. One that is generated at some moment is in the middle of its turn, on average.
-    context = (
-        sum(
-            (group.prompt_tokens + one.begin + one.tokens / 2) * one.tokens for group in groups for one in group.spans()
-        )
-        / generated
-    )
+    context = sum((before + tokens / 2) * tokens for before, tokens in spans) / generated
     batch = max(1, min(rig.max_sequences, math.floor(rig.kv_tokens / context)))
     given = sum(group.tokens for group in groups) - generated
     decode = rig.law.step(batch, batch * context) / batch
@@ -51,3 +47,10 @@ def round_seconds(layout: Layout, groups: Sequence[Drawn]) -> float:
         else:
             high = middle
     return generating / high
+
+
+def throughput(layout: Layout, prompts: Prompts, rounds: int) -> float:
+    """Return the tokens trained on a second that no split and no schedule of so many rounds exceeds."""
+    batches = [prompts.batch(number) for number in range(rounds)]
+    seconds = sum(round_seconds(layout, batch) for batch in batches)
+    return sum(group.tokens for batch in batches for group in batch) / seconds

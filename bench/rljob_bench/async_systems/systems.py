@@ -27,6 +27,11 @@ class System(StrEnum):
     NO_REPACK = "ours without repack"
     OURS = "ours"
 
+    @property
+    def word(self) -> str:
+        """Its name as a part of a figure's."""
+        return self.value.replace(" ", "_").replace("-", "_")
+
 
 BATCHWISE = (System.SYNCHRONOUS, System.ONE_STEP, System.STREAM)
 

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from rljob_bench.async_systems.groups import Prompts
-from rljob_bench.async_systems.ideal import round_seconds
+from rljob_bench.async_systems.ideal import throughput
 from rljob_bench.async_systems.lengths import prompts_of, recorded, workload_of
 from rljob_bench.async_systems.outcome import Outcome
 from rljob_bench.async_systems.partial import PartialJob
-from rljob_bench.async_systems.rig import Layout
 from rljob_bench.async_systems.systems import Found, System, Window, best, play, printed_layout
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.simulator.peers.assumptions import (
@@ -149,19 +148,13 @@ class Measured:
     def scales(self) -> list[int]:
         return sorted({scale for _, scale in self.printed})
 
-    def ideal(self, layout: Layout, rounds: int) -> float:
-        """Tokens a second that no split and no schedule of so many rounds exceeds."""
-        batches = [self.prompts.batch(number) for number in range(rounds)]
-        seconds = sum(round_seconds(layout, batch) for batch in batches)
-        return sum(group.tokens for batch in batches for group in batch) / seconds
-
     def figures(self) -> Iterator[dict[str, Any]]:
         """At the largest scale; and how throughput scales up to it."""
         first, last = self.scales[0], self.scales[-1]
         name = f"{self.lengths}.{self.model.name}-{self.model.accelerators[last]}"
         ours = self.printed[System.OURS, last]
         rounds = len(ours.outcome.updates)
-        ideal = self.ideal(ours.layout, rounds)
+        ideal = throughput(ours.layout, self.prompts, rounds)
         for system in System:
             if system is System.OURS:
                 continue
@@ -170,7 +163,7 @@ class Measured:
             if system is System.SYNCHRONOUS:
                 goal, anchor = GOAL_SPEEDUP, "Laminar: 2.56x on average, up to 5.49x"
             yield figure(
-                f"{name}.ours_over_{_word(system)}", ours.outcome.throughput / baseline, goal, anchor, ideal / baseline
+                f"{name}.ours_over_{system.word}", ours.outcome.throughput / baseline, goal, anchor, ideal / baseline
             )
         if self.full is not None:
             yield figure(
@@ -210,7 +203,7 @@ class Measured:
             ratio = self.printed[system, last].outcome.throughput / self.printed[system, first].outcome.throughput
             goal = GOAL_SCALING if system is System.OURS else None
             anchor = "Laminar: 0.537, 0.682 with 32B" if system is System.OURS else None
-            yield figure(f"{name}.scaling_of_{_word(system)}", ratio / grown, goal, anchor, 1.0)
+            yield figure(f"{name}.scaling_of_{system.word}", ratio / grown, goal, anchor, 1.0)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield a row for each job."""
@@ -255,7 +248,3 @@ def told(outcome: Outcome) -> dict[str, Any]:
         "recomputed_share": round(outcome.recomputed_share, 4),
         "preemptions": outcome.preemptions,
     }
-
-
-def _word(system: System) -> str:
-    return system.value.replace(" ", "_").replace("-", "_")

@@ -3,7 +3,7 @@
 The workload is PolyTrace's search task with its turns, its tools' answers and their seconds: a step of 256 prompts x 8.
 A synchronous job waits for its longest episode, tools included, and most of its accelerators idle meanwhile.
 
-Throughput is in tokens trained on, which are those of whole contexts. What the systems are, and what is left out:
+Throughput is in tokens trained on, which are those of complete contexts. What the systems are, and what is left out:
 docs/internals/simulator/async-systems.md.
 """
 
@@ -15,10 +15,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from rljob_bench.async_systems import ideal
 from rljob_bench.async_systems.groups import Prompts
-from rljob_bench.async_systems.ideal import round_seconds
 from rljob_bench.async_systems.lengths import prompts_of, recorded
-from rljob_bench.async_systems.rig import Layout
 from rljob_bench.async_systems.systems import Found, System, Window, best, play, printed_layout
 from rljob_bench.simulated.laminar import told
 from rljob_runtime.cli.bench_result import figure
@@ -107,20 +106,20 @@ class Measured:
         last = len(self._model.accelerators) - 1
         name = f"{self._name}.{self._model.name}-{self._model.accelerators[last]}"
         synchronous, ours = self._found[System.SYNCHRONOUS, last], self._found[System.OURS, last]
-        ideal = _ideal(ours.layout, self._prompts, self._window.updates)
+        limit = ideal.throughput(ours.layout, self._prompts, self._window.updates)
         for system in System:
             if system not in (System.OURS, System.NO_REPACK):
                 other = self._found[system, last].outcome.throughput
                 goal = GOAL if system is System.SYNCHRONOUS else None
-                label = f"{name}.ours_over_{system.value.replace(' ', '_').replace('-', '_')}"
-                yield figure(label, ours.outcome.throughput / other, goal, None, ideal / other)
+                label = f"{name}.ours_over_{system.word}"
+                yield figure(label, ours.outcome.throughput / other, goal, None, limit / other)
         if search is not None:
             found = {
                 system: best(system, self._model, last, self._prompts, self._window, search).outcome.throughput
                 for system in (System.SYNCHRONOUS, System.OURS)
             }
             ratio, base = found[System.OURS] / found[System.SYNCHRONOUS], found[System.SYNCHRONOUS]
-            yield figure(f"{name}.best_split.ours_over_synchronous", ratio, GOAL, None, ideal / base)
+            yield figure(f"{name}.best_split.ours_over_synchronous", ratio, GOAL, None, limit / base)
         yield self._other(f"{name}.ours_over_synchronous.as_one_turn", prompts_of(OneTurn(self._workload), SEARCH_JOB))
         yield self._other(f"{name}.ours_over_synchronous.of_laminars_job", prompts_of(self._workload, LAMINAR_JOB))
         yield figure(
@@ -142,15 +141,8 @@ class Measured:
         last = len(self._model.accelerators) - 1
         ours, synchronous = (self._play(system, last, prompts) for system in (System.OURS, System.SYNCHRONOUS))
         base = synchronous.outcome.throughput
-        limit = _ideal(ours.layout, prompts, self._window.updates) / base
+        limit = ideal.throughput(ours.layout, prompts, self._window.updates) / base
         return figure(name, ours.outcome.throughput / base, limit=limit)
-
-
-def _ideal(layout: Layout, prompts: Prompts, rounds: int) -> float:
-    """Return the tokens a second that no split and no schedule of so many rounds exceeds."""
-    batches = [prompts.batch(number) for number in range(rounds)]
-    seconds = sum(round_seconds(layout, batch) for batch in batches)
-    return sum(group.tokens for batch in batches for group in batch) / seconds
 
 
 def _lengths(name: str, workload: Workload) -> Iterator[dict[str, Any]]:

@@ -27,7 +27,7 @@ class EndedEarly(Exception):
 
 
 class Interrupt:
-    """Passes SIGINT and SIGTERM, or `KeyboardInterrupt` of a caller in another thread, to what stops the work.
+    """Passes SIGINT and SIGTERM to what stops the work, also from a caller in another thread.
 
     The second one ends the work without waiting until it has stopped.
     """

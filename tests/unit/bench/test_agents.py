@@ -96,7 +96,7 @@ def test_writes_are_counted_for_what_a_job_makes() -> None:
 
 
 class StandInKube:
-    """A server whose pods run at once, or never, and whose first watches fail."""
+    """A server whose pods run immediately, or never, and whose first watches fail."""
 
     def __init__(self, runs: bool = True, failures: Sequence[ApiError] = (), metrics: ApiError | None = None) -> None:
         self.runs, self.failures, self.metrics = runs, list(failures), metrics

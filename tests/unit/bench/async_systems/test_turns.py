@@ -174,20 +174,20 @@ class Written:
 
 @settings(max_examples=examples(20))
 @given(system=st.sampled_from(System), episodes=st.lists(TURNS, min_size=1, max_size=5), kv=st.sampled_from([90, 5000]))
-def test_every_system_trains_on_whole_contexts(system, episodes, kv):
+def test_every_system_trains_on_complete_contexts(system, episodes, kv):
     machine = Rig(3, WIDE, kv, token_seconds=0.01, update_seconds=2.0, load_seconds=0.3, broadcast_seconds=0.2)
     prompts = Prompts(Written(episodes), 3, 3, 10, 50)
     outcome = play(system, machine, prompts, Window(0, 4))
     for update in outcome.updates:
         groups = [prompts[group.number] for group in update.groups]
-        assert update.tokens == sum(whole(group) for group in groups)
+        assert update.tokens == sum(complete(group) for group in groups)
     numbers = [group.number for update in outcome.updates for group in update.groups]
     assert len(set(numbers)) == len(numbers) == 12
     limit = machine.replicas / token_seconds(machine, [prompts[number] for number in range(21)])
     assert outcome.generation <= 1.3 * limit
 
 
-def whole(group: Drawn) -> int:
+def complete(group: Drawn) -> int:
     """Return the tokens of a prompt's contexts, turn by turn."""
     paths = group.turns or tuple((Stretch(0, tokens),) for tokens in group.response_tokens)
     return sum(group.prompt_tokens + path[-1].begin + path[-1].tokens for path in paths)
