@@ -13,8 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO
+
+from hack.resumable import Resumable
 
 NOTHING_COLLECTED = 5
 """pytest's exit status when a marker expression leaves no test."""
@@ -29,6 +32,8 @@ class Part:
     background: bool = False
     may_be_empty: bool = False
     """True if no test at all is a success."""
+    prepares: bool = False
+    """True if later parts need it in each run, also where it has passed before."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +46,22 @@ class Row:
 
 
 def run(
-    parts: Sequence[Part], rows: list[Row], now: Callable[[], float] = time.monotonic, *, go_on: bool = False
+    parts: Sequence[Part],
+    rows: list[Row],
+    now: Callable[[], float] = time.monotonic,
+    *,
+    go_on: bool = False,
+    passed_before: Resumable | None = None,
 ) -> bool:
-    """Run the parts and append a row for each; say whether all passed. A failure ends the rest, unless they `go_on`."""
+    """Run the parts and append a row for each; say whether all passed. A failure ends the rest, unless they `go_on`.
+
+    Parts in `passed_before` are not run again, and those that pass are added.
+    """
     waiting: list[BackgroundPart] = []
     healthy = True
+    closed = partial(close, rows, passed_before)
     try:
-        for part in parts:
+        for part in left(parts, rows, passed_before):
             print(f"── {part.name}", flush=True)
             if part.background:
                 waiting.append(BackgroundPart(part, now))
@@ -55,16 +69,16 @@ def run(
             began = now()
             status = subprocess.run(part.command, check=False).returncode
             passed = status == 0 or (part.may_be_empty and status == NOTHING_COLLECTED)
-            _close(rows, Row(part.name, now() - began, passed))
+            closed(Row(part.name, now() - began, passed))
             healthy &= passed and not any(other.failed for other in waiting)
             if not healthy and not go_on:
                 # A part that runs beside is told where it failed itself.
                 for other in waiting:
                     if other.failed:
-                        _close(rows, other.result())
+                        closed(other.result())
                 return False
         # A list: each has its row, also behind one that failed.
-        return all([healthy, *[_close(rows, other.result()) for other in waiting]])
+        return all([healthy, *[closed(other.result()) for other in waiting]])
     finally:
         for other in waiting:
             other.end()
@@ -116,8 +130,21 @@ def _least_share() -> None:
         Path("/proc/self/autogroup").write_text("19", encoding="ascii")
 
 
-def _close(rows: list[Row], row: Row) -> bool:
+def left(parts: Sequence[Part], rows: list[Row], passed_before: Resumable | None) -> list[Part]:
+    """Return the parts to run. Those that passed in an earlier run of this tree have a row with their seconds."""
+    seconds = dict(passed_before.entries) if passed_before is not None else {}
+    done = [part.name for part in parts if part.name in seconds and not part.prepares]
+    for name in done:
+        print(f"── {name}: passed before on this tree, {seconds[name]:.0f} s", flush=True)
+    rows += [Row(name, seconds[name], True) for name in done]
+    return [part for part in parts if part.name not in done]
+
+
+def close(rows: list[Row], passed_before: Resumable | None, row: Row) -> bool:
+    """Append a row, print it, and keep it if it passed."""
     rows.append(row)
+    if passed_before is not None and row.passed:
+        passed_before.add((row.part, row.seconds))
     print(f"── {row.part}: {'' if row.passed else 'FAILED after '}{row.seconds:.0f} s", flush=True)
     return row.passed
 

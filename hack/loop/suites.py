@@ -60,7 +60,8 @@ def everything(environment: Mapping[str, str], every_row: bool = False) -> list[
             *_in_processes("2"),
         ),
         *([_pytest("all minors", "all_minors", ("tests",), True)] if every_row else []),
-        Part("mutants", ("python", "-m", "hack.mutants", *([] if every_row else ["--canaries"]))),
+        # All tests of all mutants are the unit tests, which have passed by then.
+        Part("mutants", ("python", "-m", "hack.mutants", "--tested" if every_row else "--canaries")),
     ]
 
 
@@ -104,9 +105,9 @@ def _with_cluster(environment: Mapping[str, str], *parts: Part) -> list[Part]:
     if environment.get("KUBECONFIG"):
         return list(parts)
     if environment.get("CLUSTER") != "kind":
-        return [Part("cluster build", ("hack/local_cluster/cluster", "build")), *parts]
+        return [Part("cluster build", ("hack/local_cluster/cluster", "build"), prepares=True), *parts]
     on_kind = ("sh", "-ec", 'KUBECONFIG=$(hack/local_cluster/cluster kubeconfig) exec "$@"', "sh")
-    up = Part("cluster up", ("hack/local_cluster/cluster", "up", "--kind"))
+    up = Part("cluster up", ("hack/local_cluster/cluster", "up", "--kind"), prepares=True)
     return [up, *(replace(part, command=(*on_kind, *part.command)) for part in parts)]
 
 

@@ -1,6 +1,6 @@
 """Tries mutants: applies each to a copy of the tree and demands that one of its tests fails there.
 
-    python -m hack.mutants [--canaries | --package NAME | NAME ...] [--trees N]
+    python -m hack.mutants [--canaries | --package NAME | NAME ...] [--tested] [--trees N]
 
 Failures of the run are: a mutant that survives, one that does not fit the code, and a test that fails without a mutant.
 An interrupted run goes on where it stopped, as long as the tree is the same. Exit status: 0 if every mutant was caught,
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "canaries" if args.canaries else f"package-{args.package.replace('/', '-')}" if args.package else "all"
             )
             progress = Progress(where / f"{choice}.json", state_of(ROOT, COPIED))
-            return Run(Trees(ROOT, Path(folder), args.trees), progress).all(chosen, args.trees)
+            return Run(Trees(ROOT, Path(folder), args.trees), progress).all(chosen, args.trees, args.tested)
     except KeyboardInterrupt:
         print("mutants: interrupted; the same command continues with the mutants that are left", file=sys.stderr)
         return 130
@@ -64,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--canaries", action="store_true", help="those of `make test`")
     what.add_argument("--package", default="", metavar="NAME", help="those below a folder of tests/unit: relay")
     what.add_argument("names", nargs="*", default=[], metavar="NAME", help="mutants by name")
+    top.add_argument("--tested", action="store_true", help="the tests have passed without a mutant already")
     top.add_argument("--trees", type=int, default=2, metavar="N", help="tried at a time (default: %(default)s)")
     return top
 
@@ -75,14 +76,18 @@ class Run:
         self._trees, self._progress = trees, progress
         self._lock, self._stopped = threading.Lock(), threading.Event()
 
-    def all(self, chosen: Sequence[Mutant], at_a_time: int) -> int:
-        """Try the mutants that are left, and report. Returns the exit status."""
+    def all(self, chosen: Sequence[Mutant], at_a_time: int, tested: bool = False) -> int:
+        """Try the mutants that are left, and report. Returns the exit status.
+
+        Their tests must pass without a mutant too, unless they were `tested`.
+        """
         left = self._progress.left(chosen)
         if len(left) < len(chosen):
             print(f"{len(chosen) - len(left)} mutants were caught before the interruption", flush=True)
         pool = ThreadPoolExecutor(at_a_time)
         try:
-            untouched = pool.submit(self._untouched, tuple(sorted({test for mutant in left for test in mutant.tests})))
+            tests = () if tested else tuple(sorted({test for mutant in left for test in mutant.tests}))
+            untouched = pool.submit(self._untouched, tests)
             caught = list(pool.map(self._caught, left))
             healthy = untouched.result()
         finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hack.loop.parts import Part, Row, report, run, table
+from hack.resumable import Resumable
 
 
 def python(name: str, program: str, **how: bool) -> Part:
@@ -78,6 +79,39 @@ def test_a_run_that_goes_on_tells_all_failures() -> None:
     ]
     assert not run(parts, rows, go_on=True)
     assert [(row.part, row.passed) for row in rows] == [("bad", False), ("good", True), ("beside", False)]
+
+
+def test_the_next_run_of_a_tree_runs_what_has_not_passed(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+
+    def noted(name: str, fails: bool, **how: bool) -> Part:
+        return python(name, f"open({str(ran)!r}, 'a').write({name!r} + ' '); raise SystemExit({int(fails)})", **how)
+
+    def some(bad: bool, tree: str) -> tuple[list[tuple[str, bool]], str]:
+        rows: list[Row] = []
+        ran.write_text("")
+        parts = [
+            noted("beside", False, background=True),
+            noted("build", False, prepares=True),
+            noted("cluster", bad),
+            noted("engine", False),
+        ]
+        run(parts, rows, go_on=True, passed_before=Resumable(tmp_path / "passed.json", tree))
+        return sorted((row.part, row.passed) for row in rows), " ".join(sorted(ran.read_text().split()))
+
+    every = [("beside", True), ("build", True), ("cluster", False), ("engine", True)]
+    assert some(True, "this tree") == (every, "beside build cluster engine")
+    passed = [(name, True) for name, _ in every]
+    assert some(False, "this tree") == (passed, "build cluster")
+    assert some(False, "another tree") == (passed, "beside build cluster engine")
+
+
+def test_a_part_that_passed_before_has_its_seconds(tmp_path: Path) -> None:
+    clock = itertools.accumulate([100.0, 7.0])
+    for _ in range(2):
+        rows: list[Row] = []
+        run([python("a", "")], rows, clock.__next__, passed_before=Resumable(tmp_path / "passed.json", "tree"))
+        assert rows == [Row("a", 7.0, True)]
 
 
 def test_what_runs_beside_ends_with_a_failure(tmp_path: Path) -> None:

@@ -64,6 +64,12 @@ def test_a_run_tells_what_survived(tmp_path, capsys, statuses, untouched, status
     assert f"mutants: {2 - len(named)} caught, {len(named)} survived" in told
 
 
+@pytest.mark.parametrize(("tested", "status"), [(True, 0), (False, 1)])
+def test_tests_that_have_passed_are_not_run_again_without_a_mutant(tmp_path, tested: bool, status: int) -> None:
+    run = Run(Played({}, untouched=1), Progress(tmp_path / "all.json", "now"))
+    assert run.all((CAUGHT,), 1, tested) == status
+
+
 def test_an_interrupted_run_goes_on_with_what_is_left(tmp_path, capsys) -> None:
     file, mutants = tmp_path / "build/all.json", [mutant(name, "a") for name in "abcd"]
     with pytest.raises(KeyboardInterrupt):
