@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ def check_volume(folder: Path) -> dict[str, Any]:
     store = next(iter(sorted(folder.rglob("state.db"))), None)
     if store is None:
         return {"error": f"no state.db below {folder}"}
-    done = subprocess.run(["rljob", "check", str(store), "--json"], capture_output=True, text=True, check=False)
+    # Beside the interpreter: it need not be on the PATH, and a campaign must not end without its verdict.
+    command = str(Path(sys.executable).with_name("rljob"))
+    done = subprocess.run([command, "check", str(store), "--json"], capture_output=True, text=True, check=False)
     try:
         verdict: dict[str, Any] = json.loads(done.stdout)
     except json.JSONDecodeError:

@@ -22,7 +22,8 @@ from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.layouts.layout_switch import SwitchableMachine, SwitchLook, with_responses
-from rljob_runtime.scheduling.layouts.look_decision import LookDecision
+from rljob_runtime.scheduling.layouts.look_decision import LookDecision, saved_share
+from rljob_runtime.scheduling.layouts.training_bound import trained_gain
 from rljob_runtime.scheduling.lending.gain import RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import LoanDecision
 from rljob_runtime.scheduling.round_plan import Launch
@@ -37,7 +38,8 @@ class Look:
     """A look that is due, with `done` of `total` responses complete.
 
     `considers_loan`: whether a loan is decided. `machines`: those whose switch is decided, without their responses.
-    `computed_tokens`: loss tokens of complete groups that have their gradients."""
+    `computed_tokens`: loss tokens of complete groups that have their gradients. `training_token`: seconds per loss
+    token of the trainer; None if unknown, or in a round that does not stream."""
 
     done: int
     total: int
@@ -46,6 +48,7 @@ class Look:
     engines: ObservedEngines
     costs: SwitchCosts
     computed_tokens: int
+    training_token: float | None
 
     def switch_look(self, round_: RoundSnapshot, held: Sequence[tuple[Launch, int]], held_back: int = 0) -> SwitchLook:
         """Return what switches are decided from.
@@ -106,7 +109,7 @@ class Looks:
             return None
         self._looking = True
         costs, computed = deepcopy(self._switcher.costs), self._loans.computed_tokens
-        return Look(done, total, loan, machines, engines, costs, computed)
+        return Look(done, total, loan, machines, engines, costs, computed, self._loans.training_token)
 
     async def observe(self, look: Look, work: Callable[[], SwitchLook]) -> SwitchLook | None:
         """Describe the round, while it waits; None if that fails, which ends the look."""
@@ -126,13 +129,17 @@ class Looks:
         def loan() -> LoanDecision | None:
             return self._loans.decide(look.done, look.total, seen.round_) if look.considers_loan else None
 
-        def switches() -> Mapping[str, SwitchDecision]:
-            return self._switcher.decide(seen) if seen.machines else {}
+        def switches() -> tuple[Mapping[str, SwitchDecision], float | None]:
+            if not seen.machines:
+                return {}, None
+            decided = self._switcher.decide(seen)
+            saved = saved_share(decided.values())
+            return decided, trained_gain(saved, seen.round_, look.training_token) if saved else None
 
         loaned, switched = await self._apart(lambda: (attempt(loan), attempt(switches)), "look")
         self._decided = LookDecision.of(
             self._result(OptionalPolicy.LOANS, loaned, None, look.considers_loan),
-            self._result(OptionalPolicy.SWITCHES, switched, {}, bool(look.machines)),
+            *self._result(OptionalPolicy.SWITCHES, switched, ({}, None), bool(look.machines)),
         )
         self._looking = False
         self._notify()

@@ -20,6 +20,10 @@ _WHY = {
     SwitchOutcome.POLICY_FAILED: "the policy failed by an error of its own; the coordinator's log has the traceback",
     SwitchOutcome.CHANGED: "a switch was decided, but its machine had changed before it began",
     SwitchOutcome.LATER: "a switch was predicted to save {gain} of {without}, and more a little later",
+    SwitchOutcome.TRAINING_BOUND: (
+        "a switch was predicted to end generation {gain} of {without} earlier, but the trainer would process complete "
+        "groups until later anyway"
+    ),
     SwitchOutcome.NO_GAIN: (
         "the best switch was predicted to save {gain} of {without}: not minGain, or not clearly more than it costs"
     ),

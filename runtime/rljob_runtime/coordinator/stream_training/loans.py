@@ -46,6 +46,11 @@ class LoanManager:
         """Loss tokens of the round that have their gradients."""
         return self._streaming.computed_tokens
 
+    @property
+    def training_token(self) -> float | None:
+        """Seconds per loss token of the trainer; None before a measurement, and in a round that does not stream."""
+        return self._measured.training.seconds if self.decision is not None else None
+
     def is_due(self, done: int, total: int) -> bool:
         """Return whether to decide about a loan now, with `done` of `total` responses complete."""
         if self._policy is None or not self._policy.is_due(done, total):

@@ -66,6 +66,8 @@ class SwitchOutcome(StrEnum):
     """A switch was decided, but the machine has changed since."""
     LATER = "Later"
     """A switch is predicted to pay, but to pay more later."""
+    TRAINING_BOUND = "TrainingBound"
+    """A switch would end generation earlier, but not the round: the trainer processes complete groups until later."""
     NO_GAIN = "NoGain"
     KV_CACHE_FULL = "KVCacheFull"
     """The responses would not fit the caches of any other size."""

@@ -1,7 +1,8 @@
 """Look decision: what happens to a round's machines after one look, a loan or layout switches, never both.
 
 Both shorten a round by its tail. A loan takes machines from generation, a switch makes them faster, and each prediction
-assumes that the others stay as they are. So the one that saves more wins, and the next look sees its effect.
+assumes that the others stay as they are. So the one that saves more wins, and the next look sees its effect. A loan's
+gain is that of the round. A switch's is that of its machine's generation, so it is bounded by what training gains.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.adaptive_tp.policy import COST_SHARE, LEAST_SECONDS, SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
 
 
@@ -24,21 +25,42 @@ class LookDecision:
     switches: Mapping[str, SwitchDecision] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, loan: LoanDecision | None, switches: Mapping[str, SwitchDecision]) -> LookDecision:
+    def of(
+        cls, loan: LoanDecision | None, switches: Mapping[str, SwitchDecision], trained: float | None = None
+    ) -> LookDecision:
         """Return the decision in which only the better one of loan and switches happens. The other one has no gain.
 
-        A loan without a prediction is one that always starts."""
-        switched = any(one.outcome is SwitchOutcome.SWITCHED for one in switches.values())
-        if loan is None or loan.outcome is not LoanOutcome.LOANED or not switched:
+        A loan without a prediction is one that always starts. `trained`: seconds by which training ends earlier with
+        the switches; None if unknown."""
+        switching = [one for one in switches.values() if one.outcome is SwitchOutcome.SWITCHED]
+        gain = switches_gain(switches.values())
+        if switching and gain > 0 and trained is not None:
+            if trained <= max(LEAST_SECONDS, *(COST_SHARE * (one.seconds or 0.0) for one in switching)):
+                return cls(loan, _without(switches, SwitchOutcome.TRAINING_BOUND))
+            gain = min(gain, trained)
+        if loan is None or loan.outcome is not LoanOutcome.LOANED or not switching:
             return cls(loan, switches)
-        if switches_gain(switches.values()) > (inf if loan.gain is None else loan.gain):
+        if gain > (inf if loan.gain is None else loan.gain):
             return cls(LoanDecision(LoanOutcome.NO_GAIN, gain=loan.gain), switches)
-        return cls(loan, {name: _kept(one) for name, one in switches.items()})
+        return cls(loan, _without(switches, SwitchOutcome.NO_GAIN))
 
 
-def _kept(decision: SwitchDecision) -> SwitchDecision:
-    switches = decision.outcome is SwitchOutcome.SWITCHED
-    return replace(decision, outcome=SwitchOutcome.NO_GAIN, target=None) if switches else decision
+def _without(switches: Mapping[str, SwitchDecision], reason: SwitchOutcome) -> dict[str, SwitchDecision]:
+    """Return the decisions with a reason in place of each switch."""
+    return {
+        name: replace(one, outcome=reason, target=None) if one.outcome is SwitchOutcome.SWITCHED else one
+        for name, one in switches.items()
+    }
+
+
+def saved_share(decisions: Collection[SwitchDecision]) -> float:
+    """Return the share of the remaining generation that these switches save.
+
+    >>> saved_share([SwitchDecision(SwitchOutcome.SWITCHED, 2, gain=4.0, without=10.0)])
+    0.4
+    """
+    without = max((one.without for one in decisions if one.without is not None), default=0.0)
+    return switches_gain(decisions) / without if without > 0 else 0.0
 
 
 def switches_gain(decisions: Collection[SwitchDecision]) -> float:

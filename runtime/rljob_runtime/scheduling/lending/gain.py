@@ -193,21 +193,32 @@ def predicted_gain(snapshot: RoundSnapshot, loan: Sequence[str], measured: LoanM
     if not measured.lengths and not snapshot.ends_early:
         return float("nan")  # the round waits for its longest response, and no length was observed yet
 
-    def end(machines: Sequence[LoanableMachine], homeless: Sequence[Unfinished], token: float) -> float:
-        made = [EngineTimeline(load, snapshot.lengths, speed) for load in loads(machines, homeless)]
-        return training_end(snapshot.backlog, simulate_tail(made, snapshot.groups, snapshot.wanted), token)
-
     def ends(round_: RoundSnapshot) -> tuple[float, float]:
         stay = [machine for machine in round_.machines if machine.name not in loan]
         moved = [response for machine in round_.machines if machine.name in loan for response in machine.unfinished]
-        return end(round_.machines, round_.waiting, trainer), end(stay, [*round_.waiting, *moved], together)
+        loaned_round = replace(round_, machines=stay, waiting=[*round_.waiting, *moved])
+        return (
+            training_end(round_.backlog, arrivals(round_, speed), trainer),
+            training_end(loaned_round.backlog, arrivals(loaned_round, speed), together),
+        )
 
     together = 1 / (1 / max(beside, 1e-12) + len(loan) / max(loaned, 1e-12))
-    draws = min(MOST_DRAWS, max(1, DRAWN_RESPONSES // max(1, snapshot.unfinished)))
-    found = [ends(with_drawn_lengths(snapshot, Random(draw))) for draw in range(draws)]
+    found = [ends(round_) for round_ in drawn(snapshot)]
     alone = fmean(before for before, _ in found)
     gain = alone - fmean(after for _, after in found) - len(loan) * bring
     return 0.0 if 0 < gain < CLEAR_GAIN * alone else gain
+
+
+def drawn(snapshot: RoundSnapshot) -> list[RoundSnapshot]:
+    """Return the round with drawn lengths, several times if it is small."""
+    draws = min(MOST_DRAWS, max(1, DRAWN_RESPONSES // max(1, snapshot.unfinished)))
+    return [with_drawn_lengths(snapshot, Random(draw)) for draw in range(draws)]
+
+
+def arrivals(round_: RoundSnapshot, speed: EngineSpeed) -> list[Arrival]:
+    """Return the groups that become complete, in order, if all responses have their drawn lengths."""
+    made = [EngineTimeline(load, round_.lengths, speed) for load in loads(round_.machines, round_.waiting)]
+    return simulate_tail(made, round_.groups, round_.wanted)
 
 
 def with_drawn_lengths(snapshot: RoundSnapshot, random: Random) -> RoundSnapshot:

@@ -12,10 +12,12 @@ from rljob_api.status import FinishedOutcome, RoundReport, SwitchesState
 from rljob_runtime.coordinator.generation.observed_engines import sized_engines
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
-from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
 from rljob_runtime.scheduling.layouts.adaptive_switches import AdaptiveSwitches
 from rljob_runtime.scheduling.layouts.layout_switch import SwitchLook
 from rljob_runtime.simulator.core.events import LaidOut
+from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.timeline.record import Interval
 from tests.support.simulated_job import Stage, job
 from tests.support.token_ledger import TokenLedger
@@ -32,16 +34,35 @@ class Knowing(AdaptiveSwitches):
         return super().decide(replace(look, engines=look.engines | sized_engines({4: (wide,)})))
 
 
-class Job:
-    """One round of two machines with four accelerators each."""
+class Eager(AdaptiveSwitches):
+    """It predicts half of the time saved once half of the responses are complete: the trainer has groups by then."""
 
-    def __init__(self, folder: Path, adaptive: dict[str, Any]) -> None:
+    def is_due(self, done: int, total: int, now: float) -> bool:
+        return 2 * done >= total and super().is_due(done, total, now)
+
+    def decide(self, look: SwitchLook) -> dict[str, SwitchDecision]:
+        switch = SwitchDecision(SwitchOutcome.SWITCHED, 4, State.RECOMPUTE, seconds=0.4, gain=2.0, without=4.0)
+        return {machine.name: switch for machine in look.machines}
+
+
+class Job:
+    """Rounds of two machines with four accelerators each. `training_token`: seconds for each token of the trainer."""
+
+    def __init__(
+        self,
+        folder: Path,
+        adaptive: dict[str, Any],
+        rounds: int = 1,
+        stream: bool = False,
+        training_token: float = 0.0,
+    ) -> None:
         rollout = {"slotsPerMachine": 4, "allowedTensorParallelSizes": ALL, "engine": "Reference", "machines": 2}
         spec = job(
-            rounds=1, prompts=6, responses=4, rollout=rollout, adaptiveTensorParallel=adaptive,
-            data={"maxResponseTokens": 200},
+            rounds=rounds, prompts=12, responses=2, rollout=rollout, adaptiveTensorParallel=adaptive,
+            stream=stream, data={"maxResponseTokens": 200},
         )  # fmt: skip
         self.stage = Stage(folder / "state.db", job=spec, replicas=4, sizes=(1, 2, 4))
+        self.stage.world.costs = TrainerCosts(token=training_token)
         self.metrics, self.tokens, self.laid = CoordinatorMetrics(), TokenLedger(), set[int]()
         self.intervals: list[Interval] = []
         self.stage.watchers += [self.tokens, self._watch]
@@ -61,8 +82,8 @@ class Job:
         assert self.stage.play().outcome is FinishedOutcome.COMPLETE
         assert self.tokens.lost == {}
         ids = self.stage.trained_ids()
-        assert len(ids) == len(set(ids)) == 6 * 4
-        return self.stage.closed[0]
+        assert len(ids) == len(set(ids)) == 12 * 2 * len(self.stage.closed)
+        return self.stage.closed[-1]
 
     def count(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"rljob_coordinator_{name}_total", labels)
@@ -112,6 +133,23 @@ def test_a_job_that_does_not_switch_says_why(
     assert switches.message
     assert run.laid == {1}
     assert run.count("rounds_without_layout_switch", reason=reason) == 1
+
+
+@pytest.mark.parametrize(
+    ("stream", "token", "reason"),
+    [(True, 0.01, "TrainingBound"), (True, 1e-6, None), (False, 0.005, None)],
+    ids=["the trainer is slower", "it is faster", "it waits for the end of generation"],
+)
+def test_a_job_that_its_trainer_holds_back_does_not_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: bool, token: float, reason: str | None
+) -> None:
+    """In its second round: the first one measures the trainer."""
+    monkeypatch.setattr(POLICY, Eager)
+    job = Job(tmp_path, {"enabled": True}, rounds=2, stream=stream, training_token=token)
+    switches = job.play().layout_switches
+    assert switches is not None
+    assert switches.reason == reason
+    assert (switches.state is SwitchesState.SWITCHED) == (reason is None)
 
 
 def test_a_size_that_is_refused_is_a_failed_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,4 +68,13 @@ MUTANTS = (
         after="True",
         tests=(f"{LOANED_WORKER}::test_no_machine_is_loaned_whose_sums_the_trainer_refuses",),
     ),
+    Mutant(
+        name="the speed of the trainer is kept from a look",
+        target="rljob_runtime.coordinator.stream_training.loans:LoanManager.training_token",
+        before="self._measured.training.seconds if self.decision is not None else None",
+        after="None",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_adaptive_job.py::test_a_job_that_its_trainer_holds_back_does_not_switch",
+        ),
+    ),
 )

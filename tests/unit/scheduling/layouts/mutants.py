@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         name="a machine is loaned and switches",
         target="rljob_runtime.scheduling.layouts.look_decision:LookDecision.of",
-        before="not switched",
+        before="not switching",
         after="True",
         tests=(f"{LOOK_DECISION}::test_one_look_has_one_winner",),
     ),
@@ -40,6 +40,20 @@ MUTANTS = (
         before="max(before, default=0.0) - max(after, default=0.0)",
         after="sum(one.gain or 0.0 for one in decisions)",
         tests=(f"{LOOK_DECISION}::test_one_look_has_one_winner",),
+    ),
+    Mutant(
+        name="a switch is judged by its generation alone",
+        target="rljob_runtime.scheduling.layouts.look_decision:LookDecision.of",
+        before="trained is not None",
+        after="False",
+        tests=(f"{LOOK_DECISION}::test_a_switch_is_worth_what_the_round_gains",),
+    ),
+    Mutant(
+        name="a trainer has nothing to catch up with",
+        target="rljob_runtime.scheduling.layouts.training_bound:trained_gain",
+        before="training_end(round_.backlog, earlier, token)",
+        after="training_end(0, earlier, token)",
+        tests=("tests/unit/scheduling/layouts/test_training_bound.py",),
     ),
     Mutant(
         name="a visit takes its export for that of the other size",
