@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any
+
+from rljob_bench.lib.percentile import percentile
 
 from .timeline import MOMENTS as LOSS
 from .timeline import in_starts, own_start
@@ -25,13 +26,6 @@ class Outcome:
     back: float | None
     wrong: tuple[str, ...] = ()
     moments: Mapping[str, float] = field(default_factory=dict)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the smallest value that at least `share` of all do not exceed. Raises `ValueError` for no values."""
-    if not values:
-        raise ValueError("no values have no percentile")
-    return sorted(values)[max(0, ceil(share * len(values)) - 1)]
 
 
 def figures(outcomes: Iterable[Outcome], starts: Iterable[float]) -> dict[str, dict[str, Any]]:

@@ -218,7 +218,12 @@ class AsyncGeneration:
         holding, settings = self._weights.held_versions(), self._context.settings
         states = [
             ReplicaState(
-                name, holding.get(name), self._weights.next_version(name), self._load(name), self._loads_between(name)
+                name,
+                holding.get(name),
+                self._weights.next_version(name),
+                self._load(name),
+                self._evaluator.load(name),
+                settings.mixes_versions,
             )
             for name in self._pool.names(without=self._leaving)
         ]
@@ -239,10 +244,6 @@ class AsyncGeneration:
 
     def _load(self, name: str) -> int:
         return self.groups.load(name) + self._evaluator.load(name)
-
-    def _loads_between(self, name: str) -> bool:
-        """Return whether a replica may load weights between two turns: an evaluation is of one version."""
-        return self._context.settings.mixes_versions and not self._evaluator.load(name)
 
     async def _launch_evaluations(self) -> None:
         """Start responses of evaluations on the replicas that hold their weights.

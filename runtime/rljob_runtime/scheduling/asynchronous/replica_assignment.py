@@ -27,19 +27,20 @@ class ReplicaState:
     """A replica.
 
     `version`: its weights; None while it has none or loads. `newer`: weights that it could load; None if it has the
-    newest available. `load`: its unfinished responses. `between_turns`: whether its weights may change while it has
-    some."""
+    newest available. `load`: its unfinished responses, `evaluations` of them of evaluations, which have one version.
+    `mixes`: whether the others may have newer weights from their next turn on."""
 
     replica: str
     version: int | None
     newer: int | None = None
     load: int = 0
-    between_turns: bool = False
+    evaluations: int = 0
+    mixes: bool = False
 
     @property
     def may_load(self) -> bool:
         """Whether it may load other weights now."""
-        return self.load == 0 or self.between_turns
+        return self.load == 0 or (self.mixes and not self.evaluations)
 
 
 @dataclass(frozen=True)

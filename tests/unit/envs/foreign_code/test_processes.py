@@ -78,7 +78,7 @@ async def test_a_program_runs_although_the_guard_has_died(tmp_path: Path, caplog
     async with process_group(["echo", "here"], bare_environment(tmp_path, {}), tmp_path, guard, stdout=pipe) as process:
         assert process.stdout is not None
         assert await process.stdout.read() == b"here\n"
-    assert process.returncode == 0
+        assert await process.wait() == 0
     assert "the guard has died" in caplog.text
 
 

@@ -20,7 +20,7 @@ from hack.chaos.job import manifest
 from hack.chaos.observation import Observation
 from hack.chaos.rows import AGENTS, MOVING, ROWS, SWITCHES, machines_on, spare_nodes
 from hack.chaos.schedule import first_possible, schedule
-from hack.chaos.table import Outcome, figures, percentile, table
+from hack.chaos.table import Outcome, figures, table
 from rljob_api import load
 from tests.support.chaos import HEALTHY
 
@@ -127,18 +127,6 @@ def test_the_table_has_p50_and_worst_of_each_time() -> None:
     assert " ".join(rows[1].split()) == "node-off 3 1 1.0 s 2.0 s 3.0 s 9.0 s 30.0 s 50.0 s"
     assert " ".join(rows[2].split()) == "operator-killed 1 0 - - - - 4.0 s 4.0 s"
     assert json.dumps(found)
-
-
-@given(st.lists(st.floats(0, 1e6), min_size=1), st.floats(0, 1))
-def test_a_percentile_is_one_of_the_values_that_enough_do_not_exceed(values, share) -> None:
-    found = percentile(values, share)
-    assert found in values
-    assert sum(value <= found for value in values) >= share * len(values)
-
-
-def test_no_values_have_no_percentile() -> None:
-    with pytest.raises(ValueError, match="no percentile"):
-        percentile([], 0.5)
 
 
 def test_the_job_is_a_good_one_that_spares_a_node() -> None:

@@ -61,9 +61,17 @@ def test_a_failure_beside_is_a_failure() -> None:
 
 def test_what_fails_beside_is_told_after_the_part_that_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rows: list[Row] = []
-    mark = tmp_path / "mark"
-    fails = f"import pathlib; print('a line too long'); pathlib.Path({str(mark)!r}).touch(); raise SystemExit(1)"
-    waits = f"import pathlib, time\nwhile not pathlib.Path({str(mark)!r}).exists(): time.sleep(0.01)\ntime.sleep(0.5)"
+    pid = tmp_path / "pid"
+    fails = (
+        "import os, pathlib; print('a line too long');"
+        f"pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); raise SystemExit(1)"
+    )
+    # It has ended when it is gone: it runs on idle processors, so no time is enough.
+    waits = (
+        f"import pathlib, time; pid = pathlib.Path({str(pid)!r})\n"
+        "while not pid.exists() or not pid.read_text(): time.sleep(0.01)\n"
+        "while pathlib.Path('/proc', pid.read_text()).exists(): time.sleep(0.01)"
+    )
     parts = [python("lint", fails, background=True), python("unit", waits), python("never", "raise SystemExit(1)")]
     assert not run(parts, rows)
     assert [(row.part, row.passed) for row in rows] == [("unit", True), ("lint", False)]

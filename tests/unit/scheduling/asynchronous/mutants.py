@@ -32,8 +32,15 @@ MUTANTS = (
     Mutant(
         name="newer weights wait for the last response, though turns may be mixed",
         target="rljob_runtime.scheduling.asynchronous.replica_assignment:ReplicaState.may_load",
-        before="self.load == 0 or self.between_turns",
+        before="self.load == 0 or (self.mixes and not self.evaluations)",
         after="self.load == 0",
+        tests=(f"{REPLICA_ASSIGNMENT}::test_what_replicas_are_given",),
+    ),
+    Mutant(
+        name="weights are loaded between two turns of an evaluation",
+        target="rljob_runtime.scheduling.asynchronous.replica_assignment:ReplicaState.may_load",
+        before="not self.evaluations",
+        after="True",
         tests=(f"{REPLICA_ASSIGNMENT}::test_what_replicas_are_given",),
     ),
     Mutant(

@@ -64,7 +64,7 @@ def test_a_quota_is_a_part_of_what_may_be_open_beside_an_update(prompts, replica
             [ReplicaState("a", 4, 5, load=1)], 99, {4: 9}, [], [], [], id="who has something left keeps its weights"
         ),
         pytest.param(
-            [ReplicaState("a", 4, 5, load=1, between_turns=True)],
+            [ReplicaState("a", 4, 5, load=1, mixes=True)],
             99,
             {4: 9},
             [("a", 5)],
@@ -73,7 +73,16 @@ def test_a_quota_is_a_part_of_what_may_be_open_beside_an_update(prompts, replica
             id="between two turns",
         ),
         pytest.param(
-            [ReplicaState("a", 5, load=5, between_turns=True)], 99, {5: 9}, [], [("a", 5, 1)], [], id="none are newer"
+            [ReplicaState("a", 4, 5, load=2, evaluations=1, mixes=True)],
+            99,
+            {4: 9},
+            [],
+            [],
+            [],
+            id="an evaluation has one version",
+        ),
+        pytest.param(
+            [ReplicaState("a", 5, load=5, mixes=True)], 99, {5: 9}, [], [("a", 5, 1)], [], id="none are newer"
         ),
         pytest.param([ReplicaState("a", 5, load=5)], 99, {5: 9}, [], [("a", 5, 1)], [], id="a group's worth has ended"),
         pytest.param(
@@ -97,7 +106,13 @@ QUOTA = st.builds(
 
 @given(
     st.lists(
-        st.tuples(st.none() | VERSION, st.none() | VERSION, st.sampled_from([0, 0, 1, 7, 30]), st.booleans()),
+        st.tuples(
+            st.none() | VERSION,
+            st.none() | VERSION,
+            st.sampled_from([0, 0, 1, 7, 30]),
+            st.integers(0, 1),
+            st.booleans(),
+        ),
         max_size=8,
     ),
     st.lists(VERSION, max_size=20),
