@@ -55,9 +55,9 @@ from rljob_runtime.workloads import Workload
 NAME = "pat-real"
 SIZES = (1, 2)
 PATIENT = CallTimeouts(command=300, poll=300, heartbeat=60)
-"""A machine that is busy is no machine that is lost: with one less there is nothing to compare."""
+"""Seconds. The job has one machine, so a busy machine must not count as lost."""
 KV_BYTES = "1Gi"
-"""Of an accelerator: no round may wait for it."""
+"""KV cache of each accelerator. It is so large that no response waits for room."""
 STAND_IN_LLAMA = "91M parameters at random, 12 heads; its texts mean nothing, its steps take as long as any"
 
 

@@ -73,7 +73,8 @@ class EnvironmentConfig:
     episodes: int = 8
     tool_seconds: float = 30.0
     reward_seconds: float = 20.0
-    """The coordinator waits for a report for 30 s after the deadline."""
+    """Longest time of the reward function, in seconds. It has to fit into the 30 s for which the coordinator waits for
+    a report after the deadline."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,7 @@ def _verifiers(given: dict[str, Any]) -> VerifiersConfig:
 def _object(value: Any, where: str) -> dict[str, Any]:
     """Return an object without its empty fields: they count as absent."""
     if not isinstance(value, dict):
-        raise BadConfig(f"{where}: an object would be right")
+        raise BadConfig(f"{where}: an object would be right, not a value of type {type(value).__name__}")
     return {name: one for name, one in value.items() if one is not None}
 
 
@@ -207,7 +208,7 @@ def _known(given: Mapping[str, Any], known: Collection[str], where: str) -> None
 def _text(given: Mapping[str, Any], name: str, default: str | None = None, where: str = "") -> str:
     value = given.get(name, default)
     if not isinstance(value, str) or not value:
-        raise BadConfig(f"{where}{name}: a text would be right")
+        raise BadConfig(f"{where}{name}: a text would be right, not {value!r:.100}")
     return value
 
 

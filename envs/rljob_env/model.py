@@ -39,7 +39,8 @@ class Model:
     async def answer(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Json]) -> Json:
         """Return the model's message; wait for it while the model loads.
 
-        Raises `LimitReached`, `EpisodeOver`, `Failed`.
+        Raises `LimitReached` if the episode has no further turn, `EpisodeOver` if the attempt has ended, and `Failed`
+        if the gateway refuses the request or its answer has no message.
         """
         body: Json = {"model": self._model, "messages": list(messages)} | ({"tools": list(tools)} if tools else {})
         return await self._asked(json.dumps(body, ensure_ascii=False, allow_nan=False).encode(), 0)

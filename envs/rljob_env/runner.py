@@ -151,7 +151,7 @@ class Runner:
                 await asyncio.wait(late)
             report = self._report_of(attempt, work)
             if report is not None and report.gave_up and await self._was_away(began):
-                # Its program could not ask the model. A reward of what it had would be a zero of ours.
+                # The program could not ask the model. A reward would blame the policy for our failure.
                 detail = f"the gateway was away while the agent ran: {report.detail}"
                 report = Report(failed=Part.ENVIRONMENT, detail=detail)
             if report is not None:
@@ -205,7 +205,7 @@ class Runner:
             log.error("%s is not reported, and lapses: %s", attempt, error)
 
     async def _report(self, attempt: Attempt, report: Report) -> None:
-        """Report an end; that it cannot be reported if the gateway or JSON does not take what foreign code states."""
+        """Report an end. If the gateway refuses it, or JSON cannot hold it, report a failure of the environment."""
         try:
             await self._gateway.done(attempt, report)
         except (GatewayRefused, ValueError) as error:

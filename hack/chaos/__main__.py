@@ -4,10 +4,13 @@
                          [--mode Asynchronous|OnPolicy] [--seed N] [--json F]
     python -m hack.chaos --turns 20 --episodes 1000 --faults 100
 
-With --agents, or with a row of agents, responses are episodes of a tool; without --rows its rows are among all. With
---switches, in the same way, machines of an on-policy job switch their tensor parallel size in each round.
-With --turns, each episode has as many turns, each with a call of the tool, and there are ten kinds of faults. The last
-line then has the episodes, and their lost tokens, repeated calls and false rewards, which must be 0.
+With --agents, responses are episodes of a tool. A row of agents in --rows implies --agents. Without --rows, --agents
+adds the rows of agents to those of every job. --switches does the same for rows of switches: machines of an
+on-policy job then switch their tensor parallel size in each round.
+
+With --turns, each episode has this number of turns, with one call of the tool in each. Without --rows, the rows are
+those of long episodes. The last line then states the number of episodes. It also states their lost tokens, repeated
+calls and false rewards, which must be 0.
 
 Exit status: 0 if the job recovered from every fault within its bound, nothing was lost, nothing was trained on twice
 and the job has completed; 1 otherwise.

@@ -76,7 +76,10 @@ class Campaign:
             self._watch.next(2.0)
 
     def _watched(self, row: Row, victims: tuple[str, ...], before: Observation, injected: Injected) -> Outcome:
-        """Watch the recovery from a fault. What cannot be taken back is wrong: the fault was made, and counts."""
+        """Watch the recovery from a fault, and take the fault back.
+
+        The outcome is wrong if the fault cannot be taken back. The fault counts nevertheless, because it was made.
+        """
         recovery = Recovery(row, victims, before, injected.at, self._settled)
         again, wrong = row.name == "replica-again", list[str]()
         loss = Timeline(injected.at, recovery.machines, before) if row.watches == "nodes" else None

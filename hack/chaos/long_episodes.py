@@ -1,7 +1,7 @@
 """Long episodes: what the store of a campaign says of episodes of many turns.
 
-It is read once the job has ended, beside the audit: the audit proves what was trained on, and here counts what faults
-took from attempts that were not.
+The store is read when the job has ended. The audit proves the tokens that were trained on. This module counts what
+faults cost in attempts that were not trained on.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _ZEROS = (
     "SELECT COUNT(*) FROM episodes AS e WHERE CASE WHEN e.step IS NULL AND ifnull(e.state, 'aborted') = 'aborted'"
     " THEN e.reward IS NOT NULL ELSE ifnull(e.state, 'aborted') = 'aborted' OR ifnull(e.reward, 0.0) = 0.0 END"
 )
-"""Attempts with a reward that they did not earn: those that were played to their end without one above 0, those that
-failed or are open and have one, and those that were trained on all the same."""
+"""Attempts with a wrong reward. An attempt that was played to its end is wrong without a reward above 0. An attempt
+that failed or is open is wrong if it has a reward, or was trained on."""
 _LAST = "SELECT t.finish FROM turns AS t WHERE t.episode = e.id AND t.kind = 'sampled' ORDER BY t.node DESC LIMIT 1"
 _SHORT = (
     f"SELECT e.id, {_TURNS}, e.state, e.reached, e.ended - e.started, ifnull(e.resumption, 0), ({_LAST})"

@@ -69,13 +69,11 @@ def run(
             began = now()
             status = subprocess.run(part.command, check=False).returncode
             passed = status == 0 or (part.may_be_empty and status == NOTHING_COLLECTED)
-            closed(Row(part.name, now() - began, passed))
-            healthy &= passed and not any(other.failed for other in waiting)
+            healthy &= closed(Row(part.name, now() - began, passed))
+            for other in [one for one in waiting if one.ended]:
+                waiting.remove(other)
+                healthy &= closed(other.result())
             if not healthy and not go_on:
-                # A part that runs beside is told where it failed itself.
-                for other in waiting:
-                    if other.failed:
-                        closed(other.result())
                 return False
         # A list: each has its row, also behind one that failed.
         return all([healthy, *[closed(other.result()) for other in waiting]])
@@ -85,7 +83,7 @@ def run(
 
 
 class BackgroundPart:
-    """A part that runs concurrently with others, on idle processors. Its output is printed when it ends."""
+    """A part that runs concurrently with others, on idle processors. Its output is printed after it has ended."""
 
     def __init__(self, part: Part, now: Callable[[], float]) -> None:
         self._part, self._now, self._began = part, now, now()
@@ -100,16 +98,16 @@ class BackgroundPart:
         self._waiter.start()
 
     @property
-    def failed(self) -> bool:
-        """True if it has ended with a failure."""
-        return self._process.poll() not in (None, 0)
+    def ended(self) -> bool:
+        """True if it has ended, with success or not."""
+        return self._process.poll() is not None
 
     def result(self) -> Row:
         """Wait for its end, print its output, and return its row."""
         self._waiter.join()
         self._output.seek(0)
         sys.stdout.write(f"── {self._part.name}\n{self._output.read().decode(errors='replace')}")
-        return Row(self._part.name, self._seconds, not self.failed)
+        return Row(self._part.name, self._seconds, self._process.returncode == 0)
 
     def _wait(self) -> None:
         self._process.wait()

@@ -2,7 +2,8 @@
 
 The ports of our pods are open to every pod of a cluster without network policies. A connection costs a file descriptor
 while it is open, whether it sends a request or not, and a process without descriptors opens no file and no socket. So
-all hosts together, and each host, have so many connections; one that completes no request in time is closed.
+the number of connections is bounded, for all hosts together and for each host. A connection that completes no request
+in time is closed.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class _Places:
         if time.monotonic() - self._logged >= LOG_SECONDS:
             self._logged = time.monotonic()
             log.warning(
-                "a connection of %s is refused: it has %d, all have %d; %d and %d are allowed",
+                "a connection from %s is refused: the host has %d, all hosts have %d; at most %d and %d are allowed",
                 *(host, self._by_host[host], len(self._open), self._limits.of_a_host, self._total),
             )
         return False

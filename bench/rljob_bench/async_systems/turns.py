@@ -163,7 +163,7 @@ class TurnEngine:
             back: list[_Episode] = []
             while self._returns and self._returns[0][0] <= time:
                 back.append(heapq.heappop(self._returns)[2])
-            # Those of one moment share a prefill pass.
+            # Episodes that come back at the same moment share a prefill pass.
             here = (one for one in back if self._episodes.get(one.request.id) is one)
             self._engine.submit(time, [self._back(one, time) for one in here])
         self._take(self._engine.advance(now))

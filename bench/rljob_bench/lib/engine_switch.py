@@ -38,7 +38,9 @@ class Switch:
 
 @dataclass(frozen=True)
 class Switches:
-    """Some switches between two engines, and what stands in for each of their parts where nothing is kept."""
+    """Switches between two engines that are kept. If none were kept, `build` would replace their wake-up.
+
+    If no KV were moved, `prefill` would replace its export and import."""
 
     build: float
     """Seconds in which a warm process builds an engine, without its weights."""

@@ -64,7 +64,9 @@ class Glance:
 
 @dataclass(frozen=True)
 class Ordered:
-    """An ordered switch. `tokens`: context tokens that it carries. `cheaper`: the state that is predicted to be."""
+    """A switch that the benchmark orders, whether it pays or not. `tokens`: context tokens that it carries.
+
+    `cheaper`: the state that is predicted to take less time; None if no cost is known."""
 
     decision: SwitchDecision
     tokens: float
@@ -124,7 +126,9 @@ class Turns:
         return [one.report for one in self.played if one.report is not None]
 
     def _predicted(self) -> int:
-        """Return the size that the last round's forecasts name; those have what switches save."""
+        """Return the size with the shortest predicted round. The newest forecasts include what switches save.
+
+        Without forecasts it is the smallest size."""
         forecasts = next((one.layout_forecasts for one in reversed(self._reports) if one.layout_forecasts), None)
         if forecasts is None:
             return min(self._rules.sizes)

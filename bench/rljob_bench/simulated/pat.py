@@ -84,7 +84,10 @@ class Compared:
 
 @dataclass(frozen=True)
 class Told:
-    """Shares of a stage without a switch that switches save, as predicted and as played; the error of the stage."""
+    """How well a stage is predicted.
+
+    `gain`, `played`: share of the seconds without a switch that switches save, as predicted and as played. `error`:
+    relative error of the predicted seconds of the stage."""
 
     gain: float
     played: float

@@ -43,7 +43,7 @@ _ONE_WAY = Rule(
 
 _NO_SOURCES = "!has(self.data.sources)"
 _NO_REWARDS = "size(self.rewards) == 0"
-"""Whether environments alone give rewards; without such it is a mistake that has its own rule."""
+"""Whether the spec has no rewards. Another rule then requires that every environment gives a reward."""
 _SCORES = "(!has(s.rewards) || r.name in s.rewards)"
 """Whether rule r scores the responses of source or evaluation s."""
 

@@ -18,7 +18,7 @@ ENTRY_FIELDS = (
     "environments[].verifiers",
     "environments[].reward",
 )
-"""Fields of a list's entries whose changes are refused there: servers match the entries by name."""
+"""Fields of list entries that have their rules on the entry: there a server matches old and new entries by name."""
 
 _ABSENT = {
     "weight": "0.0",

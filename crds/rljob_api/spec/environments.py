@@ -74,9 +74,9 @@ class Environment(Model):
     tools: Annotated[tuple[Tool, ...] | None, Field(min_length=1, max_length=32)] = None
     """For Tools: what the model may call."""
     state: EnvironmentState | None = None
-    """For Tools: whether an answer depends on the calls before it. Where a runner is lost, another one goes on with its
-    episodes. Stateless: at the next turn, and no call is executed again. Stateful, also if absent: it executes the
-    calls so far again, and the episode begins again if an answer differs."""
+    """For Tools: whether an answer depends on the calls before it. If a runner is lost, another one continues its
+    episodes. Stateless: they continue at the next turn, and no call is executed again. Stateful, also if absent: the
+    calls so far are executed again. The episode begins again if an answer differs."""
     command: Annotated[tuple[Argument, ...] | None, Field(min_length=1, max_length=64)] = None
     """For Agent: the program and its arguments. OPENAI_BASE_URL and OPENAI_API_KEY are set. RLJOB_TASK names a file
     with the task as JSON, and RLJOB_RESULT the file for its result, e.g. {reward: 1}."""
@@ -122,9 +122,10 @@ class Environment(Model):
         return self.reward is not None or self.kind is not EnvironmentKind.TOOLS
 
     def runner_options(self) -> dict[str, Any]:
-        """Return what a runner is told about the environment, as JSON.
+        """Return the environment's settings for its runners, as JSON values.
 
-        Its pods are no matter of the runner's, and with each episode it is told how to go on with it.
+        `template` is left out, because it concerns the pods. `state` is left out, because each resumed episode says
+        whether its calls are executed again.
         """
         return {name: value for name, value in self.to_dict().items() if name not in ("template", "state")}
 

@@ -60,8 +60,8 @@ class EpisodesReport(StatusModel):
     truncated_by_forks: Share = None
     """Share that reached the limit of forks."""
     forks: Count | None = None
-    """Turns of these episodes that opened a branch beside an existing one. Above some percent of the turns, the client
-    or the template rewrites what was said."""
+    """Turns of these episodes that opened a branch beside an existing one. If these are more than a few percent, the
+    client or the template rewrites earlier messages."""
     reencoded_tokens: Count | None = None
     """Tokens trained on that are not those that an engine emitted. It must be 0."""
     attempts: Count | None = None

@@ -53,7 +53,7 @@ class RunnerPool(StatusModel):
     runners: Annotated[int, Field(ge=1)]
     """The number chosen last."""
     start: Annotated[int, Field(ge=1)]
-    """The spec's `runners`. Another value resets the number to it."""
+    """The spec's `runners` at the last decision. If the spec's value changes, the pool restarts with the new one."""
     round: Count = 0
     """Last update, or round, that it has counted."""
     needed: tuple[Count, ...] = Field(default=(), max_length=4)

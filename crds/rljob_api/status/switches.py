@@ -50,8 +50,9 @@ class LayoutSwitchesReport(StatusModel):
     state: SwitchesState
     """Switched: at least one machine reached another size. Otherwise NotSwitched."""
     reason: Annotated[str | None, Field(max_length=64)] = None
-    """Why not, at the last check: NoGain, Later, TrainingBound, KVCacheFull, NotPredicted, MaxSwitches, Waiting,
-    OneSize, Idle, Changed, Failed, NotChecked or PolicyFailed (an error, see warnings). Absent with Switched."""
+    """Why no machine switched, the most informative reason of the round: NoGain, Later, TrainingBound, KVCacheFull,
+    NotPredicted, MaxSwitches, Waiting, OneSize, Idle, Changed, Failed, NotChecked or PolicyFailed (an error, see
+    warnings). Absent with Switched."""
     message: Sentence | None = None
     """The reason as a sentence."""
     made: Count | None = None

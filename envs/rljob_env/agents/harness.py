@@ -1,8 +1,8 @@
 """Agent harness: any program that asks OPENAI_BASE_URL, in a session of its own.
 
-The program finds the task in the file that RLJOB_TASK names, and may write its reward into the file of RLJOB_RESULT.
-How it ends is its own doing; that it cannot begin, or says that it failed, is ours, and so is an end without a result
-while the gateway is away (`runner`).
+The program finds the task in the file that RLJOB_TASK names. It may write its reward into the file that RLJOB_RESULT
+names. Its exit code does not fail the attempt. Three cases are failures of ours: the program cannot begin, its result
+says that it failed, or it ends without a result while the gateway is away (`runner`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ class AgentHarness:
     async def _ended(
         self, assignment: Assignment, scratch: Path, variables: Mapping[str, str], output: Output
     ) -> int | None:
-        """Return the program's exit code; None if its deadline ended it. Nothing of its session lives then."""
+        """Run the program until it ends; return its exit code, or None if the deadline ended it.
+
+        When this returns, no process of its session lives. Raises `Failed` if the program cannot be started.
+        """
         environment = bare_environment(scratch, self._own_variables() | dict(variables))
         try:
             async with piped(output) as log:

@@ -29,8 +29,11 @@ class Guard:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def begin(self) -> None:
-        """Let the group of this process be killed when the runner is no more. For a child, before its program."""
-        # In a child this signal has its default again, which would end it where the guard has died. `look` tells that.
+        """Register the group of this process: the guard kills the group when the runner dies.
+
+        Call it in a child, before the child's program begins.
+        """
+        # A child has the default action of SIGPIPE, so a write to a dead guard would end it. `look` reports the death.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         with contextlib.suppress(BrokenPipeError):
             self._write(f"+{os.getpid()}\n")
@@ -69,7 +72,7 @@ def main() -> None:
             groups[group] = _started(group)
         else:
             groups.pop(group, None)
-        # A program that cannot begin has named its group, and nothing tells of its end.
+        # A program that could not begin has registered its group, but no line reports the group's end.
         groups = {one: started for one, started in groups.items() if _exists(one)}
     for group, started in groups.items():
         # The number may be another's by now.

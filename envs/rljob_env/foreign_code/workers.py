@@ -32,7 +32,7 @@ STARTS = max(4, os.cpu_count() or 1)
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a worker loads, and whose failure its own is."""
+    """What a worker loads. `part`: the part of ours that failed if the functions do not load or a worker dies."""
 
     root: Path
     functions: tuple[str, ...]
@@ -51,7 +51,7 @@ class WorkerStats:
 
 
 class CallFailed(Exception):
-    """A function failed as it says itself. The message is its own."""
+    """A call failed, but not by a model's arguments: a tool lost its server, or a function of the owner raised."""
 
 
 class CallError(Exception):
@@ -87,7 +87,7 @@ class Worker:
             raise self._died() from error
         answer = await self._read()
         if answer.get("call") != number:
-            # A text that a function evaluates may write what it likes. It decides no answer to a later call.
+            # Code that a function evaluates may write lines of its own. None of them may answer a later call.
             raise self._died()
         if "error" in answer:
             raise CallError(answer["error"])

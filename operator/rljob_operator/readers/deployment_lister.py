@@ -1,7 +1,7 @@
 """Deployment lister: the runners of a job, listed only for jobs with environments.
 
-A list may come from the API server's cache, if it is as fresh as this process's own writes. An older one of another
-leader's does no harm: what it lacks is applied again, and the watch reports the rest.
+A list may come from the API server's cache, if it is as fresh as this process's own writes. It may lack the writes of
+an earlier leader. That does no harm: a missing Deployment is applied again, and the watch reports later changes.
 """
 
 from __future__ import annotations

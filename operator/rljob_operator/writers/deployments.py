@@ -30,7 +30,9 @@ class DeploymentWriter:
         self._parallel = parallel
 
     async def apply(self, job: RLJob, manifests: Sequence[Deployment]) -> ConditionReason | None:
-        """Apply all Deployments. Return why one of them is refused for good, or has another owner's name."""
+        """Apply all Deployments. Return why one cannot be applied; None if all are applied.
+
+        Either the server refuses it for good, or an object of another owner has its name."""
         found = await together([self._apply_one(job, manifest) for manifest in manifests], self._parallel)
         return next((stall for stall in found if stall is not None), None)
 

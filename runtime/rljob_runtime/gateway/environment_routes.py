@@ -162,7 +162,9 @@ class EnvironmentRoutes:
         return web.json_response({})
 
     async def _wait(self, request: web.Request, environment: str, asked: LeaseRequest) -> Sequence[Assignment]:
-        """Wait for attempts in short spans: those that are leased for a runner that left are lost to the others."""
+        """Wait for attempts in short spans, so that a runner that left is noticed soon.
+
+        Attempts that were leased for it meanwhile are handed back: no other runner can have them before."""
         runner, left = _full_name(environment, asked.runner), asked.wait_seconds
         while True:
             span = min(left, self.access.look_seconds)

@@ -149,9 +149,9 @@ class EvaluationProgress:
     def reward_failed(self, key: TrajectoryKey, by_response: bool, counts: bool = True) -> bool:
         """Record a failed reward. Return whether the response has another try; if not, call `settle`.
 
-        The reward is requested again, since the text would be the same. A failure `by_response` would be the same too.
-        A response that was aborted is generated again: call `restart`. `counts`: whether it is one
-        of the failures that a response may have.
+        The reward of the same text is requested again. A failure `by_response` has no other try, because the text would
+        fail again. An aborted response is generated again: call `restart`. `counts`: whether the failure is one of
+        those that a response may have.
         """
         self._failures[key] += counts
         return not by_response and self._failures[key] <= self._most_failures

@@ -238,7 +238,7 @@ class Round:
         """Record a failure of ours in place of a reward: the sample is aborted, never scored 0.
 
         It is generated again, and responses that lost to it or to its group race again. After more than `max_failures`
-        its group is filtered with `reason`; one that does not count (`counts`) is none of them. Returns False as
+        its group is filtered with `reason`. A failure with `counts` False is not one of them. Returns False as
         `scored` does."""
         sample = self._samples[key]
         if not sample.awaits(attempt):

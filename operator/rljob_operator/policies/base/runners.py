@@ -13,7 +13,8 @@ from rljob_api.constants import LABEL_ENVIRONMENT, LABEL_SHAPE
 from rljob_kube.resources import Json
 
 REFUSED, OVERDUE = "ReplicaFailure", "Progressing"
-"""Conditions of a Deployment: a pod cannot be created; False: new pods are not ready in time."""
+"""Conditions of a Deployment. `REFUSED` is True: a pod cannot be created. `OVERDUE` is False: new pods are not ready in
+time."""
 
 
 @dataclass(frozen=True)

@@ -96,10 +96,11 @@ def surplus(job: RLJob, kueue: Kueue, indexes: Sequence[int], priority: int, con
 
 
 def asks(job: RLJob, roles: Collection[Role], config: Config) -> str:
-    """Hash the resources that pods of these roles are charged for, and with the coordinator's those of all runners.
+    """Hash the resources that pods of these roles are charged for.
 
-    The numbers of machines are left out: the trainer's changes only while the job is suspended, and each further
-    rollout machine has its own Workload. Runners have none.
+    If the coordinator is among them, the resources and numbers of all runners are included: runners have no Workload of
+    their own. The numbers of machines are left out: the trainer's changes only while the job is suspended, and each
+    further rollout machine has its own Workload.
     """
     runners: dict[str, Mapping[str, object]] = {
         runner_set(one.name): {"count": one.most_runners, **_runner_template(job, one, config, _CHARGED)}
@@ -110,7 +111,7 @@ def asks(job: RLJob, roles: Collection[Role], config: Config) -> str:
 
 
 def selects(job: RLJob, roles: Collection[Role], config: Config) -> str:
-    """Hash the node selection of pods of these roles, and with the coordinator's that of all runners."""
+    """Hash the node selection of pods of these roles, and of all runners if the coordinator is among the roles."""
     runners = {
         runner_set(one.name): _selecting(_runner_template(job, one, config, _SELECTING))
         for one in _environments(job, roles)

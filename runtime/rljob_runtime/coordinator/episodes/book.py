@@ -75,7 +75,7 @@ class EpisodeBook:
     async def take(self, requests: Sequence[GenerateRequest], holder: Holder) -> None:
         """Open an attempt for each response, or go on with the one that it has.
 
-        One that is dropped or launched again meanwhile has none of this launch."""
+        A response that is dropped or launched again meanwhile gets no attempt for this launch."""
         begins: list[GenerateRequest] = []
         keys = [one.key for one in requests]
         with self._unwritten.reading(keys) as read:
@@ -198,7 +198,7 @@ class EpisodeBook:
         self._close(attempt)
 
     def end(self, attempt: Attempt, end: EpisodeEnd) -> None:
-        """Store the end of an attempt, and tell it. `Attempt.stored` is set then."""
+        """Store the end of an attempt. Then set `Attempt.stored`, and let its replica report the end."""
 
         def then() -> None:
             attempt.stored.set()

@@ -157,9 +157,9 @@ class EpisodeReplica:
     # --- responses ---
 
     async def submit(self, term: int, requests: Sequence[GenerateRequest]) -> None:
-        """See `protocols.Replica.submit`. A wrong version is found by the first turn, and told by the next poll.
+        """See `protocols.Replica.submit`. A wrong version shows only at the first turn; the next poll raises it.
 
-        What a cancelled call has not brought here yet waits for another launch."""
+        If the call is cancelled, responses that the book has not given to this replica wait for another launch."""
         self._term = term
         arriving = {one.key: one.attempt for one in requests}
         self._arriving |= arriving
@@ -331,7 +331,9 @@ class EpisodeReplica:
             del self._held[attempt.key]
 
     async def _submit(self, attempt: Attempt, live: OpenTurn, request: GenerateRequest) -> None:
-        """Submit a turn. A refusal of the turn itself must not cost the replica, and then the next one."""
+        """Submit a turn. If the replica refuses it, only its attempt ends.
+
+        As an error of the replica, the refusal would cost this replica, and then each one that gets the turn next."""
         try:
             await self._replica.submit(self._term, [request])
         except (StaleTerm, WrongVersion):
@@ -375,6 +377,6 @@ class EpisodeReplica:
         self._turns_changed.set()
 
     def _fail(self, broken: Broken) -> None:
-        """Have the next poll raise the error of a call: the pool takes the replica for lost, if it is a peer's."""
+        """Let the next poll raise the error of a call. If it is a `PeerError`, the pool marks the replica as lost."""
         self._failure = self._failure or broken.error
         self._wake.set()

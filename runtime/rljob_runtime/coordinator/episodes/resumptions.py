@@ -37,11 +37,11 @@ class Resumptions:
         self._now = now
 
     async def lease(self, attempts: Sequence[Attempt], journals: bool) -> None:
-        """Record that a runner has these attempts. The time in the queue is none of the harness's."""
+        """Record that a runner has these attempts. Time without a runner does not count towards the time limit."""
         now = self._now()
         for attempt in attempts:
             if attempt.id.resumption:
-                # Nor is the time in which no runner had it.
+                # Take out the time since the lost runner was heard last.
                 attempt.episode.started += now - attempt.lost
                 attempt.lost = now
             else:
@@ -66,7 +66,7 @@ class Resumptions:
             return None
         number = attempt.id.attempt
         under_way = max(attempt.open, default=None)
-        # Its answer belongs to the successor. Of a turn that is not under way, the commit is written before this.
+        # The next runner receives the answer of an open turn. The journal writes all other turns before this read.
         body = None if under_way is None else attempt.open[under_way].call.body
 
         def read(store: Store) -> tuple[bytes, list[ToolCall]]:

@@ -103,7 +103,7 @@ class Attempts(Protocol):
         ...
 
     def end(self, attempt: Attempt, end: EpisodeEnd) -> None:
-        """Store the end of an attempt, and tell it. `Attempt.stored` is set then."""
+        """Store the end of an attempt. Then set `Attempt.stored`, and let its replica report the end."""
         ...
 
 
@@ -228,7 +228,7 @@ class RunnerService:
         return attempt
 
     def _take(self, environment: str, runner: str, most: int, journals: bool) -> list[EpisodeAttempt]:
-        """Return attempts for a runner. What another one began ends, if this one cannot go on with it."""
+        """Return attempts for a runner. If it does not report calls of tools, attempts that others began end."""
         taken = self._leases.take(environment, runner, self._now(), most, self._asking[environment])
         begun = [] if journals else [one for one in taken if one.resumption]
         for one in begun:

@@ -46,7 +46,7 @@ class Attempts(Protocol):
         ...
 
     def end(self, attempt: Attempt, end: EpisodeEnd) -> None:
-        """Store the end of an attempt, and tell it. `Attempt.stored` is set then."""
+        """Store the end of an attempt. Then set `Attempt.stored`, and let its replica report the end."""
         ...
 
 

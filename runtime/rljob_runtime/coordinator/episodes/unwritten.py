@@ -24,7 +24,7 @@ class Pending:
     needed: set[TrajectoryKey]
     """Those of them whose open attempts no loop has cut since."""
     ended: set[int] = field(default_factory=set)
-    """Numbers of attempts whose end was not written before, or came since."""
+    """Numbers of attempts whose end the store lacked when the call began, or that ended since."""
 
 
 class UnwrittenChanges:
@@ -78,7 +78,7 @@ class UnwrittenChanges:
             self._pending.remove(made)
 
     def is_outdated(self, kept: KeptEpisode, read: Pending) -> bool:
-        """Return whether an attempt is not as a read found it: it has ended, or begins by itself."""
+        """Return whether a read is outdated: the attempt has ended, or an attempt of its response is being begun."""
         return (kept.end is None and kept.number in read.ended) or any(kept.key in one.keys for one in self._beginning)
 
     def _watch(self, keys: Iterable[TrajectoryKey]) -> Pending:

@@ -120,7 +120,7 @@ class Stops:
 
     @contextlib.contextmanager
     def _answers_nothing(self, machine: RolloutMachine) -> Iterator[None]:
-        """Keep this stage's pool away from a machine for the block, and a stage of evaluations that begins in it."""
+        """Keep a machine from this stage's pool for the block, and from the pool of an evaluation that begins then."""
         machine.stopping = True
         try:
             with self.pool.stopping(machine.name):

@@ -125,7 +125,7 @@ class SampleWriter:
         self._evaluations = 0
         """Evaluations that ended since then."""
         self._unwritten, self._taken = 0, 0
-        """Files that the present pass over them has not written, and the rounds and evaluations that it began with."""
+        """Of the present pass: the files that it has still to write, and the rounds and evaluations that it covers."""
         self._abandoned_may_exist = True
         """Whether there may be files of evaluations that a rewind has abandoned."""
         self._newest: int | None = None

@@ -160,7 +160,7 @@ class LinkServer:
             log.info("an answer to the gateway is lost: %s", error)
 
     async def _frames(self, number: int, call: Call) -> Iterable[Frame]:
-        """Return the answer. An error that no caller knows is one too: its caller would wait for ever."""
+        """Return the frames of the answer. An unforeseen error is answered too: its caller would wait for ever."""
         try:
             values = await self._values(call)
             return [*(part_frame(number, value) for value in values), Frame("end", {"id": number})]

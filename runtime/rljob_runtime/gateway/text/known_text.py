@@ -101,7 +101,7 @@ class _Encoder:
         return self._plain.encode(text)
 
     def __getattr__(self, name: str) -> Any:
-        # Calling it would encode marks. Renderers that find no call encode.
+        # `__call__` is hidden, because it would encode the marks. Renderers then use `encode`.
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._tokenizer, name)

@@ -171,7 +171,10 @@ def _resume_json(resume: Resume) -> Json:
 
 
 def attempt_json(episode: EpisodeAttempt) -> Json:
-    """Return an attempt as runners write it. Those of before `resumption` receive none that has one."""
+    """Return an attempt as runners write it. A `resumption` of 0 is left out.
+
+    Runners that do not know this field never receive an attempt that was resumed.
+    """
     found: Json = {"episode": str(episode.key), "attempt": episode.attempt}
     return found | ({"resumption": episode.resumption} if episode.resumption else {})
 

@@ -68,7 +68,7 @@ def switch_gains(
 
 
 def _gain(machine: Machine, snapshot: MachineSnapshot, left: float) -> float:
-    """Return the seconds that switches save of the `left` ones of a stage.
+    """Return the seconds that switches save in the rest of a stage, which takes `left` seconds without them.
 
     Switches are priced as the policy prices them: KV is moved where that is cheaper."""
     rules, accelerators, size = machine.rules, machine.accelerators, snapshot.tensor_parallel

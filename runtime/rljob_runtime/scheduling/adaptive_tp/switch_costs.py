@@ -5,8 +5,8 @@ unfinished responses is either migrated (KV exported and imported) or recomputed
 faster. KV that the machine's shared memory has no room for is recomputed. Each part is the median of its last
 measurements for this pair of sizes. While there are fewer than three, the median of all pairs stands for each missing
 one, or a prior if all pairs have fewer than three. A cost that is too high ends all switches and is never measured
-again, so one slow switch must not make it so. A rate of state is believed from its first measurement on, within a
-factor of its prior: one that is too high makes switches carry their state the other way, and ends none.
+again, so one slow switch must not make it so. A rate of state counts from its first measurement on, within a factor of
+its prior (`BELIEVED`). A rate that is too high ends no switches: they carry their state the other way.
 """
 
 from __future__ import annotations
@@ -212,9 +212,10 @@ class SwitchCosts:
 
 @dataclass(frozen=True)
 class TokenMove:
-    """Seconds in which each accelerator of a replica exports, and each of another one imports, the KV of a token.
+    """Seconds for the KV of one token.
 
-    `room_tokens`: tokens of a machine whose KV its shared memory has room for. The KV of more is not moved."""
+    `export_seconds`: on each accelerator of the replica that exports it. `import_seconds`: on each of the one that
+    imports it. `room_tokens`: tokens whose KV the machine's shared memory has room for. For more, no KV is moved."""
 
     export_seconds: float
     import_seconds: float

@@ -44,7 +44,7 @@ class RunnerLeases(Generic[A]):
         self._waiting: dict[str, OrderedDict[A, float]] = {}
         """By environment: attempts in their order, with the time since which each waits."""
         self._environments: dict[A, str] = {}
-        """Of all attempts here: many may end at a time, and none is searched for."""
+        """The environment of each attempt here, so that the end of an attempt needs no search."""
         self._held: dict[A, _Held] = {}
 
     def offer(self, attempt: A, environment: str, now: float) -> None:

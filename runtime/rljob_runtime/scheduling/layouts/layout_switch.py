@@ -221,7 +221,7 @@ def record_visit(
 def record_probes(costs: SwitchCosts, start: int, target: int, probes: Iterable[KvStats]) -> None:
     """Record the KV that engines of size `target` moved while their machine, which has size `start`, visited it.
 
-    The way back has their export, the way there their import."""
+    Their export counts for switches from `target` to `start`, their import for switches from `start` to `target`."""
     most = max(probes, key=lambda probe: probe.exported_bytes, default=KvStats())
     even = most.exported_bytes / target
     busiest = even if costs.kv is None else most.exported_tokens * costs.kv.accelerator_bytes(target)

@@ -15,8 +15,8 @@ from rljob_runtime.scheduling.lending.gain import RoundSnapshot, arrivals, drawn
 def trained_gain(saved: float, round_: RoundSnapshot, token: float | None) -> float | None:
     """Return the seconds by which training ends earlier if generation takes the share `saved` less.
 
-    `token`: seconds per loss token of the trainer; None if it is unknown, or does not stream. None if that or the
-    engines' speed is unknown."""
+    `token`: the trainer's seconds per loss token; None if unknown, or if the trainer does not stream. Returns None if
+    `token` is None or the engines' speed is unknown."""
     if token is None or round_.speed is None:
         return None
     gains = []

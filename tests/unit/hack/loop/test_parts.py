@@ -86,7 +86,7 @@ def test_a_run_that_goes_on_tells_all_failures() -> None:
         python("good", ""),
     ]
     assert not run(parts, rows, go_on=True)
-    assert [(row.part, row.passed) for row in rows] == [("bad", False), ("good", True), ("beside", False)]
+    assert sorted((row.part, row.passed) for row in rows) == [("bad", False), ("beside", False), ("good", True)]
 
 
 def test_the_next_run_of_a_tree_runs_what_has_not_passed(tmp_path: Path) -> None:
@@ -112,6 +112,21 @@ def test_the_next_run_of_a_tree_runs_what_has_not_passed(tmp_path: Path) -> None
     passed = [(name, True) for name, _ in every]
     assert some(False, "this tree") == (passed, "build cluster")
     assert some(False, "another tree") == (passed, "beside build cluster engine")
+
+
+def test_what_ended_beside_is_kept_before_an_interruption(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    ends = f"import os, pathlib; pathlib.Path({str(pid)!r}).write_text(str(os.getpid()))"
+    waits = (
+        f"import pathlib, time; pid = pathlib.Path({str(pid)!r})\n"
+        "while not pid.exists() or not pid.read_text(): time.sleep(0.01)\n"
+        "while pathlib.Path('/proc', pid.read_text()).exists(): time.sleep(0.01)"
+    )
+    passed_before, rows = Resumable(tmp_path / "passed.json", "tree"), list[Row]()
+    parts = [python("lint", ends, background=True), python("unit", waits), Part("absent", ("/no/such/program",))]
+    with pytest.raises(FileNotFoundError):
+        run(parts, rows, go_on=True, passed_before=passed_before)
+    assert {name for name, _ in Resumable(tmp_path / "passed.json", "tree").entries} == {"lint", "unit"}
 
 
 def test_a_part_that_passed_before_has_its_seconds(tmp_path: Path) -> None:
