@@ -21,6 +21,8 @@ from hack.resumable import Resumable
 
 NOTHING_COLLECTED = 5
 """pytest's exit status when a marker expression leaves no test."""
+CLEAN_UP_SECONDS = 60.0
+"""Time of an interrupted command to end what it started."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def run(
                 waiting.append(BackgroundPart(part, now))
                 continue
             began = now()
-            status = subprocess.run(part.command, check=False).returncode
+            status = run_to_end(part.command)
             passed = status == 0 or (part.may_be_empty and status == NOTHING_COLLECTED)
             healthy &= closed(Row(part.name, now() - began, passed))
             for other in [one for one in waiting if one.ended]:
@@ -126,6 +128,24 @@ def _least_share() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with suppress(OSError):  # A kernel without autogroups, or one that refuses: then the class alone decides.
         Path("/proc/self/autogroup").write_text("19", encoding="ascii")
+
+
+def run_to_end(command: Sequence[str]) -> int:
+    """Run a command and return its exit status. It is interrupted with this process, and may clean up.
+
+    Interrupted tests end their clusters. Its group is its own, so that it gets one signal also from a terminal.
+    """
+    process = subprocess.Popen(command, process_group=0)
+    try:
+        return process.wait()
+    except BaseException:
+        os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.wait(CLEAN_UP_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        raise
 
 
 def left(parts: Sequence[Part], rows: list[Row], passed_before: Resumable | None) -> list[Part]:

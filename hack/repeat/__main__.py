@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from xml.etree import ElementTree
 
 from hack.loop import suites
 from hack.loop.imports import ROOT
+from hack.loop.parts import run_to_end
 from hack.mutants.trees import COPIED
 from hack.resumable import state_of
 
@@ -85,7 +85,7 @@ def repeat(passes: Passes, times: int, tests: Sequence[str]) -> None:
     while len(passes.done) < times:
         results.unlink(missing_ok=True)
         began = time.monotonic()
-        status = subprocess.run([*tests, f"--junitxml={results}"], check=False).returncode
+        status = run_to_end([*tests, f"--junitxml={results}"])
         if status not in (0, TESTS_FAILED) or not results.exists():
             raise NoResults(f"pytest ended with status {status} and no usable results; see its output above")
         try:

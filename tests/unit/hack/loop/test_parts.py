@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from hack.loop.parts import Part, Row, report, run, table
 from hack.resumable import Resumable
+from tests.support.paths import ROOT
 
 
 def python(name: str, program: str, **how: bool) -> Part:
@@ -161,6 +164,37 @@ def interrupted(file: Path) -> None:
     with report("make test", file) as rows:
         rows.append(Row("unit", 12.4, False))
         raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_part_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
+    """As tests do that have started a cluster: it takes longer than the quarter of a second of `subprocess.run`."""
+    began, cleaned = tmp_path / "began", tmp_path / "cleaned"
+    part = (
+        "import pathlib, time\n"
+        "try:\n"
+        f"    pathlib.Path({str(began)!r}).touch(); time.sleep(600)\n"
+        "finally:\n"
+        f"    time.sleep(1); pathlib.Path({str(cleaned)!r}).touch()\n"
+    )
+    loop = (
+        "import signal, sys\n"
+        "from hack.loop.parts import Part, run\n"
+        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        f"run([Part('cluster', (sys.executable, '-c', {part!r}))], [])\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", loop], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while not began.exists():
+            assert time.monotonic() < deadline, "it does not begin"
+            time.sleep(0.01)
+        process.send_signal(number)
+        assert process.wait(60) != 0
+        assert cleaned.exists()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_table_ends_every_run_and_a_file_has_the_same(tmp_path: Path, capsys) -> None:
