@@ -260,11 +260,18 @@ class RunnerService:
         ]
 
     async def _task(self, attempt: Attempt) -> _Task | None:
-        """Return what a runner receives of an attempt; end it and return None if that cannot be read."""
+        """Return what a runner receives of an attempt; end it and return None if that cannot be read.
+
+        An error of one attempt must not keep the others from their runner."""
         assert self.prompts is not None, "attempts begin after the prompts were opened"
         prompt = attempt.key.prompt
         try:
             resume = await self._resumptions.resume(attempt)
+        except Exception as error:
+            log.exception("another runner cannot go on with %s", attempt.id)
+            self._fail(attempt.id, f"another runner cannot go on with it: {error}")
+            return None
+        try:
             return _Task(await self.prompts.record(prompt), await self.prompts.messages(prompt), resume)
         except Exception as error:  # data sets are read by foreign code too
             log.exception("the record of %s cannot be read", attempt.id)

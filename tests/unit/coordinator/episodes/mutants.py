@@ -246,6 +246,13 @@ MUTANTS = (
         tests=(f"{BOOK}::test_an_attempt_whose_record_cannot_be_read_is_a_failure_of_ours",),
     ),
     Mutant(
+        name="an attempt that cannot be handed over waits for its runner",
+        target=f"{EPISODES}.runner_service:RunnerService._task",
+        before='self._fail(attempt.id, f"another runner cannot go on with it: {error}")',
+        after="pass",
+        tests=(f"{RESUMPTIONS}::test_an_attempt_of_too_many_bytes_to_hand_over_ends_and_says_so",),
+    ),
+    Mutant(
         name="a response begins again before any token of it was received",
         target=f"{EPISODES}.attempt:goes_on",
         before="return prefix <= len(attempt.token_ids)",

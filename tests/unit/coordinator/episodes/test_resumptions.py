@@ -12,6 +12,7 @@ import pytest
 from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.audit.lineage import audit_episodes
+from rljob_runtime.coordinator.episodes import resumptions
 from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
 from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart, Resume, ToolCall
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
@@ -62,6 +63,22 @@ async def test_the_next_runner_has_the_newest_request_and_all_calls(tmp_path, re
         totals = made.book.totals
         assert (totals.tool_calls, totals.resumed, totals.attempts) == (1, 1, 1)
         assert found.deadline == pytest.approx(1000.0 + 60.0 + SILENCE + 1), "the time without a runner is not its own"
+
+
+async def test_an_attempt_of_too_many_bytes_to_hand_over_ends_and_says_so(tmp_path, monkeypatch):
+    async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
+        episode = await begun(made)
+        await called(made, episode)
+        monkeypatch.setattr(resumptions, "MOST_RESUME_BYTES", 3)
+        lose(made)
+        assert not await made.book.runners.lease(ENVIRONMENT, "s", 0.0, 1, True)
+        await settled()
+        end = made.store.turns.newest([KEY])[KEY].end
+        assert end is not None
+        assert end.reason == (
+            "environment: another runner cannot go on with it: its turns and calls of tools are 11 bytes; 3 can be "
+            "handed over"
+        )
 
 
 async def test_the_runner_that_was_lost_has_no_part_in_it_any_more(tmp_path):
