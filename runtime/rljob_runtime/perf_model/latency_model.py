@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 
@@ -45,6 +45,14 @@ class LatencyModel:
             value = getattr(self, f"{name}_seconds")
             if not (value >= 0 and math.isfinite(value)):
                 raise ValueError(f"{name}_seconds: {value} must be a number of seconds, 0 or more")
+
+    def scaled(self, factor: float) -> LatencyModel:
+        """Return a model whose decode steps take `factor` times as long, more than 0."""
+        return replace(
+            self,
+            knots=tuple((batch, factor * seconds) for batch, seconds in self.knots),
+            context_token_seconds=factor * self.context_token_seconds,
+        )
 
     def base(self, batch: int) -> float:
         """Return the seconds of a step of `batch` sequences without context."""

@@ -22,8 +22,8 @@ from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.layouts.layout_switch import SwitchableMachine, SwitchLook, with_responses
-from rljob_runtime.scheduling.layouts.look_decision import LookDecision, saved_share
-from rljob_runtime.scheduling.layouts.training_bound import trained_gain
+from rljob_runtime.scheduling.layouts.look_decision import LookDecision
+from rljob_runtime.scheduling.layouts.training_bound import RoundGain, round_gain
 from rljob_runtime.scheduling.lending.gain import RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import LoanDecision
 from rljob_runtime.scheduling.round_plan import Launch
@@ -129,12 +129,11 @@ class Looks:
         def loan() -> LoanDecision | None:
             return self._loans.decide(look.done, look.total, seen.round_) if look.considers_loan else None
 
-        def switches() -> tuple[Mapping[str, SwitchDecision], float | None]:
+        def switches() -> tuple[Mapping[str, SwitchDecision], RoundGain | None]:
             if not seen.machines:
                 return {}, None
             decided = self._switcher.decide(seen)
-            saved = saved_share(decided.values())
-            return decided, trained_gain(saved, seen.round_, look.training_token) if saved else None
+            return decided, round_gain(seen, decided, look.training_token)
 
         loaned, switched = await self._apart(lambda: (attempt(loan), attempt(switches)), "look")
         self._decided = LookDecision.of(

@@ -48,8 +48,8 @@ class LoanManager:
 
     @property
     def training_token(self) -> float | None:
-        """Seconds per loss token of the trainer; None before a measurement, and in a round that does not stream."""
-        return self._measured.training.seconds if self.decision is not None else None
+        """Seconds per loss token of the trainer; None before a measurement, and where it computes nothing early."""
+        return self._measured.training.seconds if self.decision is not None and not self._streaming.broken else None
 
     def is_due(self, done: int, total: int) -> bool:
         """Return whether to decide about a loan now, with `done` of `total` responses complete."""

@@ -67,8 +67,9 @@ class Streaming:
         self._loaned_groups = 0
         self._accepted = self._not_accepted = 0
         """Workers whose sums the trainer accepted, and workers whose sums failed for a reason that may recur."""
-        self.computed_tokens = 0
-        """Loss tokens whose gradients the trainer or a usable worker has computed."""
+        self._computed_tokens = 0
+        self._under_way: tuple[float, int] | None = None
+        """When the trainer's call began, and its loss tokens."""
 
     def offer(self, groups: Sequence[Group]) -> None:
         """Add complete groups. Returns immediately."""
@@ -76,6 +77,25 @@ class Streaming:
             return
         self._waiting += groups
         self._start_calls()
+
+    @property
+    def broken(self) -> bool:
+        """Whether the trainer takes no more groups before its update."""
+        return self._broken
+
+    @property
+    def computed_tokens(self) -> int:
+        """Loss tokens whose gradients the trainer or a usable worker has computed.
+
+        Of the trainer's call under way, they are those of the time that has passed."""
+        return self._computed_tokens + self._computed_by_call()
+
+    def _computed_by_call(self) -> int:
+        seconds = self._measured.training.seconds
+        if self._under_way is None or not seconds:
+            return 0
+        began, tokens = self._under_way
+        return min(tokens, int((asyncio.get_running_loop().time() - began) / seconds))
 
     # --- loaned machines ---
 
@@ -178,16 +198,19 @@ class Streaming:
     async def _contribute_waiting(self) -> None:
         while groups := self._next_groups(self._measured.training.seconds):
             began, loaned = asyncio.get_running_loop().time(), self.loaned
+            self._under_way = began, tokens_of(groups)
             try:
                 with self._trainer.timeline.during(TRAINER, "gradients", round=self._step, groups=len(groups)):
                     report = await self._trainer.call(self._contribute(groups))
             except (TrainerLost, Refused) as error:
                 self._break(error)
                 return
+            finally:
+                self._under_way = None
             self._busy.append((began, asyncio.get_running_loop().time()))
             rate = self._measured.with_loan if loaned or self.loaned else self._measured.training
             rate.record(report.tokens, report.seconds)
-            self.computed_tokens += tokens_of(groups)
+            self._computed_tokens += tokens_of(groups)
 
     async def _work(self, worker: LoanedWorker) -> None:
         while worker.usable and (groups := self._next_groups(self._measured.loaned_token)):
@@ -198,7 +221,7 @@ class Streaming:
                 return
             if not worker.usable:
                 return
-            self.computed_tokens += tokens_of(groups)
+            self._computed_tokens += tokens_of(groups)
 
     def _contribute(self, groups: tuple[Group, ...]) -> Callable[[Trainer], Coroutine[Any, Any, ContributeReport]]:
         return lambda trainer: trainer.contribute(self._term, self._step, groups)
@@ -221,7 +244,7 @@ class Streaming:
         """End a loan; other peers compute its groups."""
         if worker.assigned:
             log.warning("round %d: %s computes no more gradients: %s", self._step, worker.name, reason)
-        self.computed_tokens -= tokens_of(worker.summed)
+        self._computed_tokens -= tokens_of(worker.summed)
         self._waiting += worker.take_groups()
         self._start_calls()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
 
 SURPRISE = 1.3
@@ -75,15 +74,8 @@ class SurpriseGuard:
     def corrected(self, engines: Mapping[int, SizedEngine]) -> dict[int, SizedEngine]:
         """Return the engines with corrected latency models."""
         return {
-            size: engine if (factor := self.slowdown(size)) == 1 else replace(engine, latency=_slower(engine, factor))
+            size: engine
+            if (factor := self.slowdown(size)) == 1
+            else replace(engine, latency=engine.latency.scaled(factor))
             for size, engine in engines.items()
         }
-
-
-def _slower(engine: SizedEngine, factor: float) -> LatencyModel:
-    latency = engine.latency
-    return replace(
-        latency,
-        knots=tuple((batch, factor * seconds) for batch, seconds in latency.knots),
-        context_token_seconds=factor * latency.context_token_seconds,
-    )

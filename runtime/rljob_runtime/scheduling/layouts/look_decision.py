@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from rljob_runtime.scheduling.adaptive_tp.policy import COST_SHARE, LEAST_SECONDS, SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.layouts.training_bound import RoundGain
 from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
 
 
@@ -26,18 +27,20 @@ class LookDecision:
 
     @classmethod
     def of(
-        cls, loan: LoanDecision | None, switches: Mapping[str, SwitchDecision], trained: float | None = None
+        cls, loan: LoanDecision | None, switches: Mapping[str, SwitchDecision], played: RoundGain | None = None
     ) -> LookDecision:
         """Return the decision in which only the better one of loan and switches happens. The other one has no gain.
 
-        A loan without a prediction is one that always starts. `trained`: seconds by which training ends earlier with
-        the switches; None if unknown."""
+        A loan without a prediction is one that always starts. `played`: what the round gains by the switches; None if
+        unknown. It decides only where generation clearly ends earlier: a machine may also switch before another one
+        that will end last."""
         switching = [one for one in switches.values() if one.outcome is SwitchOutcome.SWITCHED]
         gain = switches_gain(switches.values())
-        if switching and gain > 0 and trained is not None:
-            if trained <= max(LEAST_SECONDS, *(COST_SHARE * (one.seconds or 0.0) for one in switching)):
+        margin = max([LEAST_SECONDS, *(COST_SHARE * (one.seconds or 0.0) for one in switching)])
+        if switching and played is not None and played.generation > margin:
+            if played.training <= margin:
                 return cls(loan, _without(switches, SwitchOutcome.TRAINING_BOUND))
-            gain = min(gain, trained)
+            gain = min(gain, played.training)
         if loan is None or loan.outcome is not LoanOutcome.LOANED or not switching:
             return cls(loan, switches)
         if gain > (inf if loan.gain is None else loan.gain):
@@ -51,16 +54,6 @@ def _without(switches: Mapping[str, SwitchDecision], reason: SwitchOutcome) -> d
         name: replace(one, outcome=reason, target=None) if one.outcome is SwitchOutcome.SWITCHED else one
         for name, one in switches.items()
     }
-
-
-def saved_share(decisions: Collection[SwitchDecision]) -> float:
-    """Return the share of the remaining generation that these switches save.
-
-    >>> saved_share([SwitchDecision(SwitchOutcome.SWITCHED, 2, gain=4.0, without=10.0)])
-    0.4
-    """
-    without = max((one.without for one in decisions if one.without is not None), default=0.0)
-    return switches_gain(decisions) / without if without > 0 else 0.0
 
 
 def switches_gain(decisions: Collection[SwitchDecision]) -> float:

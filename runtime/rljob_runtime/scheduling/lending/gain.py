@@ -272,14 +272,18 @@ class _Run:
 
 
 class EngineTimeline(BatchTimeline):
-    """Timeline of an engine up to the drawn lengths. Arriving responses are computed again before it generates."""
+    """Timeline of an engine up to the drawn lengths.
 
-    def __init__(self, load: Load, lengths: ExpectedLengths, speed: EngineSpeed) -> None:
+    Arriving responses are computed again before it generates, and before that it pauses for `pause` seconds."""
+
+    def __init__(self, load: Load, lengths: ExpectedLengths, speed: EngineSpeed, pause: float = 0.0) -> None:
         held, come = load
         self.runs = sorted(_run(response, lengths) for response in (*held, *come))
         """Sorted by their end."""
         again = speed.prompt_token * sum(response.prompt_tokens + response.generated for response in come)
-        super().__init__([run.steps for run in self.runs], [run.context for run in self.runs], speed.decode, again)
+        super().__init__(
+            [run.steps for run in self.runs], [run.context for run in self.runs], speed.decode, pause + again
+        )
 
     def end(self) -> _Run:
         """End the next run, at `due`."""

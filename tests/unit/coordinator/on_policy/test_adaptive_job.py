@@ -35,14 +35,23 @@ class Knowing(AdaptiveSwitches):
 
 
 class Eager(AdaptiveSwitches):
-    """It predicts half of the time saved once half of the responses are complete: the trainer has groups by then."""
+    """Once a round, when half of the responses are complete, it predicts half of the time saved.
+
+    The trainer has groups by then."""
+
+    def begin_round(self) -> None:
+        super().begin_round()
+        self.looks = 0
 
     def is_due(self, done: int, total: int, now: float) -> bool:
         return 2 * done >= total and super().is_due(done, total, now)
 
     def decide(self, look: SwitchLook) -> dict[str, SwitchDecision]:
-        switch = SwitchDecision(SwitchOutcome.SWITCHED, 4, State.RECOMPUTE, seconds=0.4, gain=2.0, without=4.0)
-        return {machine.name: switch for machine in look.machines}
+        self.looks += 1
+        decision = SwitchDecision(SwitchOutcome.SWITCHED, 4, State.RECOMPUTE, seconds=0.4, gain=2.0, without=4.0)
+        if self.looks > 1:
+            decision = SwitchDecision(SwitchOutcome.IDLE)
+        return {machine.name: decision for machine in look.machines}
 
 
 class Job:

@@ -71,10 +71,37 @@ MUTANTS = (
     Mutant(
         name="the speed of the trainer is kept from a look",
         target="rljob_runtime.coordinator.stream_training.loans:LoanManager.training_token",
-        before="self._measured.training.seconds if self.decision is not None else None",
+        before="self._measured.training.seconds",
         after="None",
         tests=(
-            "tests/unit/coordinator/on_policy/test_adaptive_job.py::test_a_job_that_its_trainer_holds_back_does_not_switch",
+            "tests/unit/coordinator/stream_training/test_stream.py::test_the_speed_of_the_trainer_counts_only_while_it_computes_beside_generation",
+        ),
+    ),
+    Mutant(
+        name="a trainer bounds switches in a round that does not stream",
+        target="rljob_runtime.coordinator.stream_training.loans:LoanManager.training_token",
+        before="self.decision is not None",
+        after="True",
+        tests=(
+            "tests/unit/coordinator/stream_training/test_stream.py::test_the_speed_of_the_trainer_counts_only_while_it_computes_beside_generation",
+        ),
+    ),
+    Mutant(
+        name="a lost trainer bounds switches",
+        target="rljob_runtime.coordinator.stream_training.loans:LoanManager.training_token",
+        before="not self._streaming.broken",
+        after="True",
+        tests=(
+            "tests/unit/coordinator/stream_training/test_stream.py::test_the_speed_of_the_trainer_counts_only_while_it_computes_beside_generation",
+        ),
+    ),
+    Mutant(
+        name="a call under way has computed nothing",
+        target="rljob_runtime.coordinator.stream_training.stream:Streaming.computed_tokens",
+        before="self._computed_tokens + self._computed_by_call()",
+        after="self._computed_tokens",
+        tests=(
+            "tests/unit/coordinator/stream_training/test_stream.py::test_tokens_of_a_call_under_way_count_as_its_time_passes",
         ),
     ),
 )

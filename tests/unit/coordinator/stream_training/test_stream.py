@@ -15,11 +15,13 @@ from rljob_runtime.coordinator.core.errors import TrainerLost
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.reporting.round_log import RoundLog
 from rljob_runtime.coordinator.stream_training.loaned_worker import tokens_of
+from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.coordinator.stream_training.stream import Streamed, Streaming
 from rljob_runtime.protocols import Refused, TrainReport
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.lending.contributions import CALL_SECONDS
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
+from rljob_runtime.scheduling.lending.policy import LoanRules
 from rljob_runtime.scheduling.round import Round
 from rljob_runtime.scheduling.round_plan import RoundPlan, RoundRules, RoundShape
 from rljob_runtime.simulator.core import virtual_time
@@ -282,3 +284,37 @@ def test_the_figures_are_in_the_log_and_in_the_metrics(tmp_path):
         5,
         7.5,
     ]
+
+
+# --- what a look at the round is told ---
+
+
+def test_tokens_of_a_call_under_way_count_as_its_time_passes():
+    async def program():
+        measured = LoanMeasurements()
+        measured.training.record(1, 0.01)
+        stream, seen = Streaming(ScriptedTrainer(10.0), 1, 1, 1, 2000, measured), []
+        stream.offer(some(1, tokens=1000))
+        for wait in (0.0, 2.5, 7.0, 3.0):
+            await asyncio.sleep(wait)
+            seen.append(stream.computed_tokens)
+        await stream.close()
+        return seen
+
+    assert virtual_time.run(program()) == [0, 250, 950, 1000]
+
+
+def test_the_speed_of_the_trainer_counts_only_while_it_computes_beside_generation():
+    async def program(rules, *outcomes):
+        measured = LoanMeasurements()
+        measured.training.record(100, 1.0)
+        stream = Streaming(ScriptedTrainer(*outcomes), 1, 1, 1, 2000, measured)
+        loans = LoanManager(rules, None, stream, measured, 1)
+        stream.offer(some(1))
+        await asyncio.sleep(5.0)
+        await stream.finish()
+        return loans.training_token
+
+    assert virtual_time.run(program(LoanRules(), 0.01)) == pytest.approx(0.01)
+    assert virtual_time.run(program(None, 0.01)) is None, "a round that does not stream"
+    assert virtual_time.run(program(LoanRules(), TrainerLost("it is away"))) is None, "it begins again at the update"

@@ -3,6 +3,7 @@
 from hack.mutants import Mutant
 
 LOOK_DECISION = "tests/unit/scheduling/layouts/test_look_decision.py"
+TRAINING_BOUND = "tests/unit/scheduling/layouts/test_training_bound.py"
 ADAPTIVE = "tests/unit/scheduling/layouts/test_adaptive_switches.py"
 
 MUTANTS = (
@@ -44,16 +45,30 @@ MUTANTS = (
     Mutant(
         name="a switch is judged by its generation alone",
         target="rljob_runtime.scheduling.layouts.look_decision:LookDecision.of",
-        before="trained is not None",
+        before="played is not None",
         after="False",
         tests=(f"{LOOK_DECISION}::test_a_switch_is_worth_what_the_round_gains",),
     ),
     Mutant(
         name="a trainer has nothing to catch up with",
-        target="rljob_runtime.scheduling.layouts.training_bound:trained_gain",
-        before="training_end(round_.backlog, earlier, token)",
-        after="training_end(0, earlier, token)",
-        tests=("tests/unit/scheduling/layouts/test_training_bound.py",),
+        target="rljob_runtime.scheduling.layouts.training_bound:round_gain",
+        before="training_end(backlog, with_switches, token)",
+        after="training_end(0, with_switches, token)",
+        tests=(TRAINING_BOUND,),
+    ),
+    Mutant(
+        name="a machine that switches does not pause",
+        target="rljob_runtime.scheduling.layouts.training_bound:_play",
+        before="pace.pause",
+        after="0.0",
+        tests=(TRAINING_BOUND,),
+    ),
+    Mutant(
+        name="all engines of a round have the speed of one size",
+        target="rljob_runtime.scheduling.layouts.training_bound:round_gain",
+        before="look.engines[look.sizes[name]].latency",
+        after="look.engines[4].latency",
+        tests=(f"{TRAINING_BOUND}::test_each_engine_has_the_speed_of_its_own_machine",),
     ),
     Mutant(
         name="a visit takes its export for that of the other size",

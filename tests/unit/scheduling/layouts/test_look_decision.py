@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
-from rljob_runtime.scheduling.layouts.look_decision import LookDecision, saved_share, switches_gain
+from rljob_runtime.scheduling.layouts.look_decision import LookDecision, switches_gain
+from rljob_runtime.scheduling.layouts.training_bound import RoundGain
 from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
 
 LOANED, NO_LOAN = LoanOutcome.LOANED, LoanOutcome.NO_GAIN
@@ -66,43 +67,26 @@ BOUND = SwitchOutcome.TRAINING_BOUND
 
 
 @pytest.mark.parametrize(
-    ("loan", "trained", "loaned", "outcome"),
+    ("loan", "played", "loaned", "outcome"),
     [
         pytest.param(None, None, False, SWITCHED, id="unknown: the machine's gain counts"),
-        pytest.param(None, 2.0, False, SWITCHED, id="training gains as much"),
-        pytest.param(None, 0.6, False, SWITCHED, id="training gains less, but more than a quarter of the cost"),
-        pytest.param(None, 0.5, False, BOUND, id="training gains a quarter of the cost"),
-        pytest.param(None, 0.0, False, BOUND, id="training gains nothing"),
-        pytest.param(loan(1.0), 2.0, False, SWITCHED, id="the switch saves more than the loan"),
-        pytest.param(loan(1.0), 0.9, True, NO_GAIN, id="it saves the round less than the loan"),
-        pytest.param(loan(1.0), 0.0, True, BOUND, id="it saves the round nothing"),
-        pytest.param(loan(1.0, NO_LOAN), 0.0, False, BOUND, id="nor does the loan"),
+        pytest.param(None, RoundGain(2.0, 2.0), False, SWITCHED, id="training gains as much"),
+        pytest.param(None, RoundGain(2.0, 0.6), False, SWITCHED, id="less, but more than a quarter of the cost"),
+        pytest.param(None, RoundGain(2.0, 0.5), False, BOUND, id="training gains a quarter of the cost"),
+        pytest.param(None, RoundGain(2.0, -1.0), False, BOUND, id="training ends later"),
+        pytest.param(None, RoundGain(0.5, 0.0), False, SWITCHED, id="generation ends hardly earlier: not judged"),
+        pytest.param(loan(1.0), RoundGain(2.0, 2.0), False, SWITCHED, id="the switch saves more than the loan"),
+        pytest.param(loan(1.0), RoundGain(2.0, 0.9), True, NO_GAIN, id="it saves the round less than the loan"),
+        pytest.param(loan(1.0), RoundGain(2.0, 0.0), True, BOUND, id="it saves the round nothing"),
+        pytest.param(loan(1.0, NO_LOAN), RoundGain(2.0, 0.0), False, BOUND, id="nor does the loan"),
     ],
 )
-def test_a_switch_is_worth_what_the_round_gains(loan, trained, loaned, outcome):
+def test_a_switch_is_worth_what_the_round_gains(loan, played, loaned, outcome):
     costly = SwitchDecision(SWITCHED, 4, seconds=2.0, gain=2.0, without=10.0)
-    decided = LookDecision.of(loan, {"a": costly}, trained)
+    decided = LookDecision.of(loan, {"a": costly}, played)
     assert decided.switches["a"].outcome is outcome
     assert (decided.switches["a"].target is None) == (outcome is not SWITCHED)
     assert (decided.loan is not None and decided.loan.outcome is LOANED) == loaned
-
-
-def test_a_switch_that_leaves_the_end_to_another_machine_is_not_judged_by_the_round():
-    switches = {"a": switch(2.0, 5.0), "b": switch(0.0, 10.0, LATER)}
-    assert LookDecision.of(None, switches, 0.0).switches == switches
-
-
-@pytest.mark.parametrize(
-    ("decisions", "share"),
-    [
-        ([switch(4.0)], 0.4),
-        ([switch(4.0), switch(0.0, 8.0, NO_GAIN)], 0.2),
-        ([UNKNOWN], 0.0),
-        ([switch(0.0, 0.0)], 0.0),
-    ],
-)
-def test_the_share_that_switches_save(decisions, share):
-    assert saved_share(decisions) == pytest.approx(share)
 
 
 DECISIONS = st.builds(
