@@ -58,7 +58,8 @@ class TokenTree:
     def __init__(self) -> None:
         self._nodes: dict[int, Node] = {}
         self._found: dict[bytes, int] = {}
-        """Nodes that a request may attach to, by the digest of their path; of equal paths the first."""
+        """Nodes that a request may attach to, by the digest of their path. Of equal paths it is the lowest id, in
+        whatever order they were added: a turn gets its id before it is committed, and a restart adds nodes by id."""
         self._ends: list[int] = []
         """Lengths of these paths, sorted, each once."""
         self._lengths = {ROOT: 0}
@@ -107,10 +108,13 @@ class TokenTree:
         self._nodes[node.id] = node
         length = self._lengths[node.id] = self._lengths[node.parent] + len(node.token_ids)
         self._children[node.parent] += 1
-        if not node.is_cut and self._found.setdefault(path.digest(), node.id) == node.id:
-            place = bisect_right(self._ends, length)
-            if not place or self._ends[place - 1] != length:
-                insort(self._ends, length)
+        if node.is_cut:
+            return
+        known = self._found.setdefault(path.digest(), node.id)
+        self._found[path.digest()] = min(known, node.id)
+        place = bisect_right(self._ends, length)
+        if not place or self._ends[place - 1] != length:
+            insort(self._ends, length)
 
     def children(self, node: int) -> int:
         """Return how many children a node has."""

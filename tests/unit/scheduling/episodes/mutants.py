@@ -110,6 +110,13 @@ MUTANTS = (
         tests=(f"{TREE}::test_a_request_costs_its_own_tokens_whatever_the_turns_and_forks",),
     ),
     Mutant(
+        name="of equal paths the one that was added first is found",
+        target="rljob_runtime.scheduling.episodes.tree:TokenTree.add",
+        before="min(known, node.id)",
+        after="known",
+        tests=(f"{TREE}::test_of_equal_paths_it_is_the_same_before_and_after_a_restart",),
+    ),
+    Mutant(
         name="a turn that was cut is extended",
         target="rljob_runtime.scheduling.episodes.node:Node.is_cut",
         before="self.finish is FinishReason.LENGTH",

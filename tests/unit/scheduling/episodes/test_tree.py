@@ -1,10 +1,12 @@
 """The token tree: a request attaches by its tokens alone, and costs its own tokens."""
 
+import hashlib
+
 import pytest
 
 from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.scheduling.episodes.node import ROOT, Node, NodeKind
-from rljob_runtime.scheduling.episodes.tree import TokenTree
+from rljob_runtime.scheduling.episodes.tree import DIGEST_BYTES, TokenTree, extended
 
 
 def given(node: int, parent: int, *tokens: int) -> Node:
@@ -47,6 +49,16 @@ def test_a_request_attaches_to_the_deepest_node_whose_path_it_begins_with(name, 
 def test_of_equal_paths_the_first_is_found() -> None:
     tree = TokenTree.of((given(1, ROOT, 1), sampled(2, 1, 5), sampled(3, 1, 5)))
     assert tree.attach((1, 5, 7)).node == 2
+
+
+def test_of_equal_paths_it_is_the_same_before_and_after_a_restart() -> None:
+    """Turn 2 is committed after the given node 3 of a request that began with the same tokens."""
+    nodes = given(1, ROOT, 7), given(3, 1, 8), sampled(2, 1, 8)
+    live, paths = TokenTree(), {ROOT: extended(hashlib.blake2b(digest_size=DIGEST_BYTES), ())}
+    for node in nodes:
+        paths[node.id] = extended(paths[node.parent], node.token_ids)
+        live.add(node, paths[node.id])
+    assert live.attach((7, 8, 9)).node == TokenTree.of(nodes).attach((7, 8, 9)).node == 2
 
 
 @pytest.mark.parametrize(
