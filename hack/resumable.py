@@ -8,6 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+TESTED = (
+    "crds", "operator", "runtime", "bench", "envs", "hack", "charts", "examples", "docs", "tests", "pyproject.toml",
+)  # fmt: skip
+"""The parts of the tree that unit tests read."""
+
 
 class Resumable:
     """A file with the JSON `entries` of one state of the tree. Another state begins with none."""

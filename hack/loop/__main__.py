@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from hack.resumable import Resumable, state_of
+from hack.resumable import TESTED, Resumable, state_of
 
 from . import suites
 from .choice import about, choose
@@ -29,8 +29,7 @@ START_SECONDS = 12.0
 """Seconds until pytest's processes have collected and run the first test."""
 REPORTS = Path("build/loop")
 TREE = (
-    "crds", "operator", "runtime", "bench", "envs", "hack", "charts", "examples", "docs", "tests", "pyproject.toml",
-    "Makefile", "Dockerfile", "mkdocs.yml", ".importlinter", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md",
+    *TESTED, "Makefile", "Dockerfile", "mkdocs.yml", ".importlinter", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md",
     "CHANGELOG.md", "SECURITY.md",
 )  # fmt: skip
 """What the parts of `make test-all` depend on."""

@@ -14,23 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
+from hack.resumable import TESTED
+
 from .application import apply
 from .mutant import Mutant
 from .targets import file_of
 
-COPIED = (
-    "crds",
-    "operator",
-    "runtime",
-    "bench",
-    "envs",
-    "hack",
-    "charts",
-    "examples",
-    "docs",
-    "tests",
-    "pyproject.toml",
-)
+COPIED = TESTED
 PACKAGES = ("crds", "operator", "runtime", "bench", "envs")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as in tests/conftest.py, for concurrent runs
 FORKS = multiprocessing.get_context("forkserver")

@@ -21,8 +21,7 @@ from xml.etree import ElementTree
 from hack.loop import suites
 from hack.loop.imports import ROOT
 from hack.loop.parts import run_to_end
-from hack.mutants.trees import COPIED
-from hack.resumable import state_of
+from hack.resumable import TESTED, state_of
 
 from .load import load
 from .passes import Pass, Passes, pass_of, table
@@ -43,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.chdir(ROOT)
     # SIGTERM unwinds like Ctrl-C, so that the load ends too.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    passes = Passes(FOLDER / f"{args.tests}.json", f"{state_of(ROOT, COPIED)} {args.load}")
+    passes = Passes(FOLDER / f"{args.tests}.json", f"{state_of(ROOT, TESTED)} {args.load}")
     try:
         with load(args.load):
             repeat(passes, args.times or TIMES[args.tests], command(args.tests))

@@ -264,18 +264,14 @@ class RunnerService:
 
         An error of one attempt must not keep the others from their runner."""
         assert self.prompts is not None, "attempts begin after the prompts were opened"
-        prompt = attempt.key.prompt
+        prompt, fault = attempt.key.prompt, "another runner cannot go on with it"
         try:
             resume = await self._resumptions.resume(attempt)
-        except Exception as error:
-            log.exception("another runner cannot go on with %s", attempt.id)
-            self._fail(attempt.id, f"another runner cannot go on with it: {error}")
-            return None
-        try:
+            fault = "its record cannot be read"
             return _Task(await self.prompts.record(prompt), await self.prompts.messages(prompt), resume)
         except Exception as error:  # data sets are read by foreign code too
-            log.exception("the record of %s cannot be read", attempt.id)
-            self._fail(attempt.id, f"its record cannot be read: {error}")
+            log.exception("%s ends: %s", attempt.id, fault)
+            self._fail(attempt.id, f"{fault}: {error}")
             return None
 
     # --- its task ---

@@ -197,8 +197,8 @@ class Streaming:
 
     async def _contribute_waiting(self) -> None:
         while groups := self._next_groups(self._measured.training.seconds):
-            began, loaned = asyncio.get_running_loop().time(), self.loaned
-            self._under_way = began, tokens_of(groups)
+            began, loaned, tokens = asyncio.get_running_loop().time(), self.loaned, tokens_of(groups)
+            self._under_way = began, tokens
             try:
                 with self._trainer.timeline.during(TRAINER, "gradients", round=self._step, groups=len(groups)):
                     report = await self._trainer.call(self._contribute(groups))
@@ -210,7 +210,7 @@ class Streaming:
             self._busy.append((began, asyncio.get_running_loop().time()))
             rate = self._measured.with_loan if loaned or self.loaned else self._measured.training
             rate.record(report.tokens, report.seconds)
-            self._computed_tokens += tokens_of(groups)
+            self._computed_tokens += tokens
 
     async def _work(self, worker: LoanedWorker) -> None:
         while worker.usable and (groups := self._next_groups(self._measured.loaned_token)):

@@ -140,7 +140,12 @@ def _refused(snapshot: MachineSnapshot, engines: Mapping[int, SizedEngine], rule
 
 def is_worth(gain: float, without: float, cost: float, rules: SwitchRules) -> bool:
     """Check the margin against never switching."""
-    return gain > max(rules.min_gain * without, LEAST_SECONDS, COST_SHARE * cost)
+    return gain > max(rules.min_gain * without, least_gain(cost))
+
+
+def least_gain(cost: float) -> float:
+    """Return the seconds that a switch of this cost, in seconds, must save more than."""
+    return max(LEAST_SECONDS, COST_SHARE * cost)
 
 
 def _why_not(plan: SwitchPlan, cost: float, rules: SwitchRules) -> SwitchOutcome:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from rljob_runtime.scheduling.adaptive_tp.policy import COST_SHARE, LEAST_SECONDS, SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome, least_gain
 from rljob_runtime.scheduling.layouts.training_bound import RoundGain
 from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
 
@@ -36,7 +36,7 @@ class LookDecision:
         that will end last."""
         switching = [one for one in switches.values() if one.outcome is SwitchOutcome.SWITCHED]
         gain = switches_gain(switches.values())
-        margin = max([LEAST_SECONDS, *(COST_SHARE * (one.seconds or 0.0) for one in switching)])
+        margin = least_gain(max((one.seconds or 0.0 for one in switching), default=0.0))
         if switching and played is not None and played.generation > margin:
             if played.training <= margin:
                 return cls(loan, _without(switches, SwitchOutcome.TRAINING_BOUND))

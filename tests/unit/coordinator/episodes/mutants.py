@@ -241,15 +241,15 @@ MUTANTS = (
     Mutant(
         name="an attempt whose record cannot be read waits for its runner",
         target=f"{EPISODES}.runner_service:RunnerService._task",
-        before='self._fail(attempt.id, f"its record cannot be read: {error}")',
+        before='self._fail(attempt.id, f"{fault}: {error}")',
         after="pass",
         tests=(f"{BOOK}::test_an_attempt_whose_record_cannot_be_read_is_a_failure_of_ours",),
     ),
     Mutant(
-        name="an attempt that cannot be handed over waits for its runner",
+        name="an attempt that cannot be handed over has another fault",
         target=f"{EPISODES}.runner_service:RunnerService._task",
-        before='self._fail(attempt.id, f"another runner cannot go on with it: {error}")',
-        after="pass",
+        before='"another runner cannot go on with it"',
+        after='"its record cannot be read"',
         tests=(f"{RESUMPTIONS}::test_an_attempt_of_too_many_bytes_to_hand_over_ends_and_says_so",),
     ),
     Mutant(

@@ -21,6 +21,17 @@ def python(name: str, program: str, **how: bool) -> Part:
     return Part(name, (sys.executable, "-c", program), **how)
 
 
+def until_gone(pid: Path) -> str:
+    """Return a program that waits until the process in this file is gone.
+
+    A part in the background runs on idle processors, so no time is enough."""
+    return (
+        f"import pathlib, time; pid = pathlib.Path({str(pid)!r})\n"
+        "while not pid.exists() or not pid.read_text(): time.sleep(0.01)\n"
+        "while pathlib.Path('/proc', pid.read_text()).exists(): time.sleep(0.01)"
+    )
+
+
 def test_a_failure_ends_the_rest(tmp_path: Path) -> None:
     rows: list[Row] = []
     parts = [
@@ -69,13 +80,11 @@ def test_what_fails_beside_is_told_after_the_part_that_runs(tmp_path: Path, capf
         "import os, pathlib; print('a line too long');"
         f"pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); raise SystemExit(1)"
     )
-    # It has ended when it is gone: it runs on idle processors, so no time is enough.
-    waits = (
-        f"import pathlib, time; pid = pathlib.Path({str(pid)!r})\n"
-        "while not pid.exists() or not pid.read_text(): time.sleep(0.01)\n"
-        "while pathlib.Path('/proc', pid.read_text()).exists(): time.sleep(0.01)"
-    )
-    parts = [python("lint", fails, background=True), python("unit", waits), python("never", "raise SystemExit(1)")]
+    parts = [
+        python("lint", fails, background=True),
+        python("unit", until_gone(pid)),
+        python("never", "raise SystemExit(1)"),
+    ]
     assert not run(parts, rows)
     assert [(row.part, row.passed) for row in rows] == [("unit", True), ("lint", False)]
     assert "a line too long" in capfd.readouterr().out
@@ -120,13 +129,12 @@ def test_the_next_run_of_a_tree_runs_what_has_not_passed(tmp_path: Path) -> None
 def test_what_ended_beside_is_kept_before_an_interruption(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     ends = f"import os, pathlib; pathlib.Path({str(pid)!r}).write_text(str(os.getpid()))"
-    waits = (
-        f"import pathlib, time; pid = pathlib.Path({str(pid)!r})\n"
-        "while not pid.exists() or not pid.read_text(): time.sleep(0.01)\n"
-        "while pathlib.Path('/proc', pid.read_text()).exists(): time.sleep(0.01)"
-    )
     passed_before, rows = Resumable(tmp_path / "passed.json", "tree"), list[Row]()
-    parts = [python("lint", ends, background=True), python("unit", waits), Part("absent", ("/no/such/program",))]
+    parts = [
+        python("lint", ends, background=True),
+        python("unit", until_gone(pid)),
+        Part("absent", ("/no/such/program",)),
+    ]
     with pytest.raises(FileNotFoundError):
         run(parts, rows, go_on=True, passed_before=passed_before)
     assert {name for name, _ in Resumable(tmp_path / "passed.json", "tree").entries} == {"lint", "unit"}

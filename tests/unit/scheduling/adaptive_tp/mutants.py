@@ -95,7 +95,7 @@ MUTANTS = (
     Mutant(
         name="a switch needs no margin against never switching",
         target="rljob_runtime.scheduling.adaptive_tp.policy:is_worth",
-        before="gain > max(rules.min_gain * without, LEAST_SECONDS, COST_SHARE * cost)",
+        before="gain > max(rules.min_gain * without, least_gain(cost))",
         after="True",
         tests=(f"{POLICY}::test_the_decision",),
     ),
