@@ -38,8 +38,7 @@ TREE = (
 def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     os.chdir(ROOT)
-    # SIGTERM unwinds like Ctrl-C, so that background parts end with the tests.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    unwind_on_signals()
     with report(f"make {args.suite}", REPORTS / f"{args.suite}.json", args.began) as rows:
         match args.suite:
             case "check":
@@ -55,6 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             case suite:
                 parts = suites.everything(os.environ, every_row=suite == "test-all")
                 return 0 if (all_rows(parts, rows) if suite == "test-all" else run(parts, rows)) else 1
+
+
+def unwind_on_signals() -> None:
+    """Let SIGTERM unwind like Ctrl-C, so that background parts end with the tests. A shell may have SIGINT ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -133,9 +133,12 @@ def _least_share() -> None:
 def run_to_end(command: Sequence[str]) -> int:
     """Run a command and return its exit status. It is interrupted with this process, and may clean up.
 
-    Interrupted tests end their clusters. Its group is its own, so that it gets one signal also from a terminal.
+    Interrupted tests end their clusters. Its group is its own, so that it gets one signal also from a terminal. A shell
+    that starts this process in the background has SIGINT ignored, and a child would inherit that.
     """
-    process = subprocess.Popen(command, process_group=0)
+    process = subprocess.Popen(
+        command, process_group=0, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
+    )
     try:
         return process.wait()
     except BaseException:

@@ -176,7 +176,9 @@ def interrupted(file: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_part_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
-    """As tests do that have started a cluster: it takes longer than the quarter of a second of `subprocess.run`."""
+    """As tests do that have started a cluster: it takes longer than the quarter of a second of `subprocess.run`.
+
+    SIGINT is ignored at first, as in what a shell starts in the background."""
     began, cleaned = tmp_path / "began", tmp_path / "cleaned"
     part = (
         "import pathlib, time\n"
@@ -186,12 +188,18 @@ def test_an_interrupted_part_cleans_up(tmp_path: Path, number: signal.Signals) -
         f"    time.sleep(1); pathlib.Path({str(cleaned)!r}).touch()\n"
     )
     loop = (
-        "import signal, sys\n"
+        "import sys\n"
+        "from hack.loop.__main__ import unwind_on_signals\n"
         "from hack.loop.parts import Part, run\n"
-        "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+        "unwind_on_signals()\n"
         f"run([Part('cluster', (sys.executable, '-c', {part!r}))], [])\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", loop], cwd=ROOT, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", loop],
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
     try:
         deadline = time.monotonic() + 60
         while not began.exists():
