@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from rljob_runtime.protocols.trajectory import EVALUATION_SOURCE, Lease, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.reward_failure import RewardFailure
 from rljob_runtime.scheduling.round_plan import Launch
 
 MOST_RESPONSES = 64
@@ -146,15 +147,13 @@ class EvaluationProgress:
         del self._attempts[key]
         return True
 
-    def reward_failed(self, key: TrajectoryKey, by_response: bool, counts: bool = True) -> bool:
+    def reward_failed(self, key: TrajectoryKey, failure: RewardFailure) -> bool:
         """Record a failed reward. Return whether the response has another try; if not, call `settle`.
 
-        The reward of the same text is requested again. A failure `by_response` has no other try, because the text would
-        fail again. An aborted response is generated again: call `restart`. `counts`: whether the failure is one of
-        those that a response may have.
+        The reward of the same text is requested again. An aborted response is generated again: call `restart`.
         """
-        self._failures[key] += counts
-        return not by_response and self._failures[key] <= self._most_failures
+        self._failures[key] += failure.failures(self._most_failures)
+        return self._failures[key] <= self._most_failures
 
     def restart(self, key: TrajectoryKey) -> None:
         """Return a generated response to the queue: it was aborted."""

@@ -28,10 +28,10 @@ from types import MappingProxyType
 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.response_placement import spread
+from rljob_runtime.scheduling.reward_failure import RewardFailure
 from rljob_runtime.scheduling.round_plan import (
     EQUAL_REWARDS,
     RACE_LOST,
-    REWARD_FAILED,
     Launch,
     PromptOutcome,
     RestoredSample,
@@ -227,28 +227,21 @@ class Round:
             self._decide_race(key.prompt.source)
         return True
 
-    def reward_failed(
-        self,
-        key: TrajectoryKey,
-        attempt: int,
-        by_response: bool = False,
-        reason: str = REWARD_FAILED,
-        counts: bool = True,
-    ) -> bool:
-        """Record a failure of ours in place of a reward: the sample is aborted, never scored 0.
+    def reward_failed(self, key: TrajectoryKey, attempt: int, failure: RewardFailure) -> bool:
+        """Record a failed reward.
 
-        It is generated again, and responses that lost to it or to its group race again. After more than `max_failures`
-        its group is filtered with `reason`. A failure with `counts` False is not one of them. Returns False as
-        `scored` does."""
+        The response is generated again, and those that lost to it or to its group race again. After more than
+        `max_failures` its group is filtered. A response that lost keeps its other tries, also if its text failed: it
+        has another text if it races again. Returns False as `scored` does."""
         sample = self._samples[key]
         if not sample.awaits(attempt):
             return False
-        by_response = by_response and sample.state is not SampleState.LOST
-        sample.failures += self.plan.rules.max_failures + 1 if by_response else int(counts)
-        sample.failure = reason
+        most = self.plan.rules.max_failures
+        sample.failures += int(failure.counts) if sample.state is SampleState.LOST else failure.failures(most)
+        sample.failure = failure.reason
         sample.generated = False
-        if sample.failures > self.plan.rules.max_failures:
-            self.filter(key.prompt, reason)
+        if sample.failures > most:
+            self.filter(key.prompt, failure.reason)
         elif sample.state is not SampleState.LOST:
             self._races[key.prompt.source].full.discard(key.prompt)
             self._race_again(key.prompt)

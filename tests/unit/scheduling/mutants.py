@@ -110,11 +110,19 @@ MUTANTS = (
         tests=(ROUND,),
     ),
     Mutant(
-        name="what is trained on is chosen by what can be scored",
+        name="a lost response whose text failed has no other try",
         target="rljob_runtime.scheduling.round:Round.reward_failed",
-        before="self.plan.rules.max_failures + 1 if by_response else int(counts)",
-        after="int(counts)",
+        before="int(failure.counts) if sample.state is SampleState.LOST else failure.failures(most)",
+        after="failure.failures(most)",
+        tests=(f"{ROUND}::test_a_failed_reward_of_a_lost_prompt_counts_in_its_next_race",),
+    ),
+    Mutant(
+        name="what is trained on is chosen by what can be scored",
+        target="rljob_runtime.scheduling.reward_failure:RewardFailure.failures",
+        before="most + 1 if self.by_response else int(self.counts)",
+        after="int(self.counts)",
         tests=(
+            "tests/unit/scheduling/test_reward_failure.py::test_how_many_of_three_failures_it_is",
             (
                 "tests/unit/coordinator/generation/test_scoring.py::test_a_group_of_which_a_response_cannot_be_"
                 "scored_is_given_up_at_once[OnPolicy]"

@@ -19,6 +19,7 @@ from rljob_runtime.scheduling.evaluation import (
     responses,
     spare_room,
 )
+from rljob_runtime.scheduling.reward_failure import RewardFailure
 
 
 @pytest.mark.parametrize(
@@ -109,10 +110,10 @@ def test_life_of_a_response() -> None:
 
 def test_failed_rewards_are_requested_again_unless_the_text_is_at_fault() -> None:
     progress = EvaluationProgress(KEYS, 1, failures=1)
-    assert all(progress.reward_failed(KEYS[0], by_response=False, counts=False) for _ in range(4))
-    assert progress.reward_failed(KEYS[0], by_response=False)
-    assert not progress.reward_failed(KEYS[0], by_response=False)
-    assert not progress.reward_failed(KEYS[1], by_response=True)
+    assert all(progress.reward_failed(KEYS[0], RewardFailure(counts=False)) for _ in range(4))
+    assert progress.reward_failed(KEYS[0], RewardFailure())
+    assert not progress.reward_failed(KEYS[0], RewardFailure())
+    assert not progress.reward_failed(KEYS[1], RewardFailure(by_response=True))
 
 
 FATES = st.lists(st.sampled_from(["lost", "ended", "waits", "aborted"]), max_size=40)

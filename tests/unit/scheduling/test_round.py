@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rljob_api.status import RoundKind
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.reward_failure import RewardFailure
 from rljob_runtime.scheduling.round import Round
 from rljob_runtime.scheduling.round_plan import (
     ENVIRONMENT_FAILED,
@@ -84,7 +85,7 @@ def test_a_reward_that_fails_too_often_filters_its_group(reason):
         assert round_.drain_aborts() == ()
         launches = {launch.key: launch for launch in round_.launch(["r"])}
         round_.generated(key, launches[key].lease)
-        assert round_.reward_failed(key, turn + 1, reason=reason)
+        assert round_.reward_failed(key, turn + 1, RewardFailure(reason=reason))
     assert round_.filtered == {A: reason}
     restored = Round(plan(max_failures=1), {key: RestoredSample(2, failures=2, failure=reason)})
     assert restored.filtered == {A: reason}
@@ -98,7 +99,7 @@ def test_a_failure_that_does_not_count_is_generated_again_and_filters_no_group()
     for attempt in range(1, 6):
         launches = {launch.key: launch for launch in round_.launch(["r"])}
         round_.generated(key, launches[key].lease)
-        assert round_.reward_failed(key, attempt, reason=ENVIRONMENT_FAILED, counts=False)
+        assert round_.reward_failed(key, attempt, RewardFailure(reason=ENVIRONMENT_FAILED, counts=False))
     assert (round_.failures(key), round_.filtered) == (0, {})
 
 
@@ -106,7 +107,7 @@ def test_a_score_or_a_failure_for_another_attempt_counts_nothing():
     key = TrajectoryKey(A, 0)
     round_ = Round(plan(), {key: RestoredSample(attempt=3, generated=True)})
     assert not round_.scored(key, 2, 1.0)
-    assert not round_.reward_failed(key, 2)
+    assert not round_.reward_failed(key, 2, RewardFailure())
     assert round_.scored(key, 3, 1.0)
     assert not round_.scored(key, 3, 0.0)
     assert round_.reward(key) == 1.0
@@ -144,7 +145,7 @@ def test_the_first_responses_win_and_siblings_abort_before_rewards():
 def test_a_failed_reward_gives_its_place_back_and_the_siblings_race_again():
     round_ = Round(plan(prompts=(A,), responses=3, group_size=2))
     end(round_, TrajectoryKey(A, 0), TrajectoryKey(A, 1), reward=None)
-    assert round_.reward_failed(TrajectoryKey(A, 0), 1)
+    assert round_.reward_failed(TrajectoryKey(A, 0), 1, RewardFailure())
     assert states(round_, A) == [SampleState.WAITING, SampleState.GENERATED, SampleState.WAITING]
     assert {launch.lease.attempt for launch in round_.launch(["r"])} == {2}
     assert round_.generated(TrajectoryKey(A, 2), Lease("r", 2))
@@ -198,7 +199,7 @@ def test_a_failed_reward_reopens_the_race_for_its_place():
     round_ = Round(plan(prompts=(A, B), groups=1))
     end(round_, B0)
     end(round_, A0, A1, reward=None)
-    assert round_.reward_failed(A0, 1)
+    assert round_.reward_failed(A0, 1, RewardFailure())
     assert states(round_, A) == [SampleState.WAITING, SampleState.GENERATED]
     assert states(round_, B) == [SampleState.SCORED, SampleState.WAITING]
     round_.launch(["r"])
@@ -216,17 +217,18 @@ def test_the_reward_of_a_lost_prompt_is_kept_for_a_later_race():
     assert round_.scored(B0, 1, 1.0)
     assert not round_.awaits_reward(B0)
     assert states(round_, B) == LOST
-    assert round_.reward_failed(A1, 1)
+    assert round_.reward_failed(A1, 1, RewardFailure())
     assert states(round_, B) == [SampleState.SCORED, SampleState.WAITING]
 
 
-def test_a_failed_reward_of_a_lost_prompt_counts_in_its_next_race():
+@pytest.mark.parametrize("by_response", [False, True])
+def test_a_failed_reward_of_a_lost_prompt_counts_in_its_next_race(by_response):
     round_ = Round(plan(prompts=(A, B), groups=1, max_failures=1))
     end(round_, B0, reward=None)
     end(round_, A0, A1, reward=None)
-    assert round_.reward_failed(B0, 1)
+    assert round_.reward_failed(B0, 1, RewardFailure(by_response=by_response))
     assert states(round_, B) == LOST
-    assert round_.reward_failed(A1, 1)
+    assert round_.reward_failed(A1, 1, RewardFailure())
     assert states(round_, B) == [SampleState.WAITING, SampleState.WAITING]
     assert round_.failures(B0) == 1
 
@@ -246,7 +248,7 @@ def test_a_group_of_equal_rewards_that_had_won_lets_the_others_race_again():
 def test_a_group_that_fails_leaves_its_place_to_another():
     round_ = Round(plan(prompts=(A, B), groups=1, max_failures=0))
     end(round_, A0, reward=None)
-    round_.reward_failed(A0, 1)
+    round_.reward_failed(A0, 1, RewardFailure())
     end(round_, *round_.plan.responses_of(B))
     assert round_.settle().outcomes == {A: PromptOutcome.FILTERED, B: PromptOutcome.TRAINED}
 
@@ -254,7 +256,7 @@ def test_a_group_that_fails_leaves_its_place_to_another():
 def test_a_group_that_had_won_and_fails_leaves_its_place_to_who_had_lost():
     round_ = Round(plan(prompts=(A, B), groups=1, max_failures=0))
     end(round_, A0, A1, reward=None)
-    round_.reward_failed(A0, 1)
+    round_.reward_failed(A0, 1, RewardFailure())
     assert states(round_, B) == [SampleState.WAITING, SampleState.WAITING]
     round_.launch(["r"])
     for key in (B0, B1):
@@ -268,7 +270,7 @@ def test_an_older_store_with_too_many_full_groups_keeps_no_more():
     keys = [TrajectoryKey(prompt, sample) for prompt in (A, B, C) for sample in (0, 1)]
     round_ = Round(plan(prompts=(A, B, C), groups=2), {key: RestoredSample(1, generated=True) for key in keys})
     assert states(round_, C) == LOST
-    assert round_.reward_failed(A0, 1)
+    assert round_.reward_failed(A0, 1, RewardFailure())
     assert states(round_, C) == [SampleState.GENERATED, SampleState.GENERATED], "it takes the place"
     assert states(round_, A) == LOST
 
@@ -299,12 +301,12 @@ def test_groups_of_equal_rewards_are_trained_on_by_default():
 def test_a_round_without_a_group_draws_again_up_to_its_limit():
     round_ = Round(plan(prompts=(A,), max_failures=0, max_prompts=2))
     end(round_, TrajectoryKey(A, 0), reward=None)
-    round_.reward_failed(TrajectoryKey(A, 0), 1)
+    round_.reward_failed(TrajectoryKey(A, 0), 1, RewardFailure())
     assert (round_.complete, round_.missing) == (True, 1)
     round_.extend((B,))
     assert not round_.complete
     end(round_, TrajectoryKey(B, 1), reward=None)
-    round_.reward_failed(TrajectoryKey(B, 1), 1)
+    round_.reward_failed(TrajectoryKey(B, 1), 1, RewardFailure())
     assert (round_.complete, round_.missing) == (True, 0)
     assert round_.settle().groups == ()
 
@@ -415,7 +417,7 @@ def test_everything_has_one_outcome_and_a_crash_changes_nothing(plan_, data):
             if event == "score":
                 assert round_.scored(key, attempts[key], data.draw(st.sampled_from([0.0, 1.0])))
             else:
-                assert round_.reward_failed(key, attempts[key])
+                assert round_.reward_failed(key, attempts[key], RewardFailure())
                 ended.discard(key)
         elif finishing:
             key = data.draw(st.sampled_from(finishing))

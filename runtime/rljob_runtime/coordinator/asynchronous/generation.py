@@ -37,6 +37,7 @@ from rljob_runtime.scheduling.asynchronous.async_groups import JOB_ENDED, GroupT
 from rljob_runtime.scheduling.asynchronous.repack import has_work, is_due
 from rljob_runtime.scheduling.asynchronous.replica_assignment import PromptQuota, ReplicaLimits, ReplicaState, assign
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
+from rljob_runtime.scheduling.reward_failure import RewardFailure
 from rljob_runtime.scheduling.round_plan import Launch, RestoredSample
 from rljob_runtime.timeline.idle import BLOCKED, blocked_row
 
@@ -326,9 +327,9 @@ class AsyncGeneration:
                 raise error
             case WeightsLoaded():
                 self._weights.finish_load(event)
-            case RewardReceived(reward=None):
-                await self._reward_failed(event)
-            case RewardReceived(response, reward) if reward is not None:
+            case RewardReceived(response, RewardFailure() as failure):
+                await self._reward_failed(response, failure)
+            case RewardReceived(response, reward) if not isinstance(reward, RewardFailure):
                 if self.groups.scored(response.key, response.attempt, reward):
                     self._scores.append((response.key, reward))
             case _Reload(done):
@@ -372,18 +373,17 @@ class AsyncGeneration:
             self._repack_monitor.record_length(len(response.token_ids))
             self._scoring.start(response)
 
-    async def _reward_failed(self, failed: RewardReceived) -> None:
+    async def _reward_failed(self, response: Response, failure: RewardFailure) -> None:
         """Abort the sample, never score it 0: it is generated again, or its group is filtered."""
-        key = failed.response.key
-        attempt, by_response = failed.response.attempt, failed.by_response
-        if not self.groups.reward_failed(key, attempt, by_response, failed.reason, failed.counts):
+        key = response.key
+        if not self.groups.reward_failed(key, response.attempt, failure):
             return
         self.stats.aborted_samples += 1
-        self.stats.lost_tokens += len(failed.response.token_ids)
+        self.stats.lost_tokens += len(response.token_ids)
         failures = (
             self.groups.failures(key) if key.prompt in self.groups else self._context.settings.reward_failures + 1
         )
-        await self._context.store.do(lambda s: s.experience.restart(key, failures, failed.cause, failed.reason))
+        await self._context.store.do(lambda s: s.experience.restart(key, failures, failure.cause, failure.reason))
 
     async def _settle(self) -> None:
         """Pass on the results of the last events: rewards to the store, groups to the buffer, aborts to replicas."""

@@ -36,6 +36,7 @@ from rljob_runtime.scheduling.evaluation import (
     spare_room,
 )
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
+from rljob_runtime.scheduling.reward_failure import RewardFailure
 from rljob_runtime.scheduling.round_plan import Launch
 
 log = logging.getLogger(__name__)
@@ -276,9 +277,9 @@ class Evaluator:
         name = response.key.prompt.evaluation
         if work is None or name not in work.open or response.weight_version != work.version:
             return
-        failed = event.reward is None
-        if failed and work.progress.reward_failed(response.key, event.by_response, event.counts):
-            if event.aborted:
+        failure = event.reward if isinstance(event.reward, RewardFailure) else None
+        if failure and work.progress.reward_failed(response.key, failure):
+            if failure.aborted:
                 work.progress.restart(response.key)
                 self.on_change()
             else:
@@ -286,10 +287,10 @@ class Evaluator:
             return
         if not work.progress.settle(response.key):
             return
-        sample = sample_of(response, event.reward, event.reason)
+        sample = sample_of(response, event.reward)
         work.open[name].samples.append(sample)
         await self._context.store.do(
-            lambda store: store.evaluations.record(work.step, name, sample, response, event.cause)
+            lambda store: store.evaluations.record(work.step, name, sample, response, failure.cause if failure else "")
         )
         await self._close_complete(work)
 

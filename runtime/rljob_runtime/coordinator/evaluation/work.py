@@ -14,7 +14,7 @@ from rljob_runtime.protocols import PromptSource
 from rljob_runtime.protocols.rewards import terms_of
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.evaluation import EvaluationProgress, responses
-from rljob_runtime.scheduling.round_plan import REWARD_FAILED
+from rljob_runtime.scheduling.reward_failure import RewardFailure
 
 
 @dataclass
@@ -80,15 +80,15 @@ class EvaluationWork:
     """Time of the event loop."""
 
 
-def sample_of(response: Response, reward: float | None, failure: str = REWARD_FAILED) -> EvaluatedSample:
-    """Return the sample of a response. `reward`: None if it failed, for the reason `failure`."""
+def sample_of(response: Response, reward: float | RewardFailure) -> EvaluatedSample:
+    """Return the sample of a response."""
     key = response.key
     return EvaluatedSample(
         prompt=key.prompt.index,
         sample=key.sample,
         tokens=len(response.token_ids),
         finish=response.finish_reason.value,
-        reward=None if reward is None else float(reward),
-        terms={} if reward is None else terms_of(reward),
-        reason=failure if reward is None else None,
+        reward=None if isinstance(reward, RewardFailure) else float(reward),
+        terms={} if isinstance(reward, RewardFailure) else terms_of(reward),
+        reason=reward.reason if isinstance(reward, RewardFailure) else None,
     )

@@ -14,6 +14,7 @@ from rljob_runtime.coordinator.reporting.timeline import REWARDS, Timeline
 from rljob_runtime.protocols import PeerError, PromptSource, RewardFailed, Rewards
 from rljob_runtime.protocols.rewards import ResponseAborted
 from rljob_runtime.protocols.trajectory import Response
+from rljob_runtime.scheduling.reward_failure import RewardFailure
 from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, REWARD_FAILED
 
 log = logging.getLogger(__name__)
@@ -21,23 +22,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RewardReceived:
-    """Event: a response has its reward, or None if the reward failed.
-
-    `by_response`: whether the text of the response caused the failure. `aborted`: whether only another response can
-    have a reward. `cause`: the failure, for people. `counts`: whether it is one of the failures that it may have.
-    """
+    """Event: a response has its reward, or a failure in its place."""
 
     response: Response
-    reward: float | None
-    by_response: bool = False
-    cause: str = ""
-    aborted: bool = False
-    counts: bool = True
-
-    @property
-    def reason(self) -> str:
-        """The part that failed, for programs: the environment of an aborted response, or else the reward."""
-        return ENVIRONMENT_FAILED if self.aborted else REWARD_FAILED
+    reward: float | RewardFailure
 
 
 class Scorer(Protocol):
@@ -102,15 +90,20 @@ class RewardRequests:
 
     async def _score(self, response: Response) -> None:
         clock = asyncio.get_running_loop().time
-        began, by_response, cause, aborted, counts = clock(), False, "", False, True
+        began = clock()
         try:
-            reward: float | None = await self._scorer.score(response)
+            reward: float | RewardFailure = await self._scorer.score(response)
         except PeerError as error:
             log.warning("reward of %s failed, the sample is aborted: %s", response.key, error)
-            reward, by_response = None, isinstance(error, RewardFailed) and error.by_response
-            cause, aborted = str(error), isinstance(error, ResponseAborted)
-            counts = not isinstance(error, ResponseAborted) or error.counts
+            reward = failure_of(error)
         else:
             self._stats.rewards += 1
             self._stats.reward_seconds += clock() - began
-        self._end(RewardReceived(response, reward, by_response, cause, aborted, counts))
+        self._end(RewardReceived(response, reward))
+
+
+def failure_of(error: PeerError) -> RewardFailure:
+    """Return the failure of a reward that was requested."""
+    if isinstance(error, ResponseAborted):
+        return RewardFailure(ENVIRONMENT_FAILED, str(error), counts=error.counts)
+    return RewardFailure(REWARD_FAILED, str(error), isinstance(error, RewardFailed) and error.by_response)

@@ -20,6 +20,7 @@ from rljob_runtime.protocols.trajectory import Group, Lease, PromptKey, Response
 from rljob_runtime.scheduling.lending.gain import RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths
 from rljob_runtime.scheduling.partial_responses import DeltaStatus
+from rljob_runtime.scheduling.reward_failure import RewardFailure
 from rljob_runtime.scheduling.round import Round
 from rljob_runtime.scheduling.round_plan import Launch
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
@@ -192,20 +193,19 @@ class RoundResponses:
 
         A failed one aborts the sample, and never scores it 0: it is generated again, or its group is filtered."""
         response, key, reward = received.response, received.response.key, received.reward
-        if reward is None:
-            await self._reward_failed(received)
+        if isinstance(reward, RewardFailure):
+            await self._reward_failed(response, reward)
         elif self.round.scored(key, response.attempt, reward):
             await self._store.do(lambda store: store.trajectories.score(self._step, key, reward))
 
-    async def _reward_failed(self, received: RewardReceived) -> None:
-        response, key = received.response, received.response.key
-        by_response, counts = received.by_response, received.counts
-        if not self.round.reward_failed(key, response.attempt, by_response, received.reason, counts):
+    async def _reward_failed(self, response: Response, failure: RewardFailure) -> None:
+        key = response.key
+        if not self.round.reward_failed(key, response.attempt, failure):
             return
         self._stats.aborted_samples += 1
         self._stats.lost_tokens += len(self.ended.pop(key).token_ids)
         failures = self.round.failures(key)
-        cause, reason = received.cause, received.reason
+        cause, reason = failure.cause, failure.reason
         await self._store.do(lambda store: store.trajectories.restart(self._step, key, failures, cause, reason))
         if key.prompt in self.round.filtered:
             log.warning("prompt %s is filtered: %s", key.prompt, self.round.filtered[key.prompt])

@@ -22,6 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.reward_failure import RewardFailure
 from rljob_runtime.scheduling.round_plan import EQUAL_REWARDS, REWARD_FAILED, Launch, RestoredSample
 from rljob_runtime.scheduling.round_samples import SampleState
 
@@ -241,24 +242,16 @@ class GroupTracker:
         self._check_done(key.prompt)
         return True
 
-    def reward_failed(
-        self,
-        key: TrajectoryKey,
-        attempt: int,
-        by_response: bool = False,
-        reason: str = REWARD_FAILED,
-        counts: bool = True,
-    ) -> bool:
-        """Record a failed reward: generate the response again, or filter its group with `reason`.
+    def reward_failed(self, key: TrajectoryKey, attempt: int, failure: RewardFailure) -> bool:
+        """Record a failed reward: generate the response again, or filter its group once it has no try left.
 
-        A failure `by_response` filters the group immediately, and one that does not count (`counts`) never. Returns
-        False if this attempt's reward is not expected.
+        Returns False if this attempt's reward is not expected.
         """
         sample = self._awaiting(key, attempt)
         if sample is None:
             return False
-        sample.failures += self._max_failures + 1 if by_response else int(counts)
-        sample.failure = reason
+        sample.failures += failure.failures(self._max_failures)
+        sample.failure = failure.reason
         self._move(key, SampleState.WAITING)
         self._check_done(key.prompt)
         return True

@@ -39,15 +39,15 @@ MUTANTS = (
     Mutant(
         name="a failed reward of an evaluation counts as 0",
         target="rljob_runtime.coordinator.evaluation.work:sample_of",
-        before="None if reward is None else float(reward)",
-        after="float(reward or 0.0)",
+        before="None if isinstance(reward, RewardFailure) else float(reward)",
+        after="0.0 if isinstance(reward, RewardFailure) else float(reward)",
         tests=(f"{EVALUATIONS}::test_failed_rewards_are_missing_and_not_zero",),
         canary=True,
     ),
     Mutant(
         name="an aborted episode of an evaluation is scored again",
         target=f"{EVALUATOR}._record",
-        before="event.aborted",
+        before="failure.aborted",
         after="False",
         tests=(
             "tests/unit/coordinator/episodes/test_job.py::test_an_evaluation_generates_what_a_failure_of_ours_ended_again",

@@ -107,8 +107,8 @@ MUTANTS = (
     Mutant(
         name="a failed reward counts as zero",
         target="rljob_runtime.coordinator.generation.scoring:RewardRequests._score",
-        before="None, isinstance(error, RewardFailed) and error.by_response",
-        after="0.0, isinstance(error, RewardFailed) and error.by_response",
+        before="reward = failure_of(error)",
+        after="reward = 0.0",
         tests=(
             f"{LOOP}::test_a_job_runs_to_its_end",
             f"{LOOP}::test_a_failed_reward_is_no_zero_and_is_tried_again",
@@ -116,9 +116,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a failed environment is told as a failed reward",
-        target="rljob_runtime.coordinator.generation.scoring:RewardReceived.reason",
-        before="ENVIRONMENT_FAILED if self.aborted else REWARD_FAILED",
-        after="REWARD_FAILED",
+        target="rljob_runtime.coordinator.generation.scoring:failure_of",
+        before="RewardFailure(ENVIRONMENT_FAILED, str(error), counts=error.counts)",
+        after="RewardFailure(REWARD_FAILED, str(error), counts=error.counts)",
         tests=(
             "tests/unit/coordinator/episodes/test_job.py::test_groups_of_failing_environments_are_filtered_as_such",
         ),

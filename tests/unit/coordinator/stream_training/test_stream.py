@@ -22,6 +22,7 @@ from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.lending.contributions import CALL_SECONDS
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.scheduling.lending.policy import LoanRules
+from rljob_runtime.scheduling.reward_failure import RewardFailure
 from rljob_runtime.scheduling.round import Round
 from rljob_runtime.scheduling.round_plan import RoundPlan, RoundRules, RoundShape
 from rljob_runtime.simulator.core import virtual_time
@@ -65,7 +66,7 @@ def test_what_is_told_as_whole_is_trained_on_with_the_places_it_had(groups, extr
         if lease := round_.lease(key):
             round_.generated(key, lease)
         elif data.draw(st.integers(0, 5)) == 0:
-            round_.reward_failed(key, round_._samples[key].attempt)
+            round_.reward_failed(key, round_._samples[key].attempt, RewardFailure())
         else:
             round_.scored(key, round_._samples[key].attempt, data.draw(st.sampled_from([0.0, 1.0])))
     else:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.asynchronous.async_groups import GroupDone, GroupTracker
+from rljob_runtime.scheduling.reward_failure import RewardFailure
 from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, EQUAL_REWARDS, REWARD_FAILED, Launch, RestoredSample
 
 ONE, TWO = PromptKey(0, 1), PromptKey(0, 2)
@@ -122,7 +123,7 @@ def test_a_failed_reward_is_generated_again_until_the_group_is_filtered(flight, 
         leases = launched(flight, {"a": 5})
         assert leases[key(ONE, 0)] == Lease("a", attempt)
         assert flight.generated(key(ONE, 0), Lease("a", attempt))
-        assert flight.reward_failed(key(ONE, 0), attempt, reason=reason)
+        assert flight.reward_failed(key(ONE, 0), attempt, RewardFailure(reason=reason))
     assert [over.reason for over in flight.drain_done()] == [reason]
     assert flight.drain_aborts() == (Launch(key(ONE, 1), Lease("a", 1)),)
 
@@ -131,7 +132,7 @@ def test_a_failure_that_does_not_count_is_generated_again_and_filters_no_group(f
     for attempt in range(1, 6):
         assert launched(flight, {"a": 5})[key(ONE, 0)] == Lease("a", attempt)
         assert flight.generated(key(ONE, 0), Lease("a", attempt))
-        assert flight.reward_failed(key(ONE, 0), attempt, counts=False)
+        assert flight.reward_failed(key(ONE, 0), attempt, RewardFailure(counts=False))
     assert (flight.failures(key(ONE, 0)), flight.drain_done()) == (0, ())
 
 
@@ -237,7 +238,7 @@ def test_any_order_of_events_leads_every_group_to_one_end(seed, group_size, drop
                 if random_.random() < 0.8:
                     assert flight.scored(which, lease.attempt, random_.choice([0.0, 1.0]))
                 else:
-                    assert flight.reward_failed(which, lease.attempt)
+                    assert flight.reward_failed(which, lease.attempt, RewardFailure())
             case 6 if random_.random() < 0.1:
                 flight.drop(which.prompt)
                 dropped.add(which.prompt)
