@@ -101,7 +101,7 @@ async def _serve(
         )
         if config.metrics_port is not None:
             registry = GatewayMetrics(
-                gateway.stats, memory.stats, routes.stats, link.stats, texts, connections
+                gateway.stats, memory.stats, routes.stats, routes.memory.stats, link.stats, texts, connections
             ).registry()
             await stack.enter_async_context(
                 health.serve(config.host, lambda: link.why_away, registry, config.metrics_port)

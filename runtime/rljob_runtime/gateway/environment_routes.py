@@ -21,7 +21,7 @@ from rljob_api.keys.runner_key import verify_runner_key
 from rljob_api.keys.signed_text import KeyRefused
 from rljob_runtime.gateway.capability import Capability, mint
 from rljob_runtime.gateway.errors import GatewayError
-from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, read_body
+from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, read_body, send
 from rljob_runtime.gateway.memory import Memory
 from rljob_runtime.gateway.wire.fields import Json
 from rljob_runtime.gateway.wire.runner_requests import (
@@ -56,6 +56,7 @@ class RunnerAccess:
     """Where agents reach this gateway. None: where their runner does."""
     most_bytes: int = 1 << 20
     read_seconds: float = 30.0
+    write_seconds: float = 60.0
     look_seconds: float = 2.0
     """A waiting runner that left receives no episode that is leased later than this."""
 
@@ -88,8 +89,8 @@ class EnvironmentRoutes:
     now: Callable[[], float]
     stats: RunnerStats = field(default_factory=RunnerStats)
     memory: Memory = field(default_factory=lambda: Memory(ByteBudget(RUNNER_BYTES, RUNNER_BYTES // 4, MOST_REQUESTS)))
-    """The bodies that are held. It is not that of agents, whose requests wait for engines: a heartbeat that waits with
-    them would end attempts."""
+    """The bodies and leased attempts that are held. It is not that of agents, whose requests wait for engines: a
+    heartbeat that waits with them would end attempts."""
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes to an application."""
@@ -111,7 +112,9 @@ class EnvironmentRoutes:
             return web.Response(status=204)
         self.stats.leased += len(assignments)
         found = [self._assignment(request, one) for one in assignments]
-        return web.json_response(found[0] if asked.most is None else {"assignments": found})
+        answer = web.json_response(found[0] if asked.most is None else {"assignments": found})
+        with self.memory.counted(environment, answer.content_length or 0):
+            return await send(request, answer, self.access.write_seconds)
 
     def _assignment(self, request: web.Request, assignment: Assignment) -> Json:
         """Return what a runner receives, with the attempt's capability."""

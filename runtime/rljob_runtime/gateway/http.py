@@ -1,12 +1,15 @@
-"""HTTP: what all routes read of a request, within bounds."""
+"""HTTP: how all routes read a request and send its answer, within bounds."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from aiohttp import web
 
 from rljob_runtime.gateway.errors import GatewayError
+
+log = logging.getLogger(__name__)
 
 CONTENT_ENCODING = "Content-Encoding"
 
@@ -25,3 +28,20 @@ async def read_body(request: web.Request, seconds: float) -> bytes:
             return body
     except TimeoutError as error:
         raise GatewayError(408, "request_timeout", f"the body did not arrive within {seconds:g} s") from error
+
+
+async def send(request: web.Request, response: web.Response, seconds: float) -> web.Response:
+    """Send an answer within the handler, so that its bytes can be counted. A client that does not read loses it.
+
+    Nothing is lost with it: a retry receives a stored turn, and an attempt whose runner is silent ends."""
+    try:
+        async with asyncio.timeout(seconds):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        log.warning("a client did not read its answer within %g s; its connection is ended", seconds)
+        if request.transport is not None:
+            request.transport.abort()
+    except ConnectionError as error:
+        log.info("a client left before its answer: %s", error)
+    return response

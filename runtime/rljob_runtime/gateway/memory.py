@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from rljob_runtime.gateway.errors import GatewayError
@@ -69,6 +69,15 @@ class Memory:
         try:
             await self._granted(claim, seconds)
             yield Room(self, claim)
+        finally:
+            self._wake(self._budget.release(claim))
+
+    @contextlib.contextmanager
+    def counted(self, owner: Owner, amount: int) -> Iterator[None]:
+        """Count bytes that exist already while the context is open. They wait for nothing; what is read later waits."""
+        claim = self._budget.count(owner, amount)
+        try:
+            yield
         finally:
             self._wake(self._budget.release(claim))
 

@@ -33,6 +33,8 @@ HELP: Mapping[str, str] = {
     "refused": "Requests that were answered with an error.",
     "memory_waits": "Requests that waited until others held less memory.",
     "memory_refused": "Requests that were refused because of the bytes or the number of their attempt's.",
+    "runner_memory_waits": "Requests of runners that waited until others of them held less memory.",
+    "runner_memory_refused": "Requests of runners that were refused because of their environment's bytes or number.",
     "leased": "Attempts that were passed on to a runner.",
     "handed_back": "Attempts whose runner left while it waited for one.",
     "reports": "Reports of ended attempts.",
@@ -54,17 +56,20 @@ class GatewayMetrics(Collector):
         gateway: GatewayStats,
         memory: MemoryStats,
         runners: RunnerStats,
+        runner_memory: MemoryStats,
         link: LinkClientStats,
         texts: TextStats,
         connections: ConnectionStats,
     ) -> None:
         self._parts = (gateway, memory, runners, link, texts, connections)
+        self._runner_memory = runner_memory
 
     def collect(self) -> Iterable[CounterMetricFamily]:
         """Return one counter for each total."""
-        for part in self._parts:
-            for name, total in asdict(part).items():
-                yield CounterMetricFamily(PREFIX + name, HELP[name], value=total)
+        totals = {name: total for part in self._parts for name, total in asdict(part).items()}
+        totals |= {f"runner_{name}": total for name, total in asdict(self._runner_memory).items()}
+        for name, total in totals.items():
+            yield CounterMetricFamily(PREFIX + name, HELP[name], value=total)
 
     def registry(self) -> CollectorRegistry:
         """Return a registry with these metrics."""

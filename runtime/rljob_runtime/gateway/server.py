@@ -9,7 +9,6 @@ OpenAI's form. The routes of environments' runners are in `environment_routes`.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,7 +24,7 @@ from rljob_runtime.gateway.capability import Capability, verify
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.gateway import CHAT, GENERATE, Gateway
-from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, read_body
+from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, read_body, send
 from rljob_runtime.gateway.memory import HELD_BYTES, Memory
 from rljob_runtime.scheduling.byte_budget import ByteBudget
 
@@ -119,7 +118,7 @@ def gateway_app(
             room.holds(len(body))
             found = await answer(capability, body, _retry(request))
             room.holds(len(body) + len(found.body))
-            return await _sent(request, _response(found), settings.write_seconds)
+            return await send(request, _response(found), settings.write_seconds)
 
     async def chat(request: web.Request) -> web.Response:
         return await answered(request, gateway.chat)
@@ -134,21 +133,6 @@ def gateway_app(
         app.router.add_post(f"{root}{CHAT}", chat)
         app.router.add_post(f"{root}{GENERATE}", generate)
     return app
-
-
-async def _sent(request: web.Request, response: web.Response, seconds: float) -> web.Response:
-    """Send an answer here and not after the handler, which counts its bytes. A client that does not read loses it."""
-    try:
-        async with asyncio.timeout(seconds):
-            await response.prepare(request)
-            await response.write_eof()
-    except TimeoutError:
-        log.warning("a client did not read its answer within %g s; its connection is ended", seconds)
-        if request.transport is not None:
-            request.transport.abort()
-    except ConnectionError as error:  # the turn is stored, and a retry receives it
-        log.info("a client left before its answer: %s", error)
-    return response
 
 
 def _capability(request: web.Request, key: bytes, now: float) -> Capability:

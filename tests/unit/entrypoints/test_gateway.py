@@ -133,6 +133,8 @@ async def test_a_runner_leases_an_episode_and_its_agent_plays_it(site: Site) -> 
         assert "rljob_gateway_reencoded_tokens_total 0.0" in counted
         assert "rljob_gateway_texts_given_up_total 0.0" in counted
         assert "rljob_gateway_connections_refused_total 0.0" in counted
+        assert "rljob_gateway_memory_refused_total 0.0" in counted
+        assert "rljob_gateway_runner_memory_refused_total 0.0" in counted
 
 
 async def test_requests_that_wait_have_an_answer_when_the_process_ends(site: Site) -> None:

@@ -136,7 +136,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a client that leaves is a failure of the gateway",
-        target="rljob_runtime.gateway.server:_sent",
+        target="rljob_runtime.gateway.http:send",
         before="ConnectionError",
         after="KeyError",
         tests=(f"{MEMORY}::test_a_client_that_leaves_is_no_failure_and_holds_nothing",),
@@ -245,6 +245,13 @@ MUTANTS = (
         before="self.memory.room(environment, amount, self.access.read_seconds)",
         after="self.memory.room(environment, 0, self.access.read_seconds)",
         tests=(f"{ENVIRONMENTS}::test_a_body_is_read_when_there_is_room_for_it",),
+    ),
+    Mutant(
+        name="a leased attempt that no runner reads costs nothing",
+        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes.lease",
+        before="answer.content_length or 0",
+        after="0",
+        tests=(f"{ENVIRONMENTS}::test_a_leased_attempt_that_no_runner_reads_is_counted_until_its_time_is_over",),
     ),
     Mutant(
         name="a long report is read",

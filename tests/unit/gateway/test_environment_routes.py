@@ -33,6 +33,7 @@ KEY, RUNNERS = gateway_key(SECRET), runners_key(SECRET)
 CALC = mint_runner_key(RUNNERS, "calc")
 RECORD = {"prompt": "2+3", "answer": 5}
 MESSAGES = [{"role": "user", "content": "2+3"}]
+LONG_RECORD = 24 << 20
 ACCESS = RunnerAccess(RUNNERS, KEY, "policy", most_bytes=2_000, look_seconds=0.05)
 
 
@@ -341,6 +342,20 @@ async def test_a_body_is_read_when_there_is_room_for_it(site: Site) -> None:
         assert not site.environments.heartbeats
     assert (await asked).status == 200
     assert memory.held == 0
+
+
+async def test_a_leased_attempt_that_no_runner_reads_is_counted_until_its_time_is_over(site: Site) -> None:
+    """No socket's buffers take it. It is handed over whatever is held: it exists already."""
+    memory = site.routes.memory = Memory(ByteBudget(1 << 20, 1 << 20, 8))
+    site.routes.access = replace(ACCESS, write_seconds=0.3)
+    await site.environments.put(replace(assignment(), record={"prompt": "x" * LONG_RECORD}))
+    _, writer = await asyncio.open_connection("127.0.0.1", site.server.addresses[0][1], limit=1)
+    body = json.dumps({"runner": "r1", "waitSeconds": 5}).encode()
+    head = f"POST /env/lease HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\nAuthorization: Bearer {CALC}"
+    writer.write(f"{head}\r\n\r\n".encode() + body)
+    await until(lambda: memory.held > LONG_RECORD)
+    await until(lambda: memory.held == 0)
+    writer.close()
 
 
 async def test_a_long_body_is_refused(site: Site) -> None:

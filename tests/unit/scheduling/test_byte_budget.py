@@ -48,6 +48,16 @@ def test_bytes_that_exist_are_counted_without_a_wait_and_later_claims_wait_for_t
     assert budget.change(first, 20) == [second]
 
 
+def test_what_exists_is_counted_whatever_is_held_and_later_claims_wait_for_it():
+    budget = ByteBudget[str](100, 100, 1)
+    first, second = asked(budget, "a", 90), budget.count("a", 50)
+    waiting = asked(budget, "b", 1)
+    assert (budget.held, second.granted, waiting.granted) == (140, True, False)
+    assert budget.release(second) == [waiting]
+    budget.release(first)
+    assert budget.held == 1
+
+
 def test_a_claim_that_waits_may_end():
     budget = ByteBudget[str](10, 10, 8)
     first, second, third = (asked(budget, "a", 10) for _ in range(3))
