@@ -182,6 +182,20 @@ MUTANTS = (
         tests=(f"{VERIFIERS}::test_an_environment_plays_a_task_and_gives_the_reward",),
     ),
     Mutant(
+        name="a harness writes lines of its own into the runner's log",
+        target="rljob_env.log_lines:LineFormatter.formatMessage",
+        before="one_line(record.message)",
+        after="record.message",
+        tests=("tests/unit/envs/test_log_lines.py::test_what_a_harness_states_is_one_bounded_line",),
+    ),
+    Mutant(
+        name="a traceback has the whole of an error",
+        target="rljob_env.log_lines:_middle_cut",
+        before="rest <= 0",
+        after="True",
+        tests=("tests/unit/envs/test_log_lines.py::test_a_traceback_keeps_its_beginning_and_the_error",),
+    ),
+    Mutant(
         name="a runner leases without bound",
         target="rljob_env.runner:Runner._lease_and_run",
         before="self._settings.episodes - len(episodes)",
