@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hack.interruption import unwind_on_signals
 from hack.resumable import TESTED, Resumable, state_of
 
 from . import suites
@@ -54,12 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             case suite:
                 parts = suites.everything(os.environ, every_row=suite == "test-all")
                 return 0 if (all_rows(parts, rows) if suite == "test-all" else run(parts, rows)) else 1
-
-
-def unwind_on_signals() -> None:
-    """Let SIGTERM unwind like Ctrl-C, so that background parts end with the tests. A shell may have SIGINT ignored."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
 
 
 def parser() -> argparse.ArgumentParser:

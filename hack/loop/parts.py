@@ -17,12 +17,11 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from hack.interruption import run_to_end
 from hack.resumable import Resumable
 
 NOTHING_COLLECTED = 5
 """pytest's exit status when a marker expression leaves no test."""
-CLEAN_UP_SECONDS = 60.0
-"""Time of an interrupted command to end what it started."""
 
 
 @dataclass(frozen=True)
@@ -128,27 +127,6 @@ def _least_share() -> None:
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     with suppress(OSError):  # A kernel without autogroups, or one that refuses: then the class alone decides.
         Path("/proc/self/autogroup").write_text("19", encoding="ascii")
-
-
-def run_to_end(command: Sequence[str]) -> int:
-    """Run a command and return its exit status. It is interrupted with this process, and may clean up.
-
-    Interrupted tests end their clusters. Its group is its own, so that it gets one signal also from a terminal. A shell
-    that starts this process in the background has SIGINT ignored, and a child would inherit that.
-    """
-    process = subprocess.Popen(
-        command, process_group=0, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)
-    )
-    try:
-        return process.wait()
-    except BaseException:
-        os.killpg(process.pid, signal.SIGINT)
-        try:
-            process.wait(CLEAN_UP_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        raise
 
 
 def left(parts: Sequence[Part], rows: list[Row], passed_before: Resumable | None) -> list[Part]:

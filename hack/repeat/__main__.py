@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+from hack.interruption import run_to_end
 from hack.loop import suites
 from hack.loop.imports import ROOT
-from hack.loop.parts import run_to_end
 from hack.resumable import TESTED, state_of
 
 from .load import load

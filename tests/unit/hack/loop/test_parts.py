@@ -189,7 +189,7 @@ def test_an_interrupted_part_cleans_up(tmp_path: Path, number: signal.Signals) -
     )
     loop = (
         "import sys\n"
-        "from hack.loop.__main__ import unwind_on_signals\n"
+        "from hack.interruption import unwind_on_signals\n"
         "from hack.loop.parts import Part, run\n"
         "unwind_on_signals()\n"
         f"run([Part('cluster', (sys.executable, '-c', {part!r}))], [])\n"
