@@ -85,7 +85,9 @@ class McpClient:
         result = await self._request("initialize", given, repeatable=True)
         version = result.get("protocolVersion")
         if not isinstance(version, str) or "tools" not in (result.get("capabilities") or {}):
-            raise self._failed("says nothing of tools when a session begins")
+            raise self._failed(
+                "says nothing of tools when a session begins; a protocolVersion and the capability tools would be right"
+            )
         self._headers[VERSION] = version
         await self._notify("notifications/initialized", {})
 
@@ -96,8 +98,10 @@ class McpClient:
             given = {} if cursor is None else {"cursor": cursor}
             page = await self._request("tools/list", given, repeatable=True)
             tools = page.get("tools")
-            if not isinstance(tools, list) or len(found) + len(tools) > MOST_TOOLS:
-                raise self._failed("lists no tools, or too many")
+            if not isinstance(tools, list):
+                raise self._failed(f"lists no tools, but {str(tools)[:100]!r}; a list would be right")
+            if len(found) + len(tools) > MOST_TOOLS:
+                raise self._failed(f"lists {len(found) + len(tools)} tools; at most {MOST_TOOLS} would be right")
             found += [self._tool(one) for one in tools]
             cursor = page.get("nextCursor")
             if cursor is None:
@@ -113,13 +117,15 @@ class McpClient:
         ):
             description = given.get("description") or ""
             return {"name": given["name"], "description": str(description), "parameters": given["inputSchema"]}
-        raise self._failed(f"lists {str(given)[:100]!r} as a tool")
+        raise self._failed(f"lists {str(given)[:100]!r} as a tool; a name and an inputSchema would be right")
 
     def _text_of(self, result: Json) -> str:
         """Return a result as a text: its texts, or its structure, and a word for all that is none."""
         content = result.get("content", [])
         if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
-            raise self._failed("answers a call with what is no content")
+            raise self._failed(
+                f"answers a call with the content {str(content)[:100]!r}; a list of objects would be right"
+            )
         if not content and result.get("structuredContent") is not None:
             return json.dumps(result["structuredContent"], ensure_ascii=False)
         return text_of_content(content)

@@ -161,8 +161,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except GatewayError as error:
         return _refused(error)
-    except web.HTTPRequestEntityTooLarge:
-        return _refused(GatewayError(413, "request_too_large", "the body is too large"))
+    except web.HTTPRequestEntityTooLarge as error:
+        return _refused(GatewayError(413, "request_too_large", f"the body is too large: {error.text}"))
     except web.HTTPException as error:
         return _refused(GatewayError(error.status, "unknown_route", f"{request.method} {request.path[:200]}: {error}"))
     except Exception:

@@ -360,4 +360,4 @@ async def test_a_leased_attempt_that_no_runner_reads_is_counted_until_its_time_i
 
 async def test_a_long_body_is_refused(site: Site) -> None:
     got = await site.post("done", runner="r1", **named(attempt_of()), detail="x" * 3_000)
-    assert got.status == 413
+    assert (got.status, "size 2000 exceeded" in got.body["error"]["message"]) == (413, True)
