@@ -9,6 +9,7 @@ below its environment's: no runner speaks for one of another environment. While 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -41,6 +42,9 @@ T = TypeVar("T")
 
 RUNNER_BYTES = 32 << 20
 """Bodies of all runners that are held at a time; a quarter of them of one environment."""
+UNREAD_BYTES = 64 << 20
+"""Leased attempts that runners have not read yet, with which no further one is leased; half of them of one environment.
+An attempt that another runner goes on with may have 24 MiB."""
 MOST_REQUESTS = 1 << 16
 """Requests of an environment's runners that wait for room, are read, or are answered: about one an episode."""
 
@@ -56,7 +60,9 @@ class RunnerAccess:
     """Where agents reach this gateway. None: where their runner does."""
     most_bytes: int = 1 << 20
     read_seconds: float = 30.0
-    write_seconds: float = 60.0
+    write_seconds: float = 15.0
+    """Longest time in which a runner reads what it leased. The coordinator ends attempts that no runner heartbeats for
+    twice as long."""
     look_seconds: float = 2.0
     """A waiting runner that left receives no episode that is leased later than this."""
 
@@ -76,6 +82,8 @@ class RunnerStats:
     """Attempts that heartbeats were told to stop. An attempt counts each time."""
     ended_before: int = 0
     """Reports of attempts that had ended without their runner, of calls and of ends."""
+    leases_held_back: int = 0
+    """Looks for attempts that waited until runners had read others."""
     coordinator_away: int = 0
     """Requests that were answered with 503."""
 
@@ -89,8 +97,10 @@ class EnvironmentRoutes:
     now: Callable[[], float]
     stats: RunnerStats = field(default_factory=RunnerStats)
     memory: Memory = field(default_factory=lambda: Memory(ByteBudget(RUNNER_BYTES, RUNNER_BYTES // 4, MOST_REQUESTS)))
-    """The bodies and leased attempts that are held. It is not that of agents, whose requests wait for engines: a
-    heartbeat that waits with them would end attempts."""
+    """The bodies that are held. It is not that of agents, whose requests wait for engines: a heartbeat that waits with
+    them would end attempts."""
+    unread: Memory = field(default_factory=lambda: Memory(ByteBudget(UNREAD_BYTES, UNREAD_BYTES // 2, MOST_REQUESTS)))
+    """The leased attempts that are held. No heartbeat waits until a runner reads them."""
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes to an application."""
@@ -113,7 +123,7 @@ class EnvironmentRoutes:
         self.stats.leased += len(assignments)
         found = [self._assignment(request, one) for one in assignments]
         answer = web.json_response(found[0] if asked.most is None else {"assignments": found})
-        with self.memory.counted(environment, answer.content_length or 0):
+        with self.unread.counted(environment, answer.content_length or 0):
             return await send(request, answer, self.access.write_seconds)
 
     def _assignment(self, request: web.Request, assignment: Assignment) -> Json:
@@ -172,7 +182,12 @@ class EnvironmentRoutes:
         while True:
             span = min(left, self.access.look_seconds)
             most = asked.most or 1
-            found = await self._asked(self.environments.lease(environment, runner, span, most, asked.journals))
+            found: Sequence[Assignment] = ()
+            if self.unread.has_room(environment):
+                found = await self._asked(self.environments.lease(environment, runner, span, most, asked.journals))
+            else:
+                self.stats.leases_held_back += 1
+                await asyncio.sleep(span)
             left -= span
             if _has_left(request):
                 for one in found:

@@ -72,9 +72,13 @@ class Memory:
         finally:
             self._wake(self._budget.release(claim))
 
+    def has_room(self, owner: Owner) -> bool:
+        """Tell whether the owner may hold more."""
+        return self._budget.has_room(owner)
+
     @contextlib.contextmanager
     def counted(self, owner: Owner, amount: int) -> Iterator[None]:
-        """Count bytes that exist already while the context is open. They wait for nothing; what is read later waits."""
+        """Count bytes that exist already while the context is open. They wait for nothing; later claims do."""
         claim = self._budget.count(owner, amount)
         try:
             yield

@@ -39,6 +39,7 @@ HELP: Mapping[str, str] = {
     "handed_back": "Attempts whose runner left while it waited for one.",
     "reports": "Reports of ended attempts.",
     "calls": "Calls of tools that were stored.",
+    "leases_held_back": "Looks for attempts that waited until runners had read others.",
     "stopped": "Attempts that heartbeats were told to stop. An attempt counts each time.",
     "ended_before": "Reports of attempts that had ended without their runner, of calls and of ends.",
     "coordinator_away": "Requests of runners that were answered with 503.",

@@ -59,6 +59,10 @@ class ByteBudget(Generic[A]):
         self.held += amount
         return claim
 
+    def has_room(self, owner: A) -> bool:
+        """Tell whether neither the owner's share nor the total is used up."""
+        return self._held[owner] < self.share and self.held < self.total
+
     def change(self, claim: Claim[A], amount: int) -> list[Claim[A]]:
         """Change the bytes of a granted claim; return the claims that are granted by that.
 

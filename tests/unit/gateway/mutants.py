@@ -251,7 +251,21 @@ MUTANTS = (
         target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes.lease",
         before="answer.content_length or 0",
         after="0",
-        tests=(f"{ENVIRONMENTS}::test_a_leased_attempt_that_no_runner_reads_is_counted_until_its_time_is_over",),
+        tests=(f"{ENVIRONMENTS}::test_a_lease_that_no_runner_reads_holds_back_leases_only",),
+    ),
+    Mutant(
+        name="a heartbeat waits until a lease is read",
+        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._body",
+        before="self.memory",
+        after="self.unread",
+        tests=(f"{ENVIRONMENTS}::test_a_lease_that_no_runner_reads_holds_back_leases_only",),
+    ),
+    Mutant(
+        name="attempts are leased whatever is unread",
+        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._wait",
+        before="self.unread.has_room(environment)",
+        after="True",
+        tests=(f"{ENVIRONMENTS}::test_a_lease_that_no_runner_reads_holds_back_leases_only",),
     ),
     Mutant(
         name="a long report is read",

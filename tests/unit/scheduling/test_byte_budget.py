@@ -53,7 +53,9 @@ def test_what_exists_is_counted_whatever_is_held_and_later_claims_wait_for_it():
     first, second = asked(budget, "a", 90), budget.count("a", 50)
     waiting = asked(budget, "b", 1)
     assert (budget.held, second.granted, waiting.granted) == (140, True, False)
+    assert not any(map(budget.has_room, "ac"))
     assert budget.release(second) == [waiting]
+    assert all(map(budget.has_room, "ac"))
     budget.release(first)
     assert budget.held == 1
 
