@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -30,9 +31,11 @@ def run_to_end(command: Sequence[str]) -> int:
         return process.wait()
     except BaseException:
         os.killpg(process.pid, signal.SIGINT)
-        try:
-            process.wait(CLEAN_UP_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            try:
+                process.wait(CLEAN_UP_SECONDS)
+            finally:  # Its time is over, or a second interruption does not wait for it.
+                if process.returncode is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
         raise

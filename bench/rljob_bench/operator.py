@@ -50,26 +50,23 @@ async def operator_bench(
 
     Figures in seconds, requests and MB (resident, of the whole process, which also holds the measuring client).
     """
-    async with _bench_kube(connection) as kube:
-        namespaces = await _namespaces(kube, max(1, jobs // _JOBS_PER_NAMESPACE))
-        try:
-            watch = PodWatch(connection, namespaces)
-            async with watch.running():
-                say(f"a bare client creates what {jobs} jobs consist of")
-                floor = await _floor(kube, watch, namespaces, jobs, workers)
-                async with _operator(connection, namespaces, workers) as operator:
-                    began = time.monotonic()
-                    before = requests(operator)
-                    say(f"{jobs} jobs for the operator")
-                    applied = await _apply_jobs(kube, namespaces, jobs)
-                    times = await watch.all_created(applied, PODS_PER_JOB)
-                    await settled(operator)
-                    asked = (requests(operator) - before).total() / jobs
-                    await asyncio.sleep(max(0.0, began + _SECOND_LOOK_SECONDS - time.monotonic()))
-                    idle = await _idle(connection, operator, idle_seconds)
-            memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        finally:
-            await _drop(kube, namespaces)
+    count = max(1, jobs // _JOBS_PER_NAMESPACE)
+    async with _bench_kube(connection) as kube, _namespaces(kube, count) as namespaces:
+        watch = PodWatch(connection, namespaces)
+        async with watch.running():
+            say(f"a bare client creates what {jobs} jobs consist of")
+            floor = await _floor(kube, watch, namespaces, jobs, workers)
+            async with _operator(connection, namespaces, workers) as operator:
+                began = time.monotonic()
+                before = requests(operator)
+                say(f"{jobs} jobs for the operator")
+                applied = await _apply_jobs(kube, namespaces, jobs)
+                times = await watch.all_created(applied, PODS_PER_JOB)
+                await settled(operator)
+                asked = (requests(operator) - before).total() / jobs
+                await asyncio.sleep(max(0.0, began + _SECOND_LOOK_SECONDS - time.monotonic()))
+                idle = await _idle(connection, operator, idle_seconds)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     p50, p99 = percentile(times, 0.5), percentile(times, 0.99)
     floor_p50, floor_p99 = percentile(floor, 0.5), percentile(floor, 0.99)
     objects = len(_objects_of(_job("n", "x")))
@@ -128,20 +125,19 @@ async def recovery_bench(connection: Connection, failures: int = 40, jobs: int =
     The time runs from the write that marks a pod Failed until the watch shows its replacement. The floor is the time of
     one bare pod creation, seen by the same watch.
     """
-    async with _bench_kube(connection) as kube:
-        namespaces = await _namespaces(kube, 1)
-        try:
-            async with _operator(connection, namespaces, 16) as operator:
-                watch = PodWatch(connection, namespaces)
-                async with watch.running():
-                    applied = await _apply_jobs(kube, namespaces, jobs)
-                    await watch.all_created(applied, PODS_PER_JOB)
-                    await settled(operator)
-                    say(f"{failures} pods fail, one after the other")
-                    times = [await _fail_one(kube, watch, namespaces[0], n, jobs) for n in range(failures)]
-                    floor = [await _bare_creation(kube, watch, namespaces[0], n) for n in range(failures)]
-        finally:
-            await _drop(kube, namespaces)
+    async with (
+        _bench_kube(connection) as kube,
+        _namespaces(kube, 1) as namespaces,
+        _operator(connection, namespaces, 16) as operator,
+    ):
+        watch = PodWatch(connection, namespaces)
+        async with watch.running():
+            applied = await _apply_jobs(kube, namespaces, jobs)
+            await watch.all_created(applied, PODS_PER_JOB)
+            await settled(operator)
+            say(f"{failures} pods fail, one after the other")
+            times = [await _fail_one(kube, watch, namespaces[0], n, jobs) for n in range(failures)]
+            floor = [await _bare_creation(kube, watch, namespaces[0], n) for n in range(failures)]
     p50, p99 = percentile(times, 0.5), percentile(times, 0.99)
     floor_p50, floor_p99 = percentile(floor, 0.5), percentile(floor, 0.99)
     return {
@@ -196,24 +192,27 @@ def _objects_of(document: Json) -> list[Json]:
     return [document, *map(dict, made)]
 
 
-async def _namespaces(kube: KubeClient, count: int) -> list[str]:
-    """Fresh namespaces with the account that pods want (where no controller makes it)."""
+@asynccontextmanager
+async def _namespaces(kube: KubeClient, count: int) -> AsyncIterator[list[str]]:
+    """Yield fresh namespaces with the account that pods want (where no controller makes it), and delete them."""
     base = f"bench-{uuid.uuid4().hex[:6]}"
     names = [f"{base}-{number}" for number in range(count)]
-    for name in names:
-        manifest: Json = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-        await kube.create(NAMESPACE, manifest)
-        account: Json = {
-            "apiVersion": "v1",
-            "kind": "ServiceAccount",
-            "metadata": {"name": "default", "namespace": name},
-        }
-        try:
-            await kube.create(RESOURCES["ServiceAccount"], account)
-        except ApiError as error:
-            if not error.already_exists:
-                raise
-    return names
+    try:
+        for name in names:
+            await _namespace(kube, name)
+        yield names
+    finally:
+        await _drop(kube, names)
+
+
+async def _namespace(kube: KubeClient, name: str) -> None:
+    await kube.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    account: Json = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": name}}
+    try:
+        await kube.create(RESOURCES["ServiceAccount"], account)
+    except ApiError as error:
+        if not error.already_exists:
+            raise
 
 
 async def _drop(kube: KubeClient, namespaces: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from rljob_env.episode import Harness
 from rljob_env.failures import GatewayAway, GatewayRefused
 from rljob_env.foreign_code.guard import Guard
 from rljob_env.gateway_client import GatewayClient
-from rljob_env.log_lines import LineFormatter
+from rljob_env.log_lines import log_to_stderr
 from rljob_env.openenv.harness import OpenEnvHarness
 from rljob_env.packages import check_packages
 from rljob_env.runner import Runner, RunnerSettings
@@ -32,10 +32,7 @@ log = logging.getLogger("rljob_env")
 
 def main() -> None:
     """Run until SIGTERM. Status 2: the settings are wrong; 1: the gateway is away, or refuses."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # It logs each request.
+    log_to_stderr()
     try:
         config = load_config(sys.argv[1] if len(sys.argv) > 1 else None, os.environ)
         key = read_key(config.key_file)

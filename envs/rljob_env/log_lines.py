@@ -1,11 +1,26 @@
-"""Log lines: what a harness, a server or an agent states is quoted in the runner's log, whatever text it is."""
+"""Log lines: what a harness, a server or an agent states is quoted in the runner's log, whatever text it is.
+
+What worker processes of tools and rewards print reaches the same stream as it is.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
 
-MOST_CHARACTERS = 1_000
-MOST_OF_TRACEBACK = 8_000
+MOST_AT_BEGINNING = 500
+MOST_AT_END = 2_000
+"""The end of a failure's text has its cause."""
+MOST_OF_TRACEBACK = 4_000
+"""Characters at each end."""
+
+
+def log_to_stderr() -> None:
+    """Write the records of all loggers to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # It logs each request.
 
 
 class LineFormatter(logging.Formatter):
@@ -17,15 +32,14 @@ class LineFormatter(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: logging._SysExcInfoType) -> str:
-        """Return the traceback. Its lines are indented: none looks like a record. The error, at its end, stays."""
-        text = _middle_cut(super().formatException(ei), MOST_OF_TRACEBACK)
-        return "\n".join(f"  {escaped(line)}" for line in text.split("\n"))
+        """Return the traceback. Its lines are indented: none looks like a record."""
+        head, cut, tail = _ends(super().formatException(ei), MOST_OF_TRACEBACK, MOST_OF_TRACEBACK)
+        return "\n".join(f"  {escaped(line)}" for line in f"{head}{cut}{tail}".split("\n"))
 
 
 def one_line(text: str) -> str:
-    """Return a text as one line that every file and terminal takes, not much longer than a bound."""
-    rest = len(text) - MOST_CHARACTERS
-    return escaped(text) if rest <= 0 else f"{escaped(text[:MOST_CHARACTERS])} … ({rest} more characters)"
+    """Return a text as one line that every file and terminal takes. A long one has its beginning and its end."""
+    return "".join(map(escaped, _ends(text, MOST_AT_BEGINNING, MOST_AT_END)))
 
 
 def escaped(text: str) -> str:
@@ -33,6 +47,7 @@ def escaped(text: str) -> str:
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
-def _middle_cut(text: str, most: int) -> str:
-    rest, half = len(text) - most, most // 2
-    return text if rest <= 0 else f"{text[:half]}\n… ({rest} characters)\n{text[-half:]}"
+def _ends(text: str, head: int, tail: int) -> tuple[str, str, str]:
+    """Return both ends of a text, and what stands for the rest."""
+    rest = len(text) - head - tail
+    return (text, "", "") if rest <= 0 else (text[:head], f" … ({rest} characters) … ", text[-tail:])

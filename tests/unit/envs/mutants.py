@@ -189,8 +189,15 @@ MUTANTS = (
         tests=("tests/unit/envs/test_log_lines.py::test_what_a_harness_states_is_one_bounded_line",),
     ),
     Mutant(
+        name="the runner's log is formatted as any other",
+        target="rljob_env.log_lines:log_to_stderr",
+        before='LineFormatter("%(asctime)s %(levelname)s %(message)s")',
+        after='logging.Formatter("%(asctime)s %(levelname)s %(message)s")',
+        tests=("tests/unit/envs/test_log_lines.py::test_the_runner_logs_so",),
+    ),
+    Mutant(
         name="a traceback has the whole of an error",
-        target="rljob_env.log_lines:_middle_cut",
+        target="rljob_env.log_lines:_ends",
         before="rest <= 0",
         after="True",
         tests=("tests/unit/envs/test_log_lines.py::test_a_traceback_keeps_its_beginning_and_the_error",),

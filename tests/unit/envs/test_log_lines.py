@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_env.log_lines import MOST_CHARACTERS, MOST_OF_TRACEBACK, LineFormatter, one_line
+from rljob_env.log_lines import MOST_AT_BEGINNING, MOST_AT_END, MOST_OF_TRACEBACK, LineFormatter, one_line
 
 
 def logged(write: Callable[[logging.Logger], None]) -> str:
@@ -31,7 +33,10 @@ def logged(write: Callable[[logging.Logger], None]) -> str:
         ("the server is gone", "WARNING a failed: the server is gone\n"),
         ("gone\nERROR all is lost", "WARNING a failed: gone\\nERROR all is lost\n"),
         ("\x1b[2Jhalf \ud83d, whole 😀 é 中", "WARNING a failed: \\x1b[2Jhalf \\ud83d, whole 😀 é 中\n"),
-        ("x" * 5_000, f"WARNING a failed: {'x' * 990} … (4010 more characters)\n"),
+        (
+            "x" * 5_000 + "\nthe cause",
+            f"WARNING a failed: {'x' * 490} … (2520 characters) … {'x' * 1_990}\\nthe cause\n",
+        ),
     ],
     ids=["plain", "line breaks", "control characters and halves", "long"],
 )
@@ -39,11 +44,11 @@ def test_what_a_harness_states_is_one_bounded_line(text: str, line: str) -> None
     assert logged(lambda log: log.warning("%s failed: %s", "a", text)) == line
 
 
-@given(st.text(alphabet=st.characters(exclude_categories=()), max_size=2 * MOST_CHARACTERS))
+@given(st.text(alphabet=st.characters(exclude_categories=()), max_size=2 * MOST_AT_END))
 def test_any_text_is_a_line_that_every_file_takes(text: str) -> None:
     line = one_line(text)
     assert line.isprintable() or not text
-    assert len(line.encode()) <= 10 * MOST_CHARACTERS + 100
+    assert len(line.encode()) <= 10 * (MOST_AT_BEGINNING + MOST_AT_END) + 100
 
 
 def test_a_traceback_keeps_its_beginning_and_the_error() -> None:
@@ -57,4 +62,14 @@ def test_a_traceback_keeps_its_beginning_and_the_error() -> None:
     assert text.startswith("ERROR the harness failed\n  Traceback (most recent call last):\n")
     assert "first\\rsecond\n  ERROR forged" in text
     assert text.endswith("the end\n")
-    assert len(text) < MOST_OF_TRACEBACK + 200
+    assert len(text) < 2 * MOST_OF_TRACEBACK + 200
+
+
+def test_the_runner_logs_so() -> None:
+    """In a process of its own: pytest has handlers already."""
+    program = (
+        "from rljob_env.log_lines import log_to_stderr; import logging\nlog_to_stderr(); logging.info('a%sb', chr(10))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stderr.endswith("INFO a\\nb\n")
+    assert run.stderr.count("\n") == 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +12,6 @@ import pytest
 
 from hack.loop.parts import Part, Row, report, run, table
 from hack.resumable import Resumable
-from tests.support.paths import ROOT
 
 
 def python(name: str, program: str, **how: bool) -> Part:
@@ -172,45 +169,6 @@ def interrupted(file: Path) -> None:
     with report("make test", file) as rows:
         rows.append(Row("unit", 12.4, False))
         raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_part_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
-    """As tests do that have started a cluster: it takes longer than the quarter of a second of `subprocess.run`.
-
-    SIGINT is ignored at first, as in what a shell starts in the background."""
-    began, cleaned = tmp_path / "began", tmp_path / "cleaned"
-    part = (
-        "import pathlib, time\n"
-        "try:\n"
-        f"    pathlib.Path({str(began)!r}).touch(); time.sleep(600)\n"
-        "finally:\n"
-        f"    time.sleep(1); pathlib.Path({str(cleaned)!r}).touch()\n"
-    )
-    loop = (
-        "import sys\n"
-        "from hack.interruption import unwind_on_signals\n"
-        "from hack.loop.parts import Part, run\n"
-        "unwind_on_signals()\n"
-        f"run([Part('cluster', (sys.executable, '-c', {part!r}))], [])\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", loop],
-        cwd=ROOT,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while not began.exists():
-            assert time.monotonic() < deadline, "it does not begin"
-            time.sleep(0.01)
-        process.send_signal(number)
-        assert process.wait(60) != 0
-        assert cleaned.exists()
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_a_table_ends_every_run_and_a_file_has_the_same(tmp_path: Path, capsys) -> None:
