@@ -20,6 +20,7 @@ from rljob_api.constants import (
 )
 from tests.support.e2e.kubectl import Kubectl, claim, is_true, runtime, variant
 from tests.support.e2e.life import goes_on
+from tests.support.e2e.policies import guide_policies
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
@@ -61,8 +62,9 @@ def ready(kubectl: Kubectl) -> tuple[int, int]:
 
 
 @pytest.fixture
-def agents(kubectl: Kubectl, example: dict[str, Any], enforced: None) -> None:
-    """The job after its first round."""
+def agents(kubectl: Kubectl, example: dict[str, Any], real_nodes: Any, enforced: None) -> None:
+    """The job after its first round, in a namespace that denies every connection but what the guide allows."""
+    kubectl.apply(*guide_policies(real_nodes.api.server))
     kubectl("create", "configmap", "calculator", f"--from-file={EXAMPLES / 'calculator.py'}")
     kubectl.apply(claim(JOB), variant(example, JOB, rounds=5000, checkpoint={"volumeClaimName": JOB}))
     kubectl.wait("its first round", lambda: kubectl.rounds(JOB) >= 1, 600)

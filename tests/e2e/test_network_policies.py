@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import re
-import urllib.parse
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import yaml
 
 from rljob_api.constants import HEALTH_PORT, RAY_PORT
 from tests.support.e2e.kubectl import Kubectl
 from tests.support.e2e.life import Clock, begin, ends_with_every_response_trained_on_once
-from tests.support.paths import ROOT
+from tests.support.e2e.policies import guide_policies
 
 pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
 
 JOB = "denied"
-GUIDE = ROOT / "docs/guides/platform.md"
 PORT = 8080
 
 
+@pytest.mark.slow  # agents train so in tests/e2e/test_agents.py
 def test_a_job_trains_where_every_connection_is_denied(
     kubectl: Kubectl, minimal: dict[str, Any], real_nodes: Any, enforced: None
 ) -> None:
-    deny, allow = _policies(urllib.parse.urlsplit(real_nodes.api.server).port)
+    deny, allow = guide_policies(real_nodes.api.server)
     kubectl.apply(_pod("web", "python", "-m", "http.server", str(PORT)), _pod("caller", "sleep", "3600"))
     web = _address(kubectl, "web")
     _address(kubectl, "caller")
@@ -47,13 +44,6 @@ def test_a_job_trains_where_every_connection_is_denied(
     assert not kubectl.reaches("caller", web, PORT)
     ends_with_every_response_trained_on_once(kubectl, JOB)
     print(f"three rounds after {trained:.0f} s")
-
-
-def _policies(port: int | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The guide's two policies, with this API server's port."""
-    (text,) = [block for block in re.findall(r"```yaml\n(.*?)```", GUIDE.read_text("utf-8"), re.S) if "deny" in block]
-    deny, allow = yaml.safe_load_all(text.replace("6443", str(port)))
-    return deny, allow
 
 
 def _pod(name: str, *command: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def scenario_of(seed: int, mode: Mode = Mode.ON_POLICY, room: int | None = None)
     ("mode", "room"),
     [
         (Mode.ON_POLICY, None),
-        (Mode.ASYNCHRONOUS, 1),
+        pytest.param(Mode.ASYNCHRONOUS, 1, marks=pytest.mark.slow),
         pytest.param(Mode.ON_POLICY, 1, marks=pytest.mark.slow),
         pytest.param(Mode.ASYNCHRONOUS, None, marks=pytest.mark.slow),
     ],

@@ -104,14 +104,14 @@ def coordinated(job: int, step: float, capacity: float | None, repack: bool) -> 
     return [reports[number] for number in range(WARM_UP + 1, ROUNDS - COOL_DOWN + 1)]
 
 
-# Of these three, any two values meet in a row that is not slow.
+# Any two values of these three meet in a row.
 @pytest.mark.parametrize(
     ("step", "capacity", "repack"),
     [
         (1.0, None, True),
         pytest.param(1.0, 2.0, False, marks=pytest.mark.slow),
         pytest.param(12.0, None, False, marks=pytest.mark.slow),
-        (12.0, 2.0, True),
+        pytest.param(12.0, 2.0, True, marks=pytest.mark.slow),
         pytest.param(1.0, None, False, marks=pytest.mark.slow),
         pytest.param(1.0, 2.0, True, marks=pytest.mark.slow),
         pytest.param(12.0, None, True, marks=pytest.mark.slow),

@@ -61,6 +61,7 @@ def test_an_evaluation_without_a_file_is_noticed(monkeypatch):
     assert "has no samples after rounds" in violation(EVALUATION)
 
 
+@pytest.mark.slow  # as above
 def test_an_evaluation_with_samples_of_another_one_is_noticed(monkeypatch):
     texts = SampleWriter._texts
 

@@ -13,13 +13,14 @@ from tests.support.charts.operator_process import OperatorProcess, operator_proc
 from tests.support.charts.tools import CHART, Tools
 from tests.support.crd import until_established
 from tests.support.paths import ROOT
+from tests.support.rows import slow
 
 pytestmark = pytest.mark.cluster
 
 SYSTEM, JOBS = "rights-system", "rights-jobs"
 
 
-@pytest.fixture(params=["cluster-wide", "namespaced"])
+@pytest.fixture(params=["cluster-wide", *slow("namespaced")])
 def operator(server: Tools, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[OperatorProcess]:
     """A running operator with its service account's token."""
     server.kubectl("create", "namespace", JOBS)

@@ -19,6 +19,7 @@ from tests.support.charts.operator_process import operator_process, wait
 from tests.support.charts.tools import CHART, FIXTURES, Tools
 from tests.support.crd import until_established
 from tests.support.paths import ROOT
+from tests.support.rows import slow
 
 pytestmark = pytest.mark.cluster
 
@@ -171,7 +172,7 @@ def with_fields(more: dict[str, dict[str, Any]], function: str) -> dict[str, Any
     return document
 
 
-@pytest.mark.parametrize("how", [(), ("--server-side",)], ids=["client-side", "server-side"])
+@pytest.mark.parametrize("how", [(), *slow(("--server-side",))], ids=["client-side", "server-side"])
 def test_chart_upgrade_of_a_suspended_job_to_the_present_field_names(jobs: Tools, how: tuple[str, ...]) -> None:
     """As CHANGELOG.md tells. Until its manifest is edited the job keeps what it had, and is written no other value."""
     server = jobs

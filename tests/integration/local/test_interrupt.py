@@ -40,6 +40,7 @@ def test_ctrl_c_on_a_terminal_leaves_a_checkpoint_and_the_command_that_continues
     assert rounds == list(range(1, int(found[1]) + 1))
 
 
+@pytest.mark.slow  # on a terminal it is above
 @pytest.mark.engine
 @pytest.mark.timeout(900)
 def test_an_interrupted_cell_of_a_notebook_stops_the_run_and_it_continues(tmp_path):

@@ -73,6 +73,7 @@ def test_a_job_runs_programs_and_a_longer_one_goes_on_in_the_same_folder(tmp_pat
     assert [line["rewardRules"][0]["mean"] for line in lines] == pytest.approx(means, rel=1e-3)
 
 
+@pytest.mark.slow  # without an engine they are in tests/unit/coordinator/test_sources.py
 @pytest.mark.engine
 def test_sources_have_their_shares_and_their_own_rewards(tmp_path):
     from rljob_runtime.local import run
@@ -121,6 +122,7 @@ def test_rounds_race_and_groups_are_trained_on_early(tmp_path):
     assert any(line.get("loan") for line in lines), "whether a machine was loaned, and why not, is reported"
 
 
+@pytest.mark.slow  # without a job they are in tests/unit/training/algorithm/test_own.py
 @pytest.mark.engine
 def test_a_job_trains_with_its_own_loss_and_advantage(tmp_path, monkeypatch):
     from rljob_runtime.local import run

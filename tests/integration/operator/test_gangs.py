@@ -101,6 +101,7 @@ def test_without_a_gang_two_jobs_hold_half_of_what_either_needs(life: Life) -> N
         time.sleep(0.5)
 
 
+@pytest.mark.slow  # one gang that waits is below
 def test_with_gangs_one_job_runs_and_then_the_other(life: Life) -> None:
     at_the_same_time(life, "Native")
     life.until("one of them runs", lambda: 4 in (placed(life, "a"), placed(life, "b")))

@@ -308,6 +308,7 @@ def test_runners_are_a_part_of_the_quota_and_run_on_its_nodes(tenancy: Tenancy) 
     assert tenancy.workloads() == {}
 
 
+@pytest.mark.slow  # devices without Kueue are in tests/integration/operator/test_devices.py
 def test_claimed_devices_are_counted_where_kueue_is_told_to(tenancy: Tenancy) -> None:
     """By the claims of the pods, and by an extended resource that a DeviceClass serves: one quota for both."""
     fleet = Fleet(tenancy.nodes.server.client(), f"gpu-{uuid.uuid4().hex[:6]}", tenancy.kubectl.namespace)

@@ -197,6 +197,7 @@ def test_memory_is_that_of_all_processes_and_files(tmp_path: Path) -> None:
     del kept
 
 
+@pytest.mark.slow  # minutes; layouts of a real engine are in tests/unit/rollout/engines/test_kv_transfer.py
 @pytest.mark.engine
 def test_the_benchmark_runs_on_real_engines() -> None:
     result = pat_real(quick=True, seed=0)

@@ -215,6 +215,7 @@ MUTANTS = (
         before="self._gateway.lease(free, self._harness.journals)",
         after="self._gateway.lease(1, self._harness.journals)",
         tests=(f"{RUNNER}::test_a_runner_takes_all_that_waits_in_one_lease",),
+        canary=True,
     ),
     Mutant(
         name="a stopped attempt is reported",
@@ -222,7 +223,6 @@ MUTANTS = (
         before="attempt in self._stopped",
         after="False",
         tests=(f"{RUNNER}::test_an_attempt_that_a_heartbeat_stops_is_ended_and_not_reported",),
-        canary=True,
     ),
     Mutant(
         name="a report whose answer was lost is lost",

@@ -137,6 +137,7 @@ def test_a_job_that_chooses_by_itself_begins_plain_and_then_races(result: dict[s
         assert any(plan.startswith("race") for plan in row["plans"])
 
 
+@pytest.mark.slow  # a job for each option
 def test_rounds_stages_and_trainers_are_as_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "QUICK", replace(benchmark.QUICK, settings=(SMALL,)))
     asked = rollpacker(quick=True, seed=3, rounds=6, auto_rounds=3, reward_seconds=(5.0, 30.0), trainers=4)

@@ -117,6 +117,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
 }
 
 
+@pytest.mark.slow  # it renders the chart and makes the CRD
 def test_a_record_differs_in_nothing_from_itself(recorded: record.Record) -> None:
     assert list(record.differences(recorded, deepcopy(recorded))) == []
 
