@@ -36,6 +36,7 @@ class StepwiseEngine:
     max_sequences: int
     watermark: float
     operations: list[Operation]
+    prefill_budget: int | None = None
     running: list[Sequence] = field(default_factory=list)
     waiting: list[Sequence] = field(default_factory=list)
     finishes: dict[Hashable, float] = field(default_factory=dict)
@@ -45,6 +46,8 @@ class StepwiseEngine:
     prefilled: int = 0
     time: float = 0.0
     busy: float = 0.0
+    stepped: bool = True
+    """Whether a decode step came after the last prefill pass."""
 
     def run(self) -> StepwiseEngine:
         """To the end of all operations and all work."""
@@ -56,7 +59,7 @@ class StepwiseEngine:
                 self.time = max(self.time, self.operations[0][0])
                 self.take_operations(inclusive=True)
                 continue
-            if self.preempt() or not self.admit():
+            if self.preempt() or self.owes_step() or not self.admit():
                 self.decode()
 
     def take_operations(self, inclusive: bool = False) -> None:
@@ -90,12 +93,18 @@ class StepwiseEngine:
             some = True
         return some
 
+    def owes_step(self) -> bool:
+        return self.prefill_budget is not None and bool(self.running) and bool(self.waiting) and not self.stepped
+
     def admit(self) -> bool:
         """A prefill pass; False if nothing could be admitted."""
-        admitted = []
+        admitted: list[Sequence] = []
         while self.waiting and len(self.running) < self.max_sequences:
             needed = self.total() + self.waiting[0].context + len(self.running) + 1
             if self.running and needed > (1 - self.watermark) * self.kv_tokens:
+                break
+            computed = sum(one.context - one.cached for one in [*admitted, self.waiting[0]])
+            if admitted and self.prefill_budget is not None and computed > self.prefill_budget:
                 break
             admitted.append(self.waiting.pop(0))
             self.running.append(admitted[-1])
@@ -103,10 +112,12 @@ class StepwiseEngine:
         if tokens:
             self.take(self.law.prefill(tokens, sum(one.context**2 - one.cached**2 for one in admitted)))
             self.prefilled += tokens
+        self.stepped = self.stepped and not admitted
         return bool(admitted)
 
     def decode(self) -> None:
         self.take(self.law.step(len(self.running), self.total()))
+        self.stepped = True
         for sequence in self.running:
             sequence.generated += 1
             self.generated += 1

@@ -9,6 +9,9 @@ token each. A preempted sequence goes to the head of the queue, and its complete
 from the head of the queue while there is room, if no sequence was preempted; 4. runs one prefill pass for admitted
 sequences, or one decode step for all.
 
+With a budget of prefill tokens, a pass takes as many sequences from the queue as fit it, at least one, and a decode
+step follows it. So the responses of a long queue have their first tokens one after the other.
+
 Between two boundaries with changes the batch is constant, so all decode steps between them are one jump
 (`LatencyModel.decode`). A request that arrives during a step waits for its end. Observing the engine changes nothing.
 Counts are integers and times come from the same sums at any observation, so runs repeat exactly.
@@ -102,7 +105,8 @@ class EngineSimulator:
     """One replica. Times are seconds on a clock of the caller, which never goes back.
 
     `kv_tokens`: capacity of the KV cache. `max_sequences`: maximum that run simultaneously. `watermark`: share of the
-    cache kept free when a sequence is admitted next to others, so that it is not preempted immediately."""
+    cache kept free when a sequence is admitted next to others, so that it is not preempted immediately.
+    `prefill_budget`: tokens that one prefill pass computes at most, unless a single sequence has more; None: no limit."""
 
     def __init__(
         self,
@@ -111,6 +115,7 @@ class EngineSimulator:
         max_sequences: int = 1024,
         watermark: float = 0.02,
         now: float = 0.0,
+        prefill_budget: int | None = None,
     ) -> None:
         if kv_tokens < 2 or max_sequences < 1 or not 0 <= watermark < 1:
             raise ValueError(
@@ -120,6 +125,9 @@ class EngineSimulator:
         self.law = latency
         self.kv_tokens = kv_tokens
         self._max_sequences = max_sequences
+        self._prefill_budget = math.inf if prefill_budget is None else prefill_budget
+        self._owes_step = False
+        """Whether a decode step comes next even if sequences wait: the last iteration was a limited prefill pass."""
         self._admissible = math.floor((1 - watermark) * kv_tokens)
         self._now = now
         self._boundary = now
@@ -261,13 +269,15 @@ class EngineSimulator:
         """Decide the next iteration at a boundary."""
         self._open_inbox()
         preempted = self._preempt()
-        admitted = [] if preempted else self._admit()
+        owes_step, self._owes_step = self._owes_step and bool(self._running and self._waiting), False
+        admitted = [] if preempted or owes_step else self._admit()
         seconds, steps = 0.0, 0
         if admitted:
             seconds = self._prefill(admitted)
+            self._owes_step = self._prefill_budget < math.inf
         elif (end := self._next_end()) is not None:
             room = (self.kv_tokens - self._context) // len(self._running)
-            steps = min(end.finishes_at - self._steps, room)
+            steps = 1 if owes_step else min(end.finishes_at - self._steps, room)
             seconds = self.law.decode(len(self._running), self._context, steps)
         else:
             self._iteration = None
@@ -298,13 +308,17 @@ class EngineSimulator:
         return self._preemptions > before
 
     def _admit(self) -> list[_Sequence]:
-        """Admit from the head of the queue what fits with one spare token each."""
-        admitted = []
+        """Admit from the head of the queue what fits with one spare token each, and into a prefill pass."""
+        admitted: list[_Sequence] = []
+        budget = self._prefill_budget
         while self._waiting and len(self._running) < self._max_sequences:
             head = next(iter(self._waiting))
             needed = self._context + head.context + len(self._running) + 1
             if self._running and needed > self._admissible:
                 break
+            if admitted and head.context - head.cached > budget:
+                break
+            budget -= head.context - head.cached
             del self._waiting[head]
             self._admissions += 1
             head.admission = self._admissions

@@ -51,10 +51,10 @@ def scripts(draw):
     return capacity, draw(st.integers(1, 12)), draw(st.sampled_from([0.0, 0.02, 0.2])), operations
 
 
-def play(law, script, looks=()):
+def play(law, script, looks=(), budget=None):
     """The event model through a script, looked at in between: (finishes, tokens of the aborted, load at the end)."""
     capacity, most, watermark, operations = script
-    engine = EngineSimulator(law, capacity, most, watermark)
+    engine = EngineSimulator(law, capacity, most, watermark, prefill_budget=budget)
     finishes, aborted = [], {}
     for at in sorted({operation[0] for operation in operations} | set(looks)):
         if at in looks:
@@ -70,12 +70,12 @@ def play(law, script, looks=()):
     return finishes, aborted, engine.load(1e9)
 
 
-@given(laws, scripts())
+@given(laws, scripts(), st.sampled_from([None, None, 1, 20, 60]))
 @settings(max_examples=examples(200))
-def test_the_event_model_is_the_stepwise_engine(law, script):
+def test_the_event_model_is_the_stepwise_engine(law, script, budget):
     capacity, most, watermark, operations = script
-    naive = StepwiseEngine(law, capacity, most, watermark, list(operations)).run()
-    finishes, aborted, load = play(law, script)
+    naive = StepwiseEngine(law, capacity, most, watermark, list(operations), budget).run()
+    finishes, aborted, load = play(law, script, budget=budget)
     assert {one.id: pytest.approx(one.time, rel=1e-6) for one in finishes} == naive.finishes
     assert [one.time for one in finishes] == sorted(one.time for one in finishes)
     assert load.preemptions == naive.preemptions
@@ -126,6 +126,23 @@ def test_a_prefill_pass_and_steps():
     assert engine.next_event == 12.0
     assert engine.drain() == [Finish("a", 12 + 2 * 1.25), Finish("b", 14.5 + 2 * 1.0)]
     assert engine.next_event == math.inf
+
+
+def test_a_budget_of_prefill_gives_first_tokens_one_after_the_other():
+    engine = EngineSimulator(LAW, 100, prefill_budget=10)
+    engine.submit(0.0, [Request(one, 5, 9) for one in "abc"] + [Request("long", 20, 9)])
+    # Passes end at 2 (a and b), 5.25 (c) and 8.75 (long); a step follows each.
+    assert engine.progress(3.25) == {"a": 1, "b": 1, "c": 0, "long": 0}
+    assert engine.progress(6.75) == {"a": 2, "b": 2, "c": 1, "long": 0}
+    assert engine.progress(10.5) == {"a": 3, "b": 3, "c": 2, "long": 1}
+    assert engine.load(10.5).prefill_tokens == 35
+
+
+def test_a_queue_goes_on_when_all_of_a_pass_are_aborted():
+    engine = EngineSimulator(LAW, 100, prefill_budget=5)
+    engine.submit(0.0, [Request("a", 5, 1), Request("b", 5, 1)])
+    engine.abort(1.0, ["a"])
+    assert engine.drain() == [Finish("b", 2 + 2 + 1.0)]
 
 
 def test_who_comes_in_the_middle_of_a_step_waits_for_its_end():

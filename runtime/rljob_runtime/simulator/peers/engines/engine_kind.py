@@ -31,9 +31,11 @@ class EngineKind:
     """None in an engine that moves no KV."""
     kv_byte_seconds: float = 0.0
     """To copy a byte of KV between an accelerator and shared memory."""
+    prefill_budget: int | None = None
+    """Tokens of one prefill pass; None: all admitted contexts in one pass."""
 
     def make(self, now: float) -> EngineSimulator:
-        return EngineSimulator(self.law, self.kv_tokens, self.max_sequences, now=now)
+        return EngineSimulator(self.law, self.kv_tokens, self.max_sequences, now=now, prefill_budget=self.prefill_budget)
 
 
 def steady(token_seconds: float) -> EngineKind:
