@@ -39,7 +39,7 @@ class LayoutSwitchReport(StatusModel):
     predicted_seconds: Annotated[float | None, Field(ge=0)] = None
     """Prediction of `seconds`, without a build of engines."""
     seconds: Annotated[float, Field(ge=0)]
-    """From the stop of its responses to the first token after it."""
+    """From the stop of its responses until each of them has a new token."""
     predicted_gain_seconds: float | None = None
     """Seconds by which the machine was predicted to end its responses earlier."""
 

@@ -106,7 +106,7 @@ class EngineSimulator:
 
     `kv_tokens`: capacity of the KV cache. `max_sequences`: maximum that run simultaneously. `watermark`: share of the
     cache kept free when a sequence is admitted next to others, so that it is not preempted immediately.
-    `prefill_budget`: tokens that one prefill pass computes at most, unless a single sequence has more; None: no limit."""
+    `prefill_budget`: the most tokens of a prefill pass with several sequences; None: no limit."""
 
     def __init__(
         self,

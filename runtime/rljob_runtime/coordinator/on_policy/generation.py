@@ -140,6 +140,7 @@ class Generation:
                 await self._launch_evaluations()
                 for event in await self._inbox.next(self._flush_seconds):
                     await self._handle(event)
+                self.switcher.end_prefills(self.round.lease)
                 self._kv.end_taken(self.responses.waits, self.responses.replica_of, self.responses.partials.length_of)
                 await self._abort_losers()
                 self._tell_of_groups()
@@ -169,6 +170,7 @@ class Generation:
             self._on_groups(self.responses.groups_of(self.round.drain_complete()))
 
     async def _end_tasks(self) -> None:
+        self.switcher.end_prefills(lambda key: None)
         self._kv.close()
         await self._tasks.close()
         await self._pool.close()
@@ -213,9 +215,9 @@ class Generation:
         if not names and self._loans.loaned:
             self._loans.end_all()
             names = self._launchable()
-        if not (
-            launches := self.round.launch(names, self.switcher.placement(names, self.responses.partials.length_of))
-        ):
+        launches = self.round.launch(names, self.switcher.placement(names, self.responses.partials.length_of))
+        self.switcher.record_launches(launches)
+        if not launches:
             return
         await self._kv.expect(launches)
         version, by_replica = self.round.plan.version, defaultdict(list)
@@ -273,6 +275,7 @@ class Generation:
                 self.stats.record(replica.name, report)
                 report = await self._evaluator.collect(self._pool, replica.name, report)
                 await self.responses.collect(replica.name, report, self._pool)
+                self.switcher.record_stats(replica.name, report.stats)
                 self.stats.recovered_tokens += self.stats.tokens - before if last else 0
             case MachineStopped():
                 await self._stops.go_on(event)

@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 class RoundResponses:
     """The responses of one generation stage.
 
-    `opened`: the round as the store has it. `post` receives an event for each reward. `on_tokens` is called with each
-    replica that returns new tokens."""
+    `opened`: the round as the store has it. `post` receives an event for each reward. `on_tokens` is called with a
+    replica, and a response that has new tokens from it or has ended there."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class RoundResponses:
         prompts: PromptSource,
         stats: GenerationStats,
         post: Callable[[RewardReceived | Broken], None],
-        on_tokens: Callable[[str], None],
+        on_tokens: Callable[[str, TrajectoryKey], None],
     ) -> None:
         self.round = Round(opened.plan, opened.saved)
         self.ended: dict[TrajectoryKey, Response] = {}
@@ -172,7 +172,7 @@ class RoundResponses:
         if verdict is DeltaStatus.FINISHED and not self.round.generated(delta.key, lease):
             return DeltaStatus.STALE
         if verdict in (DeltaStatus.ACCEPTED, DeltaStatus.FINISHED):
-            self._on_tokens(replica)
+            self._on_tokens(replica, delta.key)
         return verdict
 
     async def _finish(self, finished: list[Response]) -> None:

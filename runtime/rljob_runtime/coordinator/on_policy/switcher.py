@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.machine import RolloutMachine, machine_of
-from rljob_runtime.protocols import Replica
-from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.protocols import EngineStats, Replica
+from rljob_runtime.protocols.trajectory import Lease, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
@@ -32,6 +32,8 @@ from rljob_runtime.scheduling.layouts.layout_switch import (
     record_prefill,
     replicas_of,
 )
+from rljob_runtime.scheduling.layouts.prefill_clock import PrefillClock, is_full
+from rljob_runtime.scheduling.round_plan import Launch
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +80,10 @@ class Switcher:
         """Of these, the machines whose replicas still stop what they generate."""
         self._ended: dict[str, LayoutSwitch] = {}
         """Switches whose responses still wait for a launch."""
-        self._launched: dict[str, tuple[LayoutSwitch, float]] = {}
-        """Switches whose machine has not made a token yet, with the time of the launch."""
+        self._placed: list[LayoutSwitch] = []
+        """Switches whose responses have their replicas since the last launch."""
+        self._prefills: dict[str, tuple[LayoutSwitch, PrefillClock]] = {}
+        """Last switch of each machine, while some of its launched responses have no new token."""
         self.switches: list[LayoutSwitch] = []
         """All switches of the round, in order."""
         self.decision: SwitchDecision | None = None
@@ -223,8 +227,7 @@ class Switcher:
             own = sorted(name for name in replicas if machine_of(name) == switch.machine)
             if own:
                 placed |= replicas_of({key: length_of(key) for key in switch.responses}, own)
-                if switch.responses:
-                    self._launched[switch.machine] = switch, self._clock()
+                self._placed.append(switch)
             elif any(machine.name == switch.machine for machine in self._fleet.weights.loaded()):
                 # Its replicas are tracked soon.
                 placed |= dict.fromkeys(switch.responses)
@@ -232,9 +235,29 @@ class Switcher:
             del self._ended[switch.machine]
         return placed
 
-    def record_tokens(self, replica: str) -> None:
-        """Record that a replica has made tokens: after a switch, its prefill has ended."""
-        if self._launched and (pending := self._launched.pop(machine_of(replica), None)) is not None:
-            switch, since = pending
-            switch.seconds["import" if switch.exported_tokens else "prefill"] = self._clock() - since
-            record_prefill(self.costs, switch)
+    def record_launches(self, launches: Sequence[Launch]) -> None:
+        """Record what was launched by the last `placement`: of switched machines, the prefill begins."""
+        placed, self._placed = self._placed, []
+        for switch in placed:
+            own = set(switch.responses)
+            if begun := [one for one in launches if one.key in own and machine_of(one.lease.replica) == switch.machine]:
+                self._prefills[switch.machine] = switch, PrefillClock(begun, self._clock())
+
+    def record_tokens(self, replica: str, key: TrajectoryKey) -> None:
+        """Record that a replica has made tokens of a response."""
+        if self._prefills and (pending := self._prefills.get(machine_of(replica))) is not None:
+            pending[1].record_token(key, self._clock())
+
+    def record_stats(self, replica: str, stats: EngineStats) -> None:
+        """Record the statistics of a replica's engine, after the tokens of the same poll."""
+        pending = self._prefills.get(machine_of(replica))
+        if pending is not None and is_full(stats):
+            pending[1].record_full(replica)
+
+    def end_prefills(self, lease_of: Callable[[TrajectoryKey], Lease | None]) -> None:
+        """Measure the prefills that have ended. `lease_of`: of a response that is generated; None for others."""
+        for machine, (switch, clock) in list(self._prefills.items()):
+            clock.retain(lease_of)
+            if clock.has_ended:
+                del self._prefills[machine]
+                record_prefill(self.costs, switch, clock)

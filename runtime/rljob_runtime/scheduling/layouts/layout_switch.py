@@ -15,6 +15,7 @@ from rljob_runtime.scheduling.adaptive_tp.packing import pack
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.snapshot import Running, SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import Part, State, SwitchCosts
+from rljob_runtime.scheduling.layouts.prefill_clock import PrefillClock
 from rljob_runtime.scheduling.lending.gain import RoundSnapshot
 from rljob_runtime.scheduling.round_plan import Launch
 
@@ -233,12 +234,16 @@ LEAST_PREFILL = 0.2
 """Predicted seconds of a shorter prefill say nothing of a longer one: its measurement is mostly launch and poll."""
 
 
-def record_prefill(costs: SwitchCosts, switch: LayoutSwitch) -> None:
-    """Record the prefill after a switch, if all responses were computed again and its seconds were predicted."""
-    decision = switch.decision
-    if decision is not None and not switch.exported_tokens and decision.prefill_seconds >= LEAST_PREFILL:
-        units, seconds = decision.prefill_seconds, switch.seconds["prefill"]
-        costs.record(switch.start, switch.target, Part.PREFILL, units, seconds)
+def record_prefill(costs: SwitchCosts, switch: LayoutSwitch, clock: PrefillClock) -> None:
+    """Record the prefill after a switch in it, and in the costs if its seconds were predicted.
+
+    That is: all responses were computed again, to their first new token, in the size that was meant."""
+    if (seconds := clock.seconds) is None:
+        return
+    switch.seconds["import" if switch.exported_tokens else "prefill"] = seconds
+    decision, foreseen = switch.decision, switch.succeeded and not switch.exported_tokens and clock.is_complete
+    if decision is not None and foreseen and decision.prefill_seconds >= LEAST_PREFILL:
+        costs.record(switch.start, switch.target, Part.PREFILL, decision.prefill_seconds, seconds)
 
 
 def record_export(costs: SwitchCosts, switch: LayoutSwitch, receipts: Sequence[KvExport], kv: KvSize | None) -> None:

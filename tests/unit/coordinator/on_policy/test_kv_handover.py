@@ -14,9 +14,12 @@ import pytest
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.coordinator.on_policy.kv_handover import KvHandovers
 from rljob_runtime.coordinator.on_policy.loop import OnPolicyLoop
+from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols import GenerateRequest, KvSize, PeerTimeout
 from rljob_runtime.scheduling.adaptive_tp.kv_drops import WAIT_SECONDS, KvDrops, KvDropTotals
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import PRIORS, Part, State
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchLook
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import LaidOut, MadeRoom
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
@@ -24,7 +27,7 @@ from rljob_runtime.simulator.faults.plan import Fault, FaultPlan, FaultType
 from rljob_runtime.simulator.peers.engines.kv_memory import KvMemory
 from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
 from rljob_runtime.simulator.run import simulate
-from tests.support.kv_job import BYTE_SECONDS, KV, Run
+from tests.support.kv_job import BYTE_SECONDS, KV, Later, Run
 from tests.support.rows import slow
 from tests.support.simulated_job import Stage, until
 from tests.support.token_ledger import delay_polls
@@ -69,6 +72,44 @@ def test_a_switch_without_a_file_computes_again(tmp_path: Path, state: State, kv
     assert run.asked == []
     assert [(one.state, one.kv_bytes) for one in report.switches] == [("Recompute", 0)] * 2
     assert all("prefill" in one.seconds and "export" not in one.seconds for one in run.switches)
+
+
+TOKEN_SECONDS = 0.01
+"""Of a prefill in size 4."""
+
+
+class Foreseeing(Later):
+    """Predicts the prefill of the responses that it sees."""
+
+    predicted = 0.0
+
+    def decide(self, look: SwitchLook) -> dict[str, SwitchDecision]:
+        found = super().decide(look)
+        for machine in (one for one in look.machines if one.name in found):
+            held = [one for name in machine.engines for one in look.round_.by_replica[name]]
+            self.predicted = TOKEN_SECONDS * sum(one.prompt_tokens + one.generated for one in held)
+            found[machine.name] = replace(found[machine.name], prefill_seconds=self.predicted)
+        return found
+
+
+@pytest.mark.parametrize("most", [1024, 4], ids=["all run", "some wait for a place"])
+def test_a_prefill_in_several_passes_is_measured_to_its_end(tmp_path: Path, most: int) -> None:
+    """The first token comes after the first of a dozen passes."""
+    run = Run(tmp_path, kv=None)
+    run.policy = run.stage.switch_policy = policy = Foreseeing("rollout-0", 4, state=State.RECOMPUTE, unfinished=6)
+    site = run.stage.world.site
+    law = LatencyModel(((1, 0.005),), 0.0, 0.0, TOKEN_SECONDS, 0.0)
+    wide = replace(site.engine, law=law, prefill_budget=1, max_sequences=most)
+    run.stage.world.site = replace(site, wider=tuple((size, wide) for size, _ in site.wider))
+    run.play()
+    (switch,) = run.switches
+    factor = switch.seconds["prefill"] / policy.predicted
+    if most < len(switch.responses):
+        assert factor < 0.9, "those that wait for an end of another response are not awaited"
+        assert run.costs.unit(1, 4, Part.PREFILL) == PRIORS[Part.PREFILL]
+    else:
+        assert 0.9 < factor < 1.2
+        assert run.costs.unit(1, 4, Part.PREFILL) == pytest.approx(factor)
 
 
 def test_kv_that_is_damaged_is_computed_again_and_told(tmp_path: Path, late: None) -> None:

@@ -4,6 +4,8 @@ from hack.mutants import Mutant
 
 LOOK_DECISION = "tests/unit/scheduling/layouts/test_look_decision.py"
 TRAINING_BOUND = "tests/unit/scheduling/layouts/test_training_bound.py"
+PREFILL_CLOCK = "tests/unit/scheduling/layouts/test_prefill_clock.py"
+KV_HANDOVER = "tests/unit/coordinator/on_policy/test_kv_handover.py"
 ADAPTIVE = "tests/unit/scheduling/layouts/test_adaptive_switches.py"
 
 MUTANTS = (
@@ -27,6 +29,37 @@ MUTANTS = (
         before="not switch.exported_tokens",
         after="True",
         tests=(f"{ADAPTIVE}::test_prefill_is_measured_against_its_prediction",),
+    ),
+    Mutant(
+        name="a prefill that was seen in part is a rate",
+        target="rljob_runtime.scheduling.layouts.layout_switch:record_prefill",
+        before="clock.is_complete",
+        after="True",
+        tests=(f"{ADAPTIVE}::test_prefill_is_measured_against_its_prediction",),
+    ),
+    Mutant(
+        name="the first token of a machine ends its prefill",
+        target="rljob_runtime.scheduling.layouts.prefill_clock:PrefillClock.has_ended",
+        before="not self._pending",
+        after="not self._pending or self._last is not None",
+        tests=(
+            f"{PREFILL_CLOCK}::test_the_clock_runs_until_every_response_has_a_token",
+            f"{KV_HANDOVER}::test_a_prefill_in_several_passes_is_measured_to_its_end",
+        ),
+    ),
+    Mutant(
+        name="a response that has left holds the prefill for ever",
+        target="rljob_runtime.scheduling.layouts.prefill_clock:PrefillClock.retain",
+        before="self._drop(key)",
+        after="pass",
+        tests=(f"{PREFILL_CLOCK}::test_the_clock_runs_until_every_response_has_a_token",),
+    ),
+    Mutant(
+        name="the wait for a place in an engine counts as prefill",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.record_stats",
+        before="pending[1].record_full(replica)",
+        after="pass",
+        tests=(f"{KV_HANDOVER}::test_a_prefill_in_several_passes_is_measured_to_its_end",),
     ),
     Mutant(
         name="a machine is loaned and switches",

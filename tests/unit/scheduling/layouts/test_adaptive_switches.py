@@ -28,6 +28,7 @@ from rljob_runtime.scheduling.layouts.layout_switch import (
     record_prefill,
     with_responses,
 )
+from rljob_runtime.scheduling.layouts.prefill_clock import PrefillClock
 from rljob_runtime.scheduling.lending.gain import OpenGroup, RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished
 from rljob_runtime.scheduling.round_plan import Launch
@@ -165,23 +166,53 @@ def test_a_build_is_no_wake():
     assert (costs.unit(1, 4, Part.BUILD), costs.unit(1, 4, Part.WAKE)) == (40.0, PRIORS[Part.WAKE])
 
 
+FORESEEN = SwitchDecision(SwitchOutcome.SWITCHED, 4, State.RECOMPUTE, prefill_seconds=2.0)
+
+
+def prefilled(seconds: float | None, left: bool) -> PrefillClock:
+    """A clock that measured these seconds. `left`: one of two responses left before its first token."""
+    launches = [Launch(TrajectoryKey(PromptKey(0, index), 0), Lease("a/0", 2)) for index in range(2)]
+    clock = PrefillClock(launches, 10.0)
+    for launch in launches[: 0 if seconds is None else 1 if left else 2]:
+        clock.record_token(launch.key, 10.0 + (seconds or 0.0))
+    clock.retain(lambda key: None)
+    return clock
+
+
 @pytest.mark.parametrize(
-    ("decision", "exported", "factor"),
+    ("decision", "exported", "reached", "left", "factor"),
     [
-        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.RECOMPUTE, prefill_seconds=2.0), 0, 1.5),
-        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.RECOMPUTE), 0, PRIORS[Part.PREFILL]),
-        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.MIGRATE, prefill_seconds=2.0), 64, PRIORS[Part.PREFILL]),
-        (SwitchDecision(SwitchOutcome.SWITCHED, 4, State.MIGRATE, prefill_seconds=2.0), 0, 1.5),
-        (None, 0, PRIORS[Part.PREFILL]),
+        (FORESEEN, 0, 4, False, 1.5),
+        (replace(FORESEEN, prefill_seconds=0.0), 0, 4, False, PRIORS[Part.PREFILL]),
+        (replace(FORESEEN, state=State.MIGRATE), 64, 4, False, PRIORS[Part.PREFILL]),
+        (replace(FORESEEN, state=State.MIGRATE), 0, 4, False, 1.5),
+        (None, 0, 4, False, PRIORS[Part.PREFILL]),
+        (FORESEEN, 0, 1, False, PRIORS[Part.PREFILL]),
+        (FORESEEN, 0, 4, True, PRIORS[Part.PREFILL]),
     ],
-    ids=["computed again", "not predicted", "moved", "a refused export", "forced"],
+    ids=[
+        "computed again",
+        "not predicted",
+        "moved",
+        "a refused export",
+        "forced",
+        "a refused size",
+        "a part of the responses",
+    ],
 )
-def test_prefill_is_measured_against_its_prediction(decision, exported, factor):
+def test_prefill_is_measured_against_its_prediction(decision, exported, reached, left, factor):
     costs = SwitchCosts()
     for _ in range(3):
-        switch = LayoutSwitch("a", 1, 4, decision, seconds={"prefill": 3.0}, exported_tokens=exported)
-        record_prefill(costs, switch)
+        switch = LayoutSwitch("a", 1, 4, decision, exported_tokens=exported, reached=reached)
+        record_prefill(costs, switch, prefilled(3.0, left))
+        assert switch.seconds == {"import" if exported else "prefill": 3.0}, "it is reported in any case"
     assert costs.unit(1, 4, Part.PREFILL) == factor
+
+
+def test_a_prefill_without_a_token_has_no_seconds():
+    switch = LayoutSwitch("a", 1, 4, FORESEEN, reached=4)
+    record_prefill(SwitchCosts(), switch, prefilled(None, True))
+    assert switch.seconds == {}
 
 
 def receipt(tokens: int, seconds: float) -> KvExport:

@@ -35,7 +35,9 @@ class EngineKind:
     """Tokens of one prefill pass; None: all admitted contexts in one pass."""
 
     def make(self, now: float) -> EngineSimulator:
-        return EngineSimulator(self.law, self.kv_tokens, self.max_sequences, now=now, prefill_budget=self.prefill_budget)
+        return EngineSimulator(
+            self.law, self.kv_tokens, self.max_sequences, now=now, prefill_budget=self.prefill_budget
+        )
 
 
 def steady(token_seconds: float) -> EngineKind:
