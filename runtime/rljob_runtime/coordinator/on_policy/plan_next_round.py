@@ -110,17 +110,28 @@ def _choose(
     most = settings.rules(next_round(horizon.prompts, horizon.responses, None, 0, 1).shape).max_prompts
     costs, seed = _costs(remembered, updates, fleet), f"{settings.seed}/what-if/{step}"
     layout = rounds[-1].report.tensor_parallel_size or 0
+    fleets = _machines(remembered, fleet, settings)
+    present = max(1, fleet.replicas * layout // settings.slots)
 
-    def saving(factors: Factors | None) -> dict[int, float]:
-        return _saved_by_switches(settings, remembered, fleet, switch_costs, lengths, horizon, seed, factors)
+    def saving(factors: Factors | None) -> dict[tuple[int, int], float]:
+        return {
+            (size, number): seconds
+            for number in sorted({present, *fleets})
+            for size, seconds in _saved_by_switches(
+                settings, remembered, number, switch_costs, lengths, horizon, seed, factors
+            ).items()
+        }
 
     saved = saving(None)
     # One race stands for all that are compared: a play for each would cost more than they differ.
     factors = next((plan.factors for plan in candidates.plans if plan.factors is not None), None)
     in_race = saving(factors) if candidates.is_undecided and factors is not None else {}
 
-    def planner(candidates: CandidatePlans, fleet: EngineFleet, size: int = layout) -> RoundPlanner:
-        its = replace(costs, saved=saved.get(size, 0.0), saved_in_race=in_race.get(size, 0.0))
+    def planner(
+        candidates: CandidatePlans, fleet: EngineFleet, size: int = layout, number: int = present
+    ) -> RoundPlanner:
+        of = size, number
+        its = replace(costs, saved=saved.get(of, 0.0), saved_in_race=in_race.get(of, 0.0))
         return RoundPlanner(candidates, fleet, lengths, its, horizon, most, seed)
 
     chosen = SelectedPlan(candidates.reference)
@@ -129,20 +140,19 @@ def _choose(
         if decision is None:
             why = f"a round costs more to predict than {PILOT_EVENTS:,} events of the engine model"
             return _unforeseen(candidates, why)
-        chosen = _decided(decision, lengths, horizon, len(rounds), saved.get(layout))
+        chosen = _decided(decision, lengths, horizon, len(rounds), saved.get((layout, present)))
     plan, following = CandidatePlans((chosen.plan,)), _next(chosen.plan, horizon)
     if following[0] is RoundKind.SHORT and not (in_race and factors == chosen.plan.factors):
         in_race = saving(chosen.plan.factors)
 
-    def predicted(fleet: EngineFleet, size: int = layout) -> float | None:
-        return planner(plan, fleet, size).predict(*following)
+    def predicted(fleet: EngineFleet, size: int = layout, number: int = present) -> float | None:
+        return planner(plan, fleet, size, number).predict(*following)
 
     layouts = _layouts(remembered, fleet, most_tokens, settings.tensor_parallel_sizes)
-    machines = _machines(remembered, fleet, settings)
     return replace(
         chosen,
         layouts=_rounded((size, predicted(its, size)) for size, its in sorted(layouts.items())),
-        machines=_rounded((count, predicted(its)) for count, its in sorted(machines.items())),
+        machines=_rounded((number, predicted(its, number=number)) for number, its in sorted(fleets.items())),
     )
 
 
@@ -153,21 +163,20 @@ def _rounded(predicted: Iterable[tuple[int, float | None]]) -> tuple[tuple[int, 
 def _saved_by_switches(
     settings: Settings,
     remembered: Remembered,
-    fleet: EngineFleet,
+    machines: int,
     switch_costs: SwitchCosts | None,
     lengths: LengthModel,
     horizon: PlanningHorizon,
     seed: str,
     factors: Factors | None = None,
 ) -> dict[int, float]:
-    """Return the seconds that layout switches save in a round, by the size in which it begins.
+    """Return the seconds that layout switches save in a round on this many machines, by the size in which it begins.
 
     Empty if machines do not switch, or fewer than two of their sizes were measured. `switch_costs`: None if the policy
     of switches is not asked any more. `factors`: of a race; None if the last response ends the round."""
     rules, layout = settings.switch_rules, remembered.rounds[-1].report.tensor_parallel_size
     if rules is None or layout is None or switch_costs is None:
         return {}
-    machines = max(1, fleet.replicas * layout // settings.slots)
     engines = sized_engines({**remembered.elsewhere, layout: remembered.alone or remembered.beside}, switch_costs.kv)
     stages, race = _stages(lengths, horizon, machines, f"{seed}/switches", factors)
     machine = Machine(engines, settings.slots, switch_costs, rules)

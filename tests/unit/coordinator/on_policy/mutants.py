@@ -26,11 +26,21 @@ MUTANTS = (
     Mutant(
         name="each size is predicted with the switches of the present one",
         target="rljob_runtime.coordinator.on_policy.plan_next_round:_choose",
-        before="saved.get(size, 0.0)",
-        after="saved.get(layout, 0.0)",
+        before="saved.get(of, 0.0)",
+        after="saved.get((layout, number), 0.0)",
         tests=(
             "tests/unit/coordinator/on_policy/test_switch_forecast.py::"
             "test_each_size_is_predicted_with_the_switches_that_follow_it",
+        ),
+    ),
+    Mutant(
+        name="each number of machines is predicted with the switches of the present one",
+        target="rljob_runtime.coordinator.on_policy.plan_next_round:_choose",
+        before="_saved_by_switches(settings, remembered, number, switch_costs, lengths, horizon, seed, factors)",
+        after="_saved_by_switches(settings, remembered, present, switch_costs, lengths, horizon, seed, factors)",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_switch_forecast.py::"
+            "test_each_number_of_machines_is_predicted_with_its_own_switches",
         ),
     ),
     Mutant(

@@ -29,18 +29,23 @@ RULES = SwitchRules(frozenset({1, 4}))
 AUTO = {"enabled": "Auto", "promptFactor": "Auto", "responseFactor": "Auto"}
 
 
-def speed(size: int) -> Speed:
+def speed(size: int, machines: int = 1) -> Speed:
     """Steps of a wide engine are shorter for few sequences; narrow ones generate more tokens in all."""
     fixed, slope = 0.001 + 0.020 / size, 0.0008 + 0.0001 * size
     samples = [SpeedSample(100, batch, 0.0, 100 * (fixed + slope * batch)) for batch in (1.0, 48.0)]
     prefill = SpeedSample(10, 48.0, 0.0, 10 * (fixed + slope * 48) + 0.1, prompt_tokens=10_000)
-    return Speed(4 // size, 1 << 30, 1024, (*samples, prefill))
+    return Speed(machines * 4 // size, 1 << 30, 1024, (*samples, prefill))
 
 
 def choose(
-    rules: SwitchRules | None, costs: SwitchCosts | None = None, tail: dict[str, Any] | None = None, size: int = 1
+    rules: SwitchRules | None,
+    costs: SwitchCosts | None = None,
+    tail: dict[str, Any] | None = None,
+    size: int = 1,
+    machines: int = 1,
+    bounds: range = range(0),
 ) -> SelectedPlan:
-    """Choose the plan after two rounds in this size, on one machine with four accelerators that was seen in 1 and 4."""
+    """Choose the plan after two rounds in this size, on machines with four accelerators that were seen in 1 and 4."""
     random = Random(3)
 
     def prompt() -> PromptLengths:
@@ -49,10 +54,11 @@ def choose(
 
     past = [PastRound(step, {PromptKey(0, 32 * step + n): prompt() for n in range(32)}, frozenset()) for step in (1, 2)]
     report = RoundReport(round=2, kind=RoundKind.PLAIN, responses=256, tensor_parallel_size=size)
-    rounds = tuple(RememberedRound(report, DEFAULT_PLAN, speed(size), {}) for _ in past)
+    rounds = tuple(RememberedRound(report, DEFAULT_PLAN, speed(size, machines), {}) for _ in past)
     remembered = Remembered(rounds, alone=(speed(size),), elsewhere={5 - size: (speed(5 - size),)})
     of = job(prompts=32, responses=8, data={"maxResponseTokens": 2000}, tail=tail or {"enabled": False})
     settings = replace(Settings.of(of), first_responses=64, tensor_parallel_sizes=(1, 4), slots=4, switch_rules=rules)
+    settings = replace(settings, machines=bounds)
     return _choose(settings, remembered, past, [(1000.0, 1.0)], costs or SwitchCosts(), HORIZON, 3)
 
 
@@ -84,6 +90,19 @@ def test_a_switch_that_moves_kv_is_predicted_as_one() -> None:
     assert moved[4] <= recomputed[4]
     assert with_kv(1 << 40, State.RECOMPUTE) == recomputed
     assert with_kv(400) == recomputed, "no room"
+
+
+@pytest.mark.parametrize(
+    "tail", [None, {"enabled": True, "promptFactor": 1.25, "responseFactor": 1.25}], ids=["plain", "a race"]
+)
+def test_each_number_of_machines_is_predicted_with_its_own_switches(tail: dict[str, Any] | None) -> None:
+    """More machines have fewer responses each, and switch for another gain."""
+    of = {present: dict(choose(RULES, None, tail, 4, present, range(1, 4)).machines) for present in (1, 2, 3)}
+    assert of[2].keys() == {1, 2, 3}
+    for present in (1, 3):
+        own = of[present][present]
+        assert of[2][present] == own, "as if that number were the present one"
+    assert of[1][2] == of[3][2] == of[2][2]
 
 
 def test_a_race_is_predicted_with_its_own_switches() -> None:
