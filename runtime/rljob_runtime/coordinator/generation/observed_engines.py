@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 
+from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.observed_speed import Speed, fit_latency
 from rljob_runtime.protocols import KvSize
@@ -35,6 +36,13 @@ class ObservedEngines:
     def speed(self) -> EngineSpeed | None:
         """The speed of an engine in the layout of most machines; None before one was observed."""
         return engine_speed(self.speeds.get(self.size, ()))
+
+    @property
+    def other_speeds(self) -> dict[str, EngineSpeed | None]:
+        """The speed of the engines of each machine in another layout, by machine; None before one was observed."""
+        others = {machine_of(name): size for name, size in self.sizes.items() if size != self.size}
+        known = {size: engine_speed(self.speeds.get(size, ())) for size in set(others.values())}
+        return {machine: known[size] for machine, size in others.items()}
 
 
 def engine_speed(speeds: Sequence[Speed]) -> EngineSpeed | None:

@@ -66,4 +66,5 @@ def snapshot_round(
         backlog=max(0, sum(map(tokens, complete)) - computed_tokens),
         speed=engines.speed,
         by_replica=by_replica,
+        speeds=engines.other_speeds,
     )

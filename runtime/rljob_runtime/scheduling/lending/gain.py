@@ -151,7 +151,8 @@ class RoundSnapshot:
 
     `adaptive_tp.snapshot.MachineSnapshot` is one machine with its engines. `Unfinished.group` is an index into
     `groups`; the round keeps the first `wanted` complete ones. `backlog`: loss tokens of complete groups without
-    gradients. `speed`: None before the engines were observed. `by_replica`: what each replica generates."""
+    gradients. `speed`: of the engines in the layout of most machines, None before they were observed; `speeds` of those
+    of machines in another layout, by machine. `by_replica`: what each replica generates."""
 
     machines: Sequence[LoanableMachine]
     waiting: Sequence[Unfinished]
@@ -161,11 +162,16 @@ class RoundSnapshot:
     backlog: int
     speed: EngineSpeed | None
     by_replica: Mapping[str, Sequence[Unfinished]] = field(default_factory=dict)
+    speeds: Mapping[str, EngineSpeed | None] = field(default_factory=dict)
 
     @property
     def unfinished(self) -> int:
         """Number of responses that are not complete."""
         return len(self.waiting) + sum(len(machine.unfinished) for machine in self.machines)
+
+    def speed_of(self, machine: str) -> EngineSpeed | None:
+        """Return the speed of a machine's engines; None before one of their layout was observed."""
+        return self.speeds.get(machine, self.speed)
 
     @property
     def ends_early(self) -> bool:
@@ -187,8 +193,8 @@ def predicted_gain(snapshot: RoundSnapshot, loan: Sequence[str], measured: LoanM
 
     Negative if training ends later, 0 if the difference is not clear, NaN without enough measurements."""
     trainer, beside, loaned = measured.training.seconds, measured.with_loan_token, measured.loaned_token
-    bring, speed = measured.contribution, snapshot.speed
-    if trainer is None or beside is None or loaned is None or bring is None or speed is None:
+    bring, speeds = measured.contribution, speeds_of(snapshot)
+    if trainer is None or beside is None or loaned is None or bring is None or speeds is None:
         return float("nan")
     if not measured.lengths and not snapshot.ends_early:
         return float("nan")  # the round waits for its longest response, and no length was observed yet
@@ -198,8 +204,8 @@ def predicted_gain(snapshot: RoundSnapshot, loan: Sequence[str], measured: LoanM
         moved = [response for machine in round_.machines if machine.name in loan for response in machine.unfinished]
         loaned_round = replace(round_, machines=stay, waiting=[*round_.waiting, *moved])
         return (
-            training_end(round_.backlog, arrivals(round_, speed), trainer),
-            training_end(loaned_round.backlog, arrivals(loaned_round, speed), together),
+            training_end(round_.backlog, arrivals(round_, speeds), trainer),
+            training_end(loaned_round.backlog, arrivals(loaned_round, speeds), together),
         )
 
     together = 1 / (1 / max(beside, 1e-12) + len(loan) / max(loaned, 1e-12))
@@ -215,9 +221,25 @@ def drawn(snapshot: RoundSnapshot) -> list[RoundSnapshot]:
     return [with_drawn_lengths(snapshot, Random(draw)) for draw in range(draws)]
 
 
-def arrivals(round_: RoundSnapshot, speed: EngineSpeed) -> list[Arrival]:
-    """Return the groups that become complete, in order, if all responses have their drawn lengths."""
-    made = [EngineTimeline(load, round_.lengths, speed) for load in loads(round_.machines, round_.waiting)]
+def speeds_of(snapshot: RoundSnapshot) -> dict[str, EngineSpeed] | None:
+    """Return the speed of each machine's engines; None if that of one is unknown."""
+    known: dict[str, EngineSpeed] = {}
+    for machine in snapshot.machines:
+        if (speed := snapshot.speed_of(machine.name)) is None:
+            return None
+        known[machine.name] = speed
+    return known
+
+
+def arrivals(round_: RoundSnapshot, speeds: Mapping[str, EngineSpeed]) -> list[Arrival]:
+    """Return the groups that become complete, in order, if all responses have their drawn lengths.
+
+    `speeds`: of the engines of each machine."""
+    of_engines = [speeds[machine.name] for machine in round_.machines for _ in range(machine.engines)]
+    made = [
+        EngineTimeline(load, round_.lengths, speed)
+        for load, speed in zip(loads(round_.machines, round_.waiting), of_engines, strict=True)
+    ]
     return simulate_tail(made, round_.groups, round_.wanted)
 
 

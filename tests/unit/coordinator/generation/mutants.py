@@ -11,6 +11,13 @@ ADAPTIVE = "tests/unit/scheduling/layouts/test_adaptive_switches.py"
 
 MUTANTS = (
     Mutant(
+        name="a machine that has switched is taken for one of most machines' size",
+        target="rljob_runtime.coordinator.generation.observed_engines:ObservedEngines.other_speeds",
+        before="size != self.size",
+        after="False",
+        tests=("tests/unit/coordinator/generation/test_observed_engines.py",),
+    ),
+    Mutant(
         name="an abort waits for a machine that writes its KV",
         target="rljob_runtime.coordinator.generation.replica_pool:ReplicaPool.abort",
         before="machine_of(launch.lease.replica) not in self._stopping",

@@ -7,6 +7,16 @@ GAIN = "tests/unit/scheduling/lending/test_gain.py"
 
 MUTANTS = (
     Mutant(
+        name="a loan takes all machines for those of most machines' size",
+        target="rljob_runtime.scheduling.lending.gain:RoundSnapshot.speed_of",
+        before="self.speeds.get(machine, self.speed)",
+        after="self.speed",
+        tests=(
+            f"{GAIN}::test_each_machine_generates_at_the_speed_of_its_own_size",
+            f"{GAIN}::test_a_loan_is_judged_by_the_speed_of_the_machines_that_stay",
+        ),
+    ),
+    Mutant(
         name="a call takes all there is",
         target="rljob_runtime.scheduling.lending.contributions:groups_for_call",
         before="max(1, sum(total <= limit for total in sums))",

@@ -19,9 +19,11 @@ from rljob_runtime.scheduling.lending.gain import (
     OpenGroup,
     Rate,
     RoundSnapshot,
+    arrivals,
     loads,
     predicted_gain,
     simulate_tail,
+    speeds_of,
     training_end,
     with_drawn_lengths,
 )
@@ -340,3 +342,31 @@ def test_training_ends_after_all_there_is_and_sooner_with_more_hands(backlog, ar
     assert end >= token * (backlog + sum(tokens for _, tokens in arrivals)) - 1e-6
     assert end >= max((at + token * tokens for at, tokens in arrivals), default=0.0) - 1e-6
     assert training_end(backlog, arrivals, token / 2) <= end + 1e-9
+
+
+# --- machines of two sizes ---
+
+
+def switched(fast: EngineSpeed | None) -> RoundSnapshot:
+    """Two machines with four responses each, of which the second one has switched to a size with this speed."""
+    return outlook(4, 4, speeds={"m1": fast})
+
+
+def test_each_machine_generates_at_the_speed_of_its_own_size():
+    round_ = with_drawn_lengths(switched(speed(0.01)), Random(0))
+    speeds = speeds_of(round_)
+    assert speeds == {"m0": speed(0.1), "m1": speed(0.01)}
+    assert [at for at, _ in arrivals(round_, speeds)] == pytest.approx([0.4] * 4 + [4.0] * 4)
+
+
+def test_a_loan_is_judged_by_the_speed_of_the_machines_that_stay():
+    """The trainer takes no time here: only the end of generation counts."""
+    round_ = switched(speed(0.01))
+    assert predicted_gain(round_, ["m0"], measured(0.0)) > 3.0, "the slow machine's responses end on the fast one"
+    assert predicted_gain(round_, ["m1"], measured(0.0)) < 0.0
+    assert predicted_gain(outlook(4, 4), ["m0"], measured(0.0)) < 0.0
+
+
+def test_without_the_speed_of_one_size_nothing_is_predicted():
+    assert speeds_of(switched(None)) is None
+    assert math.isnan(predicted_gain(switched(None), ["m0"], measured(0.0)))
