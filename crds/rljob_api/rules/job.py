@@ -16,7 +16,7 @@ from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND, check_algorithm
 from rljob_api.rules.chat_template import check_chat_template
 from rljob_api.rules.environments import check_environments
 from rljob_api.rules.evaluation import check_evaluation
-from rljob_api.rules.layouts import check_layouts
+from rljob_api.rules.layouts import check_layouts, divides
 from rljob_api.rules.sources import check_sources
 from rljob_api.rules.templates import check_template, memory_limit
 from rljob_api.spec import RLJob, RLJobSpec
@@ -284,9 +284,7 @@ def _rollout(spec: RLJobSpec) -> Errors:
         yield FieldError(
             "spec.rollout.tensorParallelSize",
             rollout.tensor_parallel_size,
-            f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine}): tensor parallelism stays "
-            "inside a machine, and a machine without accelerators has slotsPerMachine "
-            f"({rollout.slots_per_machine or 1})",
+            f"{divides(rollout)}: tensor parallelism stays inside a machine",
         )
 
 

@@ -11,6 +11,15 @@ from rljob_api.spec.training import AUTO
 Errors = Iterator[FieldError]
 
 
+def divides(rollout: Rollout) -> str:
+    """Return what the sizes have to divide: the field that the user has set, with its value."""
+    if rollout.accelerators_per_machine:
+        return f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine})"
+    if rollout.slots_per_machine is not None:
+        return f"must divide slotsPerMachine ({rollout.slots_per_machine})"
+    return "must divide acceleratorsPerMachine, or slotsPerMachine on CPUs (neither is set: 1)"
+
+
 def check_layouts(spec: RLJobSpec) -> Errors:
     """Check `rollout.allowedTensorParallelSizes` and `adaptiveTensorParallel`."""
     yield from _allowed(spec)
@@ -67,8 +76,7 @@ def _each(path: str, sizes: Sequence[int], rollout: Rollout, advice_for: Callabl
         if size in sizes[:index]:
             advice: str | None = "must be listed once"
         elif rollout.slots % size:
-            divides = f"must divide acceleratorsPerMachine ({rollout.accelerators_per_machine})"
-            advice = f"{divides}: tensor parallelism stays inside a machine"
+            advice = f"{divides(rollout)}: tensor parallelism stays inside a machine"
         else:
             advice = advice_for(size)
         if advice is not None:

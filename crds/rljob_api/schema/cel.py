@@ -334,7 +334,8 @@ RULES: dict[str, list[Rule]] = {
         ),
         Rule(
             f"!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.all(size, {_SLOTS} % size == 0)",
-            "allowedTensorParallelSizes must divide acceleratorsPerMachine: tensor parallelism stays inside a machine",
+            "allowedTensorParallelSizes must divide acceleratorsPerMachine: tensor parallelism stays inside a machine, "
+            "and a machine without accelerators has slotsPerMachine (1 unless set)",
         ),
         Rule(
             "!has(self.allowedTensorParallelSizes) || self.allowedTensorParallelSizes.exists(least, "

@@ -496,7 +496,7 @@ CROSS_FIELD = [
         "spec.rollout.acceleratorsPerMachine",
         "must be at most 16",
     ),
-    one("spec.rollout.tensorParallelSize", 2, "must divide acceleratorsPerMachine (0)"),
+    one("spec.rollout.tensorParallelSize", 2, "must divide acceleratorsPerMachine, or slotsPerMachine on CPUs"),
     Case(
         {"spec.rollout.acceleratorsPerMachine": 2, "spec.rollout.allowedTensorParallelSizes": [2]},
         "spec.rollout.allowedTensorParallelSizes",
@@ -507,7 +507,13 @@ CROSS_FIELD = [
         [1, 2],
         "spec.rollout.allowedTensorParallelSizes[1]",
         2,
-        "must divide acceleratorsPerMachine (0): tensor parallelism stays inside a machine",
+        "must divide acceleratorsPerMachine, or slotsPerMachine on CPUs (neither is set: 1)",
+    ),
+    Case(
+        {"spec.rollout.slotsPerMachine": 4, "spec.rollout.allowedTensorParallelSizes": [1, 3]},
+        "spec.rollout.allowedTensorParallelSizes[1]",
+        "must divide slotsPerMachine (4): tensor parallelism stays inside a machine",
+        value=3,
     ),
     inside(
         "spec.rollout.allowedTensorParallelSizes",
@@ -529,7 +535,7 @@ CROSS_FIELD = [
     Case(
         {"spec.rollout.slotsPerMachine": 4, "spec.rollout.tensorParallelSize": 3},
         "spec.rollout.tensorParallelSize",
-        "a machine without accelerators has slotsPerMachine (4)",
+        "must divide slotsPerMachine (4): tensor parallelism stays inside a machine",
     ),
     Case(
         {"spec.rollout.acceleratorsPerMachine": 8, "spec.rollout.slotsPerMachine": 8},
@@ -790,6 +796,7 @@ ACCELERATORS = [
 ]
 
 _ADAPTIVE = "spec.adaptiveTensorParallel"
+_SLOTS = {"spec.rollout.slotsPerMachine": 4, "spec.rollout.allowedTensorParallelSizes": [1, 2]}
 _FOUR = {"spec.rollout.acceleratorsPerMachine": 4, "spec.rollout.allowedTensorParallelSizes": [1, 2]}
 
 SWITCHES = [
@@ -814,6 +821,12 @@ SWITCHES = [
         {**_FOUR, f"{_ADAPTIVE}.sizes": [1, 3]},
         f"{_ADAPTIVE}.sizes[1]",
         "must divide acceleratorsPerMachine (4): tensor parallelism stays inside a machine",
+        value=3,
+    ),
+    Case(
+        {**_SLOTS, f"{_ADAPTIVE}.sizes": [1, 3]},
+        f"{_ADAPTIVE}.sizes[1]",
+        "must divide slotsPerMachine (4): tensor parallelism stays inside a machine",
         value=3,
     ),
     Case(
