@@ -39,14 +39,16 @@ def draw_scenario(seed: int, mode: Mode = Mode.ON_POLICY) -> Scenario:
 def draw_switching(seed: int) -> Scenario:
     """Draw the scenario of a seed in which machines switch their layout inside rounds, with or without their KV.
 
-    In three of four they switch at random, else by the policy of such a job, which measures layouts between rounds."""
+    In three of four they switch at random, else by the policy of such a job, which measures layouts between rounds. The
+    engines of half of the jobs compute contexts in several passes."""
     scenario, random_ = draw_scenario(seed), random.Random(f"{seed}/switching")
     site = replace(scenario.site, replicas=random_.choice([2, 4]), wider=())
     scenario = replace(scenario, site=site, episodes=None, profiles=False, switches=False)
     while not scenario.switches:
         scenario = _with_switches(_with_layouts(scenario, random_), random_)
     scenario = _with_kv(scenario, random_)
-    return scenario if random_.random() < 0.75 else replace(_profiled(scenario, random_), switches=False)
+    scenario = scenario if random_.random() < 0.75 else replace(_profiled(scenario, random_), switches=False)
+    return _with_prefill_budget(scenario, random.Random(f"{seed}/prefill-budget"))
 
 
 def _draw_sources(random_: random.Random) -> tuple[tuple[str, float], ...]:
@@ -230,7 +232,27 @@ def _profiled(scenario: Scenario, random_: random.Random) -> Scenario:
     site = replace(scenario.site, layout_seconds=1.0)
     switches = scenario.switches and random_.random() < 0.5
     scenario = replace(scenario, evaluations=(), best_model=None, switches=switches)
-    return replace(scenario, profiles=True, costs=costs, site=site)
+    scenario = replace(scenario, profiles=True, costs=costs, site=site)
+    return _with_faster_sizes(scenario, random_)
+
+
+def _with_faster_sizes(scenario: Scenario, random_: random.Random) -> Scenario:
+    """Let steps of wider engines take less time: otherwise the policy would never switch to them."""
+    exponent = random_.choice([0.5, 0.9])
+    site = scenario.site
+    wider = tuple(
+        (size, replace(engine, law=engine.law.scaled((site.tensor_parallel / size) ** exponent)))
+        for size, engine in site.wider
+    )
+    return replace(scenario, site=replace(site, wider=wider))
+
+
+def _with_prefill_budget(scenario: Scenario, random_: random.Random) -> Scenario:
+    """Let the engines of half of the jobs compute contexts in passes of about one response."""
+    budget, site = random_.choice([None, scenario.max_response_tokens]), scenario.site
+    wider = tuple((size, replace(engine, prefill_budget=budget)) for size, engine in site.wider)
+    engine = replace(site.engine, prefill_budget=budget)
+    return replace(scenario, site=replace(site, engine=engine, wider=wider))
 
 
 def _with_best_model(scenario: Scenario, random_: random.Random) -> Scenario:

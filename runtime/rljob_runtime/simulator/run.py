@@ -18,7 +18,6 @@ from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.samples.writer import SampleWriter
 from rljob_runtime.coordinator.store.connection import StoreHeld
 from rljob_runtime.protocols import PromptSource, StaleTerm
-from rljob_runtime.scheduling.layouts.layout_switch import NeverSwitch
 from rljob_runtime.simulator.coordinator_lives import KILLED, CoordinatorLives, end_of
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.event_digest import EventDigest
@@ -112,7 +111,8 @@ class _Run:
             self._lengths.prompt,
             {one.name: one.max_prompts for one in self._job.spec.evaluation},
         )
-        self._switch_policy = RandomSwitches(scenario.seed) if scenario.switches else NeverSwitch()
+        self._switch_policy = RandomSwitches(scenario.seed) if scenario.switches else None
+        """None: the coordinator's own, which the spec decides."""
         self._seconds = 0.0
         self._coordinators = 0
         self._store_lost = False

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
+from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, draw_switching, plan_of
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.invariants.common import Violation
@@ -95,8 +96,15 @@ def test_seeds_of_jobs_that_switch_are_drawn_and_played_again_as_such(monkeypatc
 def test_every_job_that_is_to_switch_may():
     scenarios = [draw_switching(seed) for seed in range(60)]
     assert all(one.site.wider and one.episodes is None for one in scenarios)
-    assert all(one.switches is not one.profiles for one in scenarios), "at random, or by the policy"
-    assert {one.profiles for one in scenarios} == {True, False}
+    by_policy = [one for one in scenarios if not one.switches]
+    assert 0 < len(by_policy) < len(scenarios) / 2
+    for one in by_policy:
+        own = Settings.of(one.job)
+        assert own.switch_rules is not None, "the job's own policy may switch"
+        assert own.switch_rules.sizes == {one.site.tensor_parallel, *(size for size, _ in one.site.wider)}
+        fastest = min(engine.law.step(1, 0) for _, engine in one.site.wider)
+        assert fastest < one.site.engine.law.step(1, 0), "a switch may gain"
+    assert {one.site.engine.prefill_budget is None for one in scenarios} == {True, False}
     assert {one.site.engine.kv is None for one in scenarios} == {True, False}
 
 
