@@ -19,10 +19,12 @@ pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(1800)]
 
 FEW = ("node-off",)
 """A node with all its processes. test_real_nodes kills a replica, test_ray_head a coordinator."""
+SWITCH = ("switch-killed-loading",)
+"""A machine of a job whose machines switch their tensor parallel size: its new engines are killed as they load."""
 EVERY = (*FEW, "replica-hung", "relay-killed", "trainer-killed", "replica-killed", "coordinator-killed")
 
 
-@pytest.mark.parametrize("kinds", [FEW, *slow(EVERY)], ids=["few", "every"])
+@pytest.mark.parametrize("kinds", [FEW, *slow(EVERY, SWITCH)], ids=["few", "every", "switch"])
 def test_a_job_survives_every_kind_of_fault(
     kinds: tuple[str, ...], installed: None, real_nodes: Any, tmp_path: Path
 ) -> None:
