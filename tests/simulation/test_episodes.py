@@ -10,12 +10,14 @@ import pytest
 from rljob_api.spec.environments import EpisodeVersions
 from rljob_api.spec.training import Mode
 from rljob_runtime.coordinator.episodes.attempt import turn_of
+from rljob_runtime.perf_model.engine_simulator import EngineLoad
 from rljob_runtime.protocols.trajectory import Group, Response, TrajectoryKey
 from rljob_runtime.simulator.core.events import EpisodeReported, Event, Generated, Trained
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.episode_side import Environment, EpisodeScenario
 from rljob_runtime.simulator.faults.plan import FaultPlan, Role, role_of
 from rljob_runtime.simulator.invariants.episodes import EpisodeTexts, response_of
+from rljob_runtime.simulator.peers.engines.replica_engine import ReplicaEngine
 from rljob_runtime.simulator.peers.harness import Fault, HarnessLaw
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Evaluated, Experience, Scenario
@@ -139,3 +141,20 @@ def test_a_reward_that_no_runner_reported_is_noticed(monkeypatch: pytest.MonkeyP
     outcome = simulate(drawn, FaultPlan())
     assert outcome.violation is not None
     assert outcome.violation.invariant == "no invented reward"
+
+
+@pytest.mark.parametrize("episodes", [None, EpisodeScenario((Environment(HarnessLaw(turns=4, seed=2)),))])
+def test_turns_of_started_episodes_pass_first_turns_and_responses_of_one_turn_pass_none(
+    monkeypatch: pytest.MonkeyPatch, episodes: EpisodeScenario | None
+) -> None:
+    """On engines that generate two of the turns that wait at a time."""
+    loads: list[EngineLoad] = []
+    load = ReplicaEngine.load
+    monkeypatch.setattr(ReplicaEngine, "load", lambda engine: loads.append(load(engine)) or loads[-1])
+    drawn = draw_scenario(1)
+    site = replace(drawn.site, engine=replace(drawn.site.engine, max_sequences=2))
+    drawn = replace(drawn, machines=1, prompts=4, responses=4, site=site, episodes=episodes, edit=None, evaluations=())
+    outcome = simulate(drawn, FaultPlan())
+    assert outcome.passed, outcome.violation
+    assert max(one.waiting for one in loads) > 2
+    assert (max(one.passed for one in loads) > 0) == (episodes is not None)

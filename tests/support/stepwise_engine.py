@@ -16,7 +16,7 @@ Operation = tuple[float, str, Any]
 """(time, "submit", request) or (time, "abort", id)."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Sequence:
     request: Request
     generated: int
@@ -25,6 +25,10 @@ class Sequence:
     @property
     def context(self) -> int:
         return self.request.prompt_tokens + self.generated
+
+
+def priority(sequence: Sequence) -> int:
+    return sequence.request.priority
 
 
 @dataclass
@@ -70,6 +74,7 @@ class StepwiseEngine:
             _, kind, what = self.operations.pop(0)
             if kind == "submit":
                 self.waiting.append(Sequence(what, what.generated_tokens, what.cached_tokens))
+                self.waiting.sort(key=priority)
                 continue
             for queue in (self.running, self.waiting):
                 for sequence in [one for one in queue if one.request.id == what]:
@@ -86,9 +91,11 @@ class StepwiseEngine:
     def preempt(self) -> bool:
         some = False
         while self.total() + len(self.running) > self.kv_tokens:
-            youngest = self.running.pop()
+            youngest = max(reversed(self.running), key=priority)
+            self.running.remove(youngest)
             youngest.cached = 0
             self.waiting.insert(0, youngest)
+            self.waiting.sort(key=priority)
             self.preemptions += 1
             some = True
         return some

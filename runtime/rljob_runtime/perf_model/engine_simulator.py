@@ -12,6 +12,9 @@ sequences, or one decode step for all.
 With a budget of prefill tokens, a pass takes as many sequences from the queue as fit it, at least one, and a decode
 step follows it. So the responses of a long queue have their first tokens one after the other.
 
+The queue is ordered by priority, and requests of equal priority by arrival. Of running sequences, those of the highest
+value count as the youngest.
+
 Between two boundaries with changes the batch is constant, so all decode steps between them are one jump
 (`LatencyModel.decode`). A request that arrives during a step waits for its end. Observing the engine changes nothing.
 Counts are integers and times come from the same sums at any observation, so runs repeat exactly.
@@ -27,6 +30,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from rljob_runtime.perf_model.latency_model import LatencyModel
 
@@ -44,6 +48,8 @@ class Request:
     """Length at which it ends."""
     generated_tokens: int = 0
     cached_tokens: int = 0
+    priority: int = 0
+    """Requests of a lower value are admitted first, and preempted last."""
 
     @property
     def context_tokens(self) -> int:
@@ -73,6 +79,8 @@ class EngineLoad:
     """Part of `prefill_tokens` that had been computed before a preemption."""
     preemptions: int
     busy_seconds: float
+    passed: int = 0
+    """Requests that were queued before one that had arrived earlier, because of their priority."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +98,10 @@ class _Sequence:
     @property
     def context(self) -> int:
         return self.request.prompt_tokens + self.generated
+
+    @property
+    def priority(self) -> int:
+        return self.request.priority
 
 
 @dataclass(slots=True)
@@ -136,6 +148,7 @@ class EngineSimulator:
         self._inbox: list[_Sequence] = []
         """Submits and aborts since the last boundary; a request may be in both."""
         self._waiting: OrderedDict[_Sequence, None] = OrderedDict()
+        """By priority, then by arrival."""
         self._running: dict[_Sequence, None] = {}
         """Oldest first."""
         self._ends: list[tuple[int, int, _Sequence]] = []
@@ -144,7 +157,9 @@ class EngineSimulator:
         self._steps = 0
         self._context = 0
         self._admissions = 0
-        self._generated = self._prefilled = self._recomputed = self._preemptions = 0
+        self._generated = self._prefilled = self._recomputed = self._preemptions = self._passed = 0
+        self._has_priorities = False
+        """Whether a request had another priority than 0."""
         self._busy = 0.0
 
     # --- what is asked of it ---
@@ -217,6 +232,7 @@ class EngineSimulator:
             recomputed_tokens=self._recomputed,
             preemptions=self._preemptions,
             busy_seconds=busy,
+            passed=self._passed,
         )
 
     # --- iterations ---
@@ -277,7 +293,9 @@ class EngineSimulator:
             self._owes_step = self._prefill_budget < math.inf
         elif (end := self._next_end()) is not None:
             room = (self.kv_tokens - self._context) // len(self._running)
-            steps = 1 if owes_step else min(end.finishes_at - self._steps, room)
+            # A preempted sequence does not fit until another ends. Behind a smaller one of a lower value, it need not.
+            one_step = owes_step or (preempted and self._has_priorities)
+            steps = min(end.finishes_at - self._steps, 1 if one_step else room)
             seconds = self.law.decode(len(self._running), self._context, steps)
         else:
             self._iteration = None
@@ -287,23 +305,43 @@ class EngineSimulator:
     def _open_inbox(self) -> None:
         for sequence in self._inbox:
             if not sequence.aborted:
-                self._waiting[sequence] = None
+                self._queue(sequence)
             elif sequence in self._running:
                 self._take_off(sequence)
             else:
                 self._waiting.pop(sequence, None)
         self._inbox = []
 
+    def _queue(self, sequence: _Sequence) -> None:
+        """Queue a request that has arrived, before all of a higher value."""
+        behind = list(takewhile(lambda one: one.priority > sequence.priority, reversed(self._waiting)))
+        self._waiting[sequence] = None
+        for one in reversed(behind):
+            self._waiting.move_to_end(one)
+        self._passed += bool(behind)
+        self._has_priorities |= sequence.priority != 0
+
+    def _queue_again(self, sequence: _Sequence) -> None:
+        """Queue a preempted sequence, behind all of a lower value only."""
+        ahead = list(takewhile(lambda one: one.priority < sequence.priority, self._waiting))
+        self._waiting[sequence] = None
+        for one in (sequence, *reversed(ahead)):
+            self._waiting.move_to_end(one, last=False)
+
+    def _youngest(self) -> _Sequence:
+        """Return the running sequence that was admitted last, of those of the highest value."""
+        latest = reversed(self._running)
+        return max(latest, key=lambda one: one.priority) if self._has_priorities else next(latest)
+
     def _preempt(self) -> bool:
         """Preempt the youngest sequences until every running one has room for a token."""
         before = self._preemptions
         while self._context + len(self._running) > self.kv_tokens:
-            youngest = next(reversed(self._running))
+            youngest = self._youngest()
             self._take_off(youngest)
             youngest.preempted = True
             youngest.cached = 0
-            self._waiting[youngest] = None
-            self._waiting.move_to_end(youngest, last=False)
+            self._queue_again(youngest)
             self._preemptions += 1
         return self._preemptions > before
 

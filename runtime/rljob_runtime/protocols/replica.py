@@ -25,6 +25,8 @@ class GenerateRequest:
     prefix_token_ids: tuple[int, ...] = ()
     kv_file: str | None = None
     """`KvExport.file` that may hold the KV of these tokens. What cannot be used is computed again."""
+    priority: int = 0
+    """Requests of a lower value are computed first, and preempted last. Equal ones are served as they arrive."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class EngineStats:
     profiles_total: int = 0
     """Profiles of an engine of this replica. Their tokens are in no other total."""
     profile_seconds_total: float = 0.0
+    passed_total: int = 0
+    """Requests that were queued before one that had arrived earlier, because of their priority."""
 
     @property
     def computed_tokens(self) -> int:

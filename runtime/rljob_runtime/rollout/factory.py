@@ -42,6 +42,7 @@ def make_replica(
         kv_cache_bytes=options.kv_cache_bytes,
         memory_fraction=options.accelerator_memory_fraction,
         transfers_kv=kv is not None,
+        has_priorities=bool(spec.environments),
     )
 
     kind, eos = str(spec.rollout.engine), eos_token_ids(model_files)

@@ -307,4 +307,5 @@ class RolloutReplica:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             min_p=sampling.min_p,
+            priority=request.priority,
         )

@@ -12,6 +12,20 @@ IDLE = "tests/unit/scheduling/adaptive_tp/test_idle_profile.py"
 
 MUTANTS = (
     Mutant(
+        name="a simulated engine knows no priorities",
+        target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._queue",
+        before="one.priority > sequence.priority",
+        after="False",
+        tests=(f"{ENGINE_SIMULATOR}::test_requests_of_a_lower_value_pass_those_that_wait_and_are_preempted_last",),
+    ),
+    Mutant(
+        name="nothing passes a preempted sequence before another ends",
+        target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._schedule",
+        before="preempted and self._has_priorities",
+        after="False",
+        tests=(f"{ENGINE_SIMULATOR}::test_a_small_request_of_a_lower_value_passes_a_preempted_one",),
+    ),
+    Mutant(
         name="a profile counts as much as a round near it",
         target="rljob_runtime.perf_model.observed_speed:undisplaced",
         before="any(is_displaced(by, one) for by in own)",

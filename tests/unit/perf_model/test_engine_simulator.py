@@ -38,13 +38,16 @@ def scripts(draw):
     """(capacity, max_sequences, watermark, operations by time). Caches are tight: most scripts preempt."""
     capacity = draw(st.integers(40, 160))
     operations = []
+    priorities = draw(st.sampled_from([[0], [-2, -1, 0, 0]]))
     for one in range(draw(st.integers(1, 14))):
         prompt = draw(st.integers(1, capacity // 4))
         response = draw(st.integers(1, capacity - prompt))
         generated = draw(st.sampled_from([0, 0, response // 2]))
         cached = draw(st.sampled_from([0, 0, prompt, prompt + generated]))
         at = draw(st.integers(0, 60)) * math.pi / 3 if draw(st.booleans()) else 0.0
-        operations.append((at, "submit", Request(one, prompt, response, generated, cached)))
+        operations.append(
+            (at, "submit", Request(one, prompt, response, generated, cached, draw(st.sampled_from(priorities))))
+        )
         if draw(st.integers(0, 3)) == 0:
             operations.append((at + draw(st.integers(1, 100)) * math.pi / 7, "abort", one))
     operations.sort(key=lambda operation: operation[0])
@@ -167,6 +170,35 @@ def test_the_youngest_is_preempted_queued_first_and_computed_again():
     assert engine.drain() == [Finish("old", 13.0), Finish("last", 15 + 2 * 1.25), Finish("young", 17.5 + 2 * 1.0)]
     assert engine.load(20.0).recomputed_tokens == 10
     assert engine.load(20.0).prefill_tokens == 6 + 6 + 10 + 6
+
+
+def test_requests_of_a_lower_value_pass_those_that_wait_and_are_preempted_last():
+    engine = EngineSimulator(LAW, 100, max_sequences=1)
+    engine.submit(0.0, [Request("runs", 5, 1)])
+    engine.submit(0.5, [Request("first", 5, 1), Request("second", 5, 1)])
+    engine.submit(1.0, [Request("started", 5, 1, priority=-1), Request("older", 5, 1, priority=-2)])
+    assert [one.id for one in engine.drain()] == ["runs", "older", "started", "first", "second"]
+    assert engine.load(100.0).passed == 2
+    # Equal ones are served as they arrive, and none passes another.
+    engine.submit(100.0, [Request(one, 5, 1, priority=-1) for one in "abc"])
+    assert [one.id for one in engine.drain()] == ["a", "b", "c"]
+    assert engine.load(200.0).passed == 2
+
+    full = EngineSimulator(LAW, 20, watermark=0.0)
+    full.submit(0.0, [Request("new", 6, 8), Request("started", 6, 8, priority=-1)])
+    # Both fit for four steps. The one that was there first leaves.
+    full.advance(2 + 4 * 1.25 + 0.5)
+    assert full.progress(7.5) == {"new": 4, "started": 4}
+    assert [one.id for one in full.drain()] == ["started", "new"]
+
+
+def test_a_small_request_of_a_lower_value_passes_a_preempted_one():
+    engine = EngineSimulator(LAW, 22, max_sequences=2, watermark=0.0)
+    engine.submit(0.0, [Request("a", 6, 12), Request("b", 6, 12)])
+    # Both fit for five steps, and `small` waits for a place. Then `b` leaves, and `small` starts a step later.
+    engine.submit(2.5, [Request("small", 1, 1, priority=-1)])
+    assert [one.id for one in engine.drain()] == ["small", "a", "b"]
+    assert engine.load(100.0).preemptions == 1
 
 
 def test_tokens_that_came_with_their_kv_cost_no_prefill():

@@ -10,6 +10,13 @@ REPLICA = "tests/unit/rollout/test_replica.py"
 
 MUTANTS = (
     Mutant(
+        name="engines of every job serve requests by priority",
+        target="rljob_runtime.rollout.factory:make_replica",
+        before="bool(spec.environments)",
+        after="True",
+        tests=("tests/unit/rollout/test_factory.py::test_only_requests_of_episodes_have_priorities",),
+    ),
+    Mutant(
         name="an attempt that is repeated generates again",
         target="rljob_runtime.rollout.attempts:AttemptTracker.admit",
         before="seen is not None and request.attempt <= seen",

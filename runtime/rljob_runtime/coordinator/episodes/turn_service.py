@@ -21,6 +21,7 @@ from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, Recorded
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.times import TurnSpan
+from rljob_runtime.scheduling.episodes.turn_priority import turn_priority
 from rljob_runtime.scheduling.episodes.turns import (
     Generate,
     InProgress,
@@ -136,6 +137,7 @@ class TurnService:
             ),
             weight_version=version,
             prefix_token_ids=tuple(live.token_ids),
+            priority=turn_priority(attempt.episode.started, len(attempt.recorded)),
         )
 
     def _seed(self, attempt: Attempt, live: OpenTurn) -> int:

@@ -48,6 +48,8 @@ class EngineSettings:
     rendezvous: Path | None = None
     transfers_kv: bool = False
     """Whether KV of responses may leave this engine and enter it."""
+    has_priorities: bool = False
+    """Whether priorities of requests may differ. Without them, vLLM computes requests as they arrive."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class EngineRequest:
     top_k: int = 0
     min_p: float = 0.0
     kv: KvTicket | None = None
+    priority: int = 0
+    """See `protocols.GenerateRequest.priority`."""
 
     @property
     def truncates(self) -> bool:
@@ -103,7 +107,8 @@ class StepOutput:
 class Engine(Protocol):
     """Continuous batching over a bounded KV cache.
 
-    A full cache preempts the youngest request, which is recomputed later.
+    Waiting requests start by their priority, equal ones as they arrived. A full cache preempts the youngest request of
+    the highest value, which is recomputed later.
     """
 
     @property
@@ -209,6 +214,7 @@ class Counters:
     prefix_resets: int = 0
     weight_loads: int = 0
     aborted: int = 0
+    passed: int = 0
     kv: KvStats = field(default_factory=KvStats)
 
     def stats(self, running: int, waiting: int, kv_use: float, kv_tokens: int, max_running: int) -> EngineStats:
@@ -226,6 +232,7 @@ class Counters:
             kv_tokens=kv_tokens,
             max_running=max_running,
             kv=self.kv,
+            passed_total=self.passed,
         )
 
 

@@ -50,6 +50,7 @@ class VllmEngine:
         self._view = vllm_compat.SchedulerView(self._engine)
         self._vocabulary = self._engine.model_config.get_vocab_size()
         self._counters = Counters()
+        self._arrivals = 0
 
     @property
     def busy(self) -> bool:
@@ -66,8 +67,18 @@ class VllmEngine:
 
             self._kv.admit(request)
             sampling.extra_args = transfer_params(request)
-        self._engine.add_request(request.id, prompt, sampling)
+        self._engine.add_request(request.id, prompt, sampling, **self._place(request))
         self._counters.prompt_tokens += len(request.token_ids)
+
+    def _place(self, request: EngineRequest) -> dict[str, Any]:
+        """Return what orders a request among others; nothing if only their arrival does.
+
+        vLLM orders requests of equal priority by the clock. The clocks of ranks differ, so each counts arrivals."""
+        if not self._settings.has_priorities:
+            return {}
+        self._arrivals += 1
+        self._counters.passed += self._view.passes(request.priority)
+        return {"priority": request.priority, "arrival_time": float(self._arrivals)}
 
     def step(self) -> list[StepOutput]:
         if self._kv is not None:
@@ -185,6 +196,7 @@ def engine_args(settings: EngineSettings) -> Any:
         enable_prefix_caching=True,
         kv_transfer_config=transfer,
         disable_log_stats=True,
+        **({"scheduling_policy": "priority"} if settings.has_priorities else {}),
         **(vllm_compat.cpu_engine_args(settings.max_model_len) if on_cpu else {}),
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -175,11 +176,20 @@ class SchedulerView:
 
         A request preempted in a step waits at its end, because such a step admits no request.
         """
-        for request in self._scheduler.waiting:
+        for request in self._waiting():
             before = self._seen.get(request.request_id, 0)
             if request.num_preemptions > before:
                 self.preemptions += request.num_preemptions - before
                 self._seen[request.request_id] = request.num_preemptions
+
+    def passes(self, priority: int) -> bool:
+        """Return whether a request of this priority is queued before one that waits."""
+        return any(request.priority > priority for request in self._waiting())
+
+    def _waiting(self) -> Iterable[Any]:
+        """Return the waiting requests, in any order. vLLM's queue by priority sorts itself for each iteration."""
+        waiting = self._scheduler.waiting
+        return getattr(waiting, "_heap", waiting)
 
     def forget(self) -> None:
         """Drop the per-request state; called when no request is left."""

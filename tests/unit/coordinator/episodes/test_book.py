@@ -59,6 +59,21 @@ async def test_the_end_reports_a_response_with_the_tokens_of_all_turns(tmp_path)
         assert kept.end.state is EndState.COMPLETED
 
 
+async def test_turns_of_started_episodes_go_before_first_turns_the_older_episode_first(tmp_path):
+    async with bench(tmp_path) as made:
+        episodes = []
+        for sample in (1, 0):
+            await made.launch(key=replace(KEY, sample=sample))
+            episodes.append((await made.leased()).episode)
+            made.now[0] += 5
+        for prompts in ([[1]] * 2, [[1, 5, 2]] * 2):
+            for episode, prompt in zip(episodes, prompts, strict=True):
+                await made.answered(made.ask(episode, prompt), [5])
+        first, also_first, older, younger = [one.priority for one in made.engine.requests]
+        assert first == also_first == 0
+        assert older < younger < 0
+
+
 async def test_a_retry_gets_the_recorded_turn_and_opens_none(tmp_path):
     async with bench(tmp_path) as made:
         episode = await made.begun()

@@ -92,6 +92,23 @@ MUTANTS = (
         tests=("tests/unit/rollout/test_bookkeeping.py::test_top_k_top_p_and_min_p_leave_the_most_probable_tokens",),
     ),
     Mutant(
+        name="vLLM knows no priorities",
+        target="rljob_runtime.rollout.engines.vllm:VllmEngine._place",
+        before='{"priority": request.priority, "arrival_time": float(self._arrivals)}',
+        after="{}",
+        tests=(f"{CONTRACT}::test_requests_of_a_lower_value_start_first_and_equal_ones_as_they_arrive[VLLM]",),
+    ),
+    Mutant(
+        name="the reference engine knows no priorities",
+        target="rljob_runtime.rollout.engines.reference.engine:_Sequence.place",
+        before="self.request.priority",
+        after="0",
+        tests=(
+            f"{CONTRACT}::test_requests_of_a_lower_value_start_first_and_equal_ones_as_they_arrive[Reference]",
+            f"{CONTRACT}::test_of_two_requests_that_do_not_fit_the_one_of_the_lower_value_stays[Reference]",
+        ),
+    ),
+    Mutant(
         name="a tied head keeps its old weights",
         target="rljob_runtime.rollout.engines.vllm_worker:RelayWeights.load_from_relay",
         before="repair_tied_head(self.model_runner.model)",

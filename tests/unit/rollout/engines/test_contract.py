@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -211,6 +212,62 @@ def test_kv_pressure_preempts_and_changes_no_token(
     assert 0 < tight.stats().kv_tokens < sum(len(r.token_ids) + r.max_new_tokens for r in asked)
     assert tight.stats().max_running >= len(asked)
     assert {id: g.tokens for id, g in got.items()} == {id: g.tokens for id, g in free.items()}
+
+
+def starts(engine: Engine, waiting: list[EngineRequest], late: list[EngineRequest]) -> list[str]:
+    """Return the order in which requests make their first token, while one runs at a time."""
+    for one in waiting:
+        engine.add(one)
+    seen: dict[str, Generated] = {}
+    collect(engine.step(), seen)
+    for one in late:
+        engine.add(one)
+    while engine.busy:
+        collect(engine.step(), seen)
+    return list(seen)
+
+
+def test_requests_of_a_lower_value_start_first_and_equal_ones_as_they_arrive(
+    kind: str, engines: Engines, publisher: Publisher
+) -> None:
+    engine = engines(kind, max_running=1, has_priorities=True)
+    engine.load(publisher.version)
+    prompt, before = prompts(1)[0], engine.stats().passed_total
+    waiting = [request(name, prompt, 3) for name in ("runs", "b-first", "a-second")]
+    late = [request(name, prompt, 3, priority=value) for name, value in (("young", -1), ("old", -7), ("older", -7))]
+    assert starts(engine, waiting, late) == ["runs", "old", "older", "young", "b-first", "a-second"]
+    # `older` passed the three of higher values, not `old`: each counts once.
+    assert engine.stats().passed_total - before == 3
+
+
+def test_without_priorities_requests_start_as_they_arrive(kind: str, engines: Engines, publisher: Publisher) -> None:
+    engine = engines(kind, max_running=1)
+    engine.load(publisher.version)
+    waiting = [request(name, prompts(1)[0], 3) for name in ("runs", "b", "c")]
+    assert starts(engine, waiting, [request("a", prompts(1)[0], 3)]) == ["runs", "b", "c", "a"]
+    assert engine.stats().passed_total == 0
+
+
+def test_of_two_requests_that_do_not_fit_the_one_of_the_lower_value_stays(
+    kind: str, engines: Engines, publisher: Publisher
+) -> None:
+    """It came last, and would be preempted where only arrival counts."""
+    asked = [request("new", prompts(1)[0], 200), request("started", prompts(2)[1], 200, priority=-1)]
+    got, ends = {}, {}
+    for has_priorities in (False, True):
+        engine = engines(kind, kv_blocks=10, has_priorities=has_priorities)
+        engine.load(publisher.version)
+        for one in asked if has_priorities else (replace(each, priority=0) for each in asked):
+            engine.add(one)
+        seen: dict[str, Generated] = {}
+        while engine.busy:
+            outputs = engine.step()
+            collect(outputs, seen)
+            ends.setdefault(has_priorities, []).extend(one.id for one in outputs if one.finish_reason)
+        assert engine.stats().preemptions_total > 0
+        got[has_priorities] = {id: one.tokens for id, one in seen.items()}
+    assert ends == {False: ["new", "started"], True: ["started", "new"]}
+    assert got[False] == got[True]
 
 
 def test_stats_count_what_happened(engine: Engine) -> None:

@@ -8,9 +8,21 @@ EPISODE = "tests/unit/scheduling/episodes/test_episode.py"
 RESPONSES = "tests/unit/scheduling/episodes/test_responses.py"
 SEQUENCES = "tests/unit/scheduling/episodes/test_sequences.py"
 TIMES = "tests/unit/scheduling/episodes/test_times.py"
+TURN_PRIORITY = "tests/unit/scheduling/episodes/test_turn_priority.py"
 WEIGHT_LOAD = "tests/unit/scheduling/episodes/test_weight_load.py"
 
 MUTANTS = (
+    Mutant(
+        name="turns of started episodes wait behind first turns",
+        target="rljob_runtime.scheduling.episodes.turn_priority:turn_priority",
+        before="stored_turns",
+        after="False",
+        tests=(
+            TURN_PRIORITY,
+            "tests/unit/coordinator/episodes/test_book.py"
+            "::test_turns_of_started_episodes_go_before_first_turns_the_older_episode_first",
+        ),
+    ),
     Mutant(
         name="a runner claims an attempt of another environment",
         target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.may_have",

@@ -2,12 +2,13 @@
 
 A step either prefills waiting requests (each completely, as they fit) or decodes one token of all running requests. A
 full KV cache preempts the youngest running request: its blocks are freed, its tokens are kept, and it is recomputed
-later.
+later. Waiting and running requests are ordered by priority, then by arrival: the first goes first, and the last running
+one counts as the youngest.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,10 +43,16 @@ PREFILL_TOKENS_PER_STEP = 2048
 class _Sequence:
     request: EngineRequest
     seed: int
+    arrival: int
     tokens: list[int]
     table: list[int] = field(default_factory=list)
     kv: torch.Tensor | None = None
     """KV of its first blocks, until they are copied."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Its place among others: the smallest goes first."""
+        return self.request.priority, self.arrival
 
     @property
     def new_tokens(self) -> int:
@@ -67,8 +74,9 @@ class ReferenceEngine:
         blocks = settings.kv_blocks or kv_bytes // PagedCache.block_bytes(self._model, settings.block_size)
         self._pool = BlockPool(blocks, settings.block_size)
         self._cache = PagedCache(self._model, blocks, settings.block_size)
-        self._waiting: deque[_Sequence] = deque()
+        self._waiting: list[_Sequence] = []
         self._running: list[_Sequence] = []
+        self._arrivals = 0
         self._counters = Counters()
         self._kv = self._cache.copier(str(settings.dtype), settings.rank) if settings.transfers_kv else None
 
@@ -85,10 +93,12 @@ class ReferenceEngine:
             )
 
     def add(self, request: EngineRequest) -> None:
-        sequence = _Sequence(request, seed_of(request), list(request.token_ids))
+        self._arrivals += 1
+        sequence = _Sequence(request, seed_of(request), self._arrivals, list(request.token_ids))
         if self._kv is not None and request.kv is not None:
             sequence.kv = self._kv.source(request.kv.path, request.kv.response, request.kv.tokens)
-        self._waiting.append(sequence)
+        insort(self._waiting, sequence, key=_place)
+        self._counters.passed += self._waiting[-1] is not sequence
         self._counters.prompt_tokens += len(request.token_ids)
 
     @torch.inference_mode()
@@ -109,7 +119,7 @@ class ReferenceEngine:
                 self._pool.release(sequence.table)
         before = len(self._running) + len(self._waiting)
         self._running = [s for s in self._running if s.request.id not in gone]
-        self._waiting = deque(s for s in self._waiting if s.request.id not in gone)
+        self._waiting = [s for s in self._waiting if s.request.id not in gone]
         self._counters.aborted += before - len(self._running) - len(self._waiting)
 
     def load(self, version: int) -> None:
@@ -180,7 +190,7 @@ class ReferenceEngine:
         self._running.clear()
 
     def _admit(self) -> list[_Sequence]:
-        """Move waiting sequences to running, oldest first, while blocks, slots and the step's prefill budget last."""
+        """Move waiting sequences to running, in their order, while blocks, slots and the step's prefill budget last."""
         admitted: list[_Sequence] = []
         budget = PREFILL_TOKENS_PER_STEP
         while self._waiting and len(self._running) < self._settings.max_running:
@@ -190,7 +200,7 @@ class ReferenceEngine:
             # Room for one token more: a sequence whose own first token preempts it would never advance.
             if not self._pool.grow(sequence.table, len(sequence.tokens) + 1):
                 break
-            self._running.append(self._waiting.popleft())
+            insort(self._running, self._waiting.pop(0), key=_place)
             admitted.append(sequence)
             budget -= len(sequence.tokens)
         return admitted
@@ -205,7 +215,7 @@ class ReferenceEngine:
                 continue
             victim = self._running.pop()
             self._pool.release(victim.table)
-            self._waiting.appendleft(victim)
+            insort(self._waiting, victim, key=_place)
             self._counters.preemptions += 1
         return list(self._running)
 
@@ -251,6 +261,10 @@ class ReferenceEngine:
         ended = {o.id for o in outputs if o.finish_reason}
         self.abort(list(ended))
         return outputs
+
+
+def _place(sequence: _Sequence) -> tuple[int, int]:
+    return sequence.place
 
 
 def _finish(sequence: _Sequence) -> FinishReason | None:

@@ -320,6 +320,7 @@ class SimulatedReplica:
             kv_size=None if self.rests else kind.kv,
             profiles_total=self._profiles,
             profile_seconds_total=self._profile_seconds,
+            passed_total=load.passed,
         )
 
 

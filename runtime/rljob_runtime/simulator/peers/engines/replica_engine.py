@@ -51,8 +51,8 @@ class ReplicaEngine:
         self._time = 0.0
         self._next_stream = 0.0
         self._numbers = itertools.count(1)
-        self._past = (0, 0)
-        """Preemptions and tokens of earlier engines."""
+        self._past = (0, 0, 0)
+        """Preemptions, tokens and passed requests of earlier engines."""
 
     def advance(self) -> float:
         """Advance to the present, and return when it next has output."""
@@ -78,7 +78,8 @@ class ReplicaEngine:
     def change(self, kind: EngineKind) -> None:
         """Replace the engine, which holds nothing."""
         load = self._load()
-        self._past = (self._past[0] + load.preemptions, self._past[1] + load.generated_tokens)
+        now = load.preemptions, load.generated_tokens, load.passed
+        self._past = self._past[0] + now[0], self._past[1] + now[1], self._past[2] + now[2]
         self.kind, self._engine = kind, None
 
     def load(self) -> EngineLoad:
@@ -88,6 +89,7 @@ class ReplicaEngine:
             load,
             preemptions=self._past[0] + load.preemptions,
             generated_tokens=self._past[1] + load.generated_tokens,
+            passed=self._past[2] + load.passed,
         )
 
     def _load(self) -> EngineLoad:
@@ -109,7 +111,7 @@ class ReplicaEngine:
         if len(self.held) == 1:
             self._next_stream = self._time + self.kind.stream_seconds
         prompt = max(1, len(request.prompt_token_ids))
-        return [Request((key, request.attempt), prompt, length, prefix, ready)]
+        return [Request((key, request.attempt), prompt, length, prefix, ready, request.priority)]
 
     def drop(self, key: TrajectoryKey) -> None:
         """Abort the attempt of this response that it holds, if any."""

@@ -1,0 +1,28 @@
+"""What a spec makes of a replica's engine."""
+
+from dataclasses import replace
+
+import pytest
+
+from rljob_api import load
+from rljob_runtime.rollout import factory
+from rljob_runtime.rollout.engines.vllm import engine_args
+from tests.support.api.jobs import job
+
+ENVIRONMENT = {"name": "calc", "kind": "Agent", "command": ["agent"]}
+
+
+@pytest.mark.parametrize(("environments", "has_priorities"), [([], False), ([ENVIRONMENT], True)])
+def test_only_requests_of_episodes_have_priorities(monkeypatch, tmp_path, environments, has_priorities):
+    made = []
+    monkeypatch.setattr(factory, "engine_maker", lambda kind, settings, sizes: (made.append(settings), lambda: None))
+    spec = load(job({"spec.environments": environments})).spec
+    config = b'{"eos_token_id": 2}'
+    factory.make_replica("replica-0", spec, {"config.json": config}, tmp_path, tmp_path)
+    assert [one.has_priorities for one in made] == [has_priorities]
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("changes", "policy"), [({}, "fcfs"), ({"has_priorities": True}, "priority")])
+def test_vllm_serves_requests_as_they_arrive_unless_they_have_priorities(settings, changes, policy):
+    assert engine_args(replace(settings, **changes)).scheduling_policy == policy
