@@ -9,6 +9,8 @@ import pytest
 
 from rljob_api.spec.environments import EpisodeVersions
 from rljob_api.spec.training import Mode
+from rljob_runtime.coordinator.asynchronous.dispatch import Dispatcher
+from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.episodes.attempt import turn_of
 from rljob_runtime.perf_model.engine_simulator import EngineLoad
 from rljob_runtime.protocols.trajectory import Group, Response, TrajectoryKey
@@ -40,11 +42,12 @@ def test_a_quarter_of_the_seeds_has_environments_with_what_the_spec_permits(mode
     seen: Counter[str] = Counter()
     for seed in SEEDS:
         scenario, episodes = of(seed, mode)
-        # Its spec is valid, and the techniques that move unfinished responses are off.
+        # Its spec is valid, and the techniques of rounds that move unfinished responses are off.
         assert len(scenario.job.spec.environments) == len(episodes.environments)
         assert not scenario.switches
         assert not scenario.stream_training
         assert not scenario.site.lendable
+        seen["repack"] += Settings.of(scenario.job).repack is not None and scenario.adapt is not None
         seen["tail batching"] += (scenario.tail_factor or 1) > 1
         seen["evaluations"] += bool(scenario.evaluations)
         seen["two environments"] += len(episodes.environments) > 1
@@ -58,10 +61,19 @@ def test_a_quarter_of_the_seeds_has_environments_with_what_the_spec_permits(mode
             seen["rewards of the job"] += not law.rewards
             seen["rewards of the environment"] += law.rewards > 0
         seen.update(role_of(fault.target) for fault in plan_of(scenario).faults)
-    rounds_only = {"tail batching"} if mode is Mode.ASYNCHRONOUS else set()
-    wanted = {"evaluations", "two environments", "few tokens", "no fork", "few turns", "faults", "tail batching"}
+    others = {"tail batching"} if mode is Mode.ASYNCHRONOUS else {"repack"}
+    wanted = {
+        "evaluations",
+        "two environments",
+        "few tokens",
+        "no fork",
+        "few turns",
+        "faults",
+        "tail batching",
+        "repack",
+    }
     wanted |= {"rewards of the job", "rewards of the environment", *EpisodeVersions}
-    assert min(seen[one] for one in wanted - rounds_only) >= 5
+    assert min(seen[one] for one in wanted - others) >= 5
     assert all(seen[role] for role in Role)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.simulator.core import virtual_time
 from tests.support.simulated_job import Stage
@@ -14,10 +16,14 @@ class Crash(BaseException):
 class CrashAt:
     """Raises `Crash` at the n-th moment around a store call; then never again."""
 
-    def __init__(self, moment: int) -> None:
+    def __init__(self, moment: int, begun: Callable[[], bool] = lambda: True) -> None:
+        """Count the moments since `begun`."""
         self.left = moment
+        self._begun = begun
 
     def __call__(self, moment: str) -> None:
+        if not self._begun():
+            return
         self.left -= 1
         if self.left == 0:
             raise Crash

@@ -114,14 +114,16 @@ class EpisodeStage(Stage):
     def play(self, *meanwhile: Callable[[Any], Awaitable[None]], **changes: Any) -> Finished | None:
         return super().play(self._run_runners, *meanwhile, **changes)
 
-    def play_through(self, crashes: Sequence[int], *meanwhile: Callable[[Any], Awaitable[None]]) -> Finished | None:
+    def play_through(
+        self, crashes: Sequence[int | CrashAt], *meanwhile: Callable[[Any], Awaitable[None]]
+    ) -> Finished | None:
         """Play; kill the coordinator after so many moments around its store, each time; play on to the end."""
 
         async def lives() -> Finished | None:
             tasks = [asyncio.ensure_future(action(self)) for action in (self._run_runners, *meanwhile)]
             try:
                 for moment in crashes:
-                    self.around = CrashAt(moment)
+                    self.around = moment if isinstance(moment, CrashAt) else CrashAt(moment)
                     with contextlib.suppress(Crash):
                         return await self.coordinate()
                 self.around = lambda moment: None
@@ -136,9 +138,11 @@ class EpisodeStage(Stage):
     async def coordinate(self, **changes: Any) -> Finished | None:
         self._dead = asyncio.Event()
         try:
-            # As the settings of a job with environments have it: episodes stay on their replicas.
+            # As the settings of a job with environments have it.
+            environments = {"environments": self.environments}
+            unmerged = {"repack": None} if self.versions is Versions.MIXED else {}
             async with asyncio.timeout(3_600):
-                return await super().coordinate(**{"repack": None, "environments": self.environments, **changes})
+                return await super().coordinate(**{**environments, **unmerged, **changes})
         finally:
             self._dead.set()
 

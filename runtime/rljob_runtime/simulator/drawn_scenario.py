@@ -12,8 +12,10 @@ from dataclasses import replace
 from rljob_api.evaluation_metric import EvaluationMetric
 from rljob_api.spec.environments import EnvironmentState, EpisodeVersions
 from rljob_api.spec.training import Mode, Sampler
+from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols import KvSize
+from rljob_runtime.scheduling.asynchronous.repack_gain import merges_that_fit
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
 from rljob_runtime.simulator.episode_side import Environment, EpisodeScenario
 from rljob_runtime.simulator.faults.plan import FaultPlan, draw_plan
@@ -66,16 +68,36 @@ def _asynchronous(scenario: Scenario, random_: random.Random) -> Scenario:
         bound=random_.choice([None, None, 0, 1, 2]),
         repack_seconds=random_.choice([None, 0.5, 2.0]),
     )
-    return replace(
-        scenario,
-        experience=experience,
-        tail_factor=None,
-        response_factor=None,
-        auto=False,
-        stream_training=False,
-        profiles=False,
-        site=replace(scenario.site, lendable=False, shares_accelerators=False),
+    return _with_merges(
+        replace(
+            scenario,
+            experience=experience,
+            tail_factor=None,
+            response_factor=None,
+            auto=False,
+            stream_training=False,
+            profiles=False,
+            site=replace(scenario.site, lendable=False, shares_accelerators=False),
+        ),
+        random.Random(f"{scenario.seed}/merges"),
     )
+
+
+def _with_merges(scenario: Scenario, random_: random.Random) -> Scenario:
+    """Merge replicas wherever they fit in two thirds of the jobs with episodes: in so small a job it rarely pays.
+
+    There are some replicas, and they have room."""
+    if scenario.episodes is None or scenario.experience is None or random_.random() < 0.33:
+        return scenario
+    experience = replace(scenario.experience, repack_seconds=0.5)
+    site = scenario.site
+    engine = replace(site.engine, kv_tokens=max(20_000, site.engine.kv_tokens), max_sequences=64)
+    site, machines = replace(site, engine=engine), max(3, scenario.machines)
+    return replace(scenario, experience=experience, adapt=_merging_what_fits, site=site, machines=machines)
+
+
+def _merging_what_fits(settings: Settings) -> Settings:
+    return replace(settings, repack_plan=merges_that_fit)
 
 
 def _draw_rounds(seed: int) -> Scenario:

@@ -38,6 +38,7 @@ class Dispatcher:
         stats: GenerationStats,
     ) -> None:
         self._store = context.store
+        self._has_episodes = bool(context.settings.environments)
         self._requests = Requests(context.settings, prompts, receiver.partials)
         self._flight = groups
         self._receiver = receiver
@@ -59,12 +60,33 @@ class Dispatcher:
         await self._pool.submit(by_replica)
 
     async def migrate(self, merge: Merge) -> None:
+        """Let the destination go on with the source's responses: at once if they are episodes, else in two phases."""
+        if self._has_episodes:
+            await self._hand_over(merge)
+        else:
+            await self._begin_move(merge)
+
+    async def _hand_over(self, merge: Merge) -> None:
+        """Stop the source's episodes, and launch them at the destination.
+
+        An open turn goes on from its tokens that have arrived. Without one, nothing but the lease moves."""
+        ended, moved = self._flight.hand_over(merge.source, merge.destination)
+        self._record(merge, moved)
+        self._stats.moved_responses += len(moved)
+        # First, so that the source's engine holds nothing when it is to load newer weights.
+        await self._pool.abort(ended)
+        await self.launch(moved)
+
+    def _record(self, merge: Merge, moved: Collection[Launch]) -> None:
+        message = f"{len(moved)} responses move from {merge.source} to {merge.destination}"
+        log.info("%s", message)
+        self._stats.repacks += 1
+        self._timeline.event("Repack", message, MOVES)
+
+    async def _begin_move(self, merge: Merge) -> None:
         """Submit the source's responses to the destination. The source keeps generating until `commit_move`."""
         moved = self._flight.begin_move(merge.source, merge.destination)
-        log.info("%d responses move from %s to %s", len(moved), merge.source, merge.destination)
-        self._stats.repacks += 1
-        message = f"{len(moved)} responses move from {merge.source} to {merge.destination}"
-        self._timeline.event("Repack", message, MOVES)
+        self._record(merge, moved)
         # The attempts count as used from now on, also after a restart from the store.
         reserved = [(launch.key, Lease(merge.source, launch.lease.attempt)) for launch in moved]
         await self._store.do(lambda s: s.experience.launched(reserved))

@@ -82,7 +82,7 @@ class AsyncGeneration:
         scorer = context.episodes.scorer(prompts, context.rewards)
         self._scoring = RewardRequests(scorer, self.stats, post, context.reporter.timeline)
         partials, failures = self._receiver.partials, context.policy_failures
-        self._repack_monitor = RepackMonitor(settings, self._pool, partials, prompts, failures)
+        self._repack_monitor = RepackMonitor(settings, self._pool, partials, prompts, failures, context.episodes)
         self._scores: list[tuple[TrajectoryKey, float]] = []
         self._leaving: Collection[str] = ()
         self._blocked: Collection[str] = ()
@@ -370,7 +370,7 @@ class AsyncGeneration:
         finished.clear()
         await self._context.store.do(lambda s: s.experience.finish(tokens, ended))
         for response in ended:
-            self._repack_monitor.record_length(len(response.token_ids))
+            self._repack_monitor.record_end(response)
             self._scoring.start(response)
 
     async def _reward_failed(self, response: Response, failure: RewardFailure) -> None:

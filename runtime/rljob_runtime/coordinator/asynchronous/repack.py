@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.coordinator.episodes.episodes import Episodes
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.coordinator.reporting.policy_failures import OptionalPolicy, PolicyFailures, attempt
 from rljob_runtime.protocols import EngineStats, PromptSource
-from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.protocols.trajectory import Response, TrajectoryKey
 from rljob_runtime.scheduling.asynchronous.repack import REMEMBERED_LENGTHS, Merge, ReplicaLoad
 from rljob_runtime.scheduling.asynchronous.repack_gain import Tails, merges_that_pay
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished, peak_kv_tokens
@@ -38,9 +39,12 @@ class RepackMonitor:
         partials: Partials,
         prompts: PromptSource,
         failures: PolicyFailures,
+        episodes: Episodes,
     ) -> None:
         self._rules = settings.repack
-        self._most_tokens = settings.max_response_tokens
+        self._plan = settings.repack_plan
+        self._most_tokens = settings.longest_response
+        self._episodes = episodes
         self._pool = pool
         self._partials = partials
         self._prompts = prompts
@@ -54,9 +58,10 @@ class RepackMonitor:
         """Record the engine statistics of a replica's last poll."""
         self._stats[replica] = stats
 
-    def record_length(self, tokens: int) -> None:
+    def record_end(self, response: Response) -> None:
         """Record the length of a complete response."""
-        self._lengths.append(tokens)
+        tokens = self._tokens_after_prompt(response.key)
+        self._lengths.append(len(response.token_ids) if tokens is None else tokens)
 
     def merges(self, replicas: Mapping[str, BusyReplica]) -> tuple[Merge, ...]:
         """Return the merges to make now; none if the policy fails by an error, which is recorded."""
@@ -80,16 +85,30 @@ class RepackMonitor:
         speed = self._pool.engine_speed()
         if speed is None:
             return ()
-        return merges_that_pay(loads, self._rules, Tails(speed, expected, unfinished))
+        plan = self._plan or merges_that_pay
+        return plan(loads, self._rules, Tails(speed, expected, unfinished))
 
     def _expected(self, running: Iterable[Launch]) -> ExpectedLengths:
         seen = [LengthObservation(tokens) for tokens in self._lengths]
-        seen += [LengthObservation(self._partials.length_of(launch.key), ended=False) for launch in running]
+        seen += [LengthObservation(self._length_of(launch.key), ended=False) for launch in running]
         return ExpectedLengths(Survival.of(seen), self._most_tokens)
 
     def _unfinished(self, launch: Launch) -> Unfinished:
-        prompt = len(self._prompts.prompt(launch.key.prompt).token_ids)
-        return Unfinished(prompt, self._partials.length_of(launch.key))
+        return Unfinished(self._prompt_tokens(launch.key), self._length_of(launch.key))
+
+    def _prompt_tokens(self, key: TrajectoryKey) -> int:
+        return len(self._prompts.prompt(key.prompt).token_ids)
+
+    def _length_of(self, key: TrajectoryKey) -> int:
+        tokens = self._tokens_after_prompt(key)
+        return self._partials.length_of(key) if tokens is None else tokens
+
+    def _tokens_after_prompt(self, key: TrajectoryKey) -> int | None:
+        """Return the tokens of an episode after its prompt; None for a response of one turn.
+
+        What tools answer is in the KV cache like what the model says, and is computed again after a move."""
+        tokens = self._episodes.tokens(key)
+        return None if tokens is None else max(0, tokens - self._prompt_tokens(key))
 
     def _load(self, name: str, held: BusyReplica, its: Sequence[Unfinished], expected: ExpectedLengths) -> ReplicaLoad:
         running = held.running
@@ -111,7 +130,7 @@ class RepackMonitor:
         )
 
     def _lengths_of(self, running: Sequence[Launch]) -> dict[TrajectoryKey, int]:
-        return {launch.key: self._partials.length_of(launch.key) for launch in running}
+        return {launch.key: self._length_of(launch.key) for launch in running}
 
     def _grown(self, running: Sequence[Launch], before: Mapping[TrajectoryKey, int]) -> int:
         """Return the tokens generated since the last check by responses that it held then."""

@@ -19,6 +19,7 @@ from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
 from rljob_runtime.scheduling.asynchronous.experience_buffer import BufferLimits
 from rljob_runtime.scheduling.asynchronous.repack import RepackRules
+from rljob_runtime.scheduling.asynchronous.repack_gain import RepackPlan
 from rljob_runtime.scheduling.backoff import Backoff
 from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
@@ -93,8 +94,11 @@ def recovery_of(environment: Environment) -> Recovery | None:
 
 
 def repack_rules(spec: RLJobSpec) -> RepackRules | None:
-    """Return when replicas are merged; None for never. Episodes stay on their replicas."""
-    if spec.environments or not spec.repack.enabled:
+    """Return when replicas are merged; None for never.
+
+    With mixed versions a replica loads newer weights and draws prompts beside its last episodes: none needs a release.
+    """
+    if not spec.repack.enabled or any(one.versions is Versions.MIXED for one in episode_rules(spec).values()):
         return None
     return RepackRules(spec.repack.kv_cache_threshold, spec.repack.max_batch)
 
@@ -204,6 +208,8 @@ class Settings:
     """Asynchronous: updates between a group's weights and its use; None for no bound."""
     repack: RepackRules | None = None
     """Asynchronous: when replicas are merged; None for never."""
+    repack_plan: RepackPlan | None = None
+    """Asynchronous: which merges are made. None: those that save time. No spec sets it."""
     repack_seconds: float = 5.0
     tensor_parallel: int = 1
     """The spec's tensor parallel size."""
@@ -259,6 +265,12 @@ class Settings:
     def drops_equal(self) -> bool:
         """Whether groups of equal rewards are not trained on."""
         return self.max_prompt_factor is not None
+
+    @property
+    def longest_response(self) -> int:
+        """Most tokens of a response after its prompt: those of an episode are of all its turns and tools."""
+        lengths = (one.limits.tokens or self.max_response_tokens for one in self.environments.values())
+        return max(lengths, default=self.max_response_tokens)
 
     @property
     def mixes_versions(self) -> bool:

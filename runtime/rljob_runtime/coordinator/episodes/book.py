@@ -122,6 +122,11 @@ class EpisodeBook:
         """Return how often runners handed back the episodes of a response."""
         return await self._store.do(lambda store: store.turns.hand_backs(key))
 
+    def tokens(self, key: TrajectoryKey) -> int:
+        """Return the tokens of the newest attempt of a response; 0 if none is known."""
+        found = self._of(key)
+        return found.episode.stats.tokens if found is not None else 0
+
     def finished(self, key: TrajectoryKey) -> Attempt | None:
         """Return the attempt of a response that has ended."""
         found = self._of(key)

@@ -34,6 +34,10 @@ class Episodes(Protocol):
         """Read what a former coordinator stored about these responses."""
         ...
 
+    def tokens(self, key: TrajectoryKey) -> int | None:
+        """Return the tokens of an episode so far, those of its prompt included; None for a response of one turn."""
+        ...
+
     def group(self, group: Group) -> Group:
         """Return a group of loaded responses as it is trained on."""
         ...
@@ -70,6 +74,10 @@ class SingleTurns:
 
     async def load(self, keys: Iterable[TrajectoryKey]) -> None:
         """Do nothing: the response is all there is."""
+
+    def tokens(self, key: TrajectoryKey) -> int | None:
+        """Return None."""
+        return None
 
     def group(self, group: Group) -> Group:
         """Return it."""
@@ -109,6 +117,10 @@ class ManyTurns:
     async def load(self, keys: Iterable[TrajectoryKey]) -> None:
         """See `Episodes.load`."""
         await self.book.load(keys)
+
+    def tokens(self, key: TrajectoryKey) -> int | None:
+        """Return the tokens of the newest attempt; 0 before it is known."""
+        return self.book.tokens(key)
 
     def group(self, group: Group) -> Group:
         """Return the group with the sequences of its episodes."""

@@ -12,7 +12,8 @@ replica waits for a replica that holds its version, or with mixed versions also 
 that, the group is orphaned, and the caller drops it.
 
 A move (repack) is a second lease beside the first. The source keeps generating; the destination's first token is the
-commit. Until then only the attempt number is used up.
+commit. Until then only the attempt number is used up. An episode may have no open turn whose token could be that
+commit, and its stored turns do not depend on a replica: it is handed over at once, as after a loss.
 """
 
 from __future__ import annotations
@@ -210,6 +211,21 @@ class GroupTracker:
                 self._held.setdefault(destination, {})[launch.key] = None
                 launches.append(Launch(launch.key, sample.move))
         return launches
+
+    def hand_over(self, source: str, destination: str) -> tuple[list[Launch], list[Launch]]:
+        """Give all running responses of `source` to `destination`, which holds the same weights.
+
+        Returns the former leases, which end, and the launches to submit at the destination."""
+        ended, launches = self.running_on(source), []
+        for key, lease in ((one.key, one.lease) for one in ended):
+            sample = self._samples[key]
+            self._end_move(key)
+            self._release(key, lease)
+            sample.attempt += 1
+            sample.lease = Lease(destination, sample.attempt)
+            self._held.setdefault(destination, {})[key] = None
+            launches.append(Launch(key, sample.lease))
+        return ended, launches
 
     def commit_move(self, key: TrajectoryKey, lease: Lease) -> bool:
         """Commit a move at the destination's first token: only the destination generates the response from here on.

@@ -10,7 +10,23 @@ EVALUATIONS = "tests/unit/coordinator/evaluation/test_evaluations.py"
 
 SOURCES = "tests/unit/coordinator/test_sources.py"
 
+EPISODE_MOVES = "tests/unit/coordinator/asynchronous/test_episode_moves.py"
+
 MUTANTS = (
+    Mutant(
+        name="an episode's answers of tools take no room",
+        target="rljob_runtime.coordinator.asynchronous.repack:RepackMonitor._tokens_after_prompt",
+        before="max(0, tokens - self._prompt_tokens(key))",
+        after="self._partials.length_of(key)",
+        tests=(f"{EPISODE_MOVES}::test_a_plan_counts_what_tools_answered",),
+    ),
+    Mutant(
+        name="a source's engine goes on with episodes that have moved",
+        target="rljob_runtime.coordinator.asynchronous.dispatch:Dispatcher._hand_over",
+        before="await self._pool.abort(ended)",
+        after="pass",
+        tests=(f"{EPISODE_MOVES}::test_the_source_has_stopped_before_the_destination_begins",),
+    ),
     Mutant(
         name="groups that no update may take are generated to their end",
         target="rljob_runtime.coordinator.asynchronous.group_ends:GroupEnds.requeue_too_stale",

@@ -36,7 +36,7 @@ def test_a_move_stores_no_tokens_of_an_ended_response_without_its_end() -> None:
     generation._receiver = receiver
     generation._dispatcher = SimpleNamespace(commit_move=commit_move)
     generation._context = SimpleNamespace(store=SimpleNamespace(do=do))
-    generation._repack_monitor = SimpleNamespace(record_length=lambda length: None)
+    generation._repack_monitor = SimpleNamespace(record_end=lambda response: None)
     generation._scoring = SimpleNamespace(start=lambda response: stored.append(f"reward of {response.key}"))
     generation.groups = SimpleNamespace(
         moving_to=lambda key: LEASES[MOVED] if key == MOVED else None,

@@ -6,11 +6,14 @@ LOANS = "tests/unit/coordinator/stream_training/test_loans.py"
 
 MUTANTS = (
     Mutant(
-        name="episodes are merged onto other replicas",
+        name="episodes of mixed versions are merged for nothing",
         target="rljob_runtime.coordinator.core.settings:repack_rules",
-        before="spec.environments or not spec.repack.enabled",
-        after="not spec.repack.enabled",
-        tests=("tests/unit/coordinator/core/test_settings.py::test_episodes_stay_on_their_replicas",),
+        before="one.versions is Versions.MIXED",
+        after="False",
+        tests=(
+            "tests/unit/coordinator/core/test_settings.py"
+            "::test_replicas_are_merged_unless_newer_weights_need_no_release",
+        ),
     ),
     Mutant(
         name="a job's limit of turns lengthens episodes",

@@ -128,11 +128,30 @@ def test_versions_are_mixed_in_asynchronous_jobs_that_ask_for_it(mode: str, epis
     assert made.mixes_versions == (versions is Versions.MIXED)
 
 
+@pytest.mark.parametrize(
+    ("changes", "merged"),
+    [
+        ({}, True),
+        ({"repack": {"enabled": False}}, False),
+        ({"environments": [CALC]}, True),
+        ({"environments": [CALC], "repack": {"enabled": False}}, False),
+        ({"environments": [CALC], "episode": {"versions": "Mixed"}}, False),
+    ],
+)
+def test_replicas_are_merged_unless_newer_weights_need_no_release(changes: dict[str, Any], merged: bool) -> None:
+    assert (Settings.of(job(mode=Mode.ASYNCHRONOUS, **changes)).repack is not None) is merged
+
+
+def test_an_episodes_length_is_that_of_all_its_turns_and_tools() -> None:
+    longest = [Settings.of(job(environments=made, data={"maxPromptTokens": 100})).longest_response
+               for made in ([], [CALC])]  # fmt: skip
+    assert longest == [40, 140]
+
+
 @pytest.mark.parametrize("environments", [[], [CALC]])
-def test_episodes_stay_on_their_replicas(environments: list[dict[str, Any]]) -> None:
+def test_rounds_loan_no_machine_that_has_episodes(environments: list[dict[str, Any]]) -> None:
     settings = Settings.of(job(stream="Auto", environments=environments))
     moves = not environments
-    assert (settings.repack is not None) is moves
     assert any(plan.stream for plan in settings.choices.plans) is moves
     assert (settings.lending is not None) is moves
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,15 @@ from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.audit.lineage import audit_episodes
 from rljob_runtime.coordinator.core.settings import Settings
+from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.asynchronous.async_groups import GroupTracker
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
+from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.scheduling.evaluation import responses
+from rljob_runtime.simulator.core.events import Generated, Loaded, Submitted
+from rljob_runtime.simulator.invariants.episodes import response_of
 from rljob_runtime.simulator.peers.harness import Fault, HarnessLaw
+from tests.support.crashes import CrashAt
 from tests.support.episode_job import EpisodeStage
 from tests.support.rows import slow
 from tests.support.simulated_job import job, until
@@ -217,3 +225,107 @@ def test_updates_that_a_lost_trainer_undid_are_trained_on_again(tmp_path, mode):
     assert finished.outcome is FinishedOutcome.COMPLETE
     assert stage.rounds.count(3) == 2, "it was done again"
     assert len(stage.trained_ids()) == len(set(stage.trained_ids())) == 4 * 3 * 3
+
+
+# --- repack ---
+
+
+def tailed(tmp_path: Path, mode: Mode = Mode.ASYNCHRONOUS, **more: Any) -> EpisodeStage:
+    """Four machines, and episodes of 1 to 30 turns."""
+    made = job(rounds=8, prompts=6, responses=2, machines=4, mode=mode, repack={"intervalSeconds": 0.5, **more})
+    law = HarnessLaw(turns=30, tool_seconds=0.5, turn_tokens=30, seed=3)
+    return EpisodeStage(tmp_path / "state.db", job=made, machines=4, law=law, limits=Limits(tokens=2_000))
+
+
+def check_moved(stage: EpisodeStage) -> None:
+    """Check that each response is trained on once, and that a move cost neither an attempt, a turn nor a call."""
+    assert len(stage.trained_ids()) == len(set(stage.trained_ids())) == 8 * 6 * 2
+    totals = stage.totals()
+    assert not totals.aborts.keys() - {AbortCause.NOT_NEEDED}
+    assert stage.runners.counts["tool calls"] == sum(stage.law.turns_of(key) for key in stage.runners.played)
+    with closing(sqlite3.connect(stage.path)) as db:
+        assert audit_episodes(db, True).findings == ()
+
+
+def test_the_last_long_episodes_move_together_with_an_open_turn_or_without(tmp_path):
+    stage = tailed(tmp_path)
+    submitted: list[Submitted] = []
+    stage.watchers.append(lambda event: submitted.append(event) if isinstance(event, Submitted) else None)
+    finished = stage.play()
+    assert finished is not None
+    assert finished.outcome is FinishedOutcome.COMPLETE
+    check_moved(stage)
+    assert sum(report.repacks or 0 for report in stage.closed) > 3
+    moved = sum(report.moved_responses or 0 for report in stage.closed)
+    replicas: defaultdict[TrajectoryKey, list[str]] = defaultdict(list)
+    """By turn: where it was submitted."""
+    for event in submitted:
+        replicas[event.key].append(event.replica)
+    with_turn = [places for places in replicas.values() if len(places) > 1]
+    assert all(len(places) == len(set(places)) for places in with_turn), "no turn begins twice at one replica"
+    assert 0 < len(with_turn) < moved, "most episodes wait for a tool when they move"
+    assert any(event.prefix for event in submitted), "an open turn goes on from its tokens"
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A move: its source and the responses."""
+
+    source: str
+    keys: frozenset[TrajectoryKey]
+
+
+@pytest.fixture
+def moves(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The moves, as they begin."""
+    seen: list[Any] = []
+    hand_over = GroupTracker.hand_over
+
+    def watched(groups: GroupTracker, source: str, destination: str) -> Any:
+        ended, moved = hand_over(groups, source, destination)
+        seen.append(Moved(source, frozenset(one.key for one in moved)))
+        return ended, moved
+
+    monkeypatch.setattr(GroupTracker, "hand_over", watched)
+    return seen
+
+
+def test_released_replicas_take_newer_weights_while_what_has_left_them_runs(tmp_path, moves):
+    stage = tailed(tmp_path)
+    stage.watchers.append(lambda event: moves.append(event) if isinstance(event, Generated | Loaded) else None)
+    stage.play()
+    check_moved(stage)
+    fresh = 0
+    for at, moved in enumerate(moves):
+        if isinstance(moved, Moved):
+            later = moves[at:]
+            turns = [
+                place
+                for place, one in enumerate(later)
+                if isinstance(one, Generated) and response_of(one.key) in moved.keys
+            ]
+            fresh += any(isinstance(one, Loaded) and one.replica == moved.source for one in later[: max(turns)])
+    assert fresh > 0
+
+
+@pytest.mark.parametrize("victim", [0, *slow(1, 2, 3)])
+def test_a_machine_that_dies_after_a_move_costs_no_turn(tmp_path, moves, victim):
+    stage = tailed(tmp_path)
+
+    async def kill(stage: EpisodeStage) -> None:
+        await until(lambda: bool(moves), tick=0.001)
+        stage.world.kill(f"rollout-{victim}")
+
+    finished = stage.play(kill)
+    assert finished is not None
+    check_moved(stage)
+
+
+@pytest.mark.parametrize("after", [1, *slow(2, 3, 4, 8, 16)])
+def test_a_coordinator_that_dies_after_a_move_costs_no_turn(tmp_path, moves, after):
+    """It dies around the transactions that follow: the leases of the destination, then tokens."""
+    stage = tailed(tmp_path)
+    finished = stage.play_through([CrashAt(after, lambda: bool(moves))])
+    assert finished is not None
+    assert len(stage.books) == 2
+    check_moved(stage)

@@ -9,6 +9,16 @@ REPLICA_ASSIGNMENT = "tests/unit/scheduling/asynchronous/test_replica_assignment
 
 MUTANTS = (
     Mutant(
+        name="a source keeps what it has handed over",
+        target="rljob_runtime.scheduling.asynchronous.async_groups:GroupTracker.hand_over",
+        before="self._release(key, lease)",
+        after="pass",
+        tests=(
+            "tests/unit/scheduling/asynchronous/test_async_groups.py"
+            "::test_episodes_are_handed_over_at_once_and_the_former_leases_end",
+        ),
+    ),
+    Mutant(
         name="a replica does not know of moves to it",
         target="rljob_runtime.scheduling.asynchronous.async_groups:GroupTracker.has_move",
         before="(self._samples[key].move is not None for key in self._held.get(replica, ()))",

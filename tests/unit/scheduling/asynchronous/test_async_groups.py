@@ -200,6 +200,20 @@ def test_what_moves_already_does_not_move_again(flight):
     assert flight.begin_move("a", "c") == []
 
 
+def test_episodes_are_handed_over_at_once_and_the_former_leases_end(flight):
+    launched(flight, {"a": 5})
+    ended, launches = flight.hand_over("a", "b")
+    assert ended == [Launch(key(ONE, sample), Lease("a", 1)) for sample in range(2)]
+    assert launches == [Launch(key(ONE, sample), Lease("b", 2)) for sample in range(2)]
+    assert [flight.lease(key(ONE, sample)) for sample in range(2)] == [Lease("b", 2)] * 2
+    assert (flight.load("a"), flight.load("b"), flight.has_move("a"), flight.has_move("b")) == (0, 2, False, False)
+    assert not flight.generated(key(ONE, 0), Lease("a", 1)), "a late end of the source"
+    flight.mark_replica_lost("a")
+    assert launched(flight, {"b": 5}) == {}, "the source holds nothing"
+    flight.mark_replica_lost("b")
+    assert set(launched(flight, {"a": 5}).values()) == {Lease("a", 3)}
+
+
 # --- any order of events ---
 
 
@@ -218,7 +232,7 @@ def test_any_order_of_events_leads_every_group_to_one_end(seed, group_size, drop
         if not keys:
             break
         which, name = random_.choice(keys), random_.choice("abc")
-        match random_.randrange(8):
+        match random_.randrange(9):
             case 0 | 1:
                 for launch in flight.launch(versions):
                     assert versions[launch.lease.replica] == flight.version(launch.key.prompt), "one version"
@@ -228,6 +242,10 @@ def test_any_order_of_events_leads_every_group_to_one_end(seed, group_size, drop
                 flight.mark_replica_lost(name)
             case 3:
                 for launch in flight.begin_move("a", "b"):
+                    assert launch.lease.attempt > attempts[launch.key]
+                    attempts[launch.key] = launch.lease.attempt
+            case 8:
+                for launch in flight.hand_over("b", "c")[1]:
                     assert launch.lease.attempt > attempts[launch.key]
                     attempts[launch.key] = launch.lease.attempt
             case 4 if (lease := flight.moving_to(which)) is not None:
