@@ -9,11 +9,12 @@ import pytest
 
 from rljob_api.spec.environments import EpisodeVersions
 from rljob_api.spec.training import Mode
-from rljob_runtime.coordinator.asynchronous.dispatch import Dispatcher
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.episodes.attempt import turn_of
 from rljob_runtime.perf_model.engine_simulator import EngineLoad
 from rljob_runtime.protocols.trajectory import Group, Response, TrajectoryKey
+from rljob_runtime.scheduling.asynchronous.async_groups import GroupTracker
+from rljob_runtime.scheduling.round_plan import Launch
 from rljob_runtime.simulator.core.events import EpisodeReported, Event, Generated, Trained
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.episode_side import Environment, EpisodeScenario
@@ -27,6 +28,8 @@ from tests.support.rows import slow
 
 DRAWN = range(400)
 SEEDS = tuple(seed for seed in DRAWN if draw_scenario(seed).episodes is not None)
+MERGING = (11, 3, 26, 63)
+"""Seeds in whose asynchronous runs episodes move."""
 FAULTS = tuple((fault, 60) for fault in Fault)
 
 
@@ -83,6 +86,23 @@ def test_seeds_with_environments_hold_every_invariant(seed: int, mode: Mode) -> 
     scenario, _ = of(seed, mode)
     outcome = simulate(scenario, plan_of(scenario))
     assert outcome.passed, f"seed {seed}: {outcome.violation}"
+
+
+@pytest.mark.parametrize("seed", [MERGING[0], *slow(*MERGING[1:])])
+def test_episodes_of_drawn_jobs_move_while_everything_fails(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    moved: list[int] = []
+    hand_over = GroupTracker.hand_over
+
+    def watched(groups: GroupTracker, source: str, destination: str) -> tuple[list[Launch], list[Launch]]:
+        ended, launches = hand_over(groups, source, destination)
+        moved.append(len(launches))
+        return ended, launches
+
+    monkeypatch.setattr(GroupTracker, "hand_over", watched)
+    scenario, _ = of(seed, Mode.ASYNCHRONOUS)
+    outcome = simulate(scenario, plan_of(scenario))
+    assert outcome.passed, f"seed {seed}: {outcome.violation}"
+    assert sum(moved) > 0
 
 
 @pytest.mark.parametrize("mode", list(Mode))

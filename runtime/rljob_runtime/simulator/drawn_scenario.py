@@ -86,14 +86,16 @@ def _asynchronous(scenario: Scenario, random_: random.Random) -> Scenario:
 def _with_merges(scenario: Scenario, random_: random.Random) -> Scenario:
     """Merge replicas wherever they fit in two thirds of the jobs with episodes: in so small a job it rarely pays.
 
-    There are some replicas, and they have room."""
-    if scenario.episodes is None or scenario.experience is None or random_.random() < 0.33:
+    Their updates are small and many, so that a released replica finds work, and three replicas have room."""
+    if scenario.episodes is None or scenario.experience is None or scenario.edit or random_.random() < 0.33:
         return scenario
-    experience = replace(scenario.experience, repack_seconds=0.5)
     site = scenario.site
     engine = replace(site.engine, kv_tokens=max(20_000, site.engine.kv_tokens), max_sequences=64)
-    site, machines = replace(site, engine=engine), max(3, scenario.machines)
-    return replace(scenario, experience=experience, adapt=_merging_what_fits, site=site, machines=machines)
+    prompts, responses = min(3, scenario.prompts), min(3, scenario.responses)
+    experience = replace(scenario.experience, repack_seconds=0.5, capacity=4 * prompts, bound=None)
+    scenario = replace(scenario, rounds=6, prompts=prompts, responses=responses, machines=3)
+    site = replace(site, engine=engine, replicas=1, wider=())
+    return replace(scenario, experience=experience, adapt=_merging_what_fits, site=site)
 
 
 def _merging_what_fits(settings: Settings) -> Settings:
