@@ -69,13 +69,19 @@ class StandInEngine:
         stats = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0)
         return ReplicaReport("boot", len(self.outbox), tuple(self.outbox[after:]), self.version, stats)
 
-    def emit(self, tokens: Sequence[int], finish: FinishReason | None = STOP, offset: int = 0) -> None:
-        """Emit tokens for the last request."""
+    def emit(
+        self,
+        tokens: Sequence[int],
+        finish: FinishReason | None = STOP,
+        offset: int = 0,
+        cached: int | None = None,
+    ) -> None:
+        """Emit tokens for the last request, of which `cached` tokens were held."""
         last = self.requests[-1]
         logprobs = tuple(-0.5 for _ in tokens)
         self.outbox.append(
-            Delta(last.key, last.attempt, offset, tuple(tokens), logprobs, last.weight_version, finish)
-        )  # fmt: skip
+            Delta(last.key, last.attempt, offset, tuple(tokens), logprobs, last.weight_version, finish, cached)
+        )
         self._wake.set()
 
 
@@ -136,13 +142,13 @@ class Bench:
         return TurnCall(episode, str(prompt), retry, tuple(prompt), TurnBounds(most), b"{}", 1e9)
 
     async def answered(
-        self, call: TurnCall, tokens: Sequence[int], finish: FinishReason = STOP
+        self, call: TurnCall, tokens: Sequence[int], finish: FinishReason = STOP, cached: int | None = None
     ) -> asyncio.Task[RecordedTurn]:
         """Ask for a turn, let the engine emit it, and wait until it is answered."""
         asked, count = asyncio.ensure_future(self.book.turns.turn(call)), len(self.engine.requests)
         while len(self.engine.requests) == count:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        self.engine.emit(tokens, finish)
+        self.engine.emit(tokens, finish, cached=cached)
         await self.replica.poll(1, 0, 5.0)
         await asyncio.wait_for(asyncio.shield(asked), 5.0)
         return asked

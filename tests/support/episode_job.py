@@ -99,6 +99,9 @@ class EpisodeStage(Stage):
             made.turns += book.totals.turns
             made.forks += book.totals.forks
             made.retries += book.totals.retries
+            made.later_prompt_tokens += book.totals.later_prompt_tokens
+            made.held_prompt_tokens += book.totals.held_prompt_tokens
+            made.reencoded_tokens += book.totals.reencoded_tokens
             made.interrupted_turns += book.totals.interrupted_turns
             made.interrupted_tokens += book.totals.interrupted_tokens
             made.load_wait_seconds += book.totals.load_wait_seconds

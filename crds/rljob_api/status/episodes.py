@@ -60,10 +60,16 @@ class EpisodesReport(StatusModel):
     truncated_by_forks: Share = None
     """Share that reached the limit of forks."""
     forks: Count | None = None
-    """Turns of these episodes that opened a branch beside an existing one. If these are more than a few percent, the
-    client or the template rewrites earlier messages."""
+    """Turns of these episodes that opened a branch beside an existing one. Above 5 % of the turns of all attempts, the
+    warning ManyForks says so: the client or the template rewrites earlier messages."""
+    prefix_hit_share: Share = None
+    """Share of the prompt tokens of later turns, since the round before, that their engines held already. The first
+    turn of an attempt does not count. Absent where engines do not report it, or no attempt had a later turn."""
     reencoded_tokens: Count | None = None
-    """Tokens trained on that are not those that an engine emitted. It must be 0."""
+    """Sampled tokens, since the round before, that the gateway found in another form in a later prompt. The prompt then
+    begins a branch from the text. It must be 0. The audit (rljob check) proves the tokens that were trained on."""
+    fake_zeros: Count | None = None
+    """Responses trained on with a reward although a failure of ours ended their attempt, by the store. It must be 0."""
     attempts: Count | None = None
     """Attempts that ended since the round before, in any way."""
     retries: Count | None = None

@@ -146,9 +146,12 @@ class RoundReport(StatusModel):
     """Turns, tokens, seconds and failures of a job with environments. Absent in other jobs."""
     idle_tail: Annotated[float | None, Field(ge=0, le=1)] = None
     """Share of the replicas' time in which they had no response while others generated, or while nothing was left for
-    them. With idleRewards, idleTraining, idleWeights and the share of work it adds up to 1."""
+    them. With idleEnvironments, idleRewards, idleTraining, idleWeights and the share of work it adds up to 1."""
+    idle_environments: Annotated[float | None, Field(ge=0, le=1)] = None
+    """Share of the replicas' time in which all their responses waited for their environments: tools, the harness, or
+    a runner. 0 in a job without environments."""
     idle_rewards: Annotated[float | None, Field(ge=0, le=1)] = None
-    """Share of the replicas' time in which no replica generated, because rewards were outstanding."""
+    """Share of the replicas' time in which no replica had a response, because rewards were outstanding."""
     idle_training: Annotated[float | None, Field(ge=0, le=1)] = None
     """Share of the replicas' time in which they waited for training: for the update (OnPolicy), or because the buffer
     was full (Asynchronous)."""

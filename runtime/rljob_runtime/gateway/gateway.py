@@ -197,7 +197,14 @@ class Gateway:
         self.stats.reencoded_tokens += prompt.reencoded_tokens
         bounds = self._bounds(len(prompt.tokens), request.max_tokens, request.stop)
         call = TurnCall(
-            capability.episode, prompt.digest, retry is not False, prompt.tokens, bounds, body, capability.expires
+            episode=capability.episode,
+            digest=prompt.digest,
+            retry=retry is not False,
+            token_ids=prompt.tokens,
+            bounds=bounds,
+            body=body,
+            deadline=capability.expires,
+            reencoded_tokens=prompt.reencoded_tokens,
         )
         turn = await self._turn(call)
         answered = AnsweredTurn(capability.episode, self._settings.model, prompt.tokens, turn)

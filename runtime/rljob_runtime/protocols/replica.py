@@ -119,6 +119,8 @@ class Delta:
     logprobs: tuple[float, ...]
     weight_version: int
     finish_reason: FinishReason | None = None
+    cached_tokens: int | None = None
+    """Tokens of the request, from its first one on, that the engine held already; None if that is not known."""
 
 
 @dataclass(frozen=True)

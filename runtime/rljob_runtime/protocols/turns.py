@@ -46,7 +46,8 @@ class TurnCall:
     `token_ids`: the whole prompt. It attaches to the deepest node whose tokens are its prefix. `digest` identifies the
     client's request. With `retry` the recorded answer to this digest is wanted, if there is one. `body` is the request
     as the client sent it, to be stored with the turn: its sampling parameters are in there. `deadline`: seconds of the
-    epoch; the caller no longer waits after it.
+    epoch; the caller no longer waits after it. `reencoded_tokens`: sampled tokens of the turn before that the model's
+    template wrote in another form, so that the prompt begins again from the text.
     """
 
     episode: EpisodeAttempt
@@ -56,6 +57,7 @@ class TurnCall:
     bounds: TurnBounds
     body: bytes
     deadline: float
+    reencoded_tokens: int = 0
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ class AttemptTracker:
                     logprobs=output.logprobs,
                     weight_version=weight_version,
                     finish_reason=output.finish_reason,
+                    cached_tokens=output.cached_tokens,
                 )
             )
             active.offset += len(output.token_ids)

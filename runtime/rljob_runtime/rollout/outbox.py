@@ -85,4 +85,5 @@ def _joined(first: Delta, then: Delta) -> Delta:
         token_ids=first.token_ids + then.token_ids,
         logprobs=first.logprobs + then.logprobs,
         finish_reason=then.finish_reason,
+        cached_tokens=then.cached_tokens,
     )

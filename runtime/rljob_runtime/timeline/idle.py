@@ -12,8 +12,10 @@ from itertools import chain
 
 from rljob_runtime.timeline.record import Interval
 
-GENERATE, LOAD, BLOCKED, LOAN, REWARDS = "generate", "load", "buffer full", "loan", "rewards"
-"""Names of intervals: of a replica; of a replica's `BLOCKED_ROW`; of a machine's worker; of the rewards."""
+GENERATE, ENVIRONMENTS, LOAD = "generate", "wait for environments", "load"
+"""Names of a replica's intervals. In the second one the engine has nothing to compute: all its responses wait."""
+BLOCKED, LOAN, REWARDS = "buffer full", "loan", "rewards"
+"""Names of intervals: of a replica's `blocked_row`; of a machine's worker; of the rewards."""
 TRAINING_PHASE, WEIGHTS_PHASE = "training", "weight sync"
 """Names of the phases of a round."""
 JOINED, LOST, LEFT = "MachineJoined", "MachineLost", "MachineLeft"
@@ -30,6 +32,7 @@ class IdleShares:
     tail: float
     weights: float
     training: float
+    environments: float
     rewards: float
 
 
@@ -55,8 +58,8 @@ def idle_shares(
     `replicas` are those at the end. A replica counts while its machine is a member of the fleet, and so do the replicas
     of machines that were lost: see `membership`. `phases_row` is the row of the phases for which all replicas wait;
     None where they generate meanwhile. Causes, in this order: weights (its own load, and the weight sync), training
-    (its phase, and a full buffer), rewards (no replica generates, and responses are being scored), tail (the rest:
-    other replicas generate, or nothing is left).
+    (its phase, and a full buffer), environments (all its responses wait for their programs), rewards (no replica has
+    a response, and some are being scored), tail (the rest: other replicas generate, or nothing is left).
     """
     intervals = tuple(intervals)
     members = membership(intervals, since, until, replicas)
@@ -68,9 +71,9 @@ def idle_shares(
         begin, end = max(one.since, since), min(one.until if one.until is not None else one.since, until)
         if begin < end:
             found.setdefault((one.row, one.name), []).append((begin, end))
-    generating = union(spans for (_, name), spans in found.items() if name == GENERATE)
-    scoring = subtract(union(spans for (_, name), spans in found.items() if name == REWARDS), generating)
-    total = dict.fromkeys(("weights", "training", "rewards", "tail"), 0.0)
+    holding = union(spans for (_, name), spans in found.items() if name in (GENERATE, ENVIRONMENTS))
+    scoring = subtract(union(spans for (_, name), spans in found.items() if name == REWARDS), holding)
+    total = dict.fromkeys(("weights", "training", "environments", "rewards", "tail"), 0.0)
     for replica, there in members.items():
         machine = _machine(replica)
         busy = union([found.get((replica, GENERATE), []), found.get((f"{machine}/worker", LOAN), [])])
@@ -79,6 +82,7 @@ def idle_shares(
             "training": union(
                 [found.get((blocked_row(replica), BLOCKED), []), _phase(found, phases_row, TRAINING_PHASE)]
             ),
+            "environments": union([found.get((replica, ENVIRONMENTS), [])]),
             "rewards": scoring,
             "tail": there,
         }
@@ -105,7 +109,7 @@ def membership(
         machine = _machine(one.row)
         if one.row == machine_row(machine) and one.name in (JOINED, LOST, LEFT):
             moments.setdefault(machine, []).append((one.since, one.name == JOINED))
-        elif one.name in (GENERATE, LOAD) and machine not in present:
+        elif one.name in (GENERATE, ENVIRONMENTS, LOAD) and machine not in present:
             seen[one.row] = None
     return {replica: _between(sorted(moments.get(_machine(replica), [])), since, until) for replica in seen}
 

@@ -318,6 +318,7 @@ async def test_a_text_that_changes_sampled_tokens_is_counted_and_not_followed(si
     first = await site.chat([user("first")])
     await site.chat([user("first"), message(first), user("next")])
     assert (site.gateway.stats.reencoded_tokens, site.gateway.stats.rerendered) == (1, 1)
+    assert [call.reencoded_tokens for call in site.coordinator.calls] == [0, 1]
     assert site.coordinator.loss_tokens(EPISODE)[0] in site.coordinator.engine.emitted
 
 

@@ -28,6 +28,15 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="what an engine held of a request is lost on its way",
+        target="rljob_runtime.rollout.outbox:_joined",
+        before="then.cached_tokens",
+        after="first.cached_tokens",
+        tests=(
+            "tests/unit/rollout/test_bookkeeping.py::test_what_an_engine_held_of_a_request_travels_with_its_tokens",
+        ),
+    ),
+    Mutant(
         name="a late abort ends a later attempt",
         target="rljob_runtime.rollout.attempts:AttemptTracker.abort",
         before="self._attempts.get(key, 0) <= attempt",

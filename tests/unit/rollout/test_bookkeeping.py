@@ -59,6 +59,16 @@ def test_unseen_tokens_of_an_attempt_travel_together() -> None:
     assert outbox.take(0) == ReplicaReport("boot", 2, (joined, delta(1, 0)), 7, STATS)
 
 
+def test_what_an_engine_held_of_a_request_travels_with_its_tokens() -> None:
+    tracker, outbox = AttemptTracker(), Outbox("boot")
+    tracker.admit([request(0, 1)])
+    for held in (None, 32):
+        made = tracker.deltas([StepOutput(engine_id(KEYS[0], 1), (8,), (0.0,), cached_tokens=held)], 7)
+        outbox.put(made, STATS, 7)
+    (joined,) = outbox.take(0).deltas
+    assert (joined.token_ids, joined.cached_tokens) == ((8, 8), 32)
+
+
 def test_attempts_are_never_mixed() -> None:
     outbox = Outbox("boot")
     put(outbox, delta(0, 0), delta(0, 0, attempt=2))

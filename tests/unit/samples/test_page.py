@@ -127,13 +127,13 @@ def test_a_browser_shows_each_evaluation_as_a_curve_with_error_bars(tmp_path):
 def test_a_browser_shows_curves_histograms_and_samples(tmp_path):
     file = tmp_path / "page.html"
     answers = [sample(HOSTILE), sample("wrong", 1, reward=0.0), sample("lost", 2, outcome=SampleOutcome.FILTERED)]
-    reports = [{**report, "idleTail": 0.25, "idleWeights": 0.125} for report in REPORTS]
+    reports = [{**report, "idleTail": 0.25, "idleEnvironments": 0.5, "idleWeights": 0.125} for report in REPORTS]
     file.write_text(page("job <b>", reports, answers).text, encoding="utf-8")
     shown = dom(file, tmp_path)
     assert "<title>job &lt;b&gt;: samples</title>" in shown, "no text of a model ran"
     assert "round 3, reward 0.3" in shown
     assert "3 of 3 samples" in shown
-    assert shown.count("<polyline") == 4
+    assert shown.count("<polyline") == 5
     assert "Idle share of the replicas' time" in shown
     assert shown.count('<span class="asked">Why?</span>') == 3, "the prompt is shown before a card is opened"
     assert "Reward (3)" in shown

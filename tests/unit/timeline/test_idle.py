@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import astuple
+from dataclasses import astuple, fields
 
 import pytest
 from hypothesis import given
@@ -25,6 +25,7 @@ from rljob_runtime.timeline.record import Interval
 
 PHASES, REWARDS = "coordinator/rounds", "coordinator/rewards"
 A, B = "a/replica-0", "b/replica-0"
+WAIT = "wait for environments"
 
 
 def one(row: str, name: str, since: float, until: float | None) -> Interval:
@@ -41,25 +42,44 @@ ROUND = [
     one(PHASES, "weight sync", 80, 100),
     one(A, "load", 90, 95),
 ]
-CASES: dict[str, tuple[list[Interval], str | None, tuple[float, float, float, float]]] = {
-    # tail, weights, training, rewards
-    "a synchronous round": (ROUND, PHASES, (0.05, 0.2, 0.15, 0.05)),
-    "its update without the phases": (ROUND, None, (0.375, 0.025, 0, 0.05)),
-    "nothing recorded": ([], PHASES, (1, 0, 0, 0)),
-    "work to the end": ([one(A, "generate", -5, 200), one(B, "generate", 0, 100)], PHASES, (0, 0, 0, 0)),
-    "a full buffer": ([one(blocked_row(A), "buffer full", 0, 40), one(B, "generate", 0, 100)], None, (0.3, 0, 0.2, 0)),
+CASES: dict[str, tuple[list[Interval], str | None, tuple[float, float, float, float, float]]] = {
+    # tail, weights, training, environments, rewards
+    "a synchronous round": (ROUND, PHASES, (0.05, 0.2, 0.15, 0, 0.05)),
+    "its update without the phases": (ROUND, None, (0.375, 0.025, 0, 0, 0.05)),
+    "nothing recorded": ([], PHASES, (1, 0, 0, 0, 0)),
+    "work to the end": ([one(A, "generate", -5, 200), one(B, "generate", 0, 100)], PHASES, (0, 0, 0, 0, 0)),
+    "a full buffer": (
+        [one(blocked_row(A), "buffer full", 0, 40), one(B, "generate", 0, 100)],
+        None,
+        (0.3, 0, 0.2, 0, 0),
+    ),
     "a load in a full buffer": (
         [one(blocked_row(A), "buffer full", 0, 40), one(A, "load", 0, 10), one(B, "generate", 0, 100)],
         None,
-        (0.3, 0.05, 0.15, 0),
+        (0.3, 0.05, 0.15, 0, 0),
     ),
-    "moments count for nothing": ([one(A, "generate", 5, None), one(B, "generate", 0, 100)], None, (0.5, 0, 0, 0)),
+    "tools take most of a round": (
+        [one(A, "generate", 0, 10), one(A, WAIT, 10, 80), one(A, "generate", 80, 100), one(B, "generate", 0, 100)],
+        None,
+        (0, 0, 0, 0.35, 0),
+    ),
+    "rewards while another one waits for tools": (
+        [one(A, WAIT, 0, 50), one(REWARDS, "rewards", 0, 100)],
+        None,
+        (0.25, 0, 0, 0.25, 0.5),
+    ),
+    "a load and a full buffer while all wait": (
+        [one(A, WAIT, 0, 50), one(A, "load", 0, 10), one(blocked_row(A), "buffer full", 10, 30), one(B, WAIT, 0, 100)],
+        None,
+        (0.25, 0.05, 0.1, 0.6, 0),
+    ),
+    "moments count for nothing": ([one(A, "generate", 5, None), one(B, "generate", 0, 100)], None, (0.5, 0, 0, 0, 0)),
 }
 
 
 @pytest.mark.parametrize(("intervals", "row", "shares"), CASES.values(), ids=CASES)
 def test_idle_time_has_a_cause(
-    intervals: list[Interval], row: str | None, shares: tuple[float, float, float, float]
+    intervals: list[Interval], row: str | None, shares: tuple[float, float, float, float, float]
 ) -> None:
     found = idle_shares(intervals, 0, 100, [A, B], row)
     assert found is not None
@@ -87,6 +107,11 @@ MEMBERS: dict[str, tuple[list[Interval], list[str], dict[str, list[tuple[float, 
         {A: [(0, 100)], B: [(20, 60)]},
     ),
     "another moment of a machine": ([one("a/machine", "Suspected", 10, None)], [A], {A: [(0, 100)]}),
+    "one that was lost while all waited": (
+        [one(A, WAIT, 0, 50), one("a/machine", LOST, 70, None)],
+        [],
+        {A: [(0, 70)]},
+    ),
     "a layout that is no more": ([one("a/replica-1", "generate", 0, 50)], [A], {A: [(0, 100)]}),
 }
 
@@ -102,7 +127,7 @@ def test_time_outside_the_fleet_is_not_idle() -> None:
     moments = [one("a/machine", LOST, 50, None), one("b/machine", JOINED, 20, None)]
     found = idle_shares([*moments, one(A, "generate", 0, 40), one(B, "generate", 20, 100)], 0, 100, [B], None)
     assert found is not None
-    assert astuple(found) == pytest.approx((10 / 130, 0, 0, 0))
+    assert astuple(found) == pytest.approx((10 / 130, 0, 0, 0, 0))
 
 
 def test_without_replicas_or_time_there_is_no_share() -> None:
@@ -112,8 +137,8 @@ def test_without_replicas_or_time_there_is_no_share() -> None:
 
 
 NAMES = {
-    A: ("generate", "load"),
-    B: ("generate", "load"),
+    A: ("generate", WAIT, "load"),
+    B: ("generate", WAIT, "load"),
     blocked_row(A): ("buffer full",),
     "a/worker": ("loan",),
     REWARDS: ("rewards",),
@@ -132,6 +157,9 @@ INTERVALS = st.lists(
 )
 
 
+CAUSES = [one.name for one in fields(IdleShares)]
+
+
 def by_moments(intervals: list[Interval], until: int, row: str | None) -> IdleShares:
     """The same, a second at a time."""
     seconds: Counter[str] = Counter()
@@ -144,11 +172,13 @@ def by_moments(intervals: list[Interval], until: int, row: str | None) -> IdleSh
                 seconds["weights"] += 1
             elif (blocked_row(replica), "buffer full") in now or (row, "training") in now:
                 seconds["training"] += 1
-            elif (REWARDS, "rewards") in now and not any(name == "generate" for _, name in now):
+            elif (replica, WAIT) in now:
+                seconds["environments"] += 1
+            elif (REWARDS, "rewards") in now and not any(name in ("generate", WAIT) for _, name in now):
                 seconds["rewards"] += 1
             else:
                 seconds["tail"] += 1
-    return IdleShares(*(seconds[name] / (2 * until) for name in ("tail", "weights", "training", "rewards")))
+    return IdleShares(*(seconds[name] / (2 * until) for name in CAUSES))
 
 
 @given(INTERVALS, st.integers(1, 25), st.sampled_from([PHASES, None]))

@@ -12,6 +12,7 @@ from rich.live import Live
 
 from rljob_api.status import EvaluationPoint, RoundKind, RoundReport, RuntimeStatus
 from rljob_runtime.cli.screen import say
+from rljob_runtime.cli.views.episodes import told_idle
 from rljob_runtime.cli.views.evaluations import evaluation_line
 from rljob_runtime.cli.views.status import runtime_view
 from rljob_runtime.cli.views.switches import switch_lines, switches_summary
@@ -114,6 +115,7 @@ def round_line(report: RoundReport, rounds: int) -> str:
         (report.mean_response_tokens, "{:.4g} tokens each"),
         (episodes.turns_mean if episodes is not None else None, "{:.3g} turns each"),
         (episodes.outside_seconds if episodes is not None else None, "{:.3g} s outside the model"),
+        (report.idle_environments if told_idle(report.idle_environments) else None, "engines {:.0%} idle for them"),
         (report.staleness, "staleness {:.2g}"),
         (report.aborted_samples or None, "{} aborted"),
         (report.seconds, "{:.1f} s"),

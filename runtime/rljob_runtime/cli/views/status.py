@@ -52,7 +52,7 @@ def runtime_view(runtime: RuntimeStatus, rounds: int) -> RenderableType:
         ("weights", runtime.weight_version),
     ]
     if runtime.last_round is not None and runtime.last_round.episodes is not None:
-        rows += episode_rows(runtime.last_round.episodes)
+        rows += episode_rows(runtime.last_round.episodes, runtime.last_round.idle_environments)
     rows += [(f"evaluation {report.name}", evaluation_summary(report)) for report in runtime.evaluations]
     if (last := runtime.last_round) is not None:
         rows += [("switch", line) for line in switch_lines(last)]

@@ -275,7 +275,7 @@ class AsyncLoop:
 
         def close(store: Store) -> Boundary:
             report = with_group_metrics(measured, groups, store.reward_terms(trained.step))
-            report = with_episode_metrics(report)
+            report = with_episode_metrics(report, store)
             report = with_idle_shares(report, activity)
             closed = Boundary(trained.step, cursor, totals, report)
             store.experience.close_update(closed, risen, stale)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from rljob_api.status import RoundReport
+from rljob_api.status import RoundReport, StatusWarning
 from rljob_runtime.coordinator.episodes.book import EpisodeBook
 from rljob_runtime.coordinator.episodes.metrics import episodes_report
 from rljob_runtime.coordinator.episodes.replica import EpisodeBackend
@@ -14,9 +15,19 @@ from rljob_runtime.coordinator.episodes.runner_service import Warn
 from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
 from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.generation.scoring import Scorer, TextScorer
+from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import Backend, PromptSource, Rewards
 from rljob_runtime.protocols.trajectory import Group, PromptKey, TrajectoryKey
+from rljob_runtime.scheduling.episodes.forks import told_forks
 from rljob_runtime.scheduling.episodes.responses import ScoredEpisode, group_of
+
+log = logging.getLogger(__name__)
+
+MANY_FORKS = "ManyForks"
+"""Reason of the warning about turns that open branches."""
+
+Measure = Callable[[RoundReport, Store], RoundReport]
+"""Adds the metrics of episodes to the report of a round that the store is about to close."""
 
 
 class Episodes(Protocol):
@@ -42,7 +53,7 @@ class Episodes(Protocol):
         """Return a group of loaded responses as it is trained on."""
         ...
 
-    def measure(self, groups: Sequence[Group]) -> Callable[[RoundReport], RoundReport]:
+    def measure(self, groups: Sequence[Group]) -> Measure:
         """Return what adds the metrics of a round that trained on these groups to its report.
 
         Its time grows with the tokens, so the event loop must not call it. The counts of failures begin from zero."""
@@ -83,9 +94,9 @@ class SingleTurns:
         """Return it."""
         return group
 
-    def measure(self, groups: Sequence[Group]) -> Callable[[RoundReport], RoundReport]:
+    def measure(self, groups: Sequence[Group]) -> Measure:
         """Add nothing."""
-        return lambda report: report
+        return lambda report, store: report
 
     def cut(self, prompts: Iterable[PromptKey]) -> None:
         """Do nothing: an abort has ended it."""
@@ -105,6 +116,7 @@ class ManyTurns:
         self.book = book
         self._measured = BookTotals()
         """The counts at the end of the round before."""
+        self._warn: Warn = lambda reason, warning: None
 
     def backend(self, backend: Backend) -> Backend:
         """Let replicas generate the turns of episodes."""
@@ -132,7 +144,7 @@ class ManyTurns:
             scored.append(ScoredEpisode(response.key, response.attempt, response.replica, attempt.episode, one.reward))
         return group_of(group.prompt, scored)
 
-    def measure(self, groups: Sequence[Group]) -> Callable[[RoundReport], RoundReport]:
+    def measure(self, groups: Sequence[Group]) -> Measure:
         """See `Episodes.measure`."""
         before, self._measured = self._measured, self.book.totals.copy()
         loads = self.book.runners.loads.take()
@@ -141,7 +153,19 @@ class ManyTurns:
             attempt = self.book.finished(scored.response.key)
             assert attempt is not None, f"the episode of {scored.response.key} is not known"
             trained.append((attempt, scored.response))
-        return lambda report: report.model_copy(update={"episodes": episodes_report(trained, since, loads)})
+        self._tell_forks(since)
+
+        def measured(report: RoundReport, store: Store) -> RoundReport:
+            zeros = store.turns.without_right_to_reward(response.key for _, response in trained)
+            return report.model_copy(update={"episodes": episodes_report(trained, since, loads, zeros)})
+
+        return measured
+
+    def _tell_forks(self, since: BookTotals) -> None:
+        text = told_forks(since.turns, since.forks)
+        if text is not None:
+            log.warning("%s", text)
+        self._warn(MANY_FORKS, None if text is None else StatusWarning(reason=MANY_FORKS, message=text[:2048]))
 
     def cut(self, prompts: Iterable[PromptKey]) -> None:
         """See `Episodes.cut`."""
@@ -153,4 +177,5 @@ class ManyTurns:
 
     async def run(self, warn: Warn) -> None:
         """See `Episodes.run`."""
+        self._warn = warn
         await self.book.run(warn)

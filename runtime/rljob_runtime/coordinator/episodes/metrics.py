@@ -14,15 +14,18 @@ from rljob_runtime.scheduling.episodes.counts import episode_counts
 from rljob_runtime.scheduling.episodes.ends import NO_FAILURES
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.runner_loads import RunnerLoad
-from rljob_runtime.scheduling.episodes.sequences import training_sequences
 from rljob_runtime.scheduling.status_cadence import rounded
 
 Trained = Sequence[tuple[Attempt, Response]]
 """Attempts, each with the response that was trained on."""
 
 
-def episodes_report(trained: Trained, since: BookTotals, loads: Mapping[str, RunnerLoad]) -> EpisodesReport:
+def episodes_report(
+    trained: Trained, since: BookTotals, loads: Mapping[str, RunnerLoad], fake_zeros: int
+) -> EpisodesReport:
     """Return the metrics of a round. `since` and `loads`: what was counted since the round before.
+
+    `fake_zeros`: trained responses whose attempt a failure of ours ended, as the store has it.
 
     Its time grows with the tokens, so the event loop must not call it."""
     counts = [episode_counts(attempt.episode.nodes) for attempt, _ in trained]
@@ -48,7 +51,11 @@ def episodes_report(trained: Trained, since: BookTotals, loads: Mapping[str, Run
         truncated_by_seconds=rounded(limits.count(Limit.SECONDS) / len(trained)),
         truncated_by_forks=rounded(limits.count(Limit.FORKS) / len(trained)),
         forks=sum(one.forks for one in counts),
-        reencoded_tokens=sum(reencoded_tokens(attempt, response) for attempt, response in trained),
+        prefix_hit_share=rounded(since.held_prompt_tokens / since.later_prompt_tokens)
+        if since.later_prompt_tokens
+        else None,
+        reencoded_tokens=since.reencoded_tokens,
+        fake_zeros=fake_zeros,
         attempts=since.ends.total(),
         retries=since.retries,
         turns_of_newer_weights=sum(turns_of_newer_weights(attempt, response) for attempt, response in trained),
@@ -73,13 +80,3 @@ def _load(name: str, load: RunnerLoad) -> EnvironmentLoad:
 def turns_of_newer_weights(attempt: Attempt, response: Response) -> int:
     """Count the turns whose version is newer than the response's, which is that of its oldest turn."""
     return sum(turn.weight_version > response.weight_version for turn in attempt.recorded.values())
-
-
-def reencoded_tokens(attempt: Attempt, response: Response) -> int:
-    """Count the tokens of a trained response that are not those which an engine emitted at their place."""
-    spans = (span for sequence in training_sequences(attempt.episode.tree) for span in sequence.spans)
-    emitted = [token for span in spans for token in attempt.recorded[span.node.id].token_ids]
-    trained = list(response.token_ids)
-    if emitted == trained:
-        return 0
-    return sum(one != other for one, other in zip(emitted, trained, strict=False)) + abs(len(emitted) - len(trained))

@@ -100,6 +100,8 @@ class EpisodeReplica:
         """The cursor of the replica below."""
         self._report: ReplicaReport | None = None
         self._wake = asyncio.Event()
+        self._told_waiting = False
+        """Whether all responses waited for their environments at the last report."""
         self._failure: BaseException | None = None
         self._tasks = StageTasks(self._fail)
         self._term = 0
@@ -181,6 +183,7 @@ class EpisodeReplica:
             one.holder = None
             turns |= {turn_key(one.id, turn): live.launches for turn, live in one.open.items() if live.replica is self}
         self._turns_changed.set()
+        self._tell_waiting()
         await self._replica.abort(term, turns)
 
     async def export_kv(self, term: int, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
@@ -189,20 +192,37 @@ class EpisodeReplica:
         return KvExport(None, {}, 0, 0.0, KV_STAYS)
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
-        """See `protocols.Replica.poll`. It also ends as soon as a turn or an end is stored."""
+        """See `protocols.Replica.poll`. It also ends as soon as a turn or an end is stored, or all responses wait.
+
+        So does the poll that says that the engine has something to compute again."""
         self._term = term
         self._outbox = [entry for entry in self._outbox if entry[0] > after]
         if self._failure is None:
             self._polls += 1
             try:
-                report = await self._poll_below(0.0 if self._outbox else wait_seconds)
+                told = not self._outbox and self._all_wait == self._told_waiting
+                report = await self._poll_below(wait_seconds if told else 0.0)
             finally:
                 self._polls -= 1
         if self._failure is not None:
             raise self._failure
-        idle = sum(not any(live.replica is self for live in held.open.values()) for held in self._held.values())
+        idle = sum(map(self._waits, self._held.values()))
+        self._told_waiting = self._all_wait
         deltas = tuple(delta for _, delta in self._outbox)
         return replace(report, cursor=self._sent, deltas=deltas, outside=idle)
+
+    @property
+    def _all_wait(self) -> bool:
+        """Whether there are responses, and the engine has nothing to compute for any of them."""
+        return bool(self._held) and all(map(self._waits, self._held.values()))
+
+    def _waits(self, held: Attempt) -> bool:
+        return not any(live.replica is self for live in held.open.values())
+
+    def _tell_waiting(self) -> None:
+        """End the poll under way if it said otherwise before: the pool records from when to when replicas wait."""
+        if self._all_wait != self._told_waiting:
+            self._wake.set()
 
     # --- for the book ---
 
@@ -219,6 +239,7 @@ class EpisodeReplica:
         self.tell(attempt)
         for live in attempt.open.values():
             self.generate(attempt, live)
+        self._tell_waiting()
 
     def tell(self, attempt: Attempt) -> None:
         """Report what is stored of an attempt that is held here."""
@@ -245,6 +266,7 @@ class EpisodeReplica:
         # An earlier coordinator may have submitted a turn of the same number, and died before it was stored.
         live.launches = max(live.launches, self._term * ATTEMPTS_A_TERM) + 1
         live.submit(self, now)
+        self._tell_waiting()
         request = self._book.turns.request(attempt, live, version)
         self._start(self._submit(attempt, live, request), name=f"turn-{request.key}")
 
@@ -252,6 +274,7 @@ class EpisodeReplica:
         """Forget an attempt that is over here, and stop turns that no client waits for."""
         self._forget(attempt)
         self._turns_changed.set()
+        self._tell_waiting()
         ours = {turn_key(attempt.id, turn): live.launches for turn, live in turns.items() if live.replica is self}
         if ours:
             self._start(self._replica.abort(self._term, ours), name=f"stop-{attempt.id}")

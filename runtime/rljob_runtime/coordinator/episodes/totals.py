@@ -16,6 +16,12 @@ class BookTotals:
     turns: int = 0
     forks: int = 0
     retries: int = 0
+    later_prompt_tokens: int = 0
+    """Prompt tokens of turns after the first one of their attempt, where the engine reports what it held of them."""
+    held_prompt_tokens: int = 0
+    """Those of them that the engine held already."""
+    reencoded_tokens: int = 0
+    """Sampled tokens that the gateway found in another form in the prompt of a later turn."""
     interrupted_turns: int = 0
     """Turns that begin again with newer weights, because a load interrupted them or their replica was lost."""
     interrupted_tokens: int = 0
@@ -46,6 +52,9 @@ class BookTotals:
             self.turns - before.turns,
             self.forks - before.forks,
             self.retries - before.retries,
+            self.later_prompt_tokens - before.later_prompt_tokens,
+            self.held_prompt_tokens - before.held_prompt_tokens,
+            self.reencoded_tokens - before.reencoded_tokens,
             self.interrupted_turns - before.interrupted_turns,
             self.interrupted_tokens - before.interrupted_tokens,
             self.load_wait_seconds - before.load_wait_seconds,

@@ -96,6 +96,7 @@ class TurnService:
                 return replace(await asyncio.shield(attempt.open[turn.id].answer), replayed=True)
             case Generate(turn):
                 answer: asyncio.Future[RecordedTurn] = asyncio.get_running_loop().create_future()
+                self._totals.reencoded_tokens += call.reencoded_tokens
                 live = attempt.open[turn.id] = OpenTurn(turn, call, attempt.episode.stats.forks > forks, answer)
                 if attempt.holder is not None:
                     attempt.holder.generate(attempt, live)
@@ -181,6 +182,14 @@ class TurnService:
             log.warning("%s is aborted: %s", attempt.id, why)
             self._attempts.end(attempt, attempt.episode.abort(AbortCause.ENGINE, why))
 
+    def _count_prefix(self, attempt: Attempt, live: OpenTurn, cached: int | None) -> None:
+        """Count the prompt of a turn that is not its attempt's first, and what its engine held of it, if it says so."""
+        if cached is None or not (attempt.recorded or attempt.unstored):
+            return
+        prompt = len(live.call.token_ids)
+        self._totals.later_prompt_tokens += prompt
+        self._totals.held_prompt_tokens += min(prompt, cached)
+
     def _commit(self, attempt: Attempt, live: OpenTurn, last: Delta) -> None:
         """Store a turn that is complete, then answer and report it."""
         assert last.finish_reason is not None
@@ -191,6 +200,7 @@ class TurnService:
         except ValueError as error:
             self._fail(attempt, str(error))
             return
+        self._count_prefix(attempt, live, last.cached_tokens)
         attempt.unstored[live.turn.id] = attempt.open.pop(live.turn.id)
         stored_at, number, body = self._now(), attempt.id.attempt, live.call.body
         opened = live.turn.opened

@@ -36,6 +36,7 @@ from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.fault_detection.stall_detection import ProgressMonitor
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 from rljob_runtime.scheduling.round_plan import Launch
+from rljob_runtime.timeline.idle import ENVIRONMENTS, GENERATE
 
 T = TypeVar("T")
 
@@ -73,6 +74,8 @@ class ReplicaPool:
         self._post = post
         self._tracked: dict[str, Replica] = {}
         self._assigned: dict[str, dict[TrajectoryKey, int]] = {}
+        self._waiting: set[str] = set()
+        """Replicas whose responses all waited for their environments at the last poll."""
         self._pollers: dict[str, asyncio.Task[None]] = {}
         self._cursors: dict[str, int] = {}
         """By replica: the cursor of the last report that was posted."""
@@ -146,7 +149,8 @@ class ReplicaPool:
         for name in left:
             del self._tracked[name], self._assigned[name], self._cursors[name]
             self._kv.pop(name, None)
-            self._fleet.timeline.busy(name, "generate", held=False)
+            self._waiting.discard(name)
+            self._fleet.timeline.activity(name, None)
             self._pollers.pop(name).cancel()
         fresh = [replica for name, replica in available.items() if name not in self._tracked]
         await asyncio.gather(*(self._command(replica, partial(replica.abort, self._term, void)) for replica in fresh))
@@ -167,7 +171,8 @@ class ReplicaPool:
             replica = self._tracked[name]
             # Before the call: a poll may return the end of a response before the call returns.
             self._assigned[name] |= {one.key: one.attempt for one in its}
-            self._fleet.timeline.busy(name, "generate", held=bool(self._assigned[name]))
+            self._waiting.discard(name)
+            self._show(name)
             if any(one.kv_file is not None for one in its):
                 self._tasks.start(self._submit_with_kv(replica, its), name=f"import-{name}")
             else:
@@ -240,7 +245,7 @@ class ReplicaPool:
     async def close(self) -> None:
         """Stop polling."""
         for name in self._tracked:
-            self._fleet.timeline.busy(name, "generate", held=False)
+            self._fleet.timeline.activity(name, None)
         await self._tasks.close()
 
     async def _poll(self, replica: Replica) -> None:
@@ -301,13 +306,26 @@ class ReplicaPool:
     def _record_ends(self, replica: Replica, report: ReplicaReport) -> None:
         for delta in report.deltas:
             if delta.finish_reason is not None:
-                self._record_end(replica.name, delta.key, delta.attempt)
+                self._forget(replica.name, delta.key, delta.attempt)
+        if report.outside and report.outside >= len(self._assigned[replica.name]):
+            self._waiting.add(replica.name)
+        else:
+            self._waiting.discard(replica.name)
+        self._show(replica.name)
 
     def _record_end(self, name: str, key: TrajectoryKey, attempt: int) -> None:
         """Record that this response is no longer assigned to this replica."""
+        self._forget(name, key, attempt)
+        self._show(name)
+
+    def _forget(self, name: str, key: TrajectoryKey, attempt: int) -> None:
         if self._assigned[name].get(key) == attempt:
             del self._assigned[name][key]
-            self._fleet.timeline.busy(name, "generate", held=bool(self._assigned[name]))
+
+    def _show(self, name: str) -> None:
+        """Record what a replica does now."""
+        doing = ENVIRONMENTS if name in self._waiting else GENERATE
+        self._fleet.timeline.activity(name, doing if self._assigned[name] else None)
 
     async def _command(self, replica: Replica, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
         """Return the result of a call to a replica. If the call fails, mark the replica as lost and return None.

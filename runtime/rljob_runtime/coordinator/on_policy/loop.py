@@ -265,7 +265,7 @@ class OnPolicyLoop:
 
         def close(store: Store) -> Boundary:
             report = with_group_metrics(measured, groups, store.reward_terms(plan.step))
-            report = with_episode_metrics(report)
+            report = with_episode_metrics(report, store)
             report = with_idle_shares(report, activity)
             closed = Boundary(trained.step, draws.cursor, totals, report, queue)
             store.rounds.close(outcome, closed, risen, speeds, costs)

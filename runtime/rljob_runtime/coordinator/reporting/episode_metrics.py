@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import nan
 
 from prometheus_client import Counter, Gauge
 
@@ -24,7 +25,11 @@ class EpisodeMetrics:
         text = "Share of the last round's episodes that reached a limit, by limit."
         self._truncated = gauge("truncated_episodes", text, "limit")
         self._forks = counter("episode_forks", "Turns of episodes trained on that opened a branch.")
-        text = "Tokens trained on that are not those that an engine emitted. It must stay 0."
+        text = "Share of the prompt tokens of the last round's later turns that engines held already."
+        self._prefix_hits = gauge("prefix_hit_share", text)
+        text = "Responses trained on with a reward although a failure of ours ended their attempt. It must stay 0."
+        self._fake_zeros = counter("fake_zeros", text)
+        text = "Sampled tokens that a later prompt had in another form. It must stay 0."
         self._reencoded = counter("reencoded_tokens", text)
         self._attempts = counter("episode_attempts", "Attempts of episodes that ended, in any way.")
         self._retries = counter("turn_retries", "Requests that received a turn which was asked for before.")
@@ -61,6 +66,9 @@ class EpisodeMetrics:
         for limit in _LIMITS:
             self._truncated.labels(limit).set(getattr(report, f"truncated_by_{limit}") or 0)
         self._forks.inc(report.forks or 0)
+        # NaN is a gap in a graph; 0 would say that engines hold nothing.
+        self._prefix_hits.set(nan if report.prefix_hit_share is None else report.prefix_hit_share)
+        self._fake_zeros.inc(report.fake_zeros or 0)
         self._reencoded.inc(report.reencoded_tokens or 0)
         self._attempts.inc(report.attempts or 0)
         self._retries.inc(report.retries or 0)

@@ -46,6 +46,7 @@ def with_idle_shares(report: RoundReport, activity: RoundActivity) -> RoundRepor
         update={
             "idle_tail": rounded(shares.tail),
             "idle_rewards": rounded(shares.rewards),
+            "idle_environments": rounded(shares.environments),
             "idle_training": rounded(shares.training),
             "idle_weights": rounded(shares.weights),
         }

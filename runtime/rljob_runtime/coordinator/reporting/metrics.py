@@ -48,6 +48,7 @@ _OF_ROUND = {
     "truncated_responses": "Share of the last round's responses that were cut at their limit.",
     "idle_tail": "Share of the replicas' time in the last round without a response, while others generated.",
     "idle_rewards": "Share of the replicas' time in the last round in which all waited for rewards.",
+    "idle_environments": "Share of the replicas' time in the last round in which all their responses waited for tools.",
     "idle_training": "Share of the replicas' time in the last round in which they waited for training.",
     "idle_weights": "Share of the replicas' time in the last round in which they waited for weights or loaded them.",
 }

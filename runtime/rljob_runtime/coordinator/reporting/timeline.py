@@ -19,6 +19,7 @@ from rljob_api.status import RoundReport
 from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.observers import JobEvent
 from rljob_runtime.protocols import TrainReport
+from rljob_runtime.timeline.packing import PackedRows
 from rljob_runtime.timeline.record import FILE, Interval, Record
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ LONGEST_MESSAGE = 500
 """Characters of an event's message."""
 MOST_INTERVALS = 4096
 """Intervals between two boundaries; further ones are counted."""
+MOST_ACTIVITIES = 1024
+"""Those of them that show what replicas do, before they are packed together."""
 MOST_BYTES = 32 << 20
 """Size of the file at which its older half is deleted."""
 WAITING = 64
@@ -51,6 +54,7 @@ class Timeline:
         """Called for each event. It must not block."""
         self._term = self._lost = 0
         self._found: list[Interval] = []
+        self._activities = PackedRows(MOST_ACTIVITIES)
         self._open: dict[str, tuple[str, float]] = {}
         self._closed: deque[Record] = deque(maxlen=WAITING)
 
@@ -89,17 +93,31 @@ class Timeline:
             known, since = self._open.pop(row)
             self.span(row, known, since, round=self.round + 1)
 
+    def activity(self, row: str, name: str | None) -> None:
+        """Record what a row does from now on; None if it does nothing. Many changes are packed together."""
+        known = self._open.get(row)
+        if name == (known[0] if known is not None else None):
+            return
+        now = _now()
+        if known is not None and known[1] < now:
+            self._kept(self._activities.add, Interval(row, *known, now, {"round": self.round + 1}))
+        self._open.pop(row, None)
+        if name is not None:
+            self._open[row] = name, now
+
     def recorded(self) -> tuple[Interval, ...] | None:
         """Return the intervals since the last boundary, those that have not ended until now; None if some were lost."""
         if self._lost:
             return None
         now = _now()
-        return *self._found, *(Interval(row, name, since, now) for row, (name, since) in self._open.items())
+        ended = *self._found, *self._activities.intervals()
+        return *ended, *(Interval(row, name, since, now) for row, (name, since) in self._open.items())
 
     def close(self, round_: int | None = None) -> None:
         """End the intervals of a round; without one, those after the last round."""
         self.round = self.round if round_ is None else round_
-        found, self._found = self._found, []
+        found, self._found = [*self._found, *self._activities.intervals()], []
+        self._activities.clear()
         lost, self._lost = self._lost, 0
         if found:
             self._closed.append(Record(self.round, self._term, tuple(found), lost))
@@ -111,8 +129,11 @@ class Timeline:
             self._closed.popleft()
 
     def _add(self, interval: Interval) -> None:
-        if len(self._found) < MOST_INTERVALS:
-            self._found.append(interval)
+        self._kept(self._found.append, interval)
+
+    def _kept(self, keep: Callable[[Interval], None], interval: Interval) -> None:
+        if len(self._found) + len(self._activities) < MOST_INTERVALS:
+            keep(interval)
         else:
             self._lost += 1
 

@@ -48,7 +48,7 @@ from rljob_runtime.protocols.turns import (
     TurnRefused,
 )
 
-PROTOCOL = 3
+PROTOCOL = 4
 ERRORS: Mapping[str, type[PeerError]] = {
     kind.__name__: kind for kind in (AttemptEnded, TurnRefused, PeerGone, PeerTimeout)
 }
@@ -118,6 +118,7 @@ def call_frame(number_of_call: int, call: Call) -> Frame:
         case TurnCall():
             fields = {**id, "episode": _attempt(call.episode), "digest": call.digest, "retry": call.retry}
             fields |= {"bounds": _bounds(call.bounds), "deadline": call.deadline}
+            fields |= {"reencoded": call.reencoded_tokens}
             return Frame("turn", fields, (to_bytes(TOKEN, call.token_ids), call.body))
         case HistoryCall(episode):
             return Frame("history", {**id, "episode": _attempt(episode)})
@@ -150,6 +151,7 @@ def call_of(frame: Frame) -> Call:
             _bounds_of(mapped(fields, "bounds")),
             body,
             number(fields, "deadline"),
+            whole(fields, "reencoded"),
         )
     blobs(frame, 0)
     match frame.kind:

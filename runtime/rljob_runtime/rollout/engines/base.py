@@ -102,6 +102,8 @@ class StepOutput:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish_reason: FinishReason | None = None
+    cached_tokens: int | None = None
+    """Tokens of the request, from its first one on, that the engine held already; None if that is not known."""
 
 
 class Engine(Protocol):

@@ -236,4 +236,4 @@ def _output(output: Any) -> StepOutput:
     tokens = tuple(completion.token_ids)
     logprobs = tuple(entry[token].logprob for token, entry in zip(tokens, completion.logprobs, strict=True))
     reason = FinishReason(completion.finish_reason) if completion.finish_reason else None
-    return StepOutput(output.request_id, tokens, logprobs, reason)
+    return StepOutput(output.request_id, tokens, logprobs, reason, output.num_cached_tokens)

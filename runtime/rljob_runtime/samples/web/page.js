@@ -49,7 +49,7 @@ const CHARTS = [
   ["Loss", { loss: "training.loss" }],
   ["Learning rate", { rate: "training.learning_rate" }],
   ["Seconds", { round: "seconds", generation: "generationSeconds", training: "trainingSeconds" }],
-  ["Idle share of the replicas' time", { tail: "idleTail", rewards: "idleRewards", training: "idleTraining", weights: "idleWeights" }],
+  ["Idle share of the replicas' time", { tail: "idleTail", environments: "idleEnvironments", rewards: "idleRewards", training: "idleTraining", weights: "idleWeights" }],
   ["Staleness in updates", { mean: "staleness", max: "maxStaleness" }],
 ];
 

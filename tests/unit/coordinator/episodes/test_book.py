@@ -538,3 +538,43 @@ async def test_an_answer_that_cannot_be_trained_on_ends_its_attempt_as_a_failure
         with pytest.raises(AttemptEnded):
             await asked
         assert made.book.totals.aborts[AbortCause.ENGINE] == 1
+
+
+async def test_prompts_of_later_turns_count_with_what_engines_held_of_them(tmp_path):
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1, 2]), [5], cached=2)
+        await made.answered(made.ask(episode, [1, 2, 5, 3]), [6], cached=3)
+        await made.answered(made.ask(episode, [1, 2, 5, 3, 6, 4]), [7])
+        # More than the prompt: a turn that another engine began brings tokens with it.
+        await made.answered(made.ask(episode, [1, 2, 5, 4]), [7], cached=9)
+        totals = made.book.totals
+        assert (totals.held_prompt_tokens, totals.later_prompt_tokens) == (3 + 4, 4 + 4)
+
+
+async def test_tokens_that_the_gateway_found_in_another_form_count_once(tmp_path):
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        call = replace(made.ask(episode, [1]), reencoded_tokens=3)
+        await made.answered(call, [5])
+        await made.book.turns.turn(replace(call, retry=True))
+        assert made.book.totals.reencoded_tokens == 3
+
+
+async def test_a_poll_ends_when_the_engine_has_work_again(tmp_path):
+    """From when to when a replica waits for its environments must be known, and a turn takes longer than a poll."""
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        assert (await made.replica.poll(1, 0, 0.0)).outside == 1
+        made.engine.submit = silent  # The engine's own poll would end with the request.
+        polling = asyncio.ensure_future(made.replica.poll(1, 0, 60.0))
+        await settled()
+        assert not polling.done()
+        asked = await made.asked(made.ask(episode, [1]))
+        assert polling.done()
+        assert (polling.result().deltas, polling.result().outside) == ((), 0)
+        asked.cancel()
+
+
+async def silent(term: int, requests: object) -> None:
+    """Take requests, and say nothing."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import sqlite3
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
@@ -18,13 +17,16 @@ from prometheus_client import generate_latest
 
 from rljob_api.spec.training import Mode
 from rljob_api.status import EpisodesReport, RoundReport
-from rljob_runtime.coordinator.episodes.metrics import reencoded_tokens
+from rljob_runtime.coordinator.episodes.episodes import MANY_FORKS, ManyTurns
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.observers.round_metrics import round_metrics
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.scheduling.episodes.episode import Versions
+from rljob_runtime.scheduling.episodes.forks import told_forks
 from rljob_runtime.scheduling.episodes.limits import Limits
+from rljob_runtime.simulator.core.events import Trained
 from rljob_runtime.simulator.peers.runners import Fault, HarnessLaw
+from tests.support.episode_book import bench
 from tests.support.episode_job import EpisodeStage
 from tests.support.simulated_job import job
 
@@ -63,6 +65,8 @@ def test_each_metric_is_that_of_a_second_computation_from_the_store(tmp_path, mo
     assert any(report.forks for report in reports.values())
     assert any(report.truncated_by_turns for report in reports.values())
     assert {report.reencoded_tokens for report in reports.values()} == {0}
+    assert {report.fake_zeros for report in reports.values()} == {0}
+    assert {report.prefix_hit_share for report in reports.values()} == {None}, "simulated engines do not report it"
     newer = sum(report.turns_of_newer_weights or 0 for report in reports.values())
     assert (newer > 0) == (versions is Versions.MIXED)
 
@@ -78,29 +82,59 @@ def test_a_restarted_coordinator_measures_episodes_that_another_one_began(tmp_pa
             assert measured(report) == second(db, number)
 
 
-def test_a_token_that_no_engine_emitted_is_counted(tmp_path):
-    stage = stage_of(tmp_path, Mode.ON_POLICY)
-    attempts = {}
+@pytest.mark.parametrize("mode", [Mode.ON_POLICY, Mode.ASYNCHRONOUS])
+def test_a_failure_of_ours_with_a_reward_is_counted_by_the_store(tmp_path, mode):
+    """The attempts' ends change in the store alone, as if the scorer had not looked at them."""
+    stage = EpisodeStage(tmp_path / "state.db", job=job(rounds=2, prompts=2, responses=2, mode=mode))
 
-    def keep() -> None:
-        book = stage.books[-1]
-        drop = book.drop
+    def fail(event) -> None:
+        if isinstance(event, Trained) and event.step == 2:
+            prompt = event.groups[0].prompt
+            newest = "SELECT MAX(id) FROM episodes WHERE NOT former AND epoch = ? AND idx = ? GROUP BY sample"
+            stage.store._db.execute("DROP TRIGGER attempt_ends_once")
+            stage.store._db.execute(
+                "UPDATE episodes SET state = 'aborted', cause = 'environment', reached = NULL, reward = NULL"
+                f" WHERE id IN ({newest})",
+                (prompt.epoch, prompt.index),
+            )
 
-        def dropping(prompts):
-            attempts.update({one.key: one for one in book.numbers() if one.ended})
-            drop(prompts)
-
-        book.drop = dropping
-
-    stage.on_opening = keep
+    stage.watchers.append(fail)
     stage.play()
-    response = stage.trained[0].responses[0].response
-    attempt = attempts[response.key]
-    assert reencoded_tokens(attempt, response) == 0
-    other = array("i", response.token_ids)
-    other[0] += 1
-    assert reencoded_tokens(attempt, replace(response, token_ids=other)) == 1
-    assert reencoded_tokens(attempt, replace(response, token_ids=(*response.token_ids, 7))) == 1
+    assert [report.fake_zeros for report in episodes_of(stage).values()] == [0, 2]
+
+
+@pytest.mark.parametrize("mode", [Mode.ON_POLICY, Mode.ASYNCHRONOUS])
+def test_many_forks_are_a_warning(tmp_path, mode):
+    law = HarnessLaw(turns=5, tool_seconds=0.1, faults=((Fault.REWRITE, 300),), seed=3)
+    stage = EpisodeStage(tmp_path / "state.db", job=job(rounds=3, prompts=6, responses=4, mode=mode), law=law)
+    stage.play()
+    warned = [one.message for report in stage.control.reports for one in report.warnings if one.reason == MANY_FORKS]
+    assert "turns since the round before opened a branch" in warned[0]
+
+
+async def test_a_round_with_few_forks_withdraws_the_warning(tmp_path, caplog):
+    warned = []
+    async with bench(tmp_path) as made:
+        episodes = ManyTurns(made.book)
+        telling = asyncio.ensure_future(episodes.run(lambda reason, warning: warned.append((reason, warning))))
+        await asyncio.sleep(0)
+        made.book.totals.turns, made.book.totals.forks = 100, 6
+        episodes.measure([])
+        made.book.totals.turns += 100
+        episodes.measure([])
+        telling.cancel()
+    assert [(reason, warning is not None) for reason, warning in warned] == [(MANY_FORKS, True), (MANY_FORKS, False)]
+    assert [one.getMessage() for one in caplog.records] == [told_forks(100, 6)]
+
+
+@pytest.mark.parametrize(
+    ("turns", "forks", "told"), [(100, 6, True), (100, 5, False), (50, 3, True), (49, 49, False), (0, 0, False)]
+)
+def test_forks_are_told_above_their_share(turns, forks, told):
+    text = told_forks(turns, forks)
+    assert (text is not None) == told
+    if text is not None:
+        assert text.startswith(f"{forks} of {turns} turns")
 
 
 def episodes_of(stage: EpisodeStage) -> dict[int, EpisodesReport]:
@@ -167,7 +201,8 @@ def near(value: float):
 
 EPISODES = EpisodesReport(
     turns_mean=2.5, turns_p50=2, turns_p90=4, turns_p99=6, sampled_tokens=100, given_tokens=40, model_seconds=1.5,
-    outside_seconds=0.5, truncated_by_turns=0.25, forks=3, reencoded_tokens=0, attempts=9, retries=2,
+    outside_seconds=0.5, truncated_by_turns=0.25, forks=3, reencoded_tokens=4, attempts=9, retries=2,
+    fake_zeros=1, prefix_hit_share=0.75,
     turns_of_newer_weights=7, interrupted_turns=1, interrupted_tokens=20, load_wait_seconds=1.5,
     failed_attempts=[{"part": "tool server", "attempts": 1}],
     environments=[{"name": "calc", "most_open": 12, "wait_seconds": 0.75}],
@@ -187,7 +222,9 @@ def test_prometheus_counts_rounds_and_shows_the_last_one():
         'episode_seconds{part="outside"} 0.5',
         'truncated_episodes{limit="turns"} 0.25',
         "episode_forks_total 6.0",
-        "reencoded_tokens_total 0.0",
+        "reencoded_tokens_total 8.0",
+        "fake_zeros_total 2.0",
+        "prefix_hit_share 0.75",
         "episode_attempts_total 18.0",
         "turn_retries_total 4.0",
         "turns_of_newer_weights_total 14.0",
@@ -199,6 +236,8 @@ def test_prometheus_counts_rounds_and_shows_the_last_one():
         'runner_wait_seconds{environment="calc"} 0.75',
     ):
         assert f"rljob_coordinator_{line}\n" in shown
+    metrics.round(RoundReport(round=3, episodes=EpisodesReport()), TRAINED)
+    assert "rljob_coordinator_prefix_hit_share NaN\n" in generate_latest(metrics.registry).decode()
 
 
 def test_observers_and_tensorboard_receive_them():
@@ -208,7 +247,7 @@ def test_observers_and_tensorboard_receive_them():
         "episodes/turns_mean": 2.5, "episodes/turns_p50": 2, "episodes/turns_p90": 4, "episodes/turns_p99": 6,
         "episodes/sampled_tokens": 100, "episodes/given_tokens": 40, "episodes/model_seconds": 1.5,
         "episodes/outside_seconds": 0.5, "episodes/truncated_by_turns": 0.25, "episodes/forks": 3,
-        "episodes/reencoded_tokens": 0, "episodes/attempts": 9, "episodes/retries": 2, "episodes/failed/tool server": 1,
+        "episodes/reencoded_tokens": 4, "episodes/attempts": 9, "episodes/retries": 2, "episodes/failed/tool server": 1,
         "episodes/turns_of_newer_weights": 7, "episodes/interrupted_turns": 1, "episodes/interrupted_tokens": 20,
-        "episodes/load_wait_seconds": 1.5,
+        "episodes/load_wait_seconds": 1.5, "episodes/fake_zeros": 1, "episodes/prefix_hit_share": 0.75,
     }  # fmt: skip

@@ -3,6 +3,7 @@
 from hack.mutants import Mutant
 
 CHAINS = "tests/unit/coordinator/on_policy/test_switch_chains.py"
+POOL = "tests/unit/coordinator/generation/test_replica_pool.py"
 LOOP = "tests/unit/coordinator/on_policy/test_loop.py"
 
 PLAN_NEXT_ROUND = "tests/unit/coordinator/on_policy/test_plan_next_round.py"
@@ -16,6 +17,13 @@ MUTANTS = (
         before="size != self.size",
         after="False",
         tests=("tests/unit/coordinator/generation/test_observed_engines.py",),
+    ),
+    Mutant(
+        name="a replica whose responses all wait for programs generates",
+        target="rljob_runtime.coordinator.generation.replica_pool:ReplicaPool._record_ends",
+        before="self._waiting.add(replica.name)",
+        after="pass",
+        tests=(f"{POOL}::test_a_replica_whose_responses_all_wait_for_programs_does_not_generate",),
     ),
     Mutant(
         name="an abort waits for a machine that writes its KV",

@@ -11,8 +11,9 @@ from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPool
 from rljob_runtime.coordinator.reporting.timeline import Timeline
-from rljob_runtime.protocols import EngineStats, GenerateRequest, ReplicaReport
-from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, ReplicaReport
+from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.simulator.core import virtual_time
 from tests.support.simulated_job import job
 
 NAMES = ("rollout-0.0", "rollout-1.0")
@@ -101,3 +102,51 @@ def test_a_replica_that_takes_kv_is_not_lost_for_computing_nothing(file: str | N
         return found
 
     assert asyncio.run(stage()) == lost
+
+
+class Waiting(Recorded):
+    """A replica whose polls say at given seconds how many responses wait, and which have ended."""
+
+    reports = ((1, 0, ()), (2, 1, ()), (4, 2, ()), (7, 1, ()), (9, 1, (0,)), (12, 0, (1,)))
+    """Second, responses that wait, and those that ended."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.left = list(self.reports)
+
+    async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
+        if not self.left:
+            await asyncio.Event().wait()
+        second, outside, ended = self.left.pop(0)
+        await asyncio.sleep(second - asyncio.get_running_loop().time())
+        deltas = [Delta(request(one).key, 1, 0, (1,), (0.0,), 1, FinishReason.STOP) for one in ended]
+        stats = EngineStats(1, 0, 0.0, 0, second, 0, 0, 0)
+        return ReplicaReport("boot", second, tuple(deltas), 1, stats, outside=outside)
+
+
+def test_a_replica_whose_responses_all_wait_for_programs_does_not_generate() -> None:
+    class Fleet(Members):
+        def record_generating(self, replica: object) -> None:
+            """Do nothing."""
+
+    async def stage() -> list[tuple[str, float, float | None]]:
+        fleet = Fleet()
+        fleet.timeline = Timeline()
+        fleet.layout_of = lambda name: 1
+        replica = Waiting(NAMES[0])
+        pool = ReplicaPool(
+            fleet, 1, Settings.of(job()), EngineObserver(), lambda event: None, lambda: {NAMES[0]: replica}
+        )
+        await pool.track({})
+        await pool.submit({NAMES[0]: [request(0), request(1)]})
+        await asyncio.sleep(20)
+        await pool.close()
+        return [(one.name, one.since, one.until) for one in fleet.timeline.recorded() or ()]
+
+    # From 4 to 7 both wait. At 9 one ends, and the other one waits.
+    assert virtual_time.run(stage()) == [
+        ("generate", 0, 4),
+        ("wait for environments", 4, 7),
+        ("generate", 7, 9),
+        ("wait for environments", 9, 12),
+    ]

@@ -16,13 +16,16 @@ from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.reporting.timeline import MOST_INTERVALS, Timeline
 from rljob_runtime.observers.round_metrics import round_metrics
 from rljob_runtime.protocols import TrainReport
+from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import Event, Trained
+from rljob_runtime.simulator.peers.harness import HarnessLaw
 from rljob_runtime.timeline.idle import LEFT, LOST
+from tests.support.episode_job import EpisodeStage
 from tests.support.simulated_job import Stage, job
 
 LOOK_SECONDS = 0.005
-SHARES = ("idle_tail", "idle_rewards", "idle_training", "idle_weights")
+SHARES = ("idle_tail", "idle_environments", "idle_rewards", "idle_training", "idle_weights")
 TRAINED = TrainReport(1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0)
 
 
@@ -112,7 +115,7 @@ def test_a_machine_that_was_lost_before_does_not_leave_the_fleet_again(tmp_path:
 
 
 def test_the_shares_are_in_prometheus_and_tensorboard(tmp_path: Path) -> None:
-    report = RoundReport(round=1, idle_tail=0.1, idle_rewards=0.2, idle_training=0.3, idle_weights=0.4)
+    report = RoundReport(round=1, **{name: 0.05 * place for place, name in enumerate(SHARES, 1)})
     metrics = CoordinatorMetrics()
     metrics.round(report, TRAINED)
     for name in SHARES:
@@ -135,3 +138,31 @@ def test_a_round_whose_intervals_were_lost_has_no_shares() -> None:
     assert timeline.recorded() is None
     report = RoundReport(round=1)
     assert with_idle_shares(report, RoundActivity(None, (0, 1), ("a/replica-0",), None)) == report
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_engines_that_wait_for_tools_are_idle_for_their_environments(tmp_path: Path, mode: Mode) -> None:
+    """Each program waits for its tools for most of its time; what engines hold is watched from outside."""
+    law = HarnessLaw(turns=5, tool_seconds=4.0, seed=3)
+    stage = EpisodeStage(
+        tmp_path / "state.db", job=job(rounds=3, prompts=2, responses=2, mode=mode), law=law, limits=Limits(turns=5)
+    )
+    looks: dict[float, list[bool]] = {}
+    closed: list[float] = []
+    stage.observers.append(lambda report, trained: closed.append(asyncio.get_running_loop().time()))
+
+    async def look(stage: Stage) -> None:
+        while True:
+            members = stage.coordinator._fleet.available() if stage.coordinator is not None else {}
+            peers = [stage.world.process(name) for name in members]
+            looks[asyncio.get_running_loop().time()] = [bool(one and one.peer.held) for one in peers]
+            await asyncio.sleep(LOOK_SECONDS)
+
+    stage.play(look)
+    assert len(stage.closed) == 3
+    for report, end in zip(stage.closed, closed, strict=True):
+        assert report.seconds is not None
+        seen = [busy for now, looked in looks.items() if end - report.seconds <= now < end for busy in looked]
+        assert sum(shares(report)) == pytest.approx(1 - sum(seen) / len(seen), abs=0.05)
+        assert report.idle_environments is not None
+        assert report.idle_environments > 0.4

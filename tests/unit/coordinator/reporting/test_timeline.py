@@ -61,6 +61,28 @@ def test_intervals_are_recorded_with_the_boundary_that_ends_them():
     assert len(last.intervals) == 1, "it was open at the boundary"
 
 
+def test_changes_of_a_replica_are_bounded_and_their_seconds_exact(monkeypatch):
+    async def changing() -> Timeline:
+        monkeypatch.setattr(module, "MOST_ACTIVITIES", 40)
+        monkeypatch.setattr(module, "MOST_INTERVALS", 100)
+        timeline = Timeline()
+        for turn in range(5000):
+            timeline.activity("a/replica-0", ("generate", "wait for environments", "wait for environments")[turn % 3])
+            await asyncio.sleep(1)
+        timeline.activity("a/replica-0", None)
+        timeline.activity("a/replica-0", None)
+        timeline.close(1)
+        assert timeline.recorded() == ()
+        return timeline
+
+    (record,) = written(virtual_time.run(changing()))
+    assert (len(record.intervals) <= 100, record.lost) == (True, 0)
+    seconds = dict.fromkeys(("generate", "wait for environments"), 0.0)
+    for one in record.intervals:
+        seconds[one.name] += one.until - one.since
+    assert seconds == {"generate": 1667, "wait for environments": 3333}
+
+
 async def test_events_are_passed_on_and_an_observer_that_raises_ends_nothing():
     timeline, told = Timeline(), []
     timeline.on_event = told.append

@@ -364,3 +364,20 @@ def test_a_version_that_the_relay_lacks_changes_nothing(
     assert engine.weight_version == held
     prompt = prompts(1)[0]
     assert_trainer_logprobs(model, prompt, run(engine, [request("kept", prompt, 8)])["kept"], 0.0)
+
+
+def test_outputs_say_what_the_engine_held_of_a_prompt(engine: Engine) -> None:
+    """A turn goes on from the tokens of the one before: vLLM holds its full blocks, the reference engine nothing."""
+    first = (*prompts(1, length=90)[0], 77, 78)
+    answer = run(engine, [request("first", first, 8)])["first"].tokens
+    later = (*first, *answer, 5, 6)
+    held: set[int | None] = set()
+    engine.add(request("later", later, 4))
+    while engine.busy:
+        held |= {output.cached_tokens for output in engine.step()}
+    if isinstance(engine, ReferenceEngine):
+        assert held == {0}
+        return
+    (found,) = held
+    assert found is not None
+    assert 64 <= found < len(later)

@@ -177,6 +177,14 @@ class Turns:
         count: int = self._db.execute(query, row).fetchone()[0]
         return count
 
+    def without_right_to_reward(self, keys: Iterable[TrajectoryKey]) -> int:
+        """Count the responses whose newest attempt was aborted, is open, or is missing: they may have no reward."""
+        states = (
+            self._db.execute(NEWEST.format(columns="state"), (*columns_of(self._db, key.prompt), key.sample)).fetchone()
+            for key in keys
+        )
+        return sum(row is None or row[0] in (None, EndState.ABORTED.value) for row in states)
+
     def open_attempts(self) -> list[KeptEpisode]:
         """Return the attempts without an end, by number; former ones do not count."""
         query = f"SELECT {_EPISODE} FROM episodes WHERE state IS NULL AND former = 0 ORDER BY id"

@@ -256,7 +256,8 @@ class ReferenceEngine:
         outputs = []
         for sequence, token, logprob in zip(sequences, tokens, logprobs, strict=True):
             sequence.tokens.append(token)
-            outputs.append(StepOutput(sequence.request.id, (token,), (logprob,), _finish(sequence)))
+            # Without a prefix cache, each prompt is computed from its first token on.
+            outputs.append(StepOutput(sequence.request.id, (token,), (logprob,), _finish(sequence), cached_tokens=0))
         self._counters.generated_tokens += len(outputs)
         ended = {o.id for o in outputs if o.finish_reason}
         self.abort(list(ended))
