@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rljob_runtime.timeline.record import Interval, Record
+from rljob_runtime.timeline.record import LEVELS, Interval, Record
 from rljob_runtime.timeline.trace_events import TraceEvents
 
 FIRST = ("coordinator", "trainer")
@@ -26,7 +26,9 @@ def trace_of(records: Sequence[Record]) -> TraceEvents:
         for number, thread in enumerate(threads(rows[row]), 1):
             name = row if number == 1 else f"{row if '/' in row else f'{row}/{row}'} ({number})"
             for one in thread:
-                if one.until is None:
+                if one.until is None and one.name == LEVELS:
+                    trace.count(row, row.partition("/")[0], one.since - start, **one.args)
+                elif one.until is None:
                     trace.instant(name, one.name, one.since - start, **one.args)
                 else:
                     trace.span(name, one.name, one.since - start, one.until - start, **one.args)

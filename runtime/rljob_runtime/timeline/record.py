@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FILE = "timeline.jsonl"
+LEVELS = "episodes"
+"""Name of a moment that is a sample of counters: its arguments are their values from then on."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,13 @@ MUTANTS = (
         tests=("tests/unit/timeline/test_convert.py",),
     ),
     Mutant(
+        name="samples of counters are moments",
+        target="rljob_runtime.timeline.convert:trace_of",
+        before="one.name == LEVELS",
+        after="False",
+        tests=("tests/unit/timeline/test_convert.py::test_samples_of_counters_are_counters",),
+    ),
+    Mutant(
         name="a trace begins at the epoch",
         target="rljob_runtime.timeline.convert:trace_of",
         before="min((one.since for one in intervals), default=0.0)",

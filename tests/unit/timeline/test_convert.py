@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.timeline.convert import threads, trace_of
-from rljob_runtime.timeline.record import Interval, Record, read_records
+from rljob_runtime.timeline.record import LEVELS, Interval, Record, read_records
 
 SECONDS = st.integers(0, 50).map(lambda tenths: 1.7e9 + tenths / 10)
 INTERVALS = st.builds(
@@ -83,6 +83,17 @@ def test_spans_of_a_thread_do_not_overlap_in_the_document():
     assert sorted(spans.values()) == [["x", "z"], ["y"]]
     names = [event["args"]["name"] for event in document["traceEvents"] if event["name"] == "thread_name"]
     assert names == ["b", "b (2)"]
+
+
+def test_samples_of_counters_are_counters():
+    samples = [Interval("episodes calc/open", LEVELS, at, None, {"model": at, "outside": 2}) for at in (1.0, 3.0)]
+    events = trace_of([Record(1, 1, tuple(samples))]).document()["traceEvents"]
+    found = [(event["name"], event["ts"], event["args"]) for event in events if event["ph"] == "C"]
+    assert found == [
+        ("episodes calc", 0.0, {"model": 1.0, "outside": 2}),
+        ("episodes calc", 2e6, {"model": 3.0, "outside": 2}),
+    ]
+    assert {event["ph"] for event in events} == {"M", "C"}
 
 
 def test_machines_come_after_coordinator_and_trainer():

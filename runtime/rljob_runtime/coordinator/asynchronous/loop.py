@@ -271,7 +271,7 @@ class AsyncLoop:
         timeline, replicas = self._context.reporter.timeline, tuple(self._context.fleet.available())
         activity = round_activity(timeline, clock.span, replicas, synchronous=False)
 
-        with_episode_metrics = self._context.episodes.measure(groups)
+        with_episode_metrics = self._context.episodes.measure(groups, timeline)
 
         def close(store: Store) -> Boundary:
             report = with_group_metrics(measured, groups, store.reward_terms(trained.step))

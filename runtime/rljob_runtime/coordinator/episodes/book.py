@@ -7,6 +7,7 @@ the store before it has an effect.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +30,7 @@ from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, StoredTurn
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
+from rljob_runtime.scheduling.episodes.levels import Level
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class EpisodeBook:
         self.totals = BookTotals()
         self._store = store
         self._rules = rules
-        self._now = now
+        self.now = now
+        """Returns seconds of the epoch."""
         self._journal = Journal(store)
         self._attempts: dict[PromptKey, dict[int, Attempt]] = {}
         """The newest attempt of each response, by its sample."""
@@ -151,7 +154,7 @@ class EpisodeBook:
     # --- inside: begins and ends ---
 
     async def _begin(self, requests: Sequence[GenerateRequest], holder: Holder) -> None:
-        prompts, now = self.runners.prompts, self._now()
+        prompts, now = self.runners.prompts, self.now()
         assert prompts is not None, "responses are launched after the prompts were opened"
         names = [prompts.environment(one.key.prompt) for one in requests]
 
@@ -211,7 +214,7 @@ class EpisodeBook:
             if attempt.holder is not None:
                 attempt.holder.tell(attempt)
 
-        attempt.ended_at = self._now()
+        attempt.ended_at = self.now()
         self._write_end(attempt, end, then)
 
     def _write_end(self, attempt: Attempt, end: EpisodeEnd, then: Callable[[], None]) -> None:
@@ -224,7 +227,7 @@ class EpisodeBook:
             self._unwritten.ended(number)
             then()
 
-        self._journal.write(partial(_store_end, attempt, end, self._now()), stored)
+        self._journal.write(partial(_store_end, attempt, end, self.now()), stored)
 
     def _count(self, end: EpisodeEnd) -> None:
         self.totals.ends[end.state] += 1
@@ -256,6 +259,14 @@ class EpisodeBook:
     def _of(self, key: TrajectoryKey) -> Attempt | None:
         return self._attempts.get(key.prompt, {}).get(key.sample)
 
+    def levels(self) -> dict[str, Level]:
+        """Return how many open attempts of each environment are in the model, outside of it, and without a runner."""
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for attempt in self._numbers.values():
+            if attempt.episode.end is None:
+                found[attempt.environment][_place(attempt, self.runners.has_begun(attempt))] += 1
+        return {name: Level(**counts) for name, counts in found.items()}
+
     async def find(self, episode: EpisodeAttempt) -> Attempt:
         """Return an open attempt. Raises `AttemptEnded`."""
         if episode.attempt not in self._numbers:
@@ -264,6 +275,13 @@ class EpisodeBook:
         if attempt is None or attempt.id != episode or attempt.episode.end is not None:
             raise AttemptEnded(f"{episode} has ended, or is not known")
         return attempt
+
+
+def _place(attempt: Attempt, has_begun: bool) -> str:
+    """Return the field of a `Level` in which an open attempt counts."""
+    if not has_begun:
+        return "waiting"
+    return "model" if attempt.open or attempt.unstored else "outside"
 
 
 def _is_later(known: Attempt | None, request: GenerateRequest) -> bool:

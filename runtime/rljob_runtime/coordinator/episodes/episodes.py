@@ -8,17 +8,26 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from rljob_api.status import RoundReport, StatusWarning
+from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.episodes.book import EpisodeBook
+from rljob_runtime.coordinator.episodes.episode_rows import (
+    MOST_SAMPLES,
+    SAMPLE_SECONDS,
+    level_intervals,
+    slowest_intervals,
+)
 from rljob_runtime.coordinator.episodes.metrics import episodes_report
 from rljob_runtime.coordinator.episodes.replica import EpisodeBackend
 from rljob_runtime.coordinator.episodes.runner_service import Warn
 from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
 from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.generation.scoring import Scorer, TextScorer
+from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import Backend, PromptSource, Rewards
 from rljob_runtime.protocols.trajectory import Group, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.episodes.forks import told_forks
+from rljob_runtime.scheduling.episodes.levels import Levels
 from rljob_runtime.scheduling.episodes.responses import ScoredEpisode, group_of
 
 log = logging.getLogger(__name__)
@@ -53,10 +62,11 @@ class Episodes(Protocol):
         """Return a group of loaded responses as it is trained on."""
         ...
 
-    def measure(self, groups: Sequence[Group]) -> Measure:
+    def measure(self, groups: Sequence[Group], timeline: Timeline) -> Measure:
         """Return what adds the metrics of a round that trained on these groups to its report.
 
-        Its time grows with the tokens, so the event loop must not call it. The counts of failures begin from zero."""
+        Its time grows with the tokens, so the event loop must not call it. The counts of failures begin from zero.
+        The rows of the round's episodes are added to the timeline."""
         ...
 
     def cut(self, prompts: Iterable[PromptKey]) -> None:
@@ -94,7 +104,7 @@ class SingleTurns:
         """Return it."""
         return group
 
-    def measure(self, groups: Sequence[Group]) -> Measure:
+    def measure(self, groups: Sequence[Group], timeline: Timeline) -> Measure:
         """Add nothing."""
         return lambda report, store: report
 
@@ -116,6 +126,7 @@ class ManyTurns:
         self.book = book
         self._measured = BookTotals()
         """The counts at the end of the round before."""
+        self._levels = Levels(MOST_SAMPLES)
         self._warn: Warn = lambda reason, warning: None
 
     def backend(self, backend: Backend) -> Backend:
@@ -144,7 +155,7 @@ class ManyTurns:
             scored.append(ScoredEpisode(response.key, response.attempt, response.replica, attempt.episode, one.reward))
         return group_of(group.prompt, scored)
 
-    def measure(self, groups: Sequence[Group]) -> Measure:
+    def measure(self, groups: Sequence[Group], timeline: Timeline) -> Measure:
         """See `Episodes.measure`."""
         before, self._measured = self._measured, self.book.totals.copy()
         loads = self.book.runners.loads.take()
@@ -154,6 +165,9 @@ class ManyTurns:
             assert attempt is not None, f"the episode of {scored.response.key} is not known"
             trained.append((attempt, scored.response))
         self._tell_forks(since)
+        to_loop = asyncio.get_running_loop().time() - self.book.now()
+        timeline.keep(level_intervals(self._levels, to_loop))
+        timeline.keep(slowest_intervals((attempt for attempt, _ in trained), to_loop))
 
         def measured(report: RoundReport, store: Store) -> RoundReport:
             zeros = store.turns.without_right_to_reward(response.key for _, response in trained)
@@ -178,4 +192,12 @@ class ManyTurns:
     async def run(self, warn: Warn) -> None:
         """See `Episodes.run`."""
         self._warn = warn
-        await self.book.run(warn)
+        await alongside(self.book.run(warn), self._sample())
+
+    async def _sample(self) -> None:
+        """Sample where open episodes are, until cancelled."""
+        while True:
+            now = self.book.now()
+            if self._levels.due(now):
+                self._levels.add(now, self.book.levels())
+            await asyncio.sleep(SAMPLE_SECONDS)

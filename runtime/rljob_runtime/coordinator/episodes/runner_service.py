@@ -155,6 +155,10 @@ class RunnerService:
         """Wait for the runner that has the attempt from a former coordinator."""
         self._leases.adopt(attempt.id, attempt.environment, self._now())
 
+    def has_begun(self, attempt: Attempt) -> bool:
+        """Return whether a runner has received an attempt."""
+        return self._leases.has_begun(attempt.id)
+
     def forget(self, attempt: Attempt) -> None:
         """Forget an attempt that has ended."""
         self._leases.end(attempt.id)

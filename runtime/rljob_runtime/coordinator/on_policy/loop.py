@@ -261,7 +261,7 @@ class OnPolicyLoop:
         timeline, replicas = self._context.reporter.timeline, tuple(self._context.fleet.available())
         activity = round_activity(timeline, clock.span, replicas, synchronous=True)
 
-        with_episode_metrics = self._context.episodes.measure(groups)
+        with_episode_metrics = self._context.episodes.measure(groups, timeline)
 
         def close(store: Store) -> Boundary:
             report = with_group_metrics(measured, groups, store.reward_terms(plan.step))

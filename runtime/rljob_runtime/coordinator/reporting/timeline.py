@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +75,11 @@ class Timeline:
     def span(self, row: str, name: str, since: float, **args: Any) -> None:
         """Record an interval from `since` until now."""
         self._add(Interval(row, name, since, _now(), args))
+
+    def keep(self, intervals: Iterable[Interval]) -> None:
+        """Record intervals whose times are known."""
+        for one in intervals:
+            self._add(one)
 
     def event(self, name: str, message: str, row: str, **args: Any) -> None:
         """Record an event as a moment, and pass it on."""

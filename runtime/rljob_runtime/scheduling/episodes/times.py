@@ -26,6 +26,29 @@ class AttemptTimes:
     outside: float
 
 
+def attempt_parts(started: float, ended: float, spans: Iterable[TurnSpan]) -> list[tuple[bool, float, float]]:
+    """Divide the time of an attempt into parts, in order and without gaps: whether a turn is open, from when, to when.
+
+    >>> attempt_parts(0.0, 10.0, [TurnSpan(1.0, 4.0), TurnSpan(2.0, 5.0), TurnSpan(8.0, 9.0)])
+    [(False, 0.0, 1.0), (True, 1.0, 5.0), (False, 5.0, 8.0), (True, 8.0, 9.0), (False, 9.0, 10.0)]
+    """
+    parts: list[tuple[bool, float, float]] = []
+    reached = started
+    for span in sorted(spans):
+        begin, end = min(max(span.opened, reached), ended), min(span.stored, ended)
+        if end <= begin:
+            continue
+        if begin > reached:
+            parts.append((False, reached, begin))
+        elif parts:
+            begin = parts.pop()[1]
+        parts.append((True, begin, end))
+        reached = end
+    if ended > reached:
+        parts.append((False, reached, ended))
+    return parts
+
+
 def attempt_times(started: float, ended: float, spans: Iterable[TurnSpan]) -> AttemptTimes:
     """Divide the seconds of an attempt.
 

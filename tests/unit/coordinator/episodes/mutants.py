@@ -302,6 +302,20 @@ MUTANTS = (
         tests=(f"{METRICS}::test_a_failure_of_ours_with_a_reward_is_counted_by_the_store",),
     ),
     Mutant(
+        name="rows of episodes are on another clock",
+        target=f"{EPISODES}.episode_rows:slowest_intervals",
+        before="since + to_loop",
+        after="since",
+        tests=(f"{METRICS}::test_rows_of_episodes_are_on_the_clock_of_the_loop",),
+    ),
+    Mutant(
+        name="an episode without a runner is outside",
+        target=f"{EPISODES}.book:_place",
+        before="not has_begun",
+        after="False",
+        tests=(f"{METRICS}::test_rows_of_episodes_are_on_the_clock_of_the_loop",),
+    ),
+    Mutant(
         name="forks are never told",
         target="rljob_runtime.scheduling.episodes.forks:told_forks",
         before="forks <= LARGEST_SHARE * turns",

@@ -17,16 +17,21 @@ from prometheus_client import generate_latest
 
 from rljob_api.spec.training import Mode
 from rljob_api.status import EpisodesReport, RoundReport
+from rljob_runtime.coordinator.episodes.episode_rows import MOST_SAMPLES, slowest_intervals
 from rljob_runtime.coordinator.episodes.episodes import MANY_FORKS, ManyTurns
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.observers.round_metrics import round_metrics
 from rljob_runtime.protocols import TrainReport
+from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.scheduling.episodes.episode import Versions
 from rljob_runtime.scheduling.episodes.forks import told_forks
+from rljob_runtime.scheduling.episodes.levels import Level
 from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.simulator.core.events import Trained
 from rljob_runtime.simulator.peers.runners import Fault, HarnessLaw
-from tests.support.episode_book import bench
+from rljob_runtime.timeline.record import LEVELS
+from tests.support.episode_book import KEY, bench
 from tests.support.episode_job import EpisodeStage
 from tests.support.simulated_job import job
 
@@ -119,9 +124,9 @@ async def test_a_round_with_few_forks_withdraws_the_warning(tmp_path, caplog):
         telling = asyncio.ensure_future(episodes.run(lambda reason, warning: warned.append((reason, warning))))
         await asyncio.sleep(0)
         made.book.totals.turns, made.book.totals.forks = 100, 6
-        episodes.measure([])
+        episodes.measure([], Timeline())
         made.book.totals.turns += 100
-        episodes.measure([])
+        episodes.measure([], Timeline())
         telling.cancel()
     assert [(reason, warning is not None) for reason, warning in warned] == [(MANY_FORKS, True), (MANY_FORKS, False)]
     assert [one.getMessage() for one in caplog.records] == [told_forks(100, 6)]
@@ -135,6 +140,66 @@ def test_forks_are_told_above_their_share(turns, forks, told):
     assert (text is not None) == told
     if text is not None:
         assert text.startswith(f"{forks} of {turns} turns")
+
+
+@pytest.mark.parametrize("mode", [Mode.ON_POLICY, Mode.ASYNCHRONOUS])
+def test_the_timeline_has_the_model_and_tool_time_of_episodes(tmp_path, mode):
+    law = HarnessLaw(turns=5, tool_seconds=1.5, seed=3)
+    stage = EpisodeStage(tmp_path / "state.db", job=job(rounds=3, prompts=4, responses=4, mode=mode), law=law)
+    records = []
+    stage.observers.append(lambda report, trained: stage.coordinator._reporter.timeline.written(records.append))
+    stage.play()
+    assert [record.round for record in records] == [1, 2, 3]
+    with closing(sqlite3.connect(stage.path)) as db:
+        for record in records:
+            rows = {}
+            for one in record.intervals:
+                if one.row.startswith("episodes calc/slowest"):
+                    rows.setdefault(one.row, []).append(one)
+            assert sorted(rows) == [f"episodes calc/slowest {number}" for number in range(1, 9)]
+            for parts in rows.values():
+                assert all(one.until == later.since for one, later in pairwise(parts))
+                attempt = parts[0].args["attempt"]
+                started, ended = db.execute("SELECT started, ended FROM episodes WHERE id = ?", (attempt,)).fetchone()
+                query = "SELECT opened, stored_at FROM turns WHERE episode = ? AND kind = 'sampled'"
+                turns = db.execute(query, (attempt,)).fetchall()
+                assert (parts[0].since, parts[-1].until) == (started, ended)
+                model = sum(one.until - one.since for one in parts if one.name == "model")
+                assert model == pytest.approx(covered(turns))
+                assert parts[0].args["turns"] == len(turns)
+            lengths = [parts[-1].until - parts[0].since for _, parts in sorted(rows.items())]
+            assert lengths == sorted(lengths, reverse=True)
+            trained = "SELECT ended - started FROM episodes WHERE step = ? ORDER BY 1 DESC"
+            assert lengths == [seconds for (seconds,) in db.execute(trained, (record.round,))][:8]
+            levels = [one.args for one in record.intervals if one.row == "episodes calc/open"]
+            assert len(levels) <= MOST_SAMPLES
+            assert {"model", "outside", "waiting for a runner"} == {name for one in levels for name in one}
+    levels = [one.args for record in records for one in record.intervals if one.name == LEVELS]
+    assert any(level["outside"] > 4 for level in levels)
+    assert all(sum(level.values()) <= 32 for level in levels)
+
+
+async def test_rows_of_episodes_are_on_the_clock_of_the_loop(tmp_path):
+    async with bench(tmp_path) as made:
+        await made.launch()
+        assert made.book.levels() == {"calc": Level(waiting=1)}
+        episode = (await made.leased()).episode
+        made.now[0] += 2
+        assert made.book.levels() == {"calc": Level(outside=1)}
+        asked = await made.asked(made.ask(episode, [1]))
+        assert made.book.levels() == {"calc": Level(model=1)}
+        made.now[0] += 1
+        made.engine.emit([5])
+        await made.replica.poll(1, 0, 5.0)
+        await asked
+        made.now[0] += 3
+        await made.book.runners.done("calc", "r", episode, EpisodeReport(reward=1.0))
+        found = slowest_intervals([made.book.finished(KEY)], to_loop=-900.0)
+        assert [(one.name, one.since, one.until) for one in found] == [
+            ("outside", 100, 102),
+            ("model", 102, 103),
+            ("outside", 103, 106),
+        ]
 
 
 def episodes_of(stage: EpisodeStage) -> dict[int, EpisodesReport]:

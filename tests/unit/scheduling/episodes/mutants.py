@@ -24,6 +24,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="the parts of an attempt overlap where turns run concurrently",
+        target="rljob_runtime.scheduling.episodes.times:attempt_parts",
+        before="max(span.opened, reached)",
+        after="span.opened",
+        tests=(f"{TIMES}::test_the_parts_of_an_attempt_follow_one_another_and_have_its_seconds",),
+    ),
+    Mutant(
+        name="samples of a long round are not bounded",
+        target="rljob_runtime.scheduling.episodes.levels:Levels.add",
+        before="samples[::2]",
+        after="samples",
+        tests=("tests/unit/scheduling/episodes/test_levels.py",),
+    ),
+    Mutant(
         name="a runner claims an attempt of another environment",
         target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.may_have",
         before="self._environments[attempt] != environment",
