@@ -80,6 +80,8 @@ class Assignment:
     api_key: str
     model: str
     resume: Resume | None = None
+    traceparent: str | None = None
+    """By which spans of an agent join the trace of the attempt; None where the job exports none."""
     called: Called | None = field(default=None, compare=False)
     """Reports an executed call, and returns when it is stored. Raises `EpisodeOver`."""
 
@@ -95,6 +97,7 @@ class Assignment:
             str(body["apiKey"]),
             str(body["model"]),
             None if body.get("resume") is None else Resume.parse(body["resume"]),
+            None if body.get("traceparent") is None else str(body["traceparent"]),
         )
 
     def seconds_left(self) -> float:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
 from rljob_runtime.coordinator.episodes.replica import EpisodeReplica
+from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, ReplicaReport
 from rljob_runtime.protocols.environments import Assignment
@@ -163,11 +164,12 @@ async def bench(
     limits: Limits | None = None,
     versions: Versions = Versions.SINGLE,
     recovery: Recovery | None = None,
+    runners: RunnerRules | None = None,
 ) -> AsyncIterator[Bench]:
     store, now = ObservedStore(path / "state.db", "job", lambda event: None, ()), [1000.0]
     store.adopt_term(1)
     episode = EpisodeRules(replace(limits or Limits(), seconds=60.0), versions, recovery)
-    rules = BookRules({ENVIRONMENT: episode}, seed=7)
+    rules = BookRules({ENVIRONMENT: episode}, 7, runners or RunnerRules())
     access = HeldStore(store)
     book = EpisodeBook(access, rules, lambda: now[0])
     book.use_prompts(EpisodePrompts())

@@ -71,6 +71,8 @@ class AgentHarness:
                 "RLJOB_TASK": str(task),
                 "RLJOB_RESULT": str(result),
             }
+            if assignment.traceparent is not None:
+                variables["TRACEPARENT"] = assignment.traceparent
             began = time.monotonic()
             code = await self._ended(assignment, scratch, variables, output)
             metrics = {"agent_seconds": time.monotonic() - began}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
 from rljob_runtime.coordinator.episodes.episodes import ManyTurns, SingleTurns
+from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
 from rljob_runtime.coordinator.inputs import LazyRewards, ObservedPrompts, open_prompts
 from rljob_runtime.coordinator.loop.context import RoundObserver
 from rljob_runtime.coordinator.reporting.observer_feed import ObserverFeed, observer_journals
@@ -29,6 +31,7 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreAccess, StoreThread
 from rljob_runtime.coordinator.store.tables.kept_samples import Advantages
 from rljob_runtime.gateway.steady_clock import steady_clock
+from rljob_runtime.observers.sent_traces import traced_run
 from rljob_runtime.protocols import Backend, ControlPlane, PromptSource
 from rljob_runtime.scheduling.layouts.layout_switch import SwitchPolicy
 
@@ -75,7 +78,7 @@ async def run_job(
     path = folders.state / "state.db"
     store = await _open_store(job, path, early, patience)
     records = _Records.of(job, folders.state, store, control, advantages)
-    book = _episode_book(store, settings)
+    book = _episode_book(job, store, settings)
     with file_errors_stated(path):
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(store.aclose)
@@ -105,9 +108,11 @@ async def _open_store(job: RLJob, path: Path, early: EarlyReports, patience: flo
         )
 
 
-def _episode_book(store: StoreThread, settings: Settings) -> EpisodeBook | None:
+def _episode_book(job: RLJob, store: StoreThread, settings: Settings) -> EpisodeBook | None:
     """Return the book of a job with environments; None for others."""
-    rules = BookRules(settings.environments, settings.seed)
+    observers = {one.name: one.config for one in job.spec.observers}
+    run = traced_run(job.metadata.uid or job.name, observers, os.environ)
+    rules = BookRules(settings.environments, settings.seed, RunnerRules(traced_run=run))
     return EpisodeBook(store, rules, steady_clock()) if settings.environments else None
 
 

@@ -24,8 +24,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 
-from rljob_runtime.observers.otel_spans import EpisodeSpans
+from rljob_runtime.observers.otel_spans import EpisodeIds, EpisodeSpans
 from rljob_runtime.observers.protocol import JobEvent, ObservedJob
+from rljob_runtime.observers.sent_traces import TRACES_SETTING, sends_traces
 
 NAMES = {
     "round/seconds": "rl.loop.duration",
@@ -35,8 +36,6 @@ NAMES = {
 }
 """Metrics with a name in the proposal."""
 EXPORT_SECONDS = 15.0
-TRACES_VARIABLES = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-"""Variables of the SDK that name where spans go."""
 
 
 class OtelMetrics:
@@ -71,13 +70,13 @@ class OtelMetrics:
             events = OTLPLogExporter(endpoint=config.get("eventsEndpoint"), headers=config.get("headers"))
         self._events = LoggerProvider(resource=resource)
         self._events.add_log_record_processor(BatchLogRecordProcessor(events))
-        self._tracers = TracerProvider(resource=resource)
-        endpoint = config.get("tracesEndpoint")
-        if spans is None and (endpoint or any(os.environ.get(name) for name in TRACES_VARIABLES)):
-            spans = OTLPSpanExporter(endpoint=endpoint, headers=config.get("headers"))
+        ids = EpisodeIds(job.uid or job.name)
+        self._tracers = TracerProvider(resource=resource, id_generator=ids)
+        if spans is None and sends_traces(config, os.environ):
+            spans = OTLPSpanExporter(endpoint=config.get(TRACES_SETTING), headers=config.get("headers"))
         if spans is not None:
             self._tracers.add_span_processor(BatchSpanProcessor(spans))
-        self._episodes = None if spans is None else EpisodeSpans(self._tracers.get_tracer("rljob"), job.name)
+        self._episodes = None if spans is None else EpisodeSpans(self._tracers.get_tracer("rljob"), job.name, ids)
         self._meter = self._provider.get_meter("rljob")
         self._last: dict[str, float] = {}
         self._known: set[str] = set()

@@ -14,7 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from opentelemetry.sdk.trace import RandomIdGenerator
 from opentelemetry.trace import SpanKind, Status, StatusCode, Tracer, set_span_in_context
+
+from rljob_runtime.protocols.traces import root_span_id, trace_id
 
 Json = Mapping[str, Any]
 NANOSECONDS = 1_000_000_000
@@ -29,12 +32,30 @@ class _Place:
     calls: tuple[Json, ...] = ()
 
 
-class EpisodeSpans:
-    """Exports episodes. `model`: the name under which agents ask for it."""
+class EpisodeIds(RandomIdGenerator):
+    """Ids of spans: those of an attempt's own span follow from the attempt, so that its agent's spans join it."""
 
-    def __init__(self, tracer: Tracer, model: str) -> None:
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self.attempt: int | None = None
+        """The attempt whose own span is about to start."""
+
+    def generate_trace_id(self) -> int:
+        """Return the id of the next trace."""
+        return super().generate_trace_id() if self.attempt is None else trace_id(self._run, self.attempt)
+
+    def generate_span_id(self) -> int:
+        """Return the id of the next span."""
+        return super().generate_span_id() if self.attempt is None else root_span_id(self._run, self.attempt)
+
+
+class EpisodeSpans:
+    """Exports episodes. `model`: the name under which agents ask for it. `ids`: those of the tracer."""
+
+    def __init__(self, tracer: Tracer, model: str, ids: EpisodeIds) -> None:
         self._tracer = tracer
         self._model = model
+        self._ids = ids
 
     def export(self, number: int, records: Sequence[Json]) -> int:
         """Export the episodes of a round's samples; return how many there are.
@@ -53,11 +74,13 @@ class EpisodeSpans:
             "gen_ai.conversation.id": str(attempt),
             "rljob.round": number,
         }
+        self._ids.attempt = attempt
         agent = self._tracer.start_span(
             f"invoke_agent {environment}",
             start_time=_time(episode["started"]),
             attributes={**shared, "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": environment},
         )
+        self._ids.attempt = None
         if episode.get("state") == "aborted":
             agent.set_status(Status(StatusCode.ERROR, str(episode.get("end", ""))))
         context = set_span_in_context(agent)

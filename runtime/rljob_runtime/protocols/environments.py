@@ -49,7 +49,7 @@ class Assignment:
 
     `record`: the prompt's record as JSON values; `messages`: its prompt as chat messages. `deadline`: seconds of the
     epoch; the attempt opens no turn after it, and the runner ends the harness then. `resume`: of one that another
-    runner began.
+    runner began. `traceparent`: by which spans of the agent join the trace of the attempt; None without traces.
     """
 
     episode: EpisodeAttempt
@@ -58,6 +58,7 @@ class Assignment:
     messages: Sequence[Mapping[str, str]]
     deadline: float
     resume: Resume | None = None
+    traceparent: str | None = None
 
 
 MOST_METRICS, MOST_METRIC_NAME = 64, 128

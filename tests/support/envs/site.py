@@ -62,11 +62,19 @@ class Site:
     url: str = ""
     runners: list[Runner] = field(default_factory=list)
 
-    async def put(self, index: int = 0, seconds: float = 60.0, record: Mapping[str, Any] = RECORD) -> EpisodeAttempt:
+    async def put(
+        self,
+        index: int = 0,
+        seconds: float = 60.0,
+        record: Mapping[str, Any] = RECORD,
+        traceparent: str | None = None,
+    ) -> EpisodeAttempt:
         """Let a runner lease an episode."""
         episode = attempt_of(index)
         self.coordinator.start(episode)
-        await self.environments.put(Assignment(episode, "calc", record, MESSAGES, time.time() + seconds))
+        await self.environments.put(
+            Assignment(episode, "calc", record, MESSAGES, time.time() + seconds, None, traceparent)
+        )
         return episode
 
     async def run(self, harness: Harness, settings: RunnerSettings = SETTINGS, **client: Any) -> Runner:

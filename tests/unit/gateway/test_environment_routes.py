@@ -129,6 +129,11 @@ async def test_a_runner_receives_the_attempt_with_its_capability(site: Site) -> 
     assert site.routes.stats.leased == 1
 
 
+async def test_a_runner_receives_the_trace_of_a_traced_attempt(site: Site) -> None:
+    await site.environments.put(replace(assignment(), traceparent="00-1-2-01"))
+    assert (await site.lease()).body["traceparent"] == "00-1-2-01"
+
+
 async def test_agents_may_reach_the_gateway_elsewhere_than_their_runner(site: Site) -> None:
     routes = EnvironmentRoutes(
         site.environments, RunnerAccess(RUNNERS, KEY, "m", "http://job-gateway:8000"), lambda: 0.0

@@ -6,6 +6,20 @@ SPANS = "tests/unit/observers/test_otel_spans.py"
 
 MUTANTS = (
     Mutant(
+        name="spans of an agent are in a trace of their own",
+        target="rljob_runtime.observers.otel_spans:EpisodeSpans._episode",
+        before="self._ids.attempt = attempt",
+        after="pass",
+        tests=(f"{SPANS}::test_spans_of_an_agent_join_the_trace_of_its_episode",),
+    ),
+    Mutant(
+        name="all spans of an episode have the same id",
+        target="rljob_runtime.observers.otel_spans:EpisodeSpans._episode",
+        before="self._ids.attempt = None",
+        after="pass",
+        tests=(f"{SPANS}::test_spans_of_an_agent_join_the_trace_of_its_episode",),
+    ),
+    Mutant(
         name="a later coordinator begins another run of MLflow",
         target="rljob_runtime.observers.mlflow_run:MlflowRun.__init__",
         before="f\"tags.`{TAG}` = '{uid}'\"",

@@ -16,6 +16,8 @@ from opentelemetry.trace import StatusCode
 
 from rljob_runtime.observers.otel_metrics import OtelMetrics
 from rljob_runtime.observers.protocol import ObservedJob
+from rljob_runtime.observers.sent_traces import traced_run
+from rljob_runtime.protocols.traces import traceparent
 from tests.support.sample_episodes import ANSWERED, ASKED, EPISODE, episode_sample
 
 JOB = ObservedJob("calculator", "default", "uid-1", {}, Path("/unused"))
@@ -76,3 +78,27 @@ def test_spans_are_sent_only_where_an_endpoint_is_named(monkeypatch: pytest.Monk
     assert without._episodes is None
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     assert OtelMetrics(JOB, {}, InMemoryMetricReader())._episodes is not None
+
+
+def test_spans_of_an_agent_join_the_trace_of_its_episode() -> None:
+    agent, *below = exported(PLAYED)
+    mine, *_ = exported(replace(PLAYED, attempt=8))
+    assert traceparent("uid-1", 7) == f"00-{agent.context.trace_id:032x}-{agent.context.span_id:016x}-01"
+    assert agent.parent is None
+    assert len({one.context.span_id for one in (agent, *below)}) == 4, "only the agent's own span has a known id"
+    assert mine.context.trace_id != agent.context.trace_id
+
+
+@pytest.mark.parametrize(
+    ("observers", "variables", "run"),
+    [
+        ({"opentelemetry": {"tracesEndpoint": "http://c/v1/traces"}}, {}, "uid-1"),
+        ({"opentelemetry": {}}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c"}, "uid-1"),
+        ({"opentelemetry": {}}, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c"}, "uid-1"),
+        ({"opentelemetry": {"endpoint": "http://c/v1/metrics"}}, {}, None),
+        ({"wandb": {"tracesEndpoint": "http://c"}}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c"}, None),
+        ({}, {}, None),
+    ],
+)
+def test_agents_get_a_trace_where_spans_are_exported(observers: Any, variables: Any, run: str | None) -> None:
+    assert traced_run("uid-1", observers, variables) == run

@@ -24,6 +24,7 @@ from rljob_runtime.protocols.environments import (
     Resume,
     ToolCall,
 )
+from rljob_runtime.protocols.traces import traceparent
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EpisodeEnd
@@ -50,12 +51,14 @@ class RunnerRules:
     """What is expected of runners.
 
     `silence`: seconds for which one may be silent. `overtime`: seconds after an attempt's deadline in which it reports.
-    `unserved`: seconds after which an environment without a runner is told.
+    `unserved`: seconds after which an environment without a runner is told. `traced_run`: the run whose traces the
+    spans of agents join (`protocols.traces`); None where no traces are exported.
     """
 
     silence: float = 30.0
     overtime: float = 30.0
     unserved: float = 60.0
+    traced_run: str | None = None
 
 
 @dataclass(frozen=True)
@@ -257,8 +260,17 @@ class RunnerService:
                 if self._leases.give_back(one, self._now()):
                     self._offered.set()
             raise
+        run = self._rules.traced_run
         return [
-            Assignment(attempt.id, environment, task.record, task.messages, _deadline(attempt), task.resume)
+            Assignment(
+                episode=attempt.id,
+                environment=environment,
+                record=task.record,
+                messages=task.messages,
+                deadline=_deadline(attempt),
+                resume=task.resume,
+                traceparent=None if run is None else traceparent(run, attempt.id.attempt),
+            )
             for attempt, task in read
             if attempt.episode.end is None
         ]

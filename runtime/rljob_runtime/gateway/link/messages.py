@@ -201,7 +201,7 @@ def part_frame(number_of_call: int, value: Value) -> Frame:
         case Assignment():
             fields = {**id, "episode": _attempt(value.episode), "environment": value.environment}
             fields |= {"record": dict(value.record), "deadline": value.deadline}
-            fields |= {"messages": [dict(message) for message in value.messages]}
+            fields |= {"messages": [dict(message) for message in value.messages], "traceparent": value.traceparent}
             if value.resume is None:
                 return Frame("part", fields)
             calls = json.dumps([_tool_call(one) for one in value.resume.calls]).encode()
@@ -235,6 +235,7 @@ def assignment_of(frame: Frame) -> Assignment:
         tuple(messages),
         number(fields, "deadline"),
         _resume_of(frame) if "replays" in fields else None,
+        None if fields.get("traceparent") is None else text(fields, "traceparent"),
     )
 
 

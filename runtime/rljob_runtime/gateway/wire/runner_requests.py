@@ -156,6 +156,7 @@ def assignment_json(assignment: Assignment, seconds_left: float, access: Json) -
         "deadline": assignment.deadline,
         "secondsLeft": seconds_left,
         **({} if assignment.resume is None else {"resume": _resume_json(assignment.resume)}),
+        **({} if assignment.traceparent is None else {"traceparent": assignment.traceparent}),
         **access,
     }
 

@@ -316,6 +316,13 @@ MUTANTS = (
         tests=(f"{METRICS}::test_rows_of_episodes_are_on_the_clock_of_the_loop",),
     ),
     Mutant(
+        name="all attempts are in one trace",
+        target=f"{EPISODES}.runner_service:RunnerService._assignments",
+        before="traceparent(run, attempt.id.attempt)",
+        after="traceparent(run, 0)",
+        tests=(f"{BOOK}::test_a_runner_gets_the_trace_of_the_attempt_where_traces_are_exported",),
+    ),
+    Mutant(
         name="forks are never told",
         target="rljob_runtime.scheduling.episodes.forks:told_forks",
         before="forks <= LARGEST_SHARE * turns",

@@ -11,11 +11,13 @@ from dataclasses import replace
 
 import pytest
 
+from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
 from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
 from rljob_runtime.protocols import Delta, GenerateRequest, PeerGone, RewardFailed
 from rljob_runtime.protocols.environments import TRACE_TOKENS, TRACE_TURNS, EpisodeReport, FailedPart
 from rljob_runtime.protocols.errors import Refused, WrongVersion
 from rljob_runtime.protocols.rewards import ResponseAborted
+from rljob_runtime.protocols.traces import traceparent
 from rljob_runtime.protocols.trajectory import EVALUATION_SOURCE, PromptKey, Response, Sampling, TrajectoryKey
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, TurnRefused
 from rljob_runtime.scheduling.episodes.ends import MOST_HAND_BACKS, AbortCause, EndState
@@ -578,3 +580,15 @@ async def test_a_poll_ends_when_the_engine_has_work_again(tmp_path):
 
 async def silent(term: int, requests: object) -> None:
     """Take requests, and say nothing."""
+
+
+async def test_a_runner_gets_the_trace_of_the_attempt_where_traces_are_exported(tmp_path):
+    async with bench(tmp_path, runners=RunnerRules(traced_run="uid-1")) as made:
+        await made.launch()
+        found = await made.leased()
+        assert found.traceparent == traceparent("uid-1", found.episode.attempt)
+    untraced = tmp_path / "untraced"
+    untraced.mkdir()
+    async with bench(untraced) as made:
+        await made.launch()
+        assert (await made.leased()).traceparent is None

@@ -90,6 +90,23 @@ async def test_an_agent_asks_the_model_and_writes_its_reward(tmp_path: Path) -> 
         assert harness.stats.ended == 1
 
 
+async def test_an_agent_knows_the_trace_of_its_attempt(tmp_path: Path) -> None:
+    command = agent(tmp_path, 'ask(task["messages"]); result({"answer": os.environ.get("TRACEPARENT", "none")})')
+    async with open_site() as site, site.stack:
+        harness = site.agent(tmp_path, *command)
+        seen = []
+        harness.scorer.score = lambda assignment, messages, answer: scored(seen, answer)
+        await site.run(harness)
+        for index, trace in enumerate(("00-1-2-01", None)):
+            await site.environments.reported(await site.put(index, traceparent=trace))
+    assert seen == ["00-1-2-01", "none"]
+
+
+async def scored(seen: list[str], answer: str) -> tuple[float, dict[str, float]]:
+    seen.append(answer)
+    return 1.0, {}
+
+
 @pytest.mark.parametrize(
     ("program", "reward", "detail"),
     [

@@ -84,7 +84,7 @@ TURNS = st.builds(
 TOOL_CALLS = st.builds(ToolCall, WHOLE, WHOLE, NAMES, NAMES, NAMES | st.just("\ud800"))
 RESUMES = st.builds(Resume, st.binary(max_size=40), st.lists(TOOL_CALLS, max_size=3).map(tuple), st.booleans())
 CALLS: st.SearchStrategy[Call] = st.one_of(
-    st.builds(TurnCall, ATTEMPTS, NAMES, st.booleans(), TOKENS, BOUNDS, st.binary(max_size=40), NUMBERS),
+    st.builds(TurnCall, ATTEMPTS, NAMES, st.booleans(), TOKENS, BOUNDS, st.binary(max_size=40), NUMBERS, WHOLE),
     st.builds(HistoryCall, ATTEMPTS),
     st.builds(LeaseCall, NAMES, NAMES, NUMBERS, WHOLE, st.booleans()),
     st.builds(HeartbeatCall, NAMES, NAMES, st.lists(ATTEMPTS, max_size=3).map(tuple)),
@@ -109,6 +109,7 @@ VALUES: st.SearchStrategy[Value] = st.one_of(
         MESSAGES,
         NUMBERS,
         st.none() | RESUMES,
+        st.none() | NAMES,
     ),
     st.lists(ATTEMPTS, max_size=3).map(tuple),
 )
