@@ -192,9 +192,7 @@ class EpisodeReplica:
         return KvExport(None, {}, 0, 0.0, KV_STAYS)
 
     async def poll(self, term: int, after: int, wait_seconds: float) -> ReplicaReport:
-        """See `protocols.Replica.poll`. It also ends as soon as a turn or an end is stored, or all responses wait.
-
-        So does the poll that says that the engine has something to compute again."""
+        """See `protocols.Replica.poll`. It also ends when a turn or an end is stored, or the engine has work again."""
         self._term = term
         self._outbox = [entry for entry in self._outbox if entry[0] > after]
         if self._failure is None:
@@ -206,8 +204,7 @@ class EpisodeReplica:
                 self._polls -= 1
         if self._failure is not None:
             raise self._failure
-        idle = sum(map(self._waits, self._held.values()))
-        self._told_waiting = self._all_wait
+        self._told_waiting, idle = self._all_wait, sum(map(self._waits, self._held.values()))
         deltas = tuple(delta for _, delta in self._outbox)
         return replace(report, cursor=self._sent, deltas=deltas, outside=idle)
 
