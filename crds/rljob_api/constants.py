@@ -40,6 +40,8 @@ MANAGED_BY_VALUE: Final = "rljob"
 # Labels of the runners' pods: job and environment. They lack `LABEL_JOB`, which makes a pod a machine of the job.
 LABEL_ENVIRONMENTS_OF: Final = f"{GROUP}/environments-of"
 LABEL_ENVIRONMENT: Final = f"{GROUP}/environment"
+# Label of a Deployment of runners: a hash of the NetworkPolicies that its pods have.
+LABEL_EGRESS: Final = f"{GROUP}/egress"
 # Annotation of a runner's pod: its settings as JSON, which the pod mounts as `ENVIRONMENT_SETTINGS`.
 ANNOTATION_SETTINGS: Final = f"{GROUP}/settings"
 
@@ -159,6 +161,11 @@ def auth_secret_of(job: str, uid: str) -> str:
 def environment_deployment(job: str, environment: str) -> str:
     """Name the Deployment of an environment's runners."""
     return f"{job}-{ROLE_ENVIRONMENT}-{environment}"
+
+
+def environments_policy(job: str) -> str:
+    """Name the NetworkPolicy of all runners of a job."""
+    return f"{job}-environments"
 
 
 def environments_secret(job: str) -> str:

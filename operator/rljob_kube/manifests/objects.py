@@ -80,8 +80,19 @@ class Service(TypedDict):
     spec: ServiceSpec
 
 
-class Peer(TypedDict):
-    podSelector: LabelSelector
+class PeerSelector(TypedDict, total=False):
+    """An empty one selects all."""
+
+    matchLabels: dict[str, str]
+
+
+IpBlock = TypedDict("IpBlock", {"cidr": str, "except": NotRequired[list[str]]})
+
+
+class Peer(TypedDict, total=False):
+    podSelector: PeerSelector
+    namespaceSelector: PeerSelector
+    ipBlock: IpBlock
 
 
 class PolicyPort(TypedDict):

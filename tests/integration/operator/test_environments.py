@@ -49,8 +49,9 @@ async def test_a_job_gets_its_runners_and_becomes_ready_with_them(server: Server
     secret_name = f"demo-environments-{uid[:8]}"
     secret = await server.kube.get(SECRET, server.namespace, secret_name)
     assert set(secret["data"]) == {"capability-key", "runners-key", "runner-key-calc", "runner-key-shell"}
-    policy = await server.kube.get(NETWORK_POLICY, server.namespace, "demo-environments")
-    for owned in (secret, policy, *(await deployments(server)).values()):
+    names = ("demo-environments", "demo-environment-calc", "demo-environment-shell")
+    policies = [await server.kube.get(NETWORK_POLICY, server.namespace, name) for name in names]
+    for owned in (secret, *policies, *(await deployments(server)).values()):
         (owner,) = owned["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"]) == (uid, True)
     service = await server.kube.get(SERVICE, server.namespace, "demo-coordinator")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_api.constants import LABEL_ENVIRONMENT, LABEL_SHAPE
+from rljob_api.constants import LABEL_EGRESS, LABEL_ENVIRONMENT, LABEL_SHAPE
 from rljob_kube.resources import Json
 
 REFUSED, OVERDUE = "ReplicaFailure", "Progressing"
@@ -35,6 +35,8 @@ class Runners:
     deleting: bool = False
     refused: str | None = None
     """Why the API server refuses a pod."""
+    egress: str = ""
+    """Hash of the NetworkPolicies that were applied before the Deployment. Empty: unknown."""
     overdue: str | None = None
     """Set when new pods are not ready in time."""
 
@@ -60,6 +62,7 @@ def parse_runners(item: Mapping[str, Any]) -> Runners | None:
         wanted=spec.get("replicas", 1),
         ready=status.get("readyReplicas") or 0,
         pods=(status.get("replicas") or 0) + (status.get("terminatingReplicas") or 0),
+        egress=labels.get(LABEL_EGRESS, ""),
         current=(status.get("observedGeneration") or 0) >= (meta.get("generation") or 0),
         deleting=bool(meta.get("deletionTimestamp")),
         refused=refused.get("message") or refused.get("reason", "") if refused.get("status") == "True" else None,

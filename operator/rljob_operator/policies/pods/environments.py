@@ -1,4 +1,4 @@
-"""Environments: the Deployments of their runners, and what runners may reach.
+"""Environments: the Deployments of their runners.
 
 Runners are stateless: they lease episodes from the gateway, and the episodes of a lost runner are repeated. So a
 Deployment replaces its pods, and they are no machines of the job. Runners execute foreign code: they have no token, and
@@ -10,12 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
 
 from rljob_api import constants as c
 from rljob_api.spec import Environment, RLJob
-from rljob_api.status import Role
-from rljob_kube.manifests.objects import Deployment, DeploymentShape, EgressRule, NetworkPolicySpec, Peer
+from rljob_kube.manifests.objects import Deployment, DeploymentShape
 from rljob_kube.manifests.pods import (
     Container,
     KeyToPath,
@@ -27,8 +25,9 @@ from rljob_kube.manifests.pods import (
     VolumeMount,
 )
 from rljob_operator.policies.base.config import Config
-from rljob_operator.policies.base.names import coordinator_address, owner_reference, selector_labels
+from rljob_operator.policies.base.names import coordinator_address, owner_reference
 from rljob_operator.policies.base.observation import Observed
+from rljob_operator.policies.pods import egress
 from rljob_operator.policies.pods.overlay import by_name, by_path, over, sidecars, user_container, user_spec
 from rljob_operator.policies.pods.placement import name_scheduler, spread
 from rljob_operator.policies.pods.security import LOCKED, pod_security
@@ -43,7 +42,6 @@ LOST_NODE_SECONDS = 30
 STEP = "25%"
 """Part of the runners that an update replaces together. It adds no pod, because a quota counts each of them."""
 
-_PORTS = {"http": 80, "https": 443}
 _SETTINGS, _TMP, _CODE = "rljob-environment", "rljob-tmp", "rljob-code"
 
 
@@ -64,10 +62,10 @@ def to_start(
         seen = observed.runners.get(environment.name)
         if seen is not None and seen.deleting:
             continue  # its end is an event
-        count = runners[environment.name]
-        wanted = deployment(job, environment, count, config, place)
-        state = (seen.wanted, seen.shape) if seen is not None else None
-        if state != (count, wanted["metadata"]["labels"][c.LABEL_SHAPE]) or not observed.children_present:
+        count, reach = runners[environment.name], egress_digest(job, environment, config)
+        wanted = deployment(job, environment, count, config, place, reach)
+        state = (seen.wanted, seen.shape, seen.egress) if seen is not None else None
+        if state != (count, wanted["metadata"]["labels"][c.LABEL_SHAPE], reach) or not observed.children_present:
             found.append(wanted)
     return tuple(found)
 
@@ -79,15 +77,25 @@ def to_stop(job: RLJob, observed: Observed, config: Config) -> tuple[Deployment,
     """
     seen = [(environment, observed.runners.get(environment.name)) for environment in job.spec.environments]
     return tuple(
-        deployment(job, environment, 0, config, anywhere)
+        deployment(job, environment, 0, config, anywhere, runners.egress)  # no policy is applied here
         for environment, runners in seen
         if runners is not None and runners.wanted and not runners.deleting
     )
 
 
-def deployment(job: RLJob, environment: Environment, replicas: int, config: Config, place: Placement) -> Deployment:
-    """Render the Deployment of an environment. Its shape is a hash of everything but the number of pods."""
-    own = _labels(job, environment)
+def egress_digest(job: RLJob, environment: Environment, config: Config) -> str:
+    """Return a hash of what an environment's runners may call; empty where the operator makes no NetworkPolicies."""
+    return egress.digest(job, environment) if config.network_policy else ""
+
+
+def deployment(
+    job: RLJob, environment: Environment, replicas: int, config: Config, place: Placement, reach: str = ""
+) -> Deployment:
+    """Render the Deployment of an environment. Its shape is a hash of everything but the number of pods.
+
+    `reach`: the hash of the NetworkPolicies that were applied before. A Deployment without it has older ones.
+    """
+    own = egress.runner_labels(job, environment)
     spec: DeploymentShape = {
         "selector": {"matchLabels": own},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": STEP}},
@@ -97,6 +105,8 @@ def deployment(job: RLJob, environment: Environment, replicas: int, config: Conf
     }
     shape = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:10]
     labels = {c.LABEL_JOB: job.name, c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE, c.LABEL_ENVIRONMENT: environment.name}
+    if reach:
+        labels[c.LABEL_EGRESS] = reach
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -114,7 +124,7 @@ def pod_template(job: RLJob, environment: Environment, config: Config) -> PodTem
     """Render the pods of an environment: the operator's part, the user's part over it, then the fixed part."""
     template = environment.template
     own = {
-        **_labels(job, environment),
+        **egress.runner_labels(job, environment),
         c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE,
     }
     return {
@@ -127,41 +137,6 @@ def pod_template(job: RLJob, environment: Environment, config: Config) -> PodTem
         },
         "spec": _pod_spec(job, environment, config),
     }
-
-
-def network_policy(job: RLJob) -> NetworkPolicySpec:
-    """Render the content of the NetworkPolicy of all runners.
-
-    They call the gateway, MCP servers and servers of OpenEnv, and no pod calls them. A policy names no
-    hosts, so a server's port is open at every address.
-    """
-    gateway: Peer = {"podSelector": {"matchLabels": selector_labels(job.name, Role.COORDINATOR)}}
-    egress: list[EgressRule] = [
-        {"ports": [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]},
-        {"to": [gateway], "ports": [{"port": c.GATEWAY_PORT, "protocol": "TCP"}]},
-    ]
-    servers = _server_ports(job)
-    if servers:
-        egress.append({"ports": [{"port": port, "protocol": "TCP"} for port in servers]})
-    return {
-        "podSelector": {"matchLabels": {c.LABEL_ENVIRONMENTS_OF: job.name}},
-        "policyTypes": ["Ingress", "Egress"],
-        "ingress": [],
-        "egress": egress,
-    }
-
-
-def _server_ports(job: RLJob) -> list[int]:
-    """Return the ports of the job's MCP servers and of its environments' servers."""
-    environments = job.spec.environments
-    tools = [tool for environment in environments for tool in environment.tools or ()]
-    urls = [urlsplit(tool.mcp.url) for tool in tools if tool.mcp is not None]
-    urls += [urlsplit(one.open_env.url) for one in environments if one.open_env is not None]
-    return sorted({url.port or _PORTS[url.scheme] for url in urls})
-
-
-def _labels(job: RLJob, environment: Environment) -> dict[str, str]:
-    return {c.LABEL_ENVIRONMENTS_OF: job.name, c.LABEL_ENVIRONMENT: environment.name}
 
 
 def _foreign(entries: dict[str, str]) -> dict[str, str]:
@@ -186,7 +161,7 @@ def _pod_spec(job: RLJob, environment: Environment, config: Config) -> PodSpec:
     spec: PodSpec = {
         "enableServiceLinks": False,
         "tolerations": [_leaves(state) for state in ("not-ready", "unreachable")],
-        "topologySpreadConstraints": [spread(_labels(job, environment))],
+        "topologySpreadConstraints": [spread(egress.runner_labels(job, environment))],
         **user,
         "securityContext": pod_security(user),
         "containers": [main, *sidecars(template, [c.MAIN_CONTAINER])],

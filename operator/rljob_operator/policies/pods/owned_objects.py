@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rljob_api import constants as c
-from rljob_api.spec import RLJob
+from rljob_api.spec import Environment, RLJob
 from rljob_api.status import Role
 from rljob_kube.manifests.metadata import ObjectMeta
 from rljob_kube.manifests.objects import (
@@ -28,7 +28,7 @@ from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.names import account, auth_secret, owner_reference, selector_labels
 from rljob_operator.policies.base.observation import Devices, Observed
-from rljob_operator.policies.pods import devices, environments
+from rljob_operator.policies.pods import devices, egress
 
 COORDINATOR_RULES_JOB: list[PolicyRule] = [
     {"apiGroups": [c.GROUP], "resources": [c.PLURAL], "verbs": ["get", "list", "watch"]},
@@ -56,7 +56,8 @@ def missing(
             moved = (service(job, coordinator.incarnation),)
         targeted = job.status.target.machines if job.status.target is not None else ()
         budget = () if len(targeted) == len(machines) else (disruption_budget(job, len(machines)),)
-        return (*moved, *budget, *claim_templates(job, observed.devices))
+        reach = _changed_egress(job, observed) if config.network_policy else ()
+        return (*moved, *budget, *reach, *claim_templates(job, observed.devices))
     incarnation = coordinator.incarnation if coordinator is not None else job.status.incarnations.get(machine, 1)
     return (*children(job, incarnation, len(machines), config), *claim_templates(job, observed.devices))
 
@@ -184,18 +185,34 @@ def _network_policies(job: RLJob) -> list[NetworkPolicy]:
         {"from": [{"podSelector": {"matchLabels": {c.LABEL_JOB: job.name}}}]},
         {"ports": [{"port": c.HEALTH_PORT, "protocol": "TCP"}]},
     ]
-    runners: list[NetworkPolicy] = []
+    runners = _egress_policies(job, job.spec.environments)
     if job.spec.environments:
         peer: Peer = {"podSelector": {"matchLabels": {c.LABEL_ENVIRONMENTS_OF: job.name}}}
         ingress[1]["ports"].append({"port": c.GATEWAY_METRICS_PORT, "protocol": "TCP"})
         ingress.append({"from": [peer], "ports": [{"port": c.GATEWAY_PORT, "protocol": "TCP"}]})
-        runners.append(_policy(job, f"{job.name}-environments", environments.network_policy(job)))
     own: NetworkPolicySpec = {
         "podSelector": {"matchLabels": {c.LABEL_JOB: job.name}},
         "policyTypes": ["Ingress"],
         "ingress": ingress,
     }
     return [_policy(job, job.name, own), *runners]
+
+
+def _changed_egress(job: RLJob, observed: Observed) -> list[NetworkPolicy]:
+    """Render the policies of environments whose runners have others, or none."""
+    seen = {one.name: observed.runners.get(one.name) for one in job.spec.environments}
+    hashes = {name: runners.egress for name, runners in seen.items() if runners is not None}
+    changed = [one for one in job.spec.environments if hashes.get(one.name) != egress.digest(job, one)]
+    return _egress_policies(job, changed)
+
+
+def _egress_policies(job: RLJob, changed: Sequence[Environment]) -> list[NetworkPolicy]:
+    """Render the policies of these environments, after the one of all."""
+    if not changed:
+        return []
+    shared = _policy(job, c.environments_policy(job.name), egress.of_all(job))
+    own = [_policy(job, c.environment_deployment(job.name, one.name), egress.of_one(job, one)) for one in changed]
+    return [shared, *own]
 
 
 def _policy(job: RLJob, name: str, spec: NetworkPolicySpec) -> NetworkPolicy:

@@ -11,9 +11,10 @@ import pytest
 from rljob_api.status import Condition
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.base.runners import Runners, own_runners, parse_runners, relevant_part
+from rljob_operator.policies.pods.environments import to_stop
 from tests.support.operator.environment_jobs import CALC, SHELL, with_environments
 from tests.support.operator.harness import make_job
-from tests.support.operator.plan_cluster import Cluster
+from tests.support.operator.plan_cluster import CONFIG, Cluster
 
 Json = dict[str, Any]
 
@@ -88,6 +89,31 @@ def test_a_deployment_that_is_not_as_wanted_is_applied_again(change: Json) -> No
     cluster.runners["calc"] = replace(cluster.runners["calc"], **change)
     cluster.settle()
     assert cluster.applied[2:] == [("calc", 2)]
+
+
+def test_runners_of_an_earlier_release_get_their_policies_immediately() -> None:
+    """That release's policy opened the ports of all environments at every address."""
+    cluster = running()
+    cluster.runners["calc"] = replace(cluster.runners["calc"], egress="")
+    decided = cluster.decide()
+    assert {(one["kind"], one["metadata"]["name"]) for one in decided.children} == {
+        ("NetworkPolicy", "demo-environments"),
+        ("NetworkPolicy", "demo-environment-calc"),
+    }
+    assert [one["metadata"]["name"] for one in decided.deployments] == ["demo-environment-calc"]
+    cluster.settle()
+    assert cluster.decide().empty
+
+
+def test_policies_that_changed_during_a_suspension_are_applied_when_runners_start() -> None:
+    cluster = running()
+    cluster.runners["shell"] = replace(cluster.runners["shell"], egress="old")
+    stopped = to_stop(cluster.job, cluster.observed(), CONFIG)
+    assert [one["metadata"]["labels"].get("rljob.dev/egress") for one in stopped] == [
+        cluster.runners["calc"].egress,
+        "old",
+    ], "none is applied while runners stop"
+    assert all(not one["spec"]["replicas"] for one in stopped)
 
 
 def test_a_deleted_deployment_comes_back_when_it_is_gone() -> None:

@@ -9,6 +9,7 @@ PLAN = "tests/unit/operator/policies/test_plan.py"
 TABLES = "tests/unit/operator/policies/test_tables.py"
 ENVIRONMENTS = "tests/unit/operator/policies/pods/test_environments.py"
 GATEWAY = "tests/unit/operator/policies/pods/test_gateway_container.py"
+EGRESS = "tests/unit/operator/policies/pods/test_egress.py"
 RUNNERS = "tests/unit/operator/policies/test_runners.py"
 
 MUTANTS = (
@@ -219,10 +220,45 @@ MUTANTS = (
     ),
     Mutant(
         name="every client reaches runners",
-        target="rljob_operator.policies.pods.environments:network_policy",
+        target="rljob_operator.policies.pods.egress:of_all",
         before='"ingress": []',
         after='"ingress": [{}]',
-        tests=(f"{ENVIRONMENTS}::test_whom_runners_may_call",),
+        tests=(f"{EGRESS}::test_every_runner_reaches_names_and_the_gateway",),
+    ),
+    Mutant(
+        name="an environment reaches what another one names",
+        target="rljob_operator.policies.pods.egress:of_one",
+        before="runner_labels(job, environment)",
+        after="{c.LABEL_ENVIRONMENTS_OF: job.name}",
+        tests=(f"{EGRESS}::test_an_environment_reaches_what_it_names_and_not_what_another_one_does",),
+    ),
+    Mutant(
+        name="every namespace's pods are a Service",
+        target="rljob_operator.policies.pods.egress:_pods_of",
+        before='{"matchLabels": {NAMESPACE_NAME: namespace}}',
+        after="{}",
+        tests=(f"{EGRESS}::test_where_a_server_is",),
+    ),
+    Mutant(
+        name="any address resolves names",
+        target="rljob_operator.policies.pods.egress:of_all",
+        before="for cidr in NOT_PUBLIC",
+        after='for cidr in ("0.0.0.0/0", "::/0")',
+        tests=(f"{EGRESS}::test_no_public_address_is_a_resolver",),
+    ),
+    Mutant(
+        name="an upgrade leaves the policy of all environments",
+        target="rljob_operator.policies.pods.owned_objects:missing",
+        before="_changed_egress(job, observed) if config.network_policy else ()",
+        after="()",
+        tests=(f"{RUNNERS}::test_runners_of_an_earlier_release_get_their_policies_immediately",),
+    ),
+    Mutant(
+        name="a Deployment that stops claims policies that are not applied",
+        target="rljob_operator.policies.pods.environments:to_stop",
+        before="runners.egress",
+        after="egress_digest(job, environment, config)",
+        tests=(f"{RUNNERS}::test_policies_that_changed_during_a_suspension_are_applied_when_runners_start",),
     ),
     Mutant(
         name="a runner has the keys of all environments",

@@ -18,7 +18,7 @@ from rljob_operator.policies.pods.environments import anywhere, deployment
 from rljob_operator.policies.pods.owned_objects import children
 from rljob_operator.writers.deployments import explain_refusal
 from tests.support.examples import examples
-from tests.support.operator.environment_jobs import CALC, SHELL, calc, with_environments
+from tests.support.operator.environment_jobs import calc, with_environments
 from tests.support.operator.harness import APPLY, Server, make_job, manifest
 from tests.support.operator.pod_templates import template
 
@@ -148,39 +148,6 @@ def test_the_number_of_pods_is_no_part_of_their_shape() -> None:
 def policy(job: RLJob, name: str, config: Config = CONFIG) -> Json | None:
     made = (one for one in children(job, 1, 2, config) if one["kind"] == "NetworkPolicy")
     return next((one["spec"] for one in made if one["metadata"]["name"] == name), None)
-
-
-def test_whom_runners_may_call() -> None:
-    spec = policy(with_environments(CALC, SHELL), "demo-environments")
-    assert spec is not None
-    assert spec["podSelector"] == {"matchLabels": {"rljob.dev/environments-of": "demo"}}
-    assert (spec["policyTypes"], spec["ingress"]) == (["Ingress", "Egress"], [])
-    names, gateway, servers = spec["egress"]
-    assert {(one["port"], one["protocol"]) for one in names["ports"]} == {(53, "UDP"), (53, "TCP")}
-    assert gateway == {
-        "to": [{"podSelector": {"matchLabels": {"rljob.dev/job": "demo", "rljob.dev/role": "coordinator"}}}],
-        "ports": [{"port": 8000, "protocol": "TCP"}],
-    }
-    assert servers == {"ports": [{"port": 9000, "protocol": "TCP"}]}
-    without = policy(with_environments(SHELL), "demo-environments")
-    assert without is not None
-    assert without["egress"] == [names, gateway]
-
-
-@pytest.mark.parametrize(
-    ("url", "port"), [("http://tools/mcp", 80), ("https://tools/mcp", 443), ("https://tools:8443/", 8443)]
-)
-def test_the_port_of_an_mcp_server(url: str, port: int) -> None:
-    spec = policy(with_environments(calc(tools=[{"mcp": {"url": url}}])), "demo-environments")
-    assert spec is not None
-    assert spec["egress"][2] == {"ports": [{"port": port, "protocol": "TCP"}]}
-
-
-def test_the_port_of_an_environments_server() -> None:
-    game = {"name": "game", "kind": "OpenEnv", "openEnv": {"url": "http://game:8000"}}
-    spec = policy(with_environments(game), "demo-environments")
-    assert spec is not None
-    assert spec["egress"][2] == {"ports": [{"port": 8000, "protocol": "TCP"}]}
 
 
 def test_runners_reach_the_gateway_alone() -> None:

@@ -1,0 +1,122 @@
+"""What the runners of environments may call, as their NetworkPolicies say it."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api.spec import RLJob
+from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.pods import egress
+from rljob_operator.policies.pods.owned_objects import children
+from tests.support.operator.environment_jobs import CALC, SHELL, calc, with_environments
+
+Json = dict[str, Any]
+CONFIG = Config()
+
+
+def policies(job: RLJob, config: Config = CONFIG) -> dict[str, Json]:
+    made = children(job, 1, 2, config)
+    return {one["metadata"]["name"]: dict(one["spec"]) for one in made if one["kind"] == "NetworkPolicy"}
+
+
+def named(*environments: Json) -> list[Json]:
+    """What the first environment's policy adds."""
+    job = with_environments(*environments)
+    found: list[Json] = policies(job)[f"demo-environment-{job.spec.environments[0].name}"]["egress"]
+    return found
+
+
+def of_url(url: str) -> list[Json]:
+    return named(calc(tools=[{"mcp": {"url": url}}]))
+
+
+def tcp(port: int) -> list[Json]:
+    return [{"port": port, "protocol": "TCP"}]
+
+
+def test_every_runner_reaches_names_and_the_gateway() -> None:
+    spec = policies(with_environments(CALC, SHELL))["demo-environments"]
+    assert spec["podSelector"] == {"matchLabels": {"rljob.dev/environments-of": "demo"}}
+    assert (spec["policyTypes"], spec["ingress"]) == (["Ingress", "Egress"], [])
+    names, gateway = spec["egress"]
+    assert {(one["port"], one["protocol"]) for one in names["ports"]} == {(53, "UDP"), (53, "TCP")}
+    assert gateway == {
+        "to": [{"podSelector": {"matchLabels": {"rljob.dev/job": "demo", "rljob.dev/role": "coordinator"}}}],
+        "ports": tcp(8000),
+    }
+
+
+@given(st.one_of(st.ip_addresses(), st.sampled_from(["8.8.8.8", "2606:4700::1111"]).map(ipaddress.ip_address)))
+def test_no_public_address_is_a_resolver(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    """Else port 53 would carry anything to anywhere."""
+    names = policies(with_environments())["demo-environments"]["egress"][0]
+    blocks = [ipaddress.ip_network(one["ipBlock"]["cidr"]) for one in names["to"] if "ipBlock" in one]
+    assert len(blocks) + 1 == len(names["to"])
+    assert {"namespaceSelector": {}} in names["to"]
+    assert not (address.is_global and any(address in block for block in blocks))
+
+
+def test_an_environment_reaches_what_it_names_and_not_what_another_one_does() -> None:
+    found = policies(with_environments(CALC, SHELL))
+    assert set(found) == {"demo", "demo-environments", "demo-environment-calc", "demo-environment-shell"}
+    calc_policy, shell_policy = found["demo-environment-calc"], found["demo-environment-shell"]
+    own = {"rljob.dev/environments-of": "demo", "rljob.dev/environment": "calc"}
+    assert calc_policy["podSelector"] == {"matchLabels": own}
+    tools = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "tools"}}}
+    assert calc_policy["egress"] == [{"to": [tools], "ports": tcp(9000)}]
+    assert shell_policy["podSelector"]["matchLabels"]["rljob.dev/environment"] == "shell"
+    assert shell_policy["egress"] == []
+    for one in (calc_policy, shell_policy):
+        assert (one["policyTypes"], one["ingress"]) == (["Ingress", "Egress"], [])
+    assert set(policies(with_environments(CALC), Config(network_policy=False))) == set()
+
+
+@pytest.mark.parametrize(
+    ("url", "peer", "port"),
+    [
+        ("http://search/mcp", {"podSelector": {}}, 80),
+        ("http://search:9000/mcp", {"podSelector": {}}, 9000),
+        ("https://search.tools.svc", {"namespaceSelector": {"matchLabels": {egress.NAMESPACE_NAME: "tools"}}}, 443),
+        (
+            "http://pod-0.search.tools.svc.cluster.local:8443/",
+            {"namespaceSelector": {"matchLabels": {egress.NAMESPACE_NAME: "tools"}}},
+            8443,
+        ),
+        ("http://10.1.2.3:9000/mcp", {"ipBlock": {"cidr": "10.1.2.3/32"}}, 9000),
+        ("https://192.0.2.7", {"ipBlock": {"cidr": "192.0.2.7/32"}}, 443),
+    ],
+)
+def test_where_a_server_is(url: str, peer: Json, port: int) -> None:
+    assert of_url(url) == [{"to": [peer], "ports": tcp(port)}]
+
+
+@pytest.mark.parametrize("url", ["https://tools.corp/mcp", "https://search.tools/mcp", "https://svc.example.com"])
+def test_a_host_of_the_internet_opens_its_port_to_its_environment_alone(url: str) -> None:
+    assert of_url(url) == [{"ports": tcp(443)}]
+    assert named(SHELL, calc(tools=[{"mcp": {"url": url}}])) == []
+
+
+def test_another_container_of_the_pod_needs_no_rule() -> None:
+    assert of_url("http://localhost:9000/mcp") == []
+
+
+def test_an_environments_server() -> None:
+    game = {"name": "game", "kind": "OpenEnv", "openEnv": {"url": "http://game:8000"}}
+    assert named(game) == [{"to": [{"podSelector": {}}], "ports": tcp(8000)}]
+
+
+def test_two_tools_of_one_server_are_one_rule() -> None:
+    tools = [{"mcp": {"url": f"http://search:9000/{path}"}} for path in "ab"]
+    assert len(named(calc(tools=tools))) == 1
+
+
+def test_the_digest_tells_what_an_environment_names() -> None:
+    job, same = with_environments(CALC, SHELL), with_environments(CALC, SHELL, rounds=9)
+    one, other = (egress.digest(job, environment) for environment in job.spec.environments)
+    assert one != other
+    assert egress.digest(same, same.spec.environments[0]) == one
