@@ -5,6 +5,7 @@ Every pattern carries advice: a user reads what to write, not which regular expr
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -135,6 +136,19 @@ def _rfc3339(value: datetime) -> str:
     return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _network(value: str) -> str:
+    """Check a CIDR, which has no bits behind its prefix."""
+    try:
+        whole = ipaddress.ip_network(value, strict=False)
+    except ValueError as error:
+        raise PydanticCustomError("spelling", "{advice}", {"advice": f"must be a CIDR: {error}"}) from error
+    if getattr(whole.network_address, "ipv4_mapped", None) is not None:
+        raise PydanticCustomError("spelling", "{advice}", {"advice": "must be written as an IPv4 CIDR"})
+    if ipaddress.ip_interface(value).ip != whole.network_address:
+        raise PydanticCustomError("spelling", "{advice}", {"advice": f"must begin with its first address: {whole}"})
+    return value
+
+
 Bytes = Annotated[
     int,
     BeforeValidator(parse_bytes),
@@ -210,6 +224,14 @@ HttpUrl = text_type(
     "must be http:// or https://, a host, and perhaps a port and a path, without user, query or fragment",
     1024,
 )
+Cidr = Annotated[
+    text_type(
+        r"[0-9.]+/(0|[1-9][0-9]?)|[0-9a-fA-F:]+/(0|[1-9][0-9]{0,2})",
+        "must be addresses with the length of their prefix, e.g. 10.20.0.0/16 or 2001:db8::/32",
+        43,
+    ),
+    AfterValidator(_network),
+]
 TasksetId = text_type(
     r"[A-Za-z0-9_][\w.@/-]*", "must be the name of an installed taskset, e.g. gsm8k or primeintellect/gsm8k", 253
 )

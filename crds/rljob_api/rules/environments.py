@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from rljob_api import constants as c
@@ -23,6 +24,7 @@ def check_environments(spec: RLJobSpec) -> Errors:
         yield from _kind(path, environment)
         yield from _state(path, environment)
         yield from _runners(path, environment)
+        yield from _ports(path, environment)
         for place, tool in enumerate(environment.tools or ()):
             if (tool.function is None) == (tool.mcp is None):
                 shown = ABSENT if tool.mcp is None else "function, mcp"
@@ -60,6 +62,18 @@ def _runners(path: str, environment: Environment) -> Errors:
         yield FieldError(f"{path}.minRunners", environment.min_runners, f"must be at most runners ({runners})")
     if environment.most_runners < runners:
         yield FieldError(f"{path}.maxRunners", environment.max_runners, f"must be at least runners ({runners})")
+
+
+def _ports(path: str, environment: Environment) -> Errors:
+    """Check the ports in the URLs of servers."""
+    tools = enumerate(environment.tools or ())
+    urls = {f"{path}.tools[{place}].mcp.url": tool.mcp.url for place, tool in tools if tool.mcp is not None}
+    if environment.open_env is not None:
+        urls[f"{path}.openEnv.url"] = environment.open_env.url
+    for where, url in urls.items():
+        port = re.match(r"https?://[^/:]*:([0-9]+)", url)
+        if port is not None and not 1 <= int(port[1]) <= 65_535:
+            yield FieldError(where, url, f"must have a port from 1 to 65535, and not {port[1]}")
 
 
 def _limits(spec: RLJobSpec) -> Errors:

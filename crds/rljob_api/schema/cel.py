@@ -253,6 +253,12 @@ RULES: dict[str, list[Rule]] = {
     "spec.environments[].tools[]": [
         Rule("has(self.__function__) != has(self.mcp)", "must have exactly one of function and mcp"),
     ],
+    "spec.environments[].egress.cidrs[]": [
+        Rule(
+            "isCIDR(self.cidr) && cidr(self.cidr) == cidr(self.cidr).masked()",
+            "cidr must be addresses with the length of their prefix, beginning with the first, e.g. 10.20.0.0/16",
+        ),
+    ],
     "spec.rewards[]": [
         Rule(
             "(self.kind == 'Judge') == has(self.judge)",

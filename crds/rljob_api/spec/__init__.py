@@ -19,6 +19,10 @@ from rljob_api.spec.algorithm import (
     Overlong,
     ScheduleKind,
 )
+from rljob_api.spec.egress import (
+    Egress,
+    EgressCidr,
+)
 from rljob_api.spec.environments import (
     Environment,
     EnvironmentKind,
@@ -105,6 +109,8 @@ __all__ = [
     "DataSource",
     "DataSpec",
     "DynamicSampling",
+    "Egress",
+    "EgressCidr",
     "EmptyDirCheckpoint",
     "Engine",
     "EngineOptions",

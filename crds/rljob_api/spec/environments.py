@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rljob_api.fields import CodePath, DnsLabel, FreeForm, HttpUrl, Model, TasksetId
+from rljob_api.spec.egress import Egress
 from rljob_api.spec.template import PodTemplate
 
 Argument = Annotated[str, Field(max_length=1024)]
@@ -102,6 +103,9 @@ class Environment(Model):
     """Most pods. Absent: `runners`. A queue is asked for quota for all of them."""
     episodes_per_runner: int = Field(default=8, ge=1, le=1024)
     """Episodes that a runner runs concurrently."""
+    egress: Egress | None = None
+    """What runners may call besides the job's gateway and the servers in `tools` and `openEnv`. `rljob run` limits
+    nothing."""
     template: PodTemplate = PodTemplate()
     """Changes to the runners' pods, in which `main` is the runner. Relative paths begin in the folder /code: mount a
     ConfigMap or a volume there."""
@@ -124,10 +128,10 @@ class Environment(Model):
     def runner_options(self) -> dict[str, Any]:
         """Return the environment's settings for its runners, as JSON values.
 
-        `template` is left out, because it concerns the pods. `state` is left out, because each resumed episode says
-        whether its calls are executed again.
+        `template` and `egress` are left out, because they concern the pods. `state` is left out, because each resumed
+        episode says whether its calls are executed again.
         """
-        return {name: value for name, value in self.to_dict().items() if name not in ("template", "state")}
+        return {name: value for name, value in self.to_dict().items() if name not in ("template", "egress", "state")}
 
 
 class EpisodeVersions(StrEnum):

@@ -113,6 +113,11 @@ GOOD: list[dict[str, Any]] = [
         "spec.environments": [
             {**CALC, "tools": [{"mcp": {"url": "http://tools:8000/mcp"}}, {"function": "pkg.tools:add"}]},
             {"name": "swe", "kind": "Agent", "command": ["sh", "-c", "true"], "runners": 64, "timeoutSeconds": 0.5},
+            {
+                **SWE,
+                "name": "out",
+                "egress": {"cidrs": [{"cidr": "10.20.0.0/16", "ports": [443]}, {"cidr": "2001:db8::/32"}]},
+            },
         ],
         "spec.episode": {"maxTurns": 4, "maxTokens": 2048, "maxForks": 0, "versions": "Mixed"},
     },

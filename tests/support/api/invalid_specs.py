@@ -239,6 +239,29 @@ ENVIRONMENT_CASES = [
         value="Stateless",
     ),
     _environments("[0].state", "must be one of 'Stateless' or 'Stateful'", "None", {"state": "None"}),
+    *(
+        _environments("[0].egress.cidrs[0].cidr", advice, cidr, {"egress": {"cidrs": [{"cidr": cidr}]}})
+        for cidr, advice in {
+            "10.0.0.1": "must be addresses with the length of their prefix",
+            "example.com/8": "must be addresses with the length of their prefix",
+            "10.0.0.0/33": "must be a CIDR",
+            "10.20.0.1/16": "must begin with its first address: 10.20.0.0/16",
+            "::ffff:a00:0/104": "must be written as an IPv4 CIDR",
+        }.items()
+    ),
+    _environments(
+        "[0].egress.cidrs[0].ports[0]",
+        "must be at most 65535",
+        65_536,
+        {"egress": {"cidrs": [{"cidr": "10.0.0.0/8", "ports": [65_536]}]}},
+    ),
+    Case(
+        {"spec.environments": [{**ECHO, "openEnv": {"url": "http://echo:70000"}}]},
+        "spec.environments[0].openEnv.url",
+        "must have a port from 1 to 65535, and not 70000",
+        value="http://echo:70000",
+        server=False,
+    ),
     _environments("[0].reward", "must be path.py:function or module:function", "score", {"reward": "score"}),
     _environments("[0].maxTurns", "must be at least 1", 0, {"maxTurns": 0}),
     _environments("[0].maxTurns", "must be at most 1024", 1025, {"maxTurns": 1025}),

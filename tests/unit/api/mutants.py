@@ -70,6 +70,13 @@ MUTANTS = (
         tests=("tests/unit/api/test_invalid_specs.py",),
     ),
     Mutant(
+        name="a CIDR has bits behind its prefix",
+        target="rljob_api.fields:_network",
+        before="ipaddress.ip_interface(value).ip != whole.network_address",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py",),
+    ),
+    Mutant(
         name="episodes may be longer than engines hold",
         target="rljob_api.rules.environments:_limits",
         before="episode.max_tokens > longest",
@@ -100,7 +107,7 @@ MUTANTS = (
     Mutant(
         name="a runner is told what its template has",
         target="rljob_api.spec.environments:Environment.runner_options",
-        before='name not in ("template", "state")',
+        before='name not in ("template", "egress", "state")',
         after="True",
         tests=("tests/unit/api/test_models.py::test_a_runner_is_told_about_its_environment_and_not_about_its_pods",),
     ),

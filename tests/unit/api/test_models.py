@@ -197,7 +197,10 @@ def test_what_a_spec_answers() -> None:
 
 def test_a_runner_is_told_about_its_environment_and_not_about_its_pods() -> None:
     template = {"spec": {"containers": [{"name": "main", "env": [{"name": "TOKEN", "value": "secret"}]}]}}
-    (environment,) = load(job({"spec.environments": [{**CALC, "template": template}]})).spec.environments
+    egress = {"cidrs": [{"cidr": "10.0.0.0/8"}]}
+    (environment,) = load(
+        job({"spec.environments": [{**CALC, "template": template, "egress": egress}]})
+    ).spec.environments
     assert environment.template.container()["env"]
     assert environment.runner_options() == {
         **CALC,

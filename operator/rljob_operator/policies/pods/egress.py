@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from rljob_api import constants as c
 from rljob_api.spec import Environment, RLJob
 from rljob_api.status import Role
-from rljob_kube.manifests.objects import EgressRule, NetworkPolicySpec, Peer, PolicyPort
+from rljob_kube.manifests.objects import EgressRule, IpBlock, NetworkPolicySpec, Peer, PolicyPort
 from rljob_operator.policies.base.names import selector_labels
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
@@ -36,6 +36,9 @@ NOT_PUBLIC = (
 )
 """Addresses at which a cluster's DNS servers may be that are no pods: on nodes, in a node's cache, of the cloud."""
 
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+_METADATA = ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128")
+"""Addresses at which clouds serve the credentials of nodes."""
 _PORTS = {"http": 80, "https": 443}
 _SERVICE = re.compile(r"[a-z0-9-]+|(?:[a-z0-9-]+\.)+(?P<namespace>[a-z0-9-]+)\.svc(\..+)?")
 """A host that is a Service: its name alone, or with namespace and `svc`. The cluster's domain may follow."""
@@ -82,6 +85,9 @@ def _named(job: RLJob, environment: Environment) -> Iterator[EgressRule]:
     for url in _urls(environment):
         if urlsplit(url).hostname != "localhost":  # another container of the pod
             yield _server(url)
+    for one in environment.egress.cidrs if environment.egress is not None else ():
+        rule: EgressRule = {"to": [{"ipBlock": _block(one.cidr)}]}
+        yield {**rule, "ports": _tcp(*one.ports)} if one.ports is not None else rule
 
 
 def _urls(environment: Environment) -> Iterator[str]:
@@ -103,6 +109,18 @@ def _server(url: str) -> EgressRule:
     if service is None:
         return {"ports": ports}
     return {"to": [_pods_of(service["namespace"])], "ports": ports}
+
+
+def _block(cidr: str) -> IpBlock:
+    """Render a CIDR, without what it contains of `_METADATA`: who names many addresses does not mean those."""
+    whole = ipaddress.ip_network(cidr)
+    hidden = [part for part in _METADATA if _is_inside(ipaddress.ip_network(part), whole)]
+    return {"cidr": cidr, "except": hidden} if hidden else {"cidr": cidr}
+
+
+def _is_inside(part: _Network, whole: _Network) -> bool:
+    """Tell whether `whole` contains `part` and more."""
+    return part.version == whole.version and part != whole and part.subnet_of(whole)  # type: ignore[arg-type]
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -240,10 +240,17 @@ MUTANTS = (
         tests=(f"{EGRESS}::test_where_a_server_is",),
     ),
     Mutant(
+        name="who names every address gets the nodes' credentials",
+        target="rljob_operator.policies.pods.egress:_block",
+        before='{"cidr": cidr, "except": hidden}',
+        after='{"cidr": cidr}',
+        tests=(f"{EGRESS}::test_addresses_that_an_environment_names",),
+    ),
+    Mutant(
         name="any address resolves names",
         target="rljob_operator.policies.pods.egress:of_all",
-        before="for cidr in NOT_PUBLIC",
-        after='for cidr in ("0.0.0.0/0", "::/0")',
+        before='({"ipBlock": {"cidr": cidr}} for cidr in NOT_PUBLIC)',
+        after='({"ipBlock": {"cidr": cidr}} for cidr in ("0.0.0.0/0", "::/0"))',
         tests=(f"{EGRESS}::test_no_public_address_is_a_resolver",),
     ),
     Mutant(

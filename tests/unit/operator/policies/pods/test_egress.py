@@ -110,6 +110,31 @@ def test_an_environments_server() -> None:
     assert named(game) == [{"to": [{"podSelector": {}}], "ports": tcp(8000)}]
 
 
+def of_cidrs(*cidrs: Json) -> list[Json]:
+    return named({**SHELL, "egress": {"cidrs": list(cidrs)}})
+
+
+@pytest.mark.parametrize(
+    ("cidr", "block"),
+    [
+        ("10.20.0.0/16", {"cidr": "10.20.0.0/16"}),
+        ("0.0.0.0/0", {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}),
+        ("::/0", {"cidr": "::/0", "except": ["fe80::/10", "fd00:ec2::254/128"]}),
+        ("169.254.0.0/16", {"cidr": "169.254.0.0/16"}),
+        ("169.254.169.254/32", {"cidr": "169.254.169.254/32"}),
+    ],
+)
+def test_addresses_that_an_environment_names(cidr: str, block: Json) -> None:
+    assert of_cidrs({"cidr": cidr}) == [{"to": [{"ipBlock": block}]}]
+    assert of_cidrs({"cidr": cidr, "ports": [443, 80]}) == [
+        {"to": [{"ipBlock": block}], "ports": [*tcp(443), *tcp(80)]}
+    ]
+
+
+def test_an_edit_that_names_nothing_more_takes_the_addresses_away() -> None:
+    assert named(SHELL) == named({**SHELL, "egress": {}}) == []
+
+
 def test_two_tools_of_one_server_are_one_rule() -> None:
     tools = [{"mcp": {"url": f"http://search:9000/{path}"}} for path in "ab"]
     assert len(named(calc(tools=tools))) == 1
