@@ -1,0 +1,1 @@
+"""Egress: the proxy through which runners of environments reach hosts by name."""
