@@ -42,6 +42,8 @@ LABEL_ENVIRONMENTS_OF: Final = f"{GROUP}/environments-of"
 LABEL_ENVIRONMENT: Final = f"{GROUP}/environment"
 # Label of a Deployment of runners: a hash of the NetworkPolicies that its pods have.
 LABEL_EGRESS: Final = f"{GROUP}/egress"
+# Label of the egress proxy of a job: of its pod, which is no machine, and of its Deployment.
+LABEL_EGRESS_OF: Final = f"{GROUP}/egress-of"
 # Annotation of a runner's pod: its settings as JSON, which the pod mounts as `ENVIRONMENT_SETTINGS`.
 ANNOTATION_SETTINGS: Final = f"{GROUP}/settings"
 
@@ -71,6 +73,12 @@ RUNNERS_KEY: Final = "runners-key"
 ENVIRONMENT_DIR: Final = "/etc/rljob/environment"
 ENVIRONMENT_SETTINGS: Final = f"{ENVIRONMENT_DIR}/settings.json"
 ENVIRONMENT_KEY: Final = "key"
+# The egress proxy of a job: its port, its settings, and the key of proxy keys. Runners have a key of their environment.
+EGRESS_PORT: Final = 3128
+EGRESS_DIR: Final = "/etc/rljob/egress"
+EGRESS_SETTINGS: Final = f"{EGRESS_DIR}/settings.json"
+PROXY_KEYS_KEY: Final = "proxy-keys-key"
+ENV_PROXY_KEY: Final = "RLJOB_PROXY_KEY"
 # In a runner's pod: the folder in which relative paths of functions and commands begin.
 CODE_DIR: Final = "/code"
 
@@ -181,6 +189,21 @@ def environments_secret_of(job: str, uid: str) -> str:
 def runner_key_item(environment: str) -> str:
     """Name the item of that Secret that is an environment's runner key."""
     return f"runner-key-{environment}"
+
+
+def egress_proxy(job: str) -> str:
+    """Name Deployment, Service and NetworkPolicy of a job's egress proxy."""
+    return f"{job}-egress"
+
+
+def egress_secret_of(job: str, uid: str) -> str:
+    """Name the Secret with the keys of the egress proxy of the job with this uid, as `auth_secret_of` does."""
+    return f"{egress_proxy(job)}-{uid[:8]}"
+
+
+def proxy_key_item(environment: str) -> str:
+    """Name the item of that Secret that is an environment's proxy key."""
+    return f"proxy-key-{environment}"
 
 
 SAMPLES_KEY_HEADER: Final = "Rljob-Samples-Key"

@@ -224,14 +224,22 @@ HttpUrl = text_type(
     "must be http:// or https://, a host, and perhaps a port and a path, without user, query or fragment",
     1024,
 )
+_CIDR = r"[0-9.]+/(0|[1-9][0-9]?)|[0-9a-fA-F:]+/(0|[1-9][0-9]{0,2})"
 Cidr = Annotated[
-    text_type(
-        r"[0-9.]+/(0|[1-9][0-9]?)|[0-9a-fA-F:]+/(0|[1-9][0-9]{0,2})",
-        "must be addresses with the length of their prefix, e.g. 10.20.0.0/16 or 2001:db8::/32",
-        43,
-    ),
+    str,
+    Field(max_length=43),
+    spelled(_CIDR, "must be addresses with the length of their prefix, e.g. 10.20.0.0/16 or 2001:db8::/32"),
     AfterValidator(_network),
+    WithJsonSchema({"type": "string", "pattern": f"^({_CIDR})$", "maxLength": 43}),
 ]
+EGRESS_HOST = (
+    r"(\*\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)*[a-z]([-a-z0-9]*[a-z0-9])?"
+    r"(:(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3}))?"
+)
+"""Pattern of a host, or of all hosts below a domain, and perhaps a port. The last label is no number."""
+EgressHost = text_type(
+    EGRESS_HOST, "must be a host's name in lower case such as pypi.org, *.example.com or example.com:8443", 260
+)
 TasksetId = text_type(
     r"[A-Za-z0-9_][\w.@/-]*", "must be the name of an installed taskset, e.g. gsm8k or primeintellect/gsm8k", 253
 )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rljob_api.fields import Cidr, Model
+from rljob_api.fields import Cidr, EgressHost, Model
 
 Port = Annotated[int, Field(ge=1, le=65_535)]
 
@@ -24,4 +24,9 @@ class Egress(Model):
     """What runners may call. Only a network that enforces NetworkPolicies denies the rest."""
 
     cidrs: Annotated[tuple[EgressCidr, ...], Field(max_length=32)] = ()
-    """Addresses. One that contains all link-local addresses opens none of them: there clouds serve credentials."""
+    """Addresses that runners call themselves. A range that contains all link-local addresses opens none of them: there
+    clouds serve credentials."""
+    hosts: Annotated[tuple[EgressHost, ...], Field(max_length=64)] = ()
+    """Hosts by name, through a proxy of the job: pypi.org, example.com:8443, or all below a domain as *.example.com.
+    Ports 80 and 443 where none is named. A host that is named exactly may have a private address, and one that a
+    pattern names may not. Programs find the proxy in HTTPS_PROXY and HTTP_PROXY."""

@@ -13,17 +13,23 @@ from typing import Any
 
 from rljob_env.foreign_code.guard import Guard
 
+PROXY_KEY = "RLJOB_PROXY_KEY"
+"""Set in a pod whose environment reaches hosts by name. Another proxy may have credentials of the user's."""
+PROXY_VARIABLES = tuple(
+    spelled for name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY") for spelled in (name, name.lower())
+)
 END_SECONDS = 1.0
 """Time between the request to end and the kill."""
 
 
 def bare_environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of foreign code: nothing of the runner's but the path and the language.
+    """Return the environment of foreign code: of the runner's the path, the language and the job's egress proxy.
 
     Programs that are installed beside the runner's Python are found first.
     """
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    language = {name: os.environ[name] for name in ("LANG",) if name in os.environ}
+    kept = ("LANG", *(PROXY_VARIABLES if PROXY_KEY in os.environ else ()))
+    language = {name: os.environ[name] for name in kept if name in os.environ}
     return {"PATH": path, "HOME": str(home), "TMPDIR": str(home), **language, **more}
 
 

@@ -20,8 +20,14 @@ class FieldRef(TypedDict):
     fieldPath: str
 
 
-class EnvVarSource(TypedDict):
+class SecretKeyRef(TypedDict):
+    name: str
+    key: str
+
+
+class EnvVarSource(TypedDict, total=False):
     fieldRef: FieldRef
+    secretKeyRef: SecretKeyRef
 
 
 class EnvVar(TypedDict):

@@ -21,7 +21,7 @@ from rljob_kube.resources import POD, Json, Resource
 from rljob_operator.policies.base.kueue_objects import Kueue
 from rljob_operator.policies.base.names import job_selector
 from rljob_operator.policies.base.observation import Devices, Node, Observed, Silence, relevant_part, sort_pods
-from rljob_operator.policies.base.runners import Runners
+from rljob_operator.policies.base.runners import PROXY, Runners
 from rljob_operator.policies.failure.losses import suspected_nodes
 
 _logger = logging.getLogger(__name__)
@@ -174,6 +174,8 @@ class Observer:
         devices = await self._devices(job)
         kueue = await self._kueue(job)
         gang_served = await self._gang_served(job)
+        runners = dict(await self._runners(job))
+        proxy = runners.pop(PROXY, None)
         address = self._addresses.get(uid)
         return Observed(
             owned,
@@ -188,7 +190,8 @@ class Observer:
             gang_served=gang_served,
             cluster=self._cluster() if gang_served is not None else None,
             forged=self._forged(uid),
-            runners=await self._runners(job),
+            runners=runners,
+            proxy=proxy,
         )
 
     def mark_created(self, job: RLJob) -> None:

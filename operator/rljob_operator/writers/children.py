@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 
 from rljob_api import constants as c
+from rljob_api.keys.proxy_key import mint_proxy_key
 from rljob_api.keys.runner_key import mint_runner_key
 from rljob_api.spec import RLJob
 from rljob_kube.client import KubeClient
@@ -86,13 +87,20 @@ class ChildWriter:
 
 
 def _fresh_secrets(job: RLJob, name: str) -> dict[str, str]:
-    """Return fresh keys for the Secret of this name: the job's own, or that of its environments."""
+    """Return fresh keys for the Secret of this name: the job's own, that of its environments or of its proxy."""
     if name == c.environments_secret_of(job.name, job.metadata.uid):
         runners = secrets.token_hex(_KEY_BYTES)
         keys = {c.CAPABILITY_KEY: secrets.token_hex(_KEY_BYTES), c.RUNNERS_KEY: runners}
-        names = [environment.name for environment in job.spec.environments]
-        return keys | {c.runner_key_item(one): mint_runner_key(bytes.fromhex(runners), one) for one in names}
+        return keys | {c.runner_key_item(one): mint_runner_key(bytes.fromhex(runners), one) for one in _names(job)}
+    if name == c.egress_secret_of(job.name, job.metadata.uid):
+        proxies = secrets.token_hex(_KEY_BYTES)
+        own = {c.proxy_key_item(one): mint_proxy_key(bytes.fromhex(proxies), one) for one in _names(job)}
+        return {c.PROXY_KEYS_KEY: proxies} | own
     return {c.AUTH_RAY_TOKEN: secrets.token_hex(_KEY_BYTES), c.AUTH_RELAY_KEY: secrets.token_hex(_KEY_BYTES)}
+
+
+def _names(job: RLJob) -> list[str]:
+    return [environment.name for environment in job.spec.environments]
 
 
 def _child_refusal(job: RLJob, kind: str, error: ApiError) -> ConditionReason | None:

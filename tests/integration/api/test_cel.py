@@ -116,7 +116,10 @@ GOOD: list[dict[str, Any]] = [
             {
                 **SWE,
                 "name": "out",
-                "egress": {"cidrs": [{"cidr": "10.20.0.0/16", "ports": [443]}, {"cidr": "2001:db8::/32"}]},
+                "egress": {
+                    "cidrs": [{"cidr": "10.20.0.0/16", "ports": [443]}, {"cidr": "2001:db8::/32"}],
+                    "hosts": ["pypi.org", "*.example.com", "example.com:8443"],
+                },
             },
         ],
         "spec.episode": {"maxTurns": 4, "maxTokens": 2048, "maxForks": 0, "versions": "Mixed"},

@@ -255,6 +255,10 @@ ENVIRONMENT_CASES = [
         65_536,
         {"egress": {"cidrs": [{"cidr": "10.0.0.0/8", "ports": [65_536]}]}},
     ),
+    *(
+        _environments("[0].egress.hosts[0]", "must be a host's name in lower case", host, {"egress": {"hosts": [host]}})
+        for host in ("PyPI.org", "https://pypi.org", "1.2.3.4", "*", "a.*.b", "a:0", "a:65536", "a..b")
+    ),
     Case(
         {"spec.environments": [{**ECHO, "openEnv": {"url": "http://echo:70000"}}]},
         "spec.environments[0].openEnv.url",

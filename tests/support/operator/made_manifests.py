@@ -54,6 +54,7 @@ def jobs() -> dict[str, RLJob]:
         "templates": make_job(**templates, scheduling=scheduling, rewards=code),
         "own program": make_job(trainer={"template": {"spec": {"containers": [{"name": "main", "command": ["run"]}]}}}),
         "environments": with_environments({**CALC, "template": TEMPLATE}, SHELL, **templates),
+        "hosts by name": with_environments(CALC, {**SHELL, "egress": {"hosts": ["pypi.org"]}}),
         "state on a claim": make_job(checkpoint={"volumeClaimName": "state"}, model={"source": "pvc://models/m"}),
         "bounded state": make_job(checkpoint={"emptyDir": {"sizeLimit": "5Gi"}}),
         "extended resource": _with_accelerators({"resource": "nvidia.com/gpu"}),

@@ -20,7 +20,7 @@ from rljob_kube.resources import Json
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Node, Observed, Pod, Silence, parse_pod
-from rljob_operator.policies.base.runners import Runners, parse_runners
+from rljob_operator.policies.base.runners import PROXY, Runners, parse_runners
 from rljob_operator.policies.creation import Creation
 from rljob_operator.policies.phases.steps import Plan
 from rljob_operator.policies.plan import plan
@@ -61,7 +61,9 @@ class Cluster:
 
     def observed(self) -> Observed:
         pods = tuple(self.pods.values())
-        return Observed(pods, (), self.silence, self.children, self.addressed, self.nodes, runners=dict(self.runners))
+        runners = dict(self.runners)
+        proxy = runners.pop(PROXY, None)
+        return Observed(pods, (), self.silence, self.children, self.addressed, self.nodes, runners=runners, proxy=proxy)
 
     def decide(self) -> Plan:
         return plan(self.job, self.observed(), self.now, CONFIG, self.refused_edit)

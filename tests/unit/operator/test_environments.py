@@ -9,6 +9,7 @@ from unittest import mock
 import pytest
 
 from rljob_api import constants as c
+from rljob_api.keys.proxy_key import verify_proxy_key
 from rljob_api.keys.runner_key import verify_runner_key
 from rljob_api.keys.signed_text import KeyRefused
 from rljob_kube.client import KubeClient
@@ -75,6 +76,20 @@ async def test_the_secret_of_environments_has_a_key_for_each() -> None:
         assert verify_runner_key(secret, keys[f"runner-key-{name}"]) == name
     with pytest.raises(KeyRefused):
         verify_runner_key(bytes.fromhex(keys[c.CAPABILITY_KEY]), keys["runner-key-calc"])
+
+
+async def test_the_secret_of_the_egress_proxy_has_a_key_for_each_environment() -> None:
+    api = Api()
+    applier = Applier(api, EventRecorder(api), Metrics(), _leading, lambda items: None, Seals(api))
+    job = with_environments(CALC, {**SHELL, "egress": {"hosts": ["pypi.org"]}})
+    await applier.apply(job, Plan(children=tuple(children(job, 1, 2, CONFIG))), NOW)
+    bodies = [body for _, path, body, _ in api.sent if path.endswith("/secrets")]
+    keys = {body["metadata"]["name"]: body["stringData"] for body in bodies}["demo-egress-11111111"]
+    assert set(keys) == {"proxy-keys-key", "proxy-key-calc", "proxy-key-shell"}
+    for name in ("calc", "shell"):
+        assert verify_proxy_key(bytes.fromhex(keys["proxy-keys-key"]), keys[f"proxy-key-{name}"]) == name
+    with pytest.raises(KeyRefused):
+        verify_runner_key(bytes.fromhex(keys["proxy-keys-key"]), keys["proxy-key-calc"])
 
 
 async def test_a_secret_that_exists_is_not_read() -> None:

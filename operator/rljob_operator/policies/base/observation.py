@@ -177,7 +177,9 @@ class Observed:
     forged: str | None = None
     """Report about a status that another client wrote recently, and that was restored."""
     runners: Mapping[str, Runners] = field(default_factory=dict)
-    """The Deployments that this job owns, by environment. Read only for a job with environments."""
+    """The Deployments of runners that this job owns, by environment. Read only for a job with environments."""
+    proxy: Runners | None = None
+    """The Deployment of its egress proxy."""
 
     @property
     def highest_epoch(self) -> int:
@@ -186,8 +188,9 @@ class Observed:
 
     @property
     def runner_pods(self) -> int:
-        """Return the number of runners' pods that may exist."""
-        return sum(one.possible_pods for one in self.runners.values())
+        """Return the number of pods of runners and of the egress proxy that may exist."""
+        proxy = self.proxy.possible_pods if self.proxy is not None else 0
+        return proxy + sum(one.possible_pods for one in self.runners.values())
 
     def of_machine(self, machine: str) -> Sequence[Pod]:
         """Return the pods of a machine, the newest incarnation first."""

@@ -9,12 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_api.constants import LABEL_EGRESS, LABEL_ENVIRONMENT, LABEL_SHAPE
+from rljob_api.constants import LABEL_EGRESS, LABEL_EGRESS_OF, LABEL_ENVIRONMENT, LABEL_SHAPE
 from rljob_kube.resources import Json
 
 REFUSED, OVERDUE = "ReplicaFailure", "Progressing"
 """Conditions of a Deployment. `REFUSED` is True: a pod cannot be created. `OVERDUE` is False: new pods are not ready in
 time."""
+
+
+PROXY = "egress proxy"
+"""Stands for the Deployment of a job's egress proxy. No environment has such a name."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Runners:
     refused: str | None = None
     """Why the API server refuses a pod."""
     egress: str = ""
-    """Hash of the NetworkPolicies that were applied before the Deployment. Empty: unknown."""
+    """Hash of what the pods need to reach others, and was applied before the Deployment. Empty: unknown."""
     overdue: str | None = None
     """Set when new pods are not ready in time."""
 
@@ -50,7 +54,7 @@ def parse_runners(item: Mapping[str, Any]) -> Runners | None:
     """Parse a Deployment from its API object; None when its labels name no environment."""
     meta, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     labels = meta.get("labels") or {}
-    name = labels.get(LABEL_ENVIRONMENT)
+    name = PROXY if LABEL_EGRESS_OF in labels else labels.get(LABEL_ENVIRONMENT)
     if not name:
         return None
     conditions = {one.get("type"): one for one in status.get("conditions") or ()}
@@ -71,7 +75,7 @@ def parse_runners(item: Mapping[str, Any]) -> Runners | None:
 
 
 def own_runners(uid: str, items: Iterable[Mapping[str, Any]]) -> dict[str, Runners]:
-    """Return the runners that the job with this uid owns, by environment."""
+    """Return the runners that the job with this uid owns, by environment, and its egress proxy as `PROXY`."""
     found = {}
     for item in items:
         runners = parse_runners(item)

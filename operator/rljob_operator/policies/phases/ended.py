@@ -16,7 +16,7 @@ from rljob_operator.policies.failure import losses as machine_losses
 from rljob_operator.policies.kueue import settlement
 from rljob_operator.policies.lifecycle import end
 from rljob_operator.policies.phases.steps import Plan, incarnations, leading_to, whole_seconds
-from rljob_operator.policies.pods import environments, pod_set
+from rljob_operator.policies.pods import egress_proxy, environments, pod_set
 from rljob_operator.policies.pods.relay_membership import dissolved
 from rljob_operator.policies.status import conditions
 from rljob_operator.policies.status.builder import StatusBuilder
@@ -53,7 +53,10 @@ def end_job(
     plan = leading_to(status, job, removals, losses, [end.ttl_expiry(job.spec, status)], now)
     return replace(
         plan,
-        deployments=environments.to_stop(job, observed, config),
+        deployments=(
+            *egress_proxy.to_change(job, observed, config, runs=False),
+            *environments.to_stop(job, observed, config),
+        ),
         settled=settlement.finished(job, observed, outcome, now),
     )
 

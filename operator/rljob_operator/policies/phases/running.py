@@ -22,7 +22,7 @@ from rljob_operator.policies.kueue import settlement
 from rljob_operator.policies.lifecycle import drain, end, eviction
 from rljob_operator.policies.phases.ended import end_job
 from rljob_operator.policies.phases.steps import Plan, drain_since, incarnations, leading_to, whole_seconds
-from rljob_operator.policies.pods import devices, environments, manifests, owned_objects, pod_set
+from rljob_operator.policies.pods import devices, egress_proxy, environments, manifests, owned_objects, pod_set
 from rljob_operator.policies.pods.relay_membership import chain_length, locations, next_topology
 from rljob_operator.policies.scaling import autoscaler
 from rljob_operator.policies.scaling.target import choose_target
@@ -91,12 +91,15 @@ def _go_on(
             *owned_objects.missing(job, observed, machine_set.machines, pod_changes.created, config),
         ),
         creations=tuple(Creation(new, drafts) for new in pod_changes.created),
-        deployments=environments.to_start(
-            job,
-            observed,
-            {one.name: one.runners for one in status.environments},
-            config,
-            partial(kueue_admission.placed_runners, job, observed),
+        deployments=(
+            *egress_proxy.to_change(job, observed, config, runs=True),
+            *environments.to_start(
+                job,
+                observed,
+                {one.name: one.runners for one in status.environments},
+                config,
+                partial(kueue_admission.placed_runners, job, observed),
+            ),
         ),
         asked=settlement.asked(job, observed, machine_set.size.count, config),
         settled=settlement.settled(job, observed, machine_set.size.count, now, config),

@@ -16,7 +16,7 @@ from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.kueue import settlement
 from rljob_operator.policies.lifecycle import drain
 from rljob_operator.policies.phases.steps import Plan, drain_since, incarnations, leading_to, whole_seconds
-from rljob_operator.policies.pods import devices, environments, owned_objects, pod_set
+from rljob_operator.policies.pods import devices, egress_proxy, environments, owned_objects, pod_set
 from rljob_operator.policies.pods.relay_membership import dissolved, without_lost
 from rljob_operator.policies.scaling import machines as machine_scaling
 from rljob_operator.policies.scaling.target import choose_target
@@ -84,7 +84,12 @@ def suspend(
     return replace(
         leading_to(status, job, removals, (), moments, now),
         # A round that is still to end needs its runners.
-        deployments=() if waiting else environments.to_stop(job, observed, config),
+        deployments=()
+        if waiting
+        else (
+            *egress_proxy.to_change(job, observed, config, runs=False),
+            *environments.to_stop(job, observed, config),
+        ),
         # Kueue counts the claims of the base, so their templates are created first.
         children=tuple(owned_objects.claim_templates(job, observed.devices)) if held is not None else (),
         asked=settlement.asked(job, observed, 0, config),

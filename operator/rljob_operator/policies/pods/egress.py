@@ -5,7 +5,7 @@ environment adds what that environment names, so none reaches what another one n
 named: an edit that names nothing more takes the former addresses away.
 
 A policy names no hosts, and acts on the addresses of pods behind a Service. So a Service stands for the pods of its
-namespace.
+namespace, and other hosts are reached through the job's egress proxy.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import ipaddress
 import json
 import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from rljob_api import constants as c
+from rljob_api.fields import EGRESS_HOST
 from rljob_api.spec import Environment, RLJob
 from rljob_api.status import Role
 from rljob_kube.manifests.objects import EgressRule, IpBlock, NetworkPolicySpec, Peer, PolicyPort
+from rljob_kube.manifests.pods import EnvVar
 from rljob_operator.policies.base.names import selector_labels
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
@@ -39,6 +41,12 @@ NOT_PUBLIC = (
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _METADATA = ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128")
 """Addresses at which clouds serve the credentials of nodes."""
+_DIRECT = ("localhost", "127.0.0.1", ".svc", ".cluster.local")
+"""What programs call without the proxy. The gateway is a Service."""
+_RESOLVERS: EgressRule = {
+    "to": [{"namespaceSelector": {}}, *({"ipBlock": {"cidr": cidr}} for cidr in NOT_PUBLIC)],
+    "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}],
+}
 _PORTS = {"http": 80, "https": 443}
 _SERVICE = re.compile(r"[a-z0-9-]+|(?:[a-z0-9-]+\.)+(?P<namespace>[a-z0-9-]+)\.svc(\..+)?")
 """A host that is a Service: its name alone, or with namespace and `svc`. The cluster's domain may follow."""
@@ -46,14 +54,13 @@ _SERVICE = re.compile(r"[a-z0-9-]+|(?:[a-z0-9-]+\.)+(?P<namespace>[a-z0-9-]+)\.s
 
 def of_all(job: RLJob) -> NetworkPolicySpec:
     """Render the content of the policy that all runners of a job have. Port 53 is open inside the cluster only."""
-    resolvers: list[Peer] = [{"namespaceSelector": {}}, *({"ipBlock": {"cidr": cidr}} for cidr in NOT_PUBLIC)]
     gateway: Peer = {"podSelector": {"matchLabels": selector_labels(job.name, Role.COORDINATOR)}}
     return {
         "podSelector": {"matchLabels": {c.LABEL_ENVIRONMENTS_OF: job.name}},
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [],
         "egress": [
-            {"to": resolvers, "ports": [{"port": 53, "protocol": protocol} for protocol in ("UDP", "TCP")]},
+            _RESOLVERS,
             {"to": [gateway], "ports": _tcp(c.GATEWAY_PORT)},
         ],
     }
@@ -70,10 +77,61 @@ def of_one(job: RLJob, environment: Environment) -> NetworkPolicySpec:
     }
 
 
-def digest(job: RLJob, environment: Environment) -> str:
-    """Return a hash of what the runners of an environment may call."""
-    policies = (of_all(job), of_one(job, environment))
-    return hashlib.sha256(json.dumps(policies, sort_keys=True).encode()).hexdigest()[:10]
+def of_proxy(job: RLJob) -> NetworkPolicySpec:
+    """Render the content of the egress proxy's policy: runners call it, and it calls any address but links."""
+    runners: Peer = {"podSelector": {"matchLabels": {c.LABEL_ENVIRONMENTS_OF: job.name}}}
+    anywhere: list[Peer] = [
+        {"namespaceSelector": {}},
+        *({"ipBlock": _block(cidr)} for cidr in ("0.0.0.0/0", "::/0")),
+    ]
+    return {
+        "podSelector": {"matchLabels": {c.LABEL_EGRESS_OF: job.name}},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [runners], "ports": _tcp(c.EGRESS_PORT)}],
+        "egress": [_RESOLVERS, {"to": anywhere}],
+    }
+
+
+def digest(job: RLJob, environment: Environment, policies: bool) -> str:
+    """Return a hash of the objects that an environment's runners need to reach what it names.
+
+    `policies`: whether NetworkPolicies are among them.
+    """
+    content = (of_all(job), of_one(job, environment)) if policies else bool(hosts(environment))
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def hosts(environment: Environment) -> list[str]:
+    """Return the hosts that an environment reaches by name: those of `egress`, and servers that are no Services."""
+    named = list(environment.egress.hosts) if environment.egress is not None else []
+    for url in map(urlsplit, _urls(environment)):
+        if not _is_direct(url.hostname or ""):
+            named.append(f"{url.hostname}:{_port(url)}")
+    return [host for host in dict.fromkeys(named) if re.fullmatch(EGRESS_HOST, host)]
+
+
+def uses_proxy(job: RLJob) -> bool:
+    """Tell whether an environment of the job reaches hosts by name."""
+    return any(map(hosts, job.spec.environments))
+
+
+def proxy_variables(job: RLJob, environment: Environment) -> list[EnvVar]:
+    """Render the variables by which programs in a runner find the proxy. There are none where it names no host."""
+    if not hosts(environment):
+        return []
+    address = f"{c.egress_proxy(job.name)}.{job.namespace}.svc:{c.EGRESS_PORT}"
+    proxy = f"http://{environment.name}:$({c.ENV_PROXY_KEY})@{address}"  # the kubelet inserts the key
+    servers = {urlsplit(url).hostname or "" for url in _urls(environment)}
+    own = [one.cidr for one in environment.egress.cidrs] if environment.egress is not None else []
+    direct = ",".join([*_DIRECT, *sorted(filter(_is_direct, servers)), *own])
+    secret = c.egress_secret_of(job.name, job.metadata.uid)
+    key: EnvVar = {
+        "name": c.ENV_PROXY_KEY,
+        "valueFrom": {"secretKeyRef": {"name": secret, "key": c.proxy_key_item(environment.name)}},
+    }
+    values = {"HTTPS_PROXY": proxy, "HTTP_PROXY": proxy, "NO_PROXY": direct}
+    values |= {name.lower(): value for name, value in values.items()}  # programs read one spelling or the other
+    return [key, *({"name": name, "value": value} for name, value in values.items())]
 
 
 def runner_labels(job: RLJob, environment: Environment) -> dict[str, str]:
@@ -83,8 +141,12 @@ def runner_labels(job: RLJob, environment: Environment) -> dict[str, str]:
 
 def _named(job: RLJob, environment: Environment) -> Iterator[EgressRule]:
     for url in _urls(environment):
-        if urlsplit(url).hostname != "localhost":  # another container of the pod
+        host = urlsplit(url).hostname or ""
+        if host != "localhost" and _is_direct(host):  # else another container of the pod, or the proxy's
             yield _server(url)
+    if hosts(environment):
+        proxy: Peer = {"podSelector": {"matchLabels": {c.LABEL_EGRESS_OF: job.name}}}
+        yield {"to": [proxy], "ports": _tcp(c.EGRESS_PORT)}
     for one in environment.egress.cidrs if environment.egress is not None else ():
         rule: EgressRule = {"to": [{"ipBlock": _block(one.cidr)}]}
         yield {**rule, "ports": _tcp(*one.ports)} if one.ports is not None else rule
@@ -100,15 +162,22 @@ def _urls(environment: Environment) -> Iterator[str]:
 
 
 def _server(url: str) -> EgressRule:
-    """Render the rule for the server of a URL. The port of a host that is no address and no Service is open to all."""
+    """Render the rule for the server of a URL, which is an address or a Service."""
     parts = urlsplit(url)
-    host, ports = parts.hostname or "", _tcp(parts.port or _PORTS[parts.scheme])
+    host, ports = parts.hostname or "", _tcp(_port(parts))
     if (address := _address(host)) is not None:
         return {"to": [{"ipBlock": {"cidr": f"{address}/{address.max_prefixlen}"}}], "ports": ports}
     service = _SERVICE.fullmatch(host)
-    if service is None:
-        return {"ports": ports}
-    return {"to": [_pods_of(service["namespace"])], "ports": ports}
+    return {"to": [_pods_of(service["namespace"] if service is not None else None)], "ports": ports}
+
+
+def _is_direct(host: str) -> bool:
+    """Tell whether runners call a host themselves: an address, or a Service."""
+    return _address(host) is not None or _SERVICE.fullmatch(host) is not None
+
+
+def _port(url: SplitResult) -> int:
+    return url.port or _PORTS[url.scheme]
 
 
 def _block(cidr: str) -> IpBlock:

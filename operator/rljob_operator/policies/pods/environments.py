@@ -62,7 +62,7 @@ def to_start(
         seen = observed.runners.get(environment.name)
         if seen is not None and seen.deleting:
             continue  # its end is an event
-        count, reach = runners[environment.name], egress_digest(job, environment, config)
+        count, reach = runners[environment.name], egress.digest(job, environment, config.network_policy)
         wanted = deployment(job, environment, count, config, place, reach)
         state = (seen.wanted, seen.shape, seen.egress) if seen is not None else None
         if state != (count, wanted["metadata"]["labels"][c.LABEL_SHAPE], reach) or not observed.children_present:
@@ -83,17 +83,12 @@ def to_stop(job: RLJob, observed: Observed, config: Config) -> tuple[Deployment,
     )
 
 
-def egress_digest(job: RLJob, environment: Environment, config: Config) -> str:
-    """Return a hash of what an environment's runners may call; empty where the operator makes no NetworkPolicies."""
-    return egress.digest(job, environment) if config.network_policy else ""
-
-
 def deployment(
     job: RLJob, environment: Environment, replicas: int, config: Config, place: Placement, reach: str = ""
 ) -> Deployment:
     """Render the Deployment of an environment. Its shape is a hash of everything but the number of pods.
 
-    `reach`: the hash of the NetworkPolicies that were applied before. A Deployment without it has older ones.
+    `reach`: the hash of the objects of `egress` that were applied before. A Deployment without it has older ones.
     """
     own = egress.runner_labels(job, environment)
     spec: DeploymentShape = {
@@ -157,10 +152,10 @@ def _settings(job: RLJob, environment: Environment) -> str:
 def _pod_spec(job: RLJob, environment: Environment, config: Config) -> PodSpec:
     template = environment.template
     user = user_spec(template)
-    main = _main_container(environment, config)
+    main = _main_container(job, environment, config)
     spec: PodSpec = {
         "enableServiceLinks": False,
-        "tolerations": [_leaves(state) for state in ("not-ready", "unreachable")],
+        "tolerations": leave_lost_nodes(),
         "topologySpreadConstraints": [spread(egress.runner_labels(job, environment))],
         **user,
         "securityContext": pod_security(user),
@@ -172,12 +167,13 @@ def _pod_spec(job: RLJob, environment: Environment, config: Config) -> PodSpec:
     return spec
 
 
-def _leaves(state: str) -> Toleration:
-    key = f"node.kubernetes.io/{state}"
-    return {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
+def leave_lost_nodes() -> list[Toleration]:
+    """Render the tolerations of pods that leave a node soon after it is lost."""
+    rest: Toleration = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST_NODE_SECONDS}
+    return [{"key": f"node.kubernetes.io/{state}", **rest} for state in ("not-ready", "unreachable")]
 
 
-def _main_container(environment: Environment, config: Config) -> Container:
+def _main_container(job: RLJob, environment: Environment, config: Config) -> Container:
     user = user_container(environment.template)
     mounts = user.get("volumeMounts", [])
     ours: list[VolumeMount] = [
@@ -193,7 +189,9 @@ def _main_container(environment: Environment, config: Config) -> Container:
         **user,
         "name": c.MAIN_CONTAINER,
         "securityContext": over(LOCKED, user.get("securityContext")),
-        "env": by_name([{"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]),
+        "env": by_name(
+            [*egress.proxy_variables(job, environment), {"name": "HOME", "value": c.TMP_DIR}, *user.get("env", [])]
+        ),
         "volumeMounts": by_path([*ours, *mounts]),
     }
     if config.image_pull_policy is not None:

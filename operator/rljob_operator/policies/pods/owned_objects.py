@@ -28,7 +28,7 @@ from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.names import account, auth_secret, owner_reference, selector_labels
 from rljob_operator.policies.base.observation import Devices, Observed
-from rljob_operator.policies.pods import devices, egress
+from rljob_operator.policies.pods import devices, egress, egress_proxy
 
 COORDINATOR_RULES_JOB: list[PolicyRule] = [
     {"apiGroups": [c.GROUP], "resources": [c.PLURAL], "verbs": ["get", "list", "watch"]},
@@ -56,16 +56,17 @@ def missing(
             moved = (service(job, coordinator.incarnation),)
         targeted = job.status.target.machines if job.status.target is not None else ()
         budget = () if len(targeted) == len(machines) else (disruption_budget(job, len(machines)),)
-        reach = _changed_egress(job, observed) if config.network_policy else ()
+        reach = _changed_egress(job, observed, config)
         return (*moved, *budget, *reach, *claim_templates(job, observed.devices))
     incarnation = coordinator.incarnation if coordinator is not None else job.status.incarnations.get(machine, 1)
     return (*children(job, incarnation, len(machines), config), *claim_templates(job, observed.devices))
 
 
 def addressed_by(manifests: Iterable[Child]) -> int | None:
-    """Return the incarnation of the coordinator that the Service among these selects; None without a Service."""
+    """Return the incarnation of the coordinator that its Service among these selects; None without that Service."""
     selectors = (one["spec"]["selector"] for one in manifests if one["kind"] == "Service")
-    return next((int(selector[c.LABEL_INCARNATION]) for selector in selectors), None)
+    numbers = (selector.get(c.LABEL_INCARNATION) for selector in selectors)
+    return next((int(number) for number in numbers if number is not None), None)
 
 
 def children(job: RLJob, coordinator_incarnation: int, machines: int, config: Config) -> list[Child]:
@@ -106,7 +107,8 @@ def children(job: RLJob, coordinator_incarnation: int, machines: int, config: Co
     ]
     if job.spec.environments:
         found.append(_secret(job, c.environments_secret_of(job.name, job.metadata.uid)))
-    return [*found, *_network_policies(job)] if config.network_policy else found
+    found += _egress(job, job.spec.environments, config)
+    return [*found, _network_policy(job)] if config.network_policy else found
 
 
 def service(job: RLJob, coordinator_incarnation: int) -> Service:
@@ -175,8 +177,8 @@ def claim_templates(job: RLJob, present: Devices) -> list[ResourceClaimTemplate]
     return found
 
 
-def _network_policies(job: RLJob) -> list[NetworkPolicy]:
-    """Render the NetworkPolicies: of the job's own pods, and of the runners of its environments.
+def _network_policy(job: RLJob) -> NetworkPolicy:
+    """Render the NetworkPolicy of the job's own pods.
 
     Only pods of the job reach each other, and any client reads health and metrics. Runners reach the gateway. Egress of
     the job's own pods is open.
@@ -185,7 +187,6 @@ def _network_policies(job: RLJob) -> list[NetworkPolicy]:
         {"from": [{"podSelector": {"matchLabels": {c.LABEL_JOB: job.name}}}]},
         {"ports": [{"port": c.HEALTH_PORT, "protocol": "TCP"}]},
     ]
-    runners = _egress_policies(job, job.spec.environments)
     if job.spec.environments:
         peer: Peer = {"podSelector": {"matchLabels": {c.LABEL_ENVIRONMENTS_OF: job.name}}}
         ingress[1]["ports"].append({"port": c.GATEWAY_METRICS_PORT, "protocol": "TCP"})
@@ -195,24 +196,38 @@ def _network_policies(job: RLJob) -> list[NetworkPolicy]:
         "policyTypes": ["Ingress"],
         "ingress": ingress,
     }
-    return [_policy(job, job.name, own), *runners]
+    return _policy(job, job.name, own)
 
 
-def _changed_egress(job: RLJob, observed: Observed) -> list[NetworkPolicy]:
-    """Render the policies of environments whose runners have others, or none."""
+def _changed_egress(job: RLJob, observed: Observed, config: Config) -> list[Child]:
+    """Render what environments need to reach others, where their runners were applied with something else."""
     seen = {one.name: observed.runners.get(one.name) for one in job.spec.environments}
     hashes = {name: runners.egress for name, runners in seen.items() if runners is not None}
-    changed = [one for one in job.spec.environments if hashes.get(one.name) != egress.digest(job, one)]
-    return _egress_policies(job, changed)
+    return _egress(
+        job,
+        [
+            one
+            for one in job.spec.environments
+            if hashes.get(one.name) != egress.digest(job, one, config.network_policy)
+        ],
+        config,
+    )
 
 
-def _egress_policies(job: RLJob, changed: Sequence[Environment]) -> list[NetworkPolicy]:
-    """Render the policies of these environments, after the one of all."""
+def _egress(job: RLJob, changed: Sequence[Environment], config: Config) -> list[Child]:
+    """Render the policies of these environments, and of all. The proxy has a Service, keys and a policy."""
+    found: list[Child] = []
     if not changed:
-        return []
-    shared = _policy(job, c.environments_policy(job.name), egress.of_all(job))
-    own = [_policy(job, c.environment_deployment(job.name, one.name), egress.of_one(job, one)) for one in changed]
-    return [shared, *own]
+        return found
+    if config.network_policy:
+        found.append(_policy(job, c.environments_policy(job.name), egress.of_all(job)))
+        for one in changed:
+            found.append(_policy(job, c.environment_deployment(job.name, one.name), egress.of_one(job, one)))
+    if egress.uses_proxy(job):
+        found += [_secret(job, c.egress_secret_of(job.name, job.metadata.uid)), egress_proxy.service(job)]
+        if config.network_policy:
+            found.append(_policy(job, c.egress_proxy(job.name), egress.of_proxy(job)))
+    return found
 
 
 def _policy(job: RLJob, name: str, spec: NetworkPolicySpec) -> NetworkPolicy:

@@ -57,6 +57,13 @@ MUTANTS = (
         tests=(f"{AGENT}::test_an_agent_asks_the_model_and_writes_its_reward",),
     ),
     Mutant(
+        name="a program has the proxy of the user",
+        target="rljob_env.foreign_code.processes:bare_environment",
+        before="PROXY_KEY in os.environ",
+        after="True",
+        tests=("tests/unit/envs/foreign_code/test_processes.py::test_programs_get_the_jobs_proxy_and_not_the_users",),
+    ),
+    Mutant(
         name="each of many calls starts a process",
         target="rljob_env.foreign_code.workers:WorkerPool._started_or_freed",
         before="self._idle.pop() if self._idle else await self._start()",

@@ -55,6 +55,16 @@ asyncio.run(main(Path(sys.argv[1])))
 """
 
 
+def test_programs_get_the_jobs_proxy_and_not_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:secret@proxy.corp")
+    monkeypatch.setenv("no_proxy", ".svc")
+    assert not {"HTTPS_PROXY", "no_proxy"} & bare_environment(tmp_path, {}).keys()
+    monkeypatch.setenv("RLJOB_PROXY_KEY", "rlp1.a.b")
+    found = bare_environment(tmp_path, {})
+    assert (found["HTTPS_PROXY"], found["no_proxy"]) == ("http://user:secret@proxy.corp", ".svc")
+    assert "RLJOB_PROXY_KEY" not in found
+
+
 async def test_a_program_ends_with_a_runner_that_dies_as_it_begins(tmp_path: Path) -> None:
     path = os.pathsep.join((str(ROOT / "envs"), os.environ.get("PYTHONPATH", "")))
     dies = await asyncio.create_subprocess_exec(

@@ -10,9 +10,31 @@ TABLES = "tests/unit/operator/policies/test_tables.py"
 ENVIRONMENTS = "tests/unit/operator/policies/pods/test_environments.py"
 GATEWAY = "tests/unit/operator/policies/pods/test_gateway_container.py"
 EGRESS = "tests/unit/operator/policies/pods/test_egress.py"
+PROXY = "tests/unit/operator/policies/pods/test_egress_proxy.py"
 RUNNERS = "tests/unit/operator/policies/test_runners.py"
 
 MUTANTS = (
+    Mutant(
+        name="the egress proxy has a token",
+        target="rljob_operator.policies.pods.egress_proxy:_pod_spec",
+        before='"automountServiceAccountToken": False',
+        after='"automountServiceAccountToken": True',
+        tests=(f"{PROXY}::test_the_proxy_is_confined_and_holds_its_own_key_alone",),
+    ),
+    Mutant(
+        name="the egress proxy outlives its job",
+        target="rljob_operator.policies.pods.egress_proxy:to_change",
+        before="runs and egress.uses_proxy(job)",
+        after="egress.uses_proxy(job)",
+        tests=(f"{PROXY}::test_the_proxy_lives_as_long_as_the_runners",),
+    ),
+    Mutant(
+        name="an environment has another one's proxy key",
+        target="rljob_operator.policies.pods.egress:proxy_variables",
+        before="c.proxy_key_item(environment.name)",
+        after="c.proxy_key_item(job.spec.environments[0].name)",
+        tests=(f"{PROXY}::test_programs_find_the_proxy_with_their_environments_key",),
+    ),
     Mutant(
         name="a gang is compared with each kind of its pods alone",
         target="rljob_operator.policies.pods.capacity:fits",
@@ -90,7 +112,7 @@ MUTANTS = (
     ),
     Mutant(
         name="another job's pods reach this one's",
-        target="rljob_operator.policies.pods.owned_objects:_network_policies",
+        target="rljob_operator.policies.pods.owned_objects:_network_policy",
         before='[{"podSelector": {"matchLabels": {c.LABEL_JOB: job.name}}}]',
         after='[{"podSelector": {}}]',
         tests=("tests/unit/operator/policies/pods/test_network_policy.py",),
@@ -249,14 +271,14 @@ MUTANTS = (
     Mutant(
         name="any address resolves names",
         target="rljob_operator.policies.pods.egress:of_all",
-        before='({"ipBlock": {"cidr": cidr}} for cidr in NOT_PUBLIC)',
-        after='({"ipBlock": {"cidr": cidr}} for cidr in ("0.0.0.0/0", "::/0"))',
+        before="_RESOLVERS",
+        after='{"ports": _RESOLVERS["ports"], "to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}, {"namespaceSelector": {}}]}',
         tests=(f"{EGRESS}::test_no_public_address_is_a_resolver",),
     ),
     Mutant(
         name="an upgrade leaves the policy of all environments",
         target="rljob_operator.policies.pods.owned_objects:missing",
-        before="_changed_egress(job, observed) if config.network_policy else ()",
+        before="_changed_egress(job, observed, config)",
         after="()",
         tests=(f"{RUNNERS}::test_runners_of_an_earlier_release_get_their_policies_immediately",),
     ),
@@ -264,7 +286,7 @@ MUTANTS = (
         name="a Deployment that stops claims policies that are not applied",
         target="rljob_operator.policies.pods.environments:to_stop",
         before="runners.egress",
-        after="egress_digest(job, environment, config)",
+        after="egress.digest(job, environment, True)",
         tests=(f"{RUNNERS}::test_policies_that_changed_during_a_suspension_are_applied_when_runners_start",),
     ),
     Mutant(

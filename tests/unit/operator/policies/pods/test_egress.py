@@ -96,9 +96,30 @@ def test_where_a_server_is(url: str, peer: Json, port: int) -> None:
 
 
 @pytest.mark.parametrize("url", ["https://tools.corp/mcp", "https://search.tools/mcp", "https://svc.example.com"])
-def test_a_host_of_the_internet_opens_its_port_to_its_environment_alone(url: str) -> None:
-    assert of_url(url) == [{"ports": tcp(443)}]
+def test_another_host_is_reached_through_the_proxy(url: str) -> None:
+    proxy = {"podSelector": {"matchLabels": {"rljob.dev/egress-of": "demo"}}}
+    assert of_url(url) == [{"to": [proxy], "ports": tcp(3128)}]
     assert named(SHELL, calc(tools=[{"mcp": {"url": url}}])) == []
+    (environment,) = with_environments(calc(tools=[{"mcp": {"url": url}}])).spec.environments
+    assert egress.hosts(environment) == [f"{url.split('/')[2]}:443"]
+
+
+def test_no_port_is_open_to_every_address() -> None:
+    hosts = {**SHELL, "egress": {"hosts": ["pypi.org"]}}
+    made = policies(with_environments(calc(tools=[{"mcp": {"url": "https://tools.corp"}}]), hosts))
+    for name in ("demo-environments", "demo-environment-calc", "demo-environment-shell"):
+        assert all(rule.get("to") for rule in made[name]["egress"])
+
+
+def test_the_proxys_policy() -> None:
+    spec = policies(with_environments({**SHELL, "egress": {"hosts": ["pypi.org"]}}))["demo-egress"]
+    assert spec["podSelector"] == {"matchLabels": {"rljob.dev/egress-of": "demo"}}
+    runners = {"podSelector": {"matchLabels": {"rljob.dev/environments-of": "demo"}}}
+    assert spec["ingress"] == [{"from": [runners], "ports": tcp(3128)}]
+    names, anywhere = spec["egress"]
+    assert {one["port"] for one in names["ports"]} == {53}
+    assert {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}} in anywhere["to"]
+    assert "demo-egress" not in policies(with_environments(CALC, SHELL))
 
 
 def test_another_container_of_the_pod_needs_no_rule() -> None:
@@ -142,6 +163,7 @@ def test_two_tools_of_one_server_are_one_rule() -> None:
 
 def test_the_digest_tells_what_an_environment_names() -> None:
     job, same = with_environments(CALC, SHELL), with_environments(CALC, SHELL, rounds=9)
-    one, other = (egress.digest(job, environment) for environment in job.spec.environments)
+    one, other = (egress.digest(job, environment, True) for environment in job.spec.environments)
     assert one != other
-    assert egress.digest(same, same.spec.environments[0]) == one
+    assert egress.digest(same, same.spec.environments[0], True) == one
+    assert egress.digest(job, job.spec.environments[0], False) != one, "the policies begin, or are no more made"
