@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from rljob_api import load
 from rljob_api.constants import HEALTH_PORT, RAY_PORT
+from rljob_operator.policies.pods import egress
 from tests.support.e2e.kubectl import Kubectl
 from tests.support.e2e.life import Clock, begin, ends_with_every_response_trained_on_once
 from tests.support.e2e.policies import guide_policies
@@ -44,6 +47,33 @@ def test_a_job_trains_where_every_connection_is_denied(
     assert not kubectl.reaches("caller", web, PORT)
     ends_with_every_response_trained_on_once(kubectl, JOB)
     print(f"three rounds after {trained:.0f} s")
+
+
+def test_runners_reach_what_their_environment_names_alone(
+    kubectl: Kubectl, minimal: dict[str, Any], enforced: None
+) -> None:
+    """Pods with the labels of runners stand for them: no job runs."""
+    kubectl.apply(_pod("web", "python", "-m", "http.server", str(PORT)))
+    web = _address(kubectl, "web")
+    document = copy.deepcopy(minimal)
+    document["metadata"] |= {"namespace": kubectl.namespace, "uid": "unused"}
+    agent = {"kind": "Agent", "command": ["agent"]}
+    document["spec"]["environments"] = [
+        {"name": "named", **agent, "egress": {"cidrs": [{"cidr": f"{web}/32", "ports": [PORT]}]}},
+        {"name": "other", **agent},
+    ]
+    job = load(document)
+    contents = {"all": egress.of_all(job), **{one.name: egress.of_one(job, one) for one in job.spec.environments}}
+    for name, spec in contents.items():
+        head = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}}
+        kubectl.apply({**head, "spec": spec})
+    for environment in job.spec.environments:
+        caller = _pod(environment.name, "sleep", "3600")
+        caller["metadata"]["labels"] = egress.runner_labels(job, environment)
+        kubectl.apply(caller)
+        _address(kubectl, environment.name)
+    kubectl.wait("the named address answers", lambda: kubectl.reaches("named", web, PORT), 60)
+    kubectl.wait("the other environment is refused", lambda: not kubectl.reaches("other", web, PORT), 60)
 
 
 def _pod(name: str, *command: str) -> dict[str, Any]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from rljob_api.constants import LABEL_ENVIRONMENT
+from rljob_api.constants import LABEL_EGRESS_OF, LABEL_ENVIRONMENT
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.deadlines import deadline, is_past
 from rljob_operator.policies.base.observation import IMAGE_REASONS, Observed, Pod
 from rljob_operator.policies.base.pod_refusal import pod_refusal
-from rljob_operator.policies.base.runners import Runners
+from rljob_operator.policies.base.runners import PROXY, Runners
 
 
 def find_stall_reason(
@@ -37,18 +37,23 @@ def find_stall_reason(
             f"given up after too many failures in a row: {', '.join(sorted(blocked))}; raise "
             "spec.failurePolicy.maxReplacementsPerMachine to try again",
         )
-    return next((why for one in observed.runners.values() if (why := _runners(one)) is not None), None)
+    seen = [*observed.runners.values(), *([observed.proxy] if observed.proxy is not None else [])]
+    return next((why for one in seen if (why := _runners(one)) is not None), None)
 
 
 def _runners(one: Runners) -> ConditionReason | None:
-    """Explain why pods of an environment are not created, or do not become ready.
+    """Explain why pods of an environment, or the egress proxy's, are not created or do not become ready.
 
     The Deployment's conditions say so. Pods cannot write them.
     """
+    whose = PROXY if one.name == PROXY else f"environment {one.name}"
     if one.refused is not None:
-        return pod_refusal(403 if "forbidden" in one.refused else 422, f"environment {one.name}: {one.refused}")
+        return pod_refusal(403 if "forbidden" in one.refused else 422, f"{whose}: {one.refused}")
     if one.overdue is None or one.ready >= one.wanted:
         return None
+    if one.name == PROXY:
+        pods = f"read the events and the logs of the pod with the label {LABEL_EGRESS_OF}"
+        return ConditionReason("RunnersNotStarting", f"the egress proxy of the runners takes too long to start; {pods}")
     pods = f"read the events and the logs of the pods with the label {LABEL_ENVIRONMENT}={one.name}"
     counts = f"{one.ready} of {one.wanted} runners of environment {one.name} are ready, and the others take too long"
     return ConditionReason("RunnersNotStarting", f"{counts}; {pods}")

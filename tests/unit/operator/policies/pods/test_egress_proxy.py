@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.runners import PROXY
 from rljob_operator.policies.pods import egress_proxy
@@ -121,6 +123,25 @@ def test_a_proxy_that_is_not_as_wanted_is_applied_again() -> None:
     assert cluster.applied.count((PROXY, 1)) == 2
     observed = replace(cluster.observed(), proxy=replace(cluster.runners[PROXY], deleting=True))
     assert egress_proxy.to_change(cluster.job, observed, CONFIG, runs=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason", "words"),
+    [
+        ({"refused": "pods is forbidden: exceeded quota: small"}, "QuotaExceeded", "egress proxy: pods"),
+        ({"ready": 0, "overdue": "timed out"}, "RunnersNotStarting", "the label rljob.dev/egress-of"),
+    ],
+)
+def test_why_a_proxy_does_not_start(change: Json, reason: str, words: str) -> None:
+    cluster = Cluster(with_environments(CALC, HOSTS))
+    cluster.settle()
+    cluster.start_all()
+    cluster.runners[PROXY] = replace(cluster.runners[PROXY], **change)
+    cluster.settle()
+    stalled = cluster.status.condition("Stalled")
+    assert stalled is not None
+    assert stalled.reason == reason
+    assert words in stalled.message
 
 
 def test_a_running_job_that_begins_to_name_a_host_gets_a_proxy() -> None:
