@@ -43,8 +43,10 @@ _METADATA = ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128")
 """Addresses at which clouds serve the credentials of nodes."""
 _DIRECT = ("localhost", "127.0.0.1", ".svc", ".cluster.local")
 """What programs call without the proxy. The gateway is a Service."""
+_EVERY_POD: Peer = {"namespaceSelector": {}}
+_NODES_RESOLVERS: list[Peer] = [{"ipBlock": {"cidr": cidr}} for cidr in NOT_PUBLIC]
 _RESOLVERS: EgressRule = {
-    "to": [{"namespaceSelector": {}}, *({"ipBlock": {"cidr": cidr}} for cidr in NOT_PUBLIC)],
+    "to": [_EVERY_POD, *_NODES_RESOLVERS],
     "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}],
 }
 _PORTS = {"http": 80, "https": 443}
@@ -80,15 +82,12 @@ def of_one(job: RLJob, environment: Environment) -> NetworkPolicySpec:
 def of_proxy(job: RLJob) -> NetworkPolicySpec:
     """Render the content of the egress proxy's policy: runners call it, and it calls any address but links."""
     runners: Peer = {"podSelector": {"matchLabels": {c.LABEL_ENVIRONMENTS_OF: job.name}}}
-    anywhere: list[Peer] = [
-        {"namespaceSelector": {}},
-        *({"ipBlock": _block(cidr)} for cidr in ("0.0.0.0/0", "::/0")),
-    ]
+    anywhere: list[Peer] = [{"ipBlock": _block(cidr)} for cidr in ("0.0.0.0/0", "::/0")]
     return {
         "podSelector": {"matchLabels": {c.LABEL_EGRESS_OF: job.name}},
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [{"from": [runners], "ports": _tcp(c.EGRESS_PORT)}],
-        "egress": [_RESOLVERS, {"to": anywhere}],
+        "egress": [_RESOLVERS, {"to": [_EVERY_POD, *anywhere]}],
     }
 
 
@@ -131,7 +130,8 @@ def proxy_variables(job: RLJob, environment: Environment) -> list[EnvVar]:
     }
     values = {"HTTPS_PROXY": proxy, "HTTP_PROXY": proxy, "NO_PROXY": direct}
     values |= {name.lower(): value for name, value in values.items()}  # programs read one spelling or the other
-    return [key, *({"name": name, "value": value} for name, value in values.items())]
+    rest: list[EnvVar] = [{"name": name, "value": value} for name, value in values.items()]
+    return [key, *rest]
 
 
 def runner_labels(job: RLJob, environment: Environment) -> dict[str, str]:
