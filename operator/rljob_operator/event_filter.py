@@ -11,6 +11,7 @@ from typing import Any
 
 from rljob_operator.policies.base.kueue_objects import QUEUE
 from rljob_operator.policies.base.observation import parse_pod
+from rljob_operator.policies.base.runner_start import pod_failure
 from rljob_operator.policies.base.runners import parse_runners
 
 Body = Mapping[str, Any]
@@ -79,6 +80,12 @@ def pod_start_failure(body: Body) -> Hashable:
         return None
     words = None if pod.unschedulable is None else _NUMBER.sub("#", pod.unschedulable)
     return (words, pod.waiting.reason if pod.waiting is not None else None)
+
+
+def runner_start_failure(body: Body) -> Hashable:
+    """Return why a pod of runners does not start, without the kubelet's words: they change with each try."""
+    why = pod_failure(body)
+    return None if why is None else why.reason
 
 
 _NUMBER = re.compile(r"[0-9]+")

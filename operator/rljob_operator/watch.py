@@ -13,7 +13,7 @@ from typing import Any
 
 import kopf
 
-from rljob_api.constants import GROUP, LABEL_JOB, PLURAL, VERSION
+from rljob_api.constants import GROUP, LABEL_ENVIRONMENTS_OF, LABEL_JOB, PLURAL, VERSION
 from rljob_kube.connection import Connection
 from rljob_operator.event_filter import (
     START_FAILURE_DELAY_SECONDS,
@@ -22,6 +22,7 @@ from rljob_operator.event_filter import (
     job_signature,
     pod_signature,
     pod_start_failure,
+    runner_start_failure,
 )
 from rljob_operator.kopf_login import KopfLogin
 from rljob_operator.metrics import Metrics
@@ -71,8 +72,10 @@ class WatchHandlers:
     def pod_event(self, kind: str | None, body: Any) -> None:
         """Handle a pod of a job that was listed, added, modified or deleted."""
         meta = body["metadata"]
-        job = (meta.get("labels") or {}).get(LABEL_JOB)
+        labels = meta.get("labels") or {}
+        job = labels.get(LABEL_JOB)
         if not job:
+            self._runner_event(kind, body, labels.get(LABEL_ENVIRONMENTS_OF, ""))
             return
         self._pods.observe([body])
         key = (meta["namespace"], job)
@@ -87,6 +90,20 @@ class WatchHandlers:
             return
         self._wake("pods", identity, pod_signature(body), key)
         if self._relevance.changed((*identity, "plight"), pod_start_failure(body)):
+            self._mark(key, START_FAILURE_DELAY_SECONDS)
+
+    def _runner_event(self, kind: str | None, body: Any, job: str) -> None:
+        """Handle a pod of runners. Only why it does not start matters: their Deployment counts them."""
+        if not job:
+            return
+        meta = body["metadata"]
+        key, identity = (meta["namespace"], job), ("runner", meta.get("uid"))
+        self._deployments.observe_pods([body])
+        relevant = self._relevance.changed(identity, None if kind == "DELETED" else runner_start_failure(body))
+        if kind == "DELETED":
+            self._relevance.forget(identity)
+        self._metrics.events_seen.labels("pods", str(relevant).lower()).inc()
+        if relevant:
             self._mark(key, START_FAILURE_DELAY_SECONDS)
 
     def deployment_event(self, kind: str | None, body: Any) -> None:

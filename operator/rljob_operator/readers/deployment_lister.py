@@ -1,4 +1,4 @@
-"""Deployment lister: the runners of a job, listed only for jobs with environments.
+"""Deployment lister: the runners of a job, listed only for jobs with environments, and pods while runners are missing.
 
 A list may come from the API server's cache, if it is as fresh as this process's own writes. It may lack the writes of
 an earlier leader. That does no harm: a missing Deployment is applied again, and the watch reports later changes.
@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
+from rljob_api.constants import LABEL_ENVIRONMENT, LABEL_ENVIRONMENTS_OF
 from rljob_api.spec import RLJob
 from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.errors import ApiError
-from rljob_kube.resources import DEPLOYMENT, Json
+from rljob_kube.resources import DEPLOYMENT, POD, Json
+from rljob_operator.policies.base import runner_start
+from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.names import job_selector
 from rljob_operator.policies.base.runners import Runners, own_runners, relevant_part
 from rljob_operator.readers.observer import MANAGED, FreshLists
@@ -28,6 +32,7 @@ class DeploymentLister:
     def __init__(self, kube: KubeClient) -> None:
         self._kube = kube
         self._lists = FreshLists(kube, DEPLOYMENT, relevant_part)
+        self._pods = FreshLists(kube, POD, runner_start.relevant_part)
         self.open = False
         """Whether Deployments may be watched."""
 
@@ -49,11 +54,25 @@ class DeploymentLister:
         """Record Deployments as the server stored them. From now on no list may be older."""
         self._lists.observe(items)
 
+    def observe_pods(self, items: Iterable[Json]) -> None:
+        """Record pods of runners as the server stored them; see `observe`."""
+        self._pods.observe(items)
+
     async def runners(self, job: RLJob) -> Mapping[str, Runners]:
-        """List the runners that this job owns, by environment."""
+        """List the runners that this job owns, by environment. Where some are not ready, find out why."""
         if not job.spec.environments:
             return {}
-        return own_runners(job.metadata.uid, await self._lists.list(job.namespace, job_selector(job.name)))
+        found = own_runners(job.metadata.uid, await self._lists.list(job.namespace, job_selector(job.name)))
+        missing = [one for one in found.values() if one.ready < one.wanted]
+        if not missing:
+            return found
+        pods = await self._pods.list(job.namespace, f"{LABEL_ENVIRONMENTS_OF}={job.name}")
+        return {**found, **{one.name: replace(one, broken=_broken(job.name, one.name, pods)) for one in missing}}
+
+
+def _broken(job: str, environment: str, pods: Iterable[Json]) -> ConditionReason | None:
+    own = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(LABEL_ENVIRONMENT) == environment]
+    return runner_start.start_failure(job, environment, own)
 
 
 def _nothing(item: Json) -> None:

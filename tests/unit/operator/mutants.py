@@ -211,6 +211,13 @@ MUTANTS = (
         tests=(f"{ENVIRONMENTS}::test_deployments_are_listed_for_jobs_with_environments_only",),
     ),
     Mutant(
+        name="a runner that cannot start is looked at by chance only",
+        target="rljob_operator.watch:WatchHandlers._runner_event",
+        before="self._mark(key, START_FAILURE_DELAY_SECONDS)",
+        after="pass",
+        tests=(f"{ENVIRONMENTS}::test_a_runner_that_cannot_start_marks_its_job_once",),
+    ),
+    Mutant(
         name="a runner key opens with the key of capabilities",
         target="rljob_operator.writers.children:_fresh_secrets",
         before="mint_runner_key(bytes.fromhex(runners), one)",

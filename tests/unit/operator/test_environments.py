@@ -175,7 +175,7 @@ async def test_a_deployment_of_another_owner_is_left_alone() -> None:
 
 
 async def test_deployments_are_listed_for_jobs_with_environments_only() -> None:
-    api = Api(GET={"items": [OWNED]})
+    api = Api(GET={"items": [{**OWNED, "status": {"readyReplicas": 2}}]})
     lister = DeploymentLister(api)
     assert await lister.runners(make_job()) == {}
     assert api.sent == []
@@ -185,6 +185,60 @@ async def test_deployments_are_listed_for_jobs_with_environments_only() -> None:
     ((_, path, _, params),) = api.sent
     assert path == "/apis/apps/v1/namespaces/default/deployments"
     assert (params["labelSelector"], params["resourceVersion"]) == ("rljob.dev/job=demo", "40")
+
+
+def _runner_pod(version: str, state: Json) -> Json:
+    labels = {"rljob.dev/environments-of": "demo", "rljob.dev/environment": "calc"}
+    owners = [{"kind": "ReplicaSet", "name": "demo-environment-calc-7f"}]
+    meta = {"namespace": "default", "name": "p", "uid": "p-1", "labels": labels, "ownerReferences": owners}
+    status = {"containerStatuses": [{"name": "main", "image": "i", "ready": False, "state": state}]}
+    return {"metadata": {**meta, "resourceVersion": version}, "status": status}
+
+
+ABSENT = {"terminated": {"exitCode": 127}}
+
+
+class OfKind(Api):
+    """An API server with a Deployment and a pod of its runners."""
+
+    async def _send(self, method: str, path: str, data: bytes | None, params: Any, headers: Any) -> Json:
+        await super()._send(method, path, data, params, headers)
+        return {"items": [_runner_pod("50", ABSENT) if path.endswith("/pods") else OWNED]}
+
+
+async def test_pods_of_runners_are_listed_while_some_are_not_ready() -> None:
+    api = OfKind()
+    lister = DeploymentLister(api)
+    lister.observe_pods([_runner_pod("50", ABSENT)])
+    found = await lister.runners(JOB)
+    assert found["calc"].broken is not None
+    assert found["calc"].broken.reason == "RunnerMissing"
+    _, (_, path, _, params) = api.sent
+    assert path == "/api/v1/namespaces/default/pods"
+    assert (params["labelSelector"], params["resourceVersion"]) == ("rljob.dev/environments-of=demo", "50")
+
+
+def test_a_runner_that_cannot_start_marks_its_job_once() -> None:
+    marks: list[tuple[tuple[str, str], float]] = []
+    pods, deployments = mock.Mock(), mock.Mock()
+    watch = WatchHandlers(
+        lambda key, seconds: marks.append((key, seconds)),
+        lambda key, uid: None,
+        pods,
+        NodeCache(mock.Mock()),
+        deployments,
+        Metrics(),
+    )
+    watch.pod_event("ADDED", _runner_pod("1", {"waiting": {"reason": "ContainerCreating"}}))
+    assert marks == []
+    for number in range(2, 5):
+        watch.pod_event("MODIFIED", _runner_pod(str(number), {**ABSENT, "waiting": {"message": f"try {number}"}}))
+    assert marks == [(("default", "demo"), 1.0)]
+    watch.pod_event("DELETED", _runner_pod("5", ABSENT))
+    assert len(marks) == 2, "its job may be well again"
+    watch.pod_event("ADDED", {"metadata": {"name": "other", "namespace": "default"}})
+    assert len(marks) == 2
+    assert (deployments.observe_pods.call_count, pods.observe.call_count) == (5, 0)
 
 
 @pytest.mark.parametrize("allowed", [True, False])

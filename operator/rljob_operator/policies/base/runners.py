@@ -1,6 +1,7 @@
 """Runners: the Deployments of a job's environments, as values.
 
-Only what the API server's own controllers write is read: generations, counts and conditions. Parsing is total.
+Only what the API server's own controllers and kubelets write is read: generations, counts, conditions and the states of
+containers. Parsing is total.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from rljob_api.constants import LABEL_EGRESS, LABEL_EGRESS_OF, LABEL_ENVIRONMENT, LABEL_SHAPE
 from rljob_kube.resources import Json
+from rljob_operator.policies.base.condition_reason import ConditionReason
 
 REFUSED, OVERDUE = "ReplicaFailure", "Progressing"
 """Conditions of a Deployment. `REFUSED` is True: a pod cannot be created. `OVERDUE` is False: new pods are not ready in
@@ -43,6 +45,8 @@ class Runners:
     """Hash of what the pods need to reach others, and was applied before the Deployment. Empty: unknown."""
     overdue: str | None = None
     """Set when new pods are not ready in time."""
+    broken: ConditionReason | None = None
+    """Why a pod does not start, when a person must act. Read only while ready pods are missing."""
 
     @property
     def possible_pods(self) -> int:

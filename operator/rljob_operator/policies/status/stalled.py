@@ -44,12 +44,16 @@ def find_stall_reason(
 def _runners(one: Runners) -> ConditionReason | None:
     """Explain why pods of an environment, or the egress proxy's, are not created or do not become ready.
 
-    The Deployment's conditions say so. Pods cannot write them.
+    The Deployment's conditions say so, and the states of containers. Pods cannot write them.
     """
     whose = PROXY if one.name == PROXY else f"environment {one.name}"
     if one.refused is not None:
         return pod_refusal(403 if "forbidden" in one.refused else 422, f"{whose}: {one.refused}")
-    if one.overdue is None or one.ready >= one.wanted:
+    if one.ready >= one.wanted:
+        return None
+    if one.broken is not None:
+        return one.broken
+    if one.overdue is None:
         return None
     if one.name == PROXY:
         pods = f"read the events and the logs of the pod with the label {LABEL_EGRESS_OF}"

@@ -11,6 +11,7 @@ PLAN = (
     f"{POLICIES_PLAN}::test_what_is_complete_stays_complete",
 )
 RUNNERS = "tests/unit/operator/policies/test_runners.py"
+RUNNER_START = "tests/unit/operator/policies/test_runner_start.py"
 
 MUTANTS = (
     Mutant(
@@ -211,5 +212,19 @@ MUTANTS = (
         before="0 if self.current else 1",
         after="0",
         tests=("tests/unit/operator/policies/kueue/test_runners_in_a_base.py",),
+    ),
+    Mutant(
+        name="an image without the runner's package ends as any program does",
+        target="rljob_operator.policies.base.runner_start:_missing",
+        before='code == 1 and any(words in str(ended.get("message") or "") for words in NO_MODULE)',
+        after="False",
+        tests=(f"{RUNNER_START}::test_an_image_without_the_runner_is_told_with_what_to_install",),
+    ),
+    Mutant(
+        name="runners that cannot start wait for a deadline that a resumption does not set",
+        target="rljob_operator.policies.status.stalled:_runners",
+        before="one.broken is not None",
+        after="one.broken is not None and one.overdue is not None",
+        tests=(f"{RUNNER_START}::test_a_job_is_stalled_as_soon_as_it_is_known_why",),
     ),
 )
