@@ -1,7 +1,7 @@
 """Container commands of the operator's pods: `… -m rljob_runtime.entrypoints coordinator|gateway|head|rewards|worker`.
 
 `gateway` keeps the gateway of agents alive in its container. `gateway --config FILE` is that process, which `rljob run`
-starts itself.
+starts itself. With `--check` it only checks the model and its chat template.
 """
 
 from __future__ import annotations
@@ -35,16 +35,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m rljob_runtime.entrypoints", description=__doc__)
     parser.add_argument("role", choices=("coordinator", "gateway", "head", "worker", "rewards"))
     parser.add_argument("--config", type=Path, metavar="FILE", help="of one gateway: its settings as JSON")
+    parser.add_argument("--check", action="store_true", help="with --config: check the chat template, serve nothing")
     given = parser.parse_args()
     role = given.role
     if given.config is not None and role != "gateway":
         parser.error("--config is for the gateway")
+    if given.check and given.config is None:
+        parser.error("--check needs --config")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         if role == "rewards":
             return run_reaped(_rewards)
         if role == "gateway":
-            return asyncio.run(_gateway(given.config))
+            return _check(given.config) if given.check else asyncio.run(_gateway(given.config))
         if role == "head":
             if not os.environ.get(ENV_POD_IP):
                 raise NotAPod(f"this command is for pods of the operator; the environment lacks {ENV_POD_IP}")
@@ -95,6 +98,13 @@ async def _gateway(config: Path | None) -> int:
     if config is None:
         return await gateway_container.run(Path(GATEWAY_DIR))
     return await _until_asked_to_end(gateway.run(config))
+
+
+def _check(config: Path) -> int:
+    # Imported here, as in `_gateway`.
+    from rljob_runtime.entrypoints import gateway
+
+    return gateway.check(config)
 
 
 def _head() -> int:

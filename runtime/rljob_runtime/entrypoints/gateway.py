@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 FAILED, REFUSED = 1, 2
 """Exit status: another start may succeed; another start gives the same."""
+REFUSALS = (BadConfig, DataError, ModelError, TemplateNotAppendOnly)
+"""Why another start gives the same."""
 
 
 async def run(file: Path) -> int:
@@ -48,14 +50,23 @@ async def run(file: Path) -> int:
             return 0
         keys = read_key(config.capability_key_file), read_key(config.runners_key_file)
         text, vocabulary = await asyncio.to_thread(open_model, config)
-    except (BadConfig, DataError, ModelError) as error:
-        return _say(error, REFUSED)
-    except TemplateNotAppendOnly as error:
-        return _say(f"TemplateNotAppendOnly: {error}", REFUSED)
+    except REFUSALS as error:
+        return _refused(error)
     try:
         await _serve(config, text, vocabulary, *keys)
     except (OSError, health.PortTaken) as error:
         return _say(error, FAILED)
+    return 0
+
+
+def check(file: Path) -> int:
+    """Open the model and check its template; serve nothing. Return 0, or `REFUSED` with a line on standard error."""
+    try:
+        config = read_config(file)
+        if _tied_to(config.parent):
+            open_model(config)
+    except REFUSALS as error:
+        return _refused(error)
     return 0
 
 
@@ -122,6 +133,11 @@ def _tied_to(parent: int | None) -> bool:
         return True
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     return os.getppid() == parent
+
+
+def _refused(error: Exception) -> int:
+    kind = "TemplateNotAppendOnly: " if isinstance(error, TemplateNotAppendOnly) else ""
+    return _say(f"{kind}{error}", REFUSED)
 
 
 def _say(error: object, status: int) -> int:

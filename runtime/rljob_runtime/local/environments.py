@@ -116,11 +116,8 @@ class LocalEnvironments:
         config = _gateway_config(self._job, self._folders, folder, socket, secret)
         _write_config(file, config)
         line = (sys.executable, "-m", "rljob_runtime.entrypoints", "gateway", "--config", str(file))
-        environment = {name: value for name, value in os.environ.items() if name in GATEWAY_VARIABLES}
-        # The tokenizer's library must neither ask the hub nor take the engines' processors.
-        environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         logs = self._folders.run / "gateway.log"
-        task = self._start(Command("the gateway", line, logs, environment))
+        task = self._start(Command("the gateway", line, logs, gateway_environment()))
         try:
             async with asyncio.timeout(START_SECONDS):
                 while not port_file.exists() and not task.done():  # noqa: ASYNC110, another process writes it
@@ -185,6 +182,13 @@ class LocalEnvironments:
                 task.cancel()
             await asyncio.gather(*group, return_exceptions=True)
         self._tasks.clear()
+
+
+def gateway_environment() -> dict[str, str]:
+    """Return the variables of the gateway's process."""
+    environment = {name: value for name, value in os.environ.items() if name in GATEWAY_VARIABLES}
+    # The tokenizer's library must neither ask the hub nor take the engines' processors.
+    return environment | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def _gateway_config(

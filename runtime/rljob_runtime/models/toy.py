@@ -59,7 +59,12 @@ class Batch:
 
 def toy(cache_dir: Path) -> Path:
     """Return the Hugging Face folder, built below `cache_dir` if it is absent."""
-    return built_once(cache_dir, f"toy-{recipe(Path(__file__))}", _build)
+    return built_once(cache_dir, toy_folder_name(), _build)
+
+
+def toy_folder_name() -> str:
+    """Name the folder below the cache."""
+    return f"toy-{recipe(Path(__file__))}"
 
 
 def recipe(source: Path) -> str:

@@ -76,7 +76,12 @@ class Rows:
 
 def toy_calculator(cache_dir: Path) -> Path:
     """Return the Hugging Face folder, built below `cache_dir` if it is absent."""
-    return built_once(cache_dir, f"toy-calculator-{recipe(Path(__file__))}-{recipe(Path(toy.__file__))}", _build)
+    return built_once(cache_dir, calculator_folder_name(), _build)
+
+
+def calculator_folder_name() -> str:
+    """Name the folder below the cache."""
+    return f"toy-calculator-{recipe(Path(__file__))}-{recipe(Path(toy.__file__))}"
 
 
 def calculator_tokenizer() -> PreTrainedTokenizerFast:

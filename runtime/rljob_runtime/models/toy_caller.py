@@ -31,9 +31,13 @@ SEED = 22
 
 def toy_caller(cache_dir: Path) -> Path:
     """Return the Hugging Face folder, built below `cache_dir` if it is absent."""
+    return built_once(cache_dir, caller_folder_name(), _build)
+
+
+def caller_folder_name() -> str:
+    """Name the folder below the cache."""
     sources = (__file__, toy_calculator.__file__, toy.__file__)
-    name = "-".join(recipe(Path(source)) for source in sources)
-    return built_once(cache_dir, f"toy-caller-{name}", _build)
+    return "-".join(["toy-caller", *(recipe(Path(source)) for source in sources)])
 
 
 def followers() -> dict[str, Mapping[str, float]]:

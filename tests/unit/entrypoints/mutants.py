@@ -27,9 +27,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a template that cannot be used is tried again",
-        target="rljob_runtime.entrypoints.gateway:run",
-        before='_say(f"TemplateNotAppendOnly: {error}", REFUSED)',
-        after='_say(f"TemplateNotAppendOnly: {error}", FAILED)',
+        target="rljob_runtime.entrypoints.gateway:_refused",
+        before='_say(f"{kind}{error}", REFUSED)',
+        after='_say(f"{kind}{error}", FAILED)',
         tests=(f"{GATEWAY}::test_a_template_that_is_not_append_only_ends_the_process_with_its_difference",),
     ),
     Mutant(

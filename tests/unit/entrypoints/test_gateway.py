@@ -21,6 +21,7 @@ import openai
 import pytest
 
 from rljob_api.keys.runner_key import mint_runner_key, runners_key
+from rljob_runtime.entrypoints.gateway import check
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.config import BadConfig, GatewayConfig, read_config, read_key
 from rljob_runtime.gateway.link.server import serve_link
@@ -163,6 +164,16 @@ async def test_a_template_that_is_not_append_only_ends_the_process_with_its_diff
     model = toy_files(tmp_path, STRIPS_THINKING)
     said = await _refusal(config_of(tmp_path, model))
     assert said.startswith("gateway: TemplateNotAppendOnly: the chat template changes earlier turns")
+
+
+@pytest.mark.parametrize(("template", "status"), [(None, 0), (STRIPS_THINKING, 2)])
+def test_a_check_opens_the_model_and_serves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], template: str | None, status: int
+) -> None:
+    file = config_of(tmp_path, toy_files(tmp_path, template))
+    assert check(file) == status
+    assert not (tmp_path / "port").exists()
+    assert ("TemplateNotAppendOnly: the chat template changes" in capsys.readouterr().err) == (status == 2)
 
 
 def test_a_wrong_config_names_its_field(tmp_path: Path, model: Path) -> None:

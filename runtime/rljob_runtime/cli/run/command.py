@@ -22,7 +22,7 @@ from rljob_runtime.cli.run.accelerators import missing_accelerators, visible_acc
 from rljob_runtime.cli.run.display import display
 from rljob_runtime.cli.run.ending import INTERRUPTED, ending, interrupted_at_start
 from rljob_runtime.cli.run.manifest import localised, parse_claims
-from rljob_runtime.cli.run.preview import preview
+from rljob_runtime.cli.run.preview import present_folder, preview
 from rljob_runtime.cli.screen import say, screen
 from rljob_runtime.protocols import TrainReport
 
@@ -161,9 +161,21 @@ def _preview(job: RLJob, place: Path) -> None:
     facts = [("folder", f"{place} ({'new' if changes is None else 'continues'})")]
     facts += [("change", line) for line in changes or ()]
     facts += preview(job.spec, cache_folder(), visible_accelerators(os.environ)).items()
+    if job.spec.environments:
+        facts.append(("chat template", _template(job, present_folder(job.spec.model.source, cache_folder()))))
     for label, value in facts:
         print(f"# {label}: {value}")
     print(yaml.safe_dump(job.manifest(), sort_keys=False, allow_unicode=True), end="")
+
+
+def _template(job: RLJob, model: Path | None) -> str:
+    """Return what is known of the chat template. A refusal ends the command, as it would end the run."""
+    from rljob_runtime.local.template_check import TemplateRefused, check_template
+
+    try:
+        return check_template(job, model)
+    except TemplateRefused as error:
+        raise fail(f"{job.name}: {error}") from None
 
 
 def _changes(job: RLJob, place: Path) -> list[str]:

@@ -14,7 +14,7 @@ from rljob_api.spec.training import SwitchState
 from rljob_runtime.cli.run.accelerators import requested_accelerators
 from rljob_runtime.coordinator.core.settings import episode_rules
 from rljob_runtime.models.errors import ModelError
-from rljob_runtime.models.source import package_config
+from rljob_runtime.models.source import package_config, package_folder
 from rljob_runtime.perf_model.model_shape import ModelShape
 from rljob_runtime.relay.manifest import ITEM_SIZES
 
@@ -57,6 +57,20 @@ def model_source(source: str, cache_dir: Path) -> tuple[str, Mapping[str, Any] |
         return f"{source} (made from an installed package, no download)", package_config(name)
     except ModelError as error:
         return f"{source} ({error})", None
+
+
+def present_folder(source: str, cache_dir: Path) -> Path | None:
+    """Return the folder of a model that is on this machine. Nothing is downloaded or built."""
+    scheme, separator, name = source.partition("://")
+    if not separator:
+        return Path(source)
+    if scheme == "hf":
+        cached = _in_hub_cache(name, cache_dir)
+        return None if cached is None else cached.parent
+    try:
+        return package_folder(name, cache_dir) if scheme == "package" else None
+    except ModelError:
+        return None
 
 
 def _in_hub_cache(name: str, cache_dir: Path) -> Path | None:

@@ -33,4 +33,16 @@ MUTANTS = (
         after="False",
         tests=("tests/unit/cli/run/test_command.py::test_the_last_line_of_a_job_and_of_one_that_was_complete_before",),
     ),
+    Mutant(
+        name="a dry run says nothing of a chat template",
+        target="rljob_runtime.cli.run.command:_preview",
+        before="job.spec.environments",
+        after="False",
+        tests=(
+            (
+                "tests/unit/cli/run/test_command.py::"
+                "test_a_dry_run_of_agents_checks_their_template_and_refuses_what_the_run_would"
+            ),
+        ),
+    ),
 )

@@ -27,6 +27,7 @@ from rljob_runtime.cli.run.ending import INTERRUPTED
 from rljob_runtime.cli.screen import screen
 from rljob_runtime.cli.views.status import runtime_view
 from rljob_runtime.coordinator.store.connection import StoreUnusable
+from rljob_runtime.local import template_check
 from tests.support.paths import ROOT
 
 EXAMPLE = ROOT / "examples" / "minimal.yaml"
@@ -245,6 +246,27 @@ def test_a_dry_run_prints_a_manifest_that_loads_and_starts_nothing(rljob, tmp_pa
         "# memory: 0.1 million weights: the trainer needs at least 1.8 MiB, the replica needs"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_of_agents_checks_their_template_and_refuses_what_the_run_would(rljob, tmp_path, monkeypatch):
+    asked: list[tuple[str, Path | None]] = []
+    agents = ["--set", "spec.environments=[{name: calc, kind: Agent, command: [python, a.py]}]"]
+    agents += ["--set", f"spec.model.source={tmp_path}"]
+
+    def check(job: Any, model: Path | None) -> str:
+        asked.append((job.name, model))
+        return "it appends"
+
+    monkeypatch.setattr(template_check, "check_template", check)
+    told = rljob(raising(AssertionError("started")), "--dry-run", *agents)
+    assert told.exit_code == 0, told.stderr
+    assert "# chat template: it appends" in told.stdout.splitlines()
+    assert asked == [("minimal", tmp_path)]
+    refusal = template_check.TemplateRefused("TemplateNotAppendOnly: it changes earlier turns")
+    monkeypatch.setattr(template_check, "check_template", raising(refusal))
+    refused = rljob(raising(AssertionError("started")), "--dry-run", *agents)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert refused.stderr == "minimal: TemplateNotAppendOnly: it changes earlier turns\n"
 
 
 def test_a_dry_run_says_what_would_change_in_a_used_folder_and_what_would_be_refused(rljob, tmp_path):

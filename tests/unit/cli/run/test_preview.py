@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rljob_api import load
-from rljob_runtime.cli.run.preview import preview
+from rljob_runtime.cli.run.preview import present_folder, preview
+from rljob_runtime.models.source import CONFIGS, FOLDERS, PACKAGES, resolve
 from tests.support.api import jobs
 
 LABEL = "tensor parallelism"
@@ -78,3 +79,13 @@ def test_a_size_that_does_not_split_the_heads_is_named(tmp_path: Path) -> None:
     said = told(tmp_path, heads=9, **sizes, adaptiveTensorParallel={"enabled": True})
     assert said is not None
     assert said.startswith("the job would end at its start: tensor parallel size 2 does not split the 9 heads")
+
+
+def test_the_folder_of_a_model_is_found_where_a_run_finds_it(tmp_path: Path) -> None:
+    assert present_folder("/models/a", tmp_path) == Path("/models/a")
+    assert (
+        present_folder("package://rljob/toy-caller", tmp_path) == resolve("package://rljob/toy-caller", tmp_path).path
+    )
+    assert set(FOLDERS) == set(PACKAGES) == set(CONFIGS)
+    for source in ("hf://acme/absent", "pvc://claim/model", "package://absent"):
+        assert present_folder(source, tmp_path) is None

@@ -1,0 +1,36 @@
+"""The chat template of a job with environments is checked before a run, in the gateway's process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rljob_runtime.local.template_check import APPENDS, TemplateRefused, check_template
+from tests.support.gateway.light_tokenizer import STRIPS_THINKING
+from tests.support.gateway.toy_site import toy_files
+from tests.unit.local.test_environments import job
+
+SECONDS = 240.0
+"""The process imports transformers."""
+
+
+def test_a_template_that_appends_is_told(tmp_path: Path) -> None:
+    assert check_template(job(), toy_files(tmp_path), SECONDS) == APPENDS
+
+
+def test_a_template_that_changes_earlier_turns_is_refused_with_its_difference(tmp_path: Path) -> None:
+    with pytest.raises(TemplateRefused, match=r"^TemplateNotAppendOnly: the chat template changes earlier turns"):
+        check_template(job(), toy_files(tmp_path, STRIPS_THINKING), SECONDS)
+
+
+def test_a_template_that_takes_too_long_ends_with_its_process(tmp_path: Path) -> None:
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    assert check_template(job(), toy_files(tmp_path, endless), 1.0) == (
+        "not checked: it renders no conversation within 1 s"
+    )
+
+
+def test_a_model_that_is_absent_is_told(tmp_path: Path) -> None:
+    said = "not checked: the model is not on this machine yet; the run checks it at its start"
+    assert check_template(job(), None) == check_template(job(), tmp_path) == said
