@@ -25,6 +25,7 @@ from rljob_runtime.gateway.errors import TemplateNotAppendOnly
 from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
 from rljob_runtime.gateway.link.client import LinkClient
 from rljob_runtime.gateway.metrics import GatewayMetrics
+from rljob_runtime.gateway.own_share import OwnShare
 from rljob_runtime.gateway.server import ServerSettings, serve
 from rljob_runtime.gateway.steady_clock import steady_clock
 from rljob_runtime.gateway.text.forked_text import bounded
@@ -106,13 +107,13 @@ async def _serve(
         gateway = Gateway(link, text, settings, executor, now)
         routes = EnvironmentRoutes(link, RunnerAccess(runners_key, capability_key, config.model), now)
         bounds = ServerSettings(held_bytes=config.held_bytes)
-        memory, connections = bounds.memory(), ConnectionStats()
+        memory, connections, own = bounds.memory(), ConnectionStats(), OwnShare()
         port = await stack.enter_async_context(
-            serve(gateway, capability_key, now, config.host, config.port, bounds, routes, memory, connections)
+            serve(gateway, capability_key, now, config.host, config.port, bounds, routes, memory, connections, own)
         )
         if config.metrics_port is not None:
             registry = GatewayMetrics(
-                gateway.stats, memory.stats, routes.stats, routes.memory.stats, link.stats, texts, connections
+                gateway.stats, memory.stats, routes.stats, routes.memory.stats, link.stats, texts, connections, own
             ).registry()
             await stack.enter_async_context(
                 health.serve(config.host, lambda: link.why_away, registry, config.metrics_port)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from rljob_api.keys.signed_text import Refusal
+from rljob_runtime.gateway import own_share
 from rljob_runtime.gateway.answers import (
     Answer,
     AnsweredTurn,
@@ -328,7 +329,8 @@ class Gateway:
             except COORDINATOR_AWAY:
                 failures += 1
                 self.stats.calls_again += 1
-                await self._sleep(min(left, self._settings.backoff.delay(failures) or left))
+                with own_share.waiting():
+                    await self._sleep(min(left, self._settings.backoff.delay(failures) or left))
             except TimeoutError:
                 break
             except AttemptEnded as error:

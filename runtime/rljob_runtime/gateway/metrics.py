@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     from rljob_runtime.gateway.gateway import GatewayStats
     from rljob_runtime.gateway.link.client import LinkClientStats
     from rljob_runtime.gateway.memory import MemoryStats
+    from rljob_runtime.gateway.own_share import OwnShare
     from rljob_runtime.gateway.text.forked_text import TextStats
 
 PREFIX = "rljob_gateway_"
+OWN = "own_seconds"
 HELP: Mapping[str, str] = {
     "turns": "Turns that were answered.",
     "forks": "Turns that opened a branch beside an existing one.",
@@ -45,6 +47,7 @@ HELP: Mapping[str, str] = {
     "coordinator_away": "Requests of runners that were answered with 503.",
     "connections": "Connections to the coordinator.",
     "broken_calls": "Calls of the coordinator that a broken connection ended.",
+    OWN: "Seconds that the gateway adds to an answered turn: without waits for the coordinator and for the client.",
     "late_answers": "Frames of answers that no caller waited for.",
 }
 
@@ -61,16 +64,21 @@ class GatewayMetrics(Collector):
         link: LinkClientStats,
         texts: TextStats,
         connections: ConnectionStats,
+        own: OwnShare,
     ) -> None:
         self._parts = (gateway, memory, runners, link, texts, connections)
         self._runner_memory = runner_memory
+        self._own = own
 
-    def collect(self) -> Iterable[CounterMetricFamily]:
-        """Return one counter for each total."""
+    def collect(self) -> Iterable[Metric]:
+        """Return one counter for each total, and the histogram of the gateway's own share of turns."""
         totals = {name: total for part in self._parts for name, total in asdict(part).items()}
         totals |= {f"runner_{name}": total for name, total in asdict(self._runner_memory).items()}
         for name, total in totals.items():
             yield CounterMetricFamily(PREFIX + name, HELP[name], value=total)
+        own = HistogramMetricFamily(PREFIX + OWN, HELP[OWN])
+        own.add_metric([], self._own.buckets, self._own.seconds)
+        yield own
 
     def registry(self) -> CollectorRegistry:
         """Return a registry with these metrics."""

@@ -26,6 +26,7 @@ from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.gateway import CHAT, GENERATE, Gateway
 from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, read_body, send
 from rljob_runtime.gateway.memory import HELD_BYTES, Memory
+from rljob_runtime.gateway.own_share import OwnShare, waiting
 from rljob_runtime.scheduling.byte_budget import ByteBudget
 
 log = logging.getLogger(__name__)
@@ -75,16 +76,18 @@ async def serve(
     environments: EnvironmentRoutes | None = None,
     memory: Memory | None = None,
     connections: ConnectionStats | None = None,
+    own: OwnShare | None = None,
 ) -> AsyncIterator[int]:
     """Serve while the context is open; yield the port. `key`: that of capabilities. `port` 0: any free one.
 
     `environments`: the routes of runners, where a job has environments. `memory`: by default as the settings say.
-    `connections`: where refused ones are counted.
+    `connections`: where refused ones are counted. `own`: where the
+    seconds of the gateway itself are.
 
     Raises `OSError` if the address is taken.
     """
     settings = settings or ServerSettings()
-    app = gateway_app(gateway, key, now, settings, memory)
+    app = gateway_app(gateway, key, now, settings, memory, own)
     if environments is not None:
         environments.add_to(app)
     bounds = settings.connections, settings.shutdown_seconds
@@ -96,10 +99,15 @@ async def serve(
 
 
 def gateway_app(
-    gateway: Gateway, key: bytes, now: Callable[[], float], settings: ServerSettings, memory: Memory | None = None
+    gateway: Gateway,
+    key: bytes,
+    now: Callable[[], float],
+    settings: ServerSettings,
+    memory: Memory | None = None,
+    own: OwnShare | None = None,
 ) -> web.Application:
     """Return the application."""
-    memory = memory or settings.memory()
+    memory, own = memory or settings.memory(), own or OwnShare()
 
     async def healthz(request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -114,17 +122,21 @@ def gateway_app(
         # An encoded body is longer than it announces.
         amount = most if announced is None or CONTENT_ENCODING in request.headers else min(announced, most)
         async with memory.room(capability.episode, amount, capability.expires - now()) as room:
-            body = await read_body(request, settings.read_seconds)
+            with waiting():
+                body = await read_body(request, settings.read_seconds)
             room.holds(len(body))
             found = await answer(capability, body, _retry(request))
             room.holds(len(body) + len(found.body))
-            return await send(request, _response(found), settings.write_seconds)
+            with waiting():
+                return await send(request, _response(found), settings.write_seconds)
 
     async def chat(request: web.Request) -> web.Response:
-        return await answered(request, gateway.chat)
+        with own.measured():
+            return await answered(request, gateway.chat)
 
     async def generate(request: web.Request) -> web.Response:
-        return await answered(request, gateway.generate)
+        with own.measured():
+            return await answered(request, gateway.generate)
 
     app = web.Application(middlewares=[_errors], client_max_size=settings.most_bytes)
     app.router.add_get("/healthz", healthz)

@@ -60,15 +60,25 @@ class EnvironmentFolders:
 
 
 class LocalEnvironments:
-    """The processes of a job's environments. `runner`: the command of a runner, without its settings."""
+    """The processes of a job's environments. `runner`: the command of a runner, without its settings.
 
-    def __init__(self, job: RLJob, folders: EnvironmentFolders, runner: Sequence[str] | None = None) -> None:
+    `metrics_port`: of the gateway's `/metrics` on loopback; absent: none.
+    """
+
+    def __init__(
+        self,
+        job: RLJob,
+        folders: EnvironmentFolders,
+        runner: Sequence[str] | None = None,
+        metrics_port: int | None = None,
+    ) -> None:
         self.restarts = 0
         self.url = ""
         """Where runners and agents reach the gateway."""
         self._job = job
         self._folders = folders
         self._runner = runner
+        self._metrics_port = metrics_port
         self._tasks: dict[str, asyncio.Task[NoReturn]] = {}
         self._last_restart = ""
         self._failed: asyncio.Future[ProcessFailed] | None = None
@@ -114,6 +124,7 @@ class LocalEnvironments:
         port_file, file = folder / "gateway-port", folder / "gateway.json"
         port_file.unlink(missing_ok=True)
         config = _gateway_config(self._job, self._folders, folder, socket, secret)
+        config = config.model_copy(update={"metrics_port": self._metrics_port})
         _write_config(file, config)
         line = (sys.executable, "-m", "rljob_runtime.entrypoints", "gateway", "--config", str(file))
         logs = self._folders.run / "gateway.log"

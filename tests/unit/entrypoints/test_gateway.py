@@ -130,6 +130,7 @@ async def test_a_runner_leases_an_episode_and_its_agent_plays_it(site: Site) -> 
         async with session.get(f"{site.metrics}/metrics") as answer:
             counted = await answer.text()
         assert "rljob_gateway_turns_total 3.0" in counted
+        assert 'rljob_gateway_own_seconds_bucket{le="+Inf"} 3.0' in counted
         assert "rljob_gateway_reports_total 1.0" in counted
         assert "rljob_gateway_reencoded_tokens_total 0.0" in counted
         assert "rljob_gateway_texts_given_up_total 0.0" in counted

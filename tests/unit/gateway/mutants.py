@@ -344,4 +344,30 @@ MUTANTS = (
             "::test_a_reader_that_is_killed_while_it_sends_leaves_no_half_of_an_answer",
         ),
     ),
+    Mutant(
+        name="the coordinator's time is the gateway's share",
+        target="rljob_runtime.gateway.link.client:LinkClient._asked",
+        before="own_share.waited(waiting.settled_at - sent)",
+        after="pass",
+        tests=("tests/unit/gateway/test_own_share.py::test_the_link_counts_from_the_sent_call_to_its_answer",),
+    ),
+    Mutant(
+        name="refused requests are turns of the histogram",
+        target="rljob_runtime.gateway.own_share:OwnShare.measured",
+        before="""
+            try:
+                yield
+            finally:
+                _CURRENT.reset(token)
+        """,
+        after="""
+            try:
+                yield
+            except Exception:
+                pass
+            finally:
+                _CURRENT.reset(token)
+        """,
+        tests=("tests/unit/gateway/test_own_share.py::test_a_request_that_ends_by_an_error_is_no_turn",),
+    ),
 )

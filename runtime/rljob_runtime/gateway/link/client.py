@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rljob_runtime.gateway import own_share
 from rljob_runtime.gateway.link.connection import Connection, LinkSettings, greet
 from rljob_runtime.gateway.link.frames import Frame, FrameError, FrameTooLong, whole
 from rljob_runtime.gateway.link.messages import (
@@ -61,10 +63,13 @@ class _Waiting:
     counts: Container[int]
     parts: list[Any]
     answer: asyncio.Future[list[Any] | PeerError]
+    settled_at: float = 0.0
+    """When the answer was here, on the clock `time.monotonic`."""
 
     def settle(self, answer: list[Any] | PeerError) -> None:
         """End the wait. An error is a result, so that one without a caller stays silent."""
         if not self.answer.done():
+            self.settled_at = time.monotonic()
             self.answer.set_result(answer)
 
 
@@ -173,7 +178,9 @@ class LinkClient:
         waiting = self._waiting[number] = _Waiting(read, counts, [], answer)
         try:
             await connection.send(call_frame(number, call))
+            sent = time.monotonic()
             found = await waiting.answer
+            own_share.waited(waiting.settled_at - sent)
         except asyncio.CancelledError:
             if self._connection is connection:
                 connection.post(Frame("cancel", {"id": number}))
