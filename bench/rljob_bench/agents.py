@@ -12,6 +12,11 @@ the same load. Figures:
 - `first_turn_p99_seconds`: until the runner's first request has reached the coordinator.
 - `generation_idle`: share of the responses' lives in which the engine generated nothing for them: gateway, runner, tool
   and store worked, or waited.
+- `gateway_cost`: tokens a second of clients that ask the engine directly, over those of as many clients that ask
+  through the gateway, with nothing else between. Blocks of both follow each other, and turns take the same times.
+- `gateway_own_p99_seconds`: bound of the gateway's own share of 99 of 100 of these turns, of its histogram
+  `rljob_gateway_own_seconds`: without the wait for the engine and for the client.
+- `turn_added_p99_seconds`: what clients wait beyond the engine's time: HTTP, gateway, link and this process.
 - `failed_episodes`: attempts that a failure of ours ended.
 - `differing_responses`: responses whose tokens are not those that the engine emitted.
 
@@ -46,6 +51,7 @@ from rljob_bench.lib.episode_peers import (
     Watch,
     Words,
 )
+from rljob_bench.lib.gateway_cost import Buckets, Clients, PacedTurns, Routed, free_port, total
 from rljob_bench.lib.percentile import percentile
 from rljob_kube import kubeconfig
 from rljob_kube.connection import NoCredentials
@@ -56,6 +62,7 @@ from rljob_runtime.coordinator.episodes.replica import EpisodeReplica
 from rljob_runtime.coordinator.store.connection import Opening
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreThread
+from rljob_runtime.gateway.own_share import BOUNDS, least_bound
 from rljob_runtime.local.environments import EnvironmentFolders, LocalEnvironments
 from rljob_runtime.models.source import package_config
 from rljob_runtime.models.toy_calculator import TOOL
@@ -66,6 +73,8 @@ from rljob_runtime.scheduling.episodes.limits import Limits
 
 GOAL_EPISODES_PER_MINUTE = 1000.0
 GOAL_ACQUIRE_SECONDS = 0.1
+GOAL_GATEWAY_COST = 1.05
+GOAL_GATEWAY_SECONDS = 0.02
 MODEL = "rljob/toy-calculator"
 TURNS = 2
 TERM = 1
@@ -97,7 +106,7 @@ QUICK = Plan(episodes=64, blocks=3, concurrent=16, turn_seconds=0.2, places=16)
 
 
 def agents(*, quick: bool, seed: int) -> dict[str, Any]:
-    """Needs the runner of environments (`pip install ./envs`) and about a minute; `--quick` 20 s.
+    """Needs the runner of environments (`pip install ./envs`) and about two minutes; `--quick` 30 s.
 
     A cluster of `KUBECONFIG` adds the Jobs, and a minute.
     """
@@ -125,6 +134,9 @@ class Measured:
     failed: int = 0
     differing: int = 0
     idle: float = 0.0
+    added: list[float] = field(default_factory=list)
+    own: list[Buckets] = field(default_factory=list)
+    """The gateway's own share of the turns of each block through it."""
     jobs: JobFigures | None = None
     """None without a cluster."""
 
@@ -132,6 +144,11 @@ class Measured:
         """Return the episodes a minute of the blocks of a kind."""
         blocks = [row for row in self.rows if row["block"] == kind]
         return 60.0 * sum(row["episodes"] for row in blocks) / sum(row["seconds"] for row in blocks)
+
+    def tokens_rate(self, kind: str) -> float:
+        """Return the tokens a second of the blocks of a kind. 0.0 without such blocks."""
+        blocks = [row for row in self.rows if row["block"] == kind]
+        return sum(row["tokens"] for row in blocks) / sum(row["seconds"] for row in blocks) if blocks else 0.0
 
 
 def figures(measured: Measured) -> list[dict[str, Any]]:
@@ -164,9 +181,31 @@ def figures(measured: Measured) -> list[dict[str, Any]]:
             limit=0.0,
             better="lower",
         ),
+        *_gateway_figures(measured),
         figure("failed_episodes", measured.failed, 0, unit="episodes", better="lower"),
         figure("differing_responses", measured.differing, 0, unit="responses", better="lower"),
         *(_job_figures(measured.jobs, episodes) if measured.jobs is not None else []),
+    ]
+
+
+def _gateway_figures(measured: Measured) -> list[dict[str, Any]]:
+    """Return what the gateway alone costs."""
+    through, direct = measured.tokens_rate("gateway"), measured.tokens_rate("direct")
+    if not through:
+        return []
+    anchor = "the same turns asked directly of the engine"
+    return [
+        figure("gateway_tokens_per_second", through, anchor=anchor, limit=direct, unit="tokens/s"),
+        figure("gateway_cost", direct / through, GOAL_GATEWAY_COST, anchor, 1.0, better="lower"),
+        figure(
+            "gateway_own_p99_seconds",
+            min(least_bound(total(measured.own), 0.99), BOUNDS[-1]),
+            GOAL_GATEWAY_SECONDS,
+            "bound of the bucket, without waits for engine and client",
+            unit="s",
+            better="lower",
+        ),
+        figure("turn_added_p99_seconds", percentile(measured.added, 0.99), unit="s", better="lower"),
     ]
 
 
@@ -211,6 +250,7 @@ async def _blocks(site: _Site, plan: Plan, jobs: EpisodeJobs | None) -> Measured
         between = time.monotonic()
         await _generate_plainly(site, plan)
         seconds = {"episodes": between - began, "plain": time.monotonic() - between}
+        through, direct = await site.clients.play(block, plan.concurrent, plan.episodes // plan.concurrent)
         if jobs is not None:
             seconds["jobs"] = await jobs.play(plan.episodes, plan.concurrent)
         measured.differing += sum(site.engine.emitted_for(site.watch, key) != responses[key] for key in prompts)
@@ -222,6 +262,10 @@ async def _blocks(site: _Site, plan: Plan, jobs: EpisodeJobs | None) -> Measured
             continue
         for kind, took in seconds.items():
             measured.rows.append({"block": kind, "episodes": plan.episodes, "seconds": took})
+        for kind, played in (("gateway", through), ("direct", direct)):
+            measured.rows.append({"block": kind, "tokens": played.tokens, "seconds": played.seconds})
+        measured.added += through.added
+        measured.own.append(through.own)
     measured.acquired, measured.first_turns = list(site.watch.acquired), list(site.watch.first_turns)
     generated = len(measured.acquired) * TURNS * plan.turn_seconds
     measured.idle = 1.0 - generated / site.watch.lived_seconds
@@ -241,6 +285,7 @@ class _Site:
     watch: Watch
     replica: Launching
     environments: LocalEnvironments
+    clients: Clients
 
 
 @asynccontextmanager
@@ -259,10 +304,16 @@ async def _site(folder: Path, plan: Plan, seed: int) -> AsyncIterator[_Site]:
         book = EpisodeBook(store, rules, time.time)
         book.use_prompts(Prompts())
         engine, watch = PacedEngine(words, plan.turn_seconds), Watch(book)
-        environments = LocalEnvironments(_job(plan), EnvironmentFolders(folder / "run", model, folder))
-        await stack.enter_async_context(environments.serve(watch, watch))
+        places, port = EnvironmentFolders(folder / "run", model, folder), free_port()
+        environments = LocalEnvironments(_job(plan), places, metrics_port=port)
+        paced = PacedTurns(words, plan.turn_seconds, seed)
+        await stack.enter_async_context(environments.serve(Routed(paced, watch), watch))
+        key = bytes.fromhex((places.run / "environments" / "capability-key").read_text(encoding="ascii"))
+        metrics = f"http://127.0.0.1:{port}/metrics"
+        clients = Clients(paced, words, _job(plan).name, environments.url, key, metrics)
         replica: Replica = engine  # type: ignore[assignment]  # it generates, and does nothing else
-        yield _Site(words, engine, book, watch, Launching(EpisodeReplica(replica, book), watch), environments)
+        launching = Launching(EpisodeReplica(replica, book), watch)
+        yield _Site(words, engine, book, watch, launching, environments, clients)
 
 
 def _job(plan: Plan) -> RLJob:

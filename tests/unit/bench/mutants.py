@@ -18,6 +18,13 @@ MUTANTS = (
         tests=(f"{AGENTS}::test_the_figures_compare_episodes_with_plain_generation_of_the_same_run",),
     ),
     Mutant(
+        name="the gateway's cost is compared with itself",
+        target="rljob_bench.agents:_gateway_figures",
+        before="measured.tokens_rate('direct')",
+        after="measured.tokens_rate('gateway')",
+        tests=(f"{AGENTS}::test_the_gateways_cost_is_that_of_the_same_turns_in_the_same_run",),
+    ),
+    Mutant(
         name="samples of an evaluation cost nothing in the benchmark",
         target="rljob_bench.lib.sample_cost:SampleCost.measure",
         before="kept.evaluation - plain.evaluation",

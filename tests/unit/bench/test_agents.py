@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -15,12 +16,13 @@ from hack.local_cluster.private.kwok import FakeNodes
 from rljob_bench import agents as agents_bench
 from rljob_bench.agents import Measured, Plan, agents, figures
 from rljob_bench.lib import episode_jobs as jobs_module
-from rljob_bench.lib import episode_peers
+from rljob_bench.lib import episode_peers, gateway_cost
 from rljob_bench.lib.episode_jobs import LABEL, EpisodeJobs, JobFigures, NotPlayed, episode_jobs, writes
 from rljob_kube import kubeconfig
 from rljob_kube.errors import ApiError
 from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
+from rljob_runtime.protocols.turns import EpisodeAttempt
 
 
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +34,13 @@ def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert values["failed_episodes"] == values["differing_responses"] == 0
     assert 0 < values["acquire_p50_seconds"] <= values["acquire_p99_seconds"] < values["first_turn_p99_seconds"]
     assert 0 < values["generation_idle"] < 1
-    assert [(row["block"], row["episodes"]) for row in result["rows"]] == [("episodes", 4), ("plain", 4)]
+    rows = [(row["block"], row.get("episodes"), row.get("tokens")) for row in result["rows"]]
+    tokens = rows[-1][2]
+    assert rows == [("episodes", 4, None), ("plain", 4, None), ("gateway", None, tokens), ("direct", None, tokens)]
+    assert values["gateway_cost"] > 0.5
+    assert values["gateway_tokens_per_second"] > 0
+    assert 0 < values["gateway_own_p99_seconds"] <= 60
+    assert values["turn_added_p99_seconds"] > 0
     assert (result["bench"], result["settings"]["turns"]) == ("agents", 2)
 
 
@@ -61,6 +69,56 @@ def test_the_figures_compare_episodes_with_plain_generation_of_the_same_run() ->
     assert (found["failed_episodes"]["value"], found["differing_responses"]["value"]) == (1, 2)
     assert found["generation_idle"]["value"] == 0.25
     assert not any(name.startswith("job_") for name in found), "without a cluster"
+
+
+def test_the_gateways_cost_is_that_of_the_same_turns_in_the_same_run() -> None:
+    rows = [
+        {"block": kind, "tokens": 100, "seconds": seconds}
+        for kind, seconds in (("gateway", 2.0), ("direct", 1.0), ("gateway", 3.0), ("direct", 3.0))
+    ]
+    rows += [{"block": kind, "episodes": 50, "seconds": 2.0} for kind in ("episodes", "plain")]
+    own = [[("0.01", 90.0), ("0.02", 98.0), ("0.05", 100.0), ("+Inf", 100.0)]] * 2
+    own.append([("0.01", 150.0), ("0.02", 160.0), ("0.05", 160.0), ("+Inf", 160.0)])
+    added = [0.001] * 99 + [0.5]
+    found = {one["name"]: one for one in figures(Measured(rows, [0.01], [0.3], added=added, own=own))}
+    assert found["gateway_tokens_per_second"]["value"] == 40.0
+    assert found["gateway_tokens_per_second"]["limit"] == 50.0
+    assert (found["gateway_cost"]["value"], found["gateway_cost"]["goal"]) == (1.25, 1.05)
+    assert found["gateway_cost"]["better"] == "lower"
+    assert (found["gateway_own_p99_seconds"]["value"], found["gateway_own_p99_seconds"]["goal"]) == (0.05, 0.02)
+    own[-1] = [(bound, count + 400) for bound, count in own[-1]]
+    found = {one["name"]: one for one in figures(Measured(rows, [0.01], [0.3], added=added, own=own))}
+    assert found["gateway_own_p99_seconds"]["value"] == 0.02, "356 of 360 are not 99 of 100, 756 of 760 are"
+    own[-1] = [("0.01", 0.0), ("0.02", 0.0), ("0.05", 0.0), ("+Inf", 9.0)]
+    found = {one["name"]: one for one in figures(Measured(rows, [0.01], [0.3], added=added, own=own))}
+    assert found["gateway_own_p99_seconds"]["value"] == 60.0, "a number, in JSON too"
+
+
+def test_turns_take_the_same_times_in_both_ways() -> None:
+    engine = gateway_cost.PacedTurns(Mock(), 2.0, 7)
+    episodes = [EpisodeAttempt(TrajectoryKey(PromptKey(1, index), 0), 1) for index in range(100)]
+    drawn = [engine.seconds_of(one, 0) for one in episodes]
+    assert drawn == [engine.seconds_of(replace(one, attempt=2), 0) for one in episodes]
+    assert drawn != [engine.seconds_of(one, 1) for one in episodes]
+    assert 1.0 <= min(drawn) < 1.2 < 2.8 < max(drawn) <= 3.0
+
+
+def test_of_the_gateways_histogram_counts_what_a_block_has_added() -> None:
+    text = "\n".join(
+        [
+            "# TYPE rljob_gateway_own_seconds histogram",
+            'rljob_gateway_own_seconds_bucket{le="0.02"} 5.0',
+            'rljob_gateway_own_seconds_bucket{le="+Inf"} 7.0',
+            "rljob_gateway_own_seconds_count 7.0",
+            "rljob_gateway_own_seconds_sum 0.5",
+            "",
+        ]
+    )
+    before = gateway_cost.own_buckets(text)
+    assert before == [("0.02", 5.0), ("+Inf", 7.0)]
+    assert gateway_cost.difference(before, [("0.02", 6.0), ("+Inf", 9.0)]) == [("0.02", 1.0), ("+Inf", 2.0)]
+    assert gateway_cost.difference((), before) == before
+    assert gateway_cost.total([before, before]) == [("0.02", 10.0), ("+Inf", 14.0)]
 
 
 def test_episodes_as_jobs_stand_beside_ours() -> None:
