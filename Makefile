@@ -9,7 +9,7 @@ NODES ?= 3
 # local: a cluster that this machine builds and runs. kind: needs Docker. own: that of KUBECONFIG. Empty: hack/demo chooses and says why.
 CLUSTER ?=
 EXAMPLE ?= addition-smollm2
-BENCHES := planner elasticity quality relay rollout reward-timeout rollpacker rollpacker-real stream laminar pat pat-real repack repack-real staleness store agents trainer-data operator recovery
+BENCHES := planner elasticity quality relay rollout reward-timeout rollpacker rollpacker-real stream laminar pat pat-real repack repack-real staleness store agents turns trainer-data operator recovery
 
 FAULTS ?= 100
 
@@ -28,8 +28,8 @@ setup:  ## make .venv with everything in it
 demo: setup  ## a real cluster, the operator, an RLJob trained to the end; EXAMPLE=…, CLUSTER=local|kind, or KUBECONFIG=…
 	@$(RUN) CLUSTER=$(CLUSTER) hack/demo $(EXAMPLE)
 
-chaos: setup  ## a real asynchronous job on a local cluster, and faults of every kind; FAULTS=100, then the history is checked
-	@$(RUN) python -m hack.chaos --faults $(FAULTS) --json build/chaos.json
+chaos: setup  ## real jobs on a local cluster, and faults of every kind, agents' and switches' too; FAULTS=100 in all, then the histories are checked
+	@$(RUN) python -m hack.chaos --every --faults $(FAULTS) --json build/chaos.json
 
 check:  ## lint, and the unit tests that the working tree's change needs, in 90 s; BASE=COMMIT compares with that one
 	@hack/test check --base $(BASE)

@@ -1,8 +1,13 @@
-"""`make chaos`: a real job on the local cluster, and faults of every kind, until the job completes.
+"""`make chaos`: real jobs on the local cluster, and faults of every kind, until the jobs complete.
 
+    python -m hack.chaos --every [--faults N] [--seed N] [--json F]
     python -m hack.chaos [--faults N] [--rows NAME …] [--agents | --switches] [--rounds N]
                          [--mode Asynchronous|OnPolicy] [--seed N] [--json F]
     python -m hack.chaos --turns 20 --episodes 1000 --faults 100
+
+With --every, three campaigns follow each other: of the plain job, of one with --agents and of one with --switches, the
+last two with their own rows only. N faults are shared among them. The campaign after one that failed does not begin:
+it would end the job and its cluster's state. Without --every there is one campaign.
 
 With --agents, responses are episodes of a tool. A row of agents in --rows implies --agents. Without --rows, --agents
 adds the rows of agents to those of every job. --switches does the same for rows of switches: machines of an
@@ -25,6 +30,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,10 +39,11 @@ from typing import Any
 import yaml
 
 from hack import demo
+from hack.interruption import run_to_end, unwind_on_signals
 from hack.local_cluster import settings
 from rljob_kube import kubeconfig
 
-from . import long_episodes
+from . import every, long_episodes
 from .campaign import Campaign, NotSteady
 from .curve import rewards
 from .history import check_volume
@@ -60,6 +67,8 @@ KEPT = Path("build/chaos-store")
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = asked(argv)
+    if args.every:
+        return run_every(args)
     # SIGTERM unwinds like Ctrl-C, so that the present fault is undone.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     cluster = prepare()
@@ -121,6 +130,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
+def run_every(args: argparse.Namespace) -> int:
+    """Run the campaigns of every kind, each as a command of its own; see `every`."""
+    unwind_on_signals()
+    with tempfile.TemporaryDirectory(prefix="rljob-chaos-") as folder:
+        json_file = args.json or Path(folder) / "chaos.json"
+        found: list[dict[str, Any]] = []
+        planned = every.parts(args.faults)
+        for part in planned:
+            file = part.file(json_file)
+            file.unlink(missing_ok=True)
+            print(f"chaos: campaign {part.name}: {part.faults} faults of {len(part.rows)} kinds", flush=True)
+            status = run_to_end([sys.executable, "-m", "hack.chaos", *part.arguments(args.seed, json_file)])
+            if file.exists():
+                found.append(json.loads(file.read_text(encoding="utf-8")))
+            if status:
+                break
+        all_ran = not status and len(found) == len(planned)
+        print(every.summary(found, all_ran))
+        return status or int(not all_ran)
+
+
 def keep(volume: Path, folder: Path) -> Path:
     """Copy the stores of a campaign that failed: its volume ends with the cluster. Returns the folder of the copies."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -135,6 +165,8 @@ def asked(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the options. Ends the program for those that do not fit together."""
     options = parser()
     args = options.parse_args(argv)
+    if args.every and (args.rows or args.agents or args.switches or args.turns is not None or args.rounds):
+        options.error("--every has campaigns of its own: without --rows, --agents, --switches, --turns and --rounds")
     if args.episodes and args.turns is None:
         options.error("--episodes needs --turns: only then does the store count them")
     return args
@@ -195,6 +227,9 @@ def last_line(faults: int, wrong: int, trouble: str, verdict: dict[str, Any]) ->
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="chaos", description="Faults on a real job on the local cluster.")
     top.add_argument("--faults", type=int, default=100)
+    top.add_argument(
+        "--every", action="store_true", help="a campaign for each kind of job, which have all rows together"
+    )
     top.add_argument("--rows", nargs="+", choices=tuple(ROWS), metavar="ROW")
     top.add_argument("--agents", action="store_true", help="a job whose responses are episodes of a tool")
     top.add_argument("--turns", type=int, help="turns of each episode of such a job, with a call of its tool in each")

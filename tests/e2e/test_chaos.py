@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from hack.chaos.__main__ import NAMESPACE
+from hack.chaos.rows import ROWS
 from tests.support.paths import ROOT
 from tests.support.rows import slow
 
@@ -22,22 +23,45 @@ FEW = ("node-off",)
 SWITCH = ("switch-killed-loading",)
 """A machine of a job whose machines switch their tensor parallel size: its new engines are killed as they load."""
 EVERY = (*FEW, "replica-hung", "relay-killed", "trainer-killed", "replica-killed", "coordinator-killed")
+OF_AGENTS = ("gateway-killed", "runner-deleted")
+"""On a job whose responses are episodes. test_agents deletes a runner and kills the gateway in each `make test`."""
+TURNS, EPISODES = 20, 40
 
 
-@pytest.mark.parametrize("kinds", [FEW, *slow(EVERY, SWITCH)], ids=["few", "every", "switch"])
+@pytest.mark.parametrize("kinds", [FEW, *slow(EVERY, SWITCH, OF_AGENTS)], ids=["few", "every", "switch", "agents"])
 def test_a_job_survives_every_kind_of_fault(
     kinds: tuple[str, ...], installed: None, real_nodes: Any, tmp_path: Path
 ) -> None:
-    out = tmp_path / "chaos.json"
-    command = (sys.executable, "-m", "hack.chaos", "--rows", *kinds, "--faults", str(len(kinds)), "--json", str(out))
-    env = os.environ | {"CLUSTER": "own"}  # `installed` has pointed KUBECONFIG to these nodes
-    done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=False)
-    subprocess.run(["kubectl", "delete", "namespace", NAMESPACE, "--wait=false"], check=True)
-
+    done, found = campaign(tmp_path, kinds)
     summary = f"chaos: Complete faults={len(kinds)} unmended=0 lost=0 duplicated=0"
     assert done.stdout.splitlines()[-1] == summary, done.stdout
     assert done.returncode == 0
-    found = json.loads(out.read_text(encoding="utf-8"))
     assert sorted(found["rows"]) == sorted(kinds)
-    assert all(fault["detected"] and fault["back"] for fault in found["faults"])
+    assert all(fault["back"] for fault in found["faults"])
+    assert all(fault["detected"] for fault in found["faults"] if ROWS[fault["row"]].must_be_seen)
     assert found["check"]["findings"] == []
+
+
+@pytest.mark.slow
+def test_long_episodes_survive_the_loss_of_a_gateway_and_of_a_runner(
+    installed: None, real_nodes: Any, tmp_path: Path
+) -> None:
+    done, found = campaign(tmp_path, OF_AGENTS, "--turns", str(TURNS), "--episodes", str(EPISODES))
+    assert done.returncode == 0, done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("chaos: Complete faults=2 unmended=0 lost=0 duplicated=0 episodes="), last
+    for nothing in ("tokens lost=0", "tool calls twice=0", "fake zeros=0", "reencoded=0"):
+        assert nothing in last
+    assert found["episodes"]["episodes"] >= EPISODES
+    assert found["episodes"]["turns"] == TURNS * found["episodes"]["episodes"]
+    assert found["check"]["findings"] == []
+
+
+def campaign(folder: Path, kinds: tuple[str, ...], *more: str) -> tuple[subprocess.CompletedProcess[str], Any]:
+    """Run a campaign of one fault of each kind; return what it printed, and its result."""
+    out = folder / "chaos.json"
+    command = (sys.executable, "-m", "hack.chaos", "--rows", *kinds, "--faults", str(len(kinds)), "--json", str(out))
+    env = os.environ | {"CLUSTER": "own"}  # `installed` has pointed KUBECONFIG to these nodes
+    done = subprocess.run((*command, *more), cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True, check=False)
+    subprocess.run(["kubectl", "delete", "namespace", NAMESPACE, "--wait=false"], check=True)
+    return done, json.loads(out.read_text(encoding="utf-8"))

@@ -102,4 +102,11 @@ MUTANTS = (
         after="return []",
         tests=("tests/unit/hack/chaos/test_campaign.py::test_a_fault_that_cannot_be_taken_back_counts_as_wrong",),
     ),
+    Mutant(
+        name="chaos: faults of every kind are those of the plain job",
+        target="hack.chaos.every:parts",
+        before="faults - sum(counts.values())",
+        after="0",
+        tests=("tests/unit/hack/chaos/test_every.py::test_all_faults_are_shared_and_each_kind_comes_about_as_often",),
+    ),
 )
