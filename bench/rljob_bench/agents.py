@@ -20,9 +20,11 @@ the same load. Figures:
 - `failed_episodes`: attempts that a failure of ours ended.
 - `differing_responses`: responses whose tokens are not those that the engine emitted.
 
-Where `KUBECONFIG` names a cluster (`hack/bench agents` makes one without kubelets), the same number of episodes is also
-played as a Job each, whose pods live for as long as the turns take: `job_episodes_per_minute`, `job_acquire_…_seconds`,
-`job_generation_idle`, and the API server's writes, `job_writes_per_episode`.
+Where `KUBECONFIG` names a cluster (`hack/bench agents` makes one without kubelets), a coordinator's reporter and Lease
+write to its API server while episodes are played: `writes_per_episode`, of which `lease_writes_per_episode` are
+renewals of the Lease. The server must serve RLJobs; an operator's writes are not in the figure. And the same number of
+episodes is also played as a Job each, whose pods live for as long as the turns take: `job_episodes_per_minute`,
+`job_acquire_…_seconds`, `job_generation_idle`, and the API server's writes, `job_writes_per_episode`.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rljob_api import RLJob, load
-from rljob_bench.lib.episode_jobs import EpisodeJobs, JobFigures, NotPlayed, episode_jobs
+from rljob_bench.lib.episode_jobs import EpisodeJobs, JobFigures, NotPlayed, episode_jobs, job_figures
 from rljob_bench.lib.episode_peers import (
     ENVIRONMENT,
     RESULT,
@@ -52,9 +54,10 @@ from rljob_bench.lib.episode_peers import (
     Words,
 )
 from rljob_bench.lib.gateway_cost import Buckets, Clients, PacedTurns, Routed, free_port, total
+from rljob_bench.lib.own_writes import OwnWrites, WriteFigures, own_writes, write_figures
 from rljob_bench.lib.percentile import percentile
 from rljob_kube import kubeconfig
-from rljob_kube.connection import NoCredentials
+from rljob_kube.connection import Connection, NoCredentials
 from rljob_runtime.cli.bench_result import OptionError, figure
 from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
@@ -137,6 +140,8 @@ class Measured:
     added: list[float] = field(default_factory=list)
     own: list[Buckets] = field(default_factory=list)
     """The gateway's own share of the turns of each block through it."""
+    writes: WriteFigures | None = None
+    """None without a cluster."""
     jobs: JobFigures | None = None
     """None without a cluster."""
 
@@ -184,7 +189,8 @@ def figures(measured: Measured) -> list[dict[str, Any]]:
         *_gateway_figures(measured),
         figure("failed_episodes", measured.failed, 0, unit="episodes", better="lower"),
         figure("differing_responses", measured.differing, 0, unit="responses", better="lower"),
-        *(_job_figures(measured.jobs, episodes) if measured.jobs is not None else []),
+        *(write_figures(measured.writes) if measured.writes is not None else []),
+        *(job_figures(measured.jobs, episodes) if measured.jobs is not None else []),
     ]
 
 
@@ -209,47 +215,45 @@ def _gateway_figures(measured: Measured) -> list[dict[str, Any]]:
     ]
 
 
-def _job_figures(jobs: JobFigures, rate: float) -> list[dict[str, Any]]:
-    """Return the figures of the baseline, and the ratio of our `rate` to its."""
-    minute = 60.0 * jobs.episodes / jobs.seconds
-    return [
-        figure("job_episodes_per_minute", minute, anchor="a Job for each episode", unit="episodes/min"),
-        figure("over_jobs", rate / minute, anchor="episodes over episodes as Jobs, the same run"),
-        figure("job_acquire_p50_seconds", statistics.median(jobs.acquired), unit="s", better="lower"),
-        figure("job_acquire_p99_seconds", percentile(jobs.acquired, 0.99), unit="s", better="lower"),
-        figure("job_generation_idle", jobs.idle, limit=0.0, better="lower"),
-        figure("job_writes_per_episode", jobs.writes / jobs.episodes, unit="writes", better="lower"),
-    ]
-
-
 async def measure(plan: Plan, seed: int) -> Measured:
     """Play all blocks, in a folder that is removed afterwards. Raises `ProcessFailed` if a process cannot work."""
     with tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder:
-        async with _site(Path(folder), plan, seed) as site, _jobs(TURNS * plan.turn_seconds) as jobs:
+        async with AsyncExitStack() as stack:
+            site = await stack.enter_async_context(_site(Path(folder), plan, seed))
+            jobs, writes = None, None
+            if (connection := _connection()) is not None:
+                jobs = await stack.enter_async_context(episode_jobs(connection, TURNS * plan.turn_seconds))
+                writes = await stack.enter_async_context(own_writes(connection, _job(plan)))
             book = site.book.run(lambda reason, warning: None)
-            return await alongside(_blocks(site, plan, jobs), book, site.environments.failed())
+            return await alongside(_blocks(site, plan, jobs, writes), book, site.environments.failed())
 
 
-def _jobs(seconds: float) -> AbstractAsyncContextManager[EpisodeJobs | None]:
-    """Play episodes as Jobs where `KUBECONFIG` names a cluster; None elsewhere."""
+def _connection() -> Connection | None:
+    """Return the connection to the cluster that `KUBECONFIG` names; None without it."""
     if not os.environ.get("KUBECONFIG"):
-        return nullcontext()
+        return None
     try:
         # Also in a pod: not the cluster that it runs in.
-        return episode_jobs(kubeconfig.load(kubeconfig.files(os.environ)), seconds)
+        return kubeconfig.load(kubeconfig.files(os.environ))
     except NoCredentials as error:
         raise OptionError(str(error)) from None
 
 
-async def _blocks(site: _Site, plan: Plan, jobs: EpisodeJobs | None) -> Measured:
+async def _blocks(site: _Site, plan: Plan, jobs: EpisodeJobs | None, writes: OwnWrites | None = None) -> Measured:
     measured = Measured()
     for block in range(plan.blocks):
         prompts = [PromptKey(block, index) for index in range(plan.episodes)]
         began = time.monotonic()
-        responses = await _play(site.replica, [_request(site.words, key) for key in prompts], plan.concurrent)
+        requests = [_request(site.words, key) for key in prompts]
+        if writes is not None:
+            writes.begin()
+        responses = await _play(site.replica, requests, plan.concurrent, writes.played if writes is not None else _pass)
         between = time.monotonic()
+        if writes is not None:
+            await writes.end()
+        plain_began = time.monotonic()
         await _generate_plainly(site, plan)
-        seconds = {"episodes": between - began, "plain": time.monotonic() - between}
+        seconds = {"episodes": between - began, "plain": time.monotonic() - plain_began}
         through, direct = await site.clients.play(block, plan.concurrent, plan.episodes // plan.concurrent)
         if jobs is not None:
             seconds["jobs"] = await jobs.play(plan.episodes, plan.concurrent)
@@ -259,6 +263,8 @@ async def _blocks(site: _Site, plan: Plan, jobs: EpisodeJobs | None) -> Measured
             site.watch.forget()
             if jobs is not None:
                 jobs.forget()
+            if writes is not None:
+                writes.forget()
             continue
         for kind, took in seconds.items():
             measured.rows.append({"block": kind, "episodes": plan.episodes, "seconds": took})
@@ -270,6 +276,7 @@ async def _blocks(site: _Site, plan: Plan, jobs: EpisodeJobs | None) -> Measured
     generated = len(measured.acquired) * TURNS * plan.turn_seconds
     measured.idle = 1.0 - generated / site.watch.lived_seconds
     measured.jobs = jobs.figures if jobs is not None else None
+    measured.writes = writes.figures if writes is not None else None
     measured.failed = sum(site.book.totals.aborts.values())
     return measured
 
@@ -339,12 +346,19 @@ def _request(words: Words, prompt: PromptKey) -> GenerateRequest:
     return GenerateRequest(TrajectoryKey(prompt, 0), 1, words.prompt, Sampling(64, seed=1), VERSION)
 
 
+def _pass(ended: int) -> None:
+    """Do nothing."""
+
+
 async def _play(
-    replica: Launching | PacedEngine, requests: Sequence[GenerateRequest], concurrent: int, after: int = 0
+    replica: Launching | PacedEngine,
+    requests: Sequence[GenerateRequest],
+    concurrent: int,
+    ended_now: Callable[[int], None],
 ) -> dict[PromptKey, list[int]]:
-    """Generate responses, so many at a time; return their tokens."""
+    """Generate responses, so many at a time; return their tokens. `ended_now`: receives how many have ended."""
     waiting, tokens = list(reversed(requests)), {request.key.prompt: list[int]() for request in requests}
-    left, cursor = len(requests), after
+    left, cursor = len(requests), 0
     await replica.submit(TERM, [waiting.pop() for _ in range(min(concurrent, len(waiting)))])
     while left:
         report = await replica.poll(TERM, cursor, POLL_SECONDS)
@@ -355,6 +369,7 @@ async def _play(
                 known += delta.token_ids
                 ended += delta.finish_reason is not None
         left -= ended
+        ended_now(ended)
         if ended and waiting:
             await replica.submit(TERM, [waiting.pop() for _ in range(min(ended, len(waiting)))])
     return tokens

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import statistics
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_bench.lib.operator_observers import STALL_SECONDS, beside, served_requests
+from rljob_bench.lib.percentile import percentile
 from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import NAMESPACE, POD, Json, Resource
+from rljob_runtime.cli.bench_result import figure
 
 JOB = Resource("Job", "batch", "v1", "jobs")
 LABEL = "batch.kubernetes.io/job-name"
@@ -182,3 +185,16 @@ def writes(text: str, resources: Sequence[str] = WRITTEN) -> int:
         for labels, count in served_requests(text)
         if labels["verb"] in WRITES and labels["resource"] in resources and labels["code"].startswith("2")
     )
+
+
+def job_figures(jobs: JobFigures, rate: float) -> list[dict[str, Any]]:
+    """Return the figures of the baseline, and the ratio of our `rate` to its."""
+    minute = 60.0 * jobs.episodes / jobs.seconds
+    return [
+        figure("job_episodes_per_minute", minute, anchor="a Job for each episode", unit="episodes/min"),
+        figure("over_jobs", rate / minute, anchor="episodes over episodes as Jobs, the same run"),
+        figure("job_acquire_p50_seconds", statistics.median(jobs.acquired), unit="s", better="lower"),
+        figure("job_acquire_p99_seconds", percentile(jobs.acquired, 0.99), unit="s", better="lower"),
+        figure("job_generation_idle", jobs.idle, limit=0.0, better="lower"),
+        figure("job_writes_per_episode", jobs.writes / jobs.episodes, unit="writes", better="lower"),
+    ]

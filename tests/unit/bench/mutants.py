@@ -25,6 +25,13 @@ MUTANTS = (
         tests=(f"{AGENTS}::test_the_gateways_cost_is_that_of_the_same_turns_in_the_same_run",),
     ),
     Mutant(
+        name="writes between the blocks of episodes count as theirs",
+        target="rljob_bench.lib.own_writes:OwnWrites.begin",
+        before="self._before = replace(self._seen)",
+        after="pass",
+        tests=(f"{AGENTS}::test_writes_count_while_episodes_are_played",),
+    ),
+    Mutant(
         name="samples of an evaluation cost nothing in the benchmark",
         target="rljob_bench.lib.sample_cost:SampleCost.measure",
         before="kept.evaluation - plain.evaluation",

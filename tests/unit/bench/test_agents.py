@@ -16,13 +16,16 @@ from hack.local_cluster.private.kwok import FakeNodes
 from rljob_bench import agents as agents_bench
 from rljob_bench.agents import Measured, Plan, agents, figures
 from rljob_bench.lib import episode_jobs as jobs_module
-from rljob_bench.lib import episode_peers, gateway_cost
+from rljob_bench.lib import episode_peers, gateway_cost, own_writes
 from rljob_bench.lib.episode_jobs import LABEL, EpisodeJobs, JobFigures, NotPlayed, episode_jobs, writes
 from rljob_kube import kubeconfig
+from rljob_kube.connection import Connection
 from rljob_kube.errors import ApiError
+from rljob_kube.resources import LEASE, NAMESPACE, RLJOB
 from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt
+from tests.support.operator.harness import Server
 
 
 def test_a_small_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +154,58 @@ def test_writes_are_counted_for_what_a_job_makes() -> None:
         ]
     )
     assert writes(text) == 12
+
+
+def test_writes_of_the_coordinator_stand_beside_those_of_the_jobs() -> None:
+    rows = [{"block": kind, "episodes": 60, "seconds": 2.0} for kind in ("episodes", "plain")]
+    counted = own_writes.WriteFigures(episodes=200, reports=5, renewals=3)
+    found = {one["name"]: one for one in figures(Measured(rows, [0.1], [0.2], writes=counted))}
+    assert (found["writes_per_episode"]["value"], found["writes_per_episode"]["goal"]) == (0.04, 0.1)
+    assert found["lease_writes_per_episode"]["value"] == 0.015
+
+
+async def test_writes_count_while_episodes_are_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_writes, "SETTLE_SECONDS", 0.0)
+    reporter = Mock()
+    found = own_writes.OwnWrites(reporter)
+    found.wrote(LEASE)
+    for episodes in (60, 3, 1, 70):
+        found.begin()
+        found.played(episodes)
+        found.wrote(RLJOB)
+        found.wrote(LEASE)
+        found.wrote(LEASE)
+        await found.end()
+        found.wrote(RLJOB)  # between blocks
+    assert found.figures == own_writes.WriteFigures(episodes=134, reports=4, renewals=8)
+    assert [call.kwargs for call in reporter.event.call_args_list] == [{"round": 1}, {"round": 2}]
+    assert reporter.update.call_count == 4
+    found.forget()
+    assert found.figures == own_writes.WriteFigures()
+
+
+@pytest.mark.cluster
+async def test_writes_are_counted_at_the_server_and_the_job_is_gone_afterwards(
+    connection: Connection, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_writes, "COORDINATOR_LEASE_SECONDS", 3)
+    job = agents_bench._job(Plan())
+    async with own_writes.own_writes(connection, job) as found:
+        await asyncio.sleep(1.0)
+        found.begin()
+        for _ in range(4):
+            found.played(own_writes.EPISODES_OF_ROUND)
+            await asyncio.sleep(0.5)
+        await found.end()
+        await asyncio.sleep(0.1)
+        (namespace,) = [one["metadata"]["namespace"] for one in await server.kube.list(RLJOB, None)]
+    counted = found.figures
+    assert counted.episodes == 4 * own_writes.EPISODES_OF_ROUND
+    assert counted.reports == 4, "one a round"
+    assert 1 <= counted.renewals <= 4, "one a second"
+    assert namespace.startswith("bench-")
+    left = await server.kube.get(NAMESPACE, None, namespace)
+    assert left["metadata"]["deletionTimestamp"]
 
 
 class StandInKube:

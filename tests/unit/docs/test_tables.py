@@ -10,22 +10,24 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.chaos.rows import AGENTS, ROWS, SWITCHES
+from hack.chaos.every import parts
+from hack.chaos.rows import ROWS
 from hack.local_cluster.cli import parser
 from hack.local_cluster.programs import recipe
 from rljob_runtime.simulator.faults.plan import APPLICABLE, Role, role_of
 from tests.support.docs import page, quoted, rows
 from tests.support.paths import ROOT
 
-NUMBERS = {16: "sixteen", 17: "seventeen", 18: "eighteen", 19: "nineteen", 20: "twenty"}
-
 
 def test_the_faults_of_a_campaign() -> None:
     told = [name for names, _ in rows(page("chaos.md"), "# Faults on purpose") for name in quoted(names)]
     assert sorted(told) == sorted(ROWS)
-    of_any_job = len(ROWS) - len(AGENTS) - len(SWITCHES)
-    assert f"make chaos FAULTS={of_any_job} " in page("chaos.md").read_text(encoding="utf-8")
-    assert f"of {NUMBERS[of_any_job]} kinds" in (ROOT / "README.md").read_text(encoding="utf-8")
+    text = page("chaos.md").read_text(encoding="utf-8")
+    assert f"make chaos FAULTS={len(ROWS)} " in text
+    first, second, third = (part.faults for part in parts(100))
+    assert f"have all {len(ROWS)} kinds" in text
+    assert f"of 100, {first}, {second} and {third}." in text
+    assert f"of {len(ROWS)} kinds" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_faults_of_the_simulator() -> None:
