@@ -104,6 +104,19 @@ def test_agents_train_through_the_death_of_engine_and_coordinator(
     _completes_with_proof(kubectl, real_nodes)
 
 
+@pytest.mark.slow
+def test_an_image_without_the_runner_is_told_by_name(kubectl: Kubectl, example: dict[str, Any]) -> None:
+    (environment,) = example["spec"]["environments"]
+    (main,) = environment["template"]["spec"]["containers"]
+    main["command"] = ["rljob-env-of-no-image"]
+    kubectl("create", "configmap", "calculator", f"--from-file={EXAMPLES / 'calculator.py'}")
+    kubectl.apply(claim(JOB), variant(example, JOB, rounds=5000, checkpoint={"volumeClaimName": JOB}))
+    kubectl.wait("it is stalled", lambda: is_true(kubectl.job(JOB), "Stalled"), 200)
+    (stalled,) = [one for one in kubectl.job(JOB)["status"]["conditions"] if one["type"] == "Stalled"]
+    assert stalled["reason"] == "RunnerMissing"
+    assert f"environment {environment['name']}: container main" in stalled["message"]
+
+
 def _completes_with_proof(kubectl: Kubectl, real_nodes: Any) -> None:
     kubectl("patch", "rljob", JOB, "--type=merge", "-p", f'{{"spec":{{"rounds":{kubectl.rounds(JOB) + 2}}}}}')
     kubectl.wait("it completes", lambda: is_true(kubectl.job(JOB), "Complete"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rljob_kube.connection import Connection
-from rljob_kube.resources import DEPLOYMENT, NETWORK_POLICY, SECRET, SERVICE, Json
+from rljob_kube.resources import DEPLOYMENT, NETWORK_POLICY, POD, SECRET, SERVICE, Json
 from tests.support.operator.environment_jobs import CALC, SHELL, calc, deployments, run_runners, set_runners
 from tests.support.operator.harness import FaultyKube, Server, condition, gone, options, patch, running, until
 
@@ -141,6 +141,30 @@ async def test_why_runners_cannot_start_is_told(server: Server, operator: Any) -
     await server.until(lambda j: condition(j, "Stalled") == "True/RunnersNotStarting")
     await server.until_events({"QuotaExceeded", "RunnersNotStarting"})
     await set_runners(server, NAMES["calc"], 2, conditions=[])
+    await server.until(lambda j: condition(j, "Stalled") is None)
+
+
+async def test_an_image_without_the_runner_is_told_although_the_deployment_is_not_overdue(
+    server: Server, operator: Any
+) -> None:
+    await started(server)
+    await set_runners(server, NAMES["calc"], 1)
+    await server.until(lambda j: condition(j, "Ready") == RUNNING)
+    template = (await deployments(server))["calc"]["spec"]["template"]
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{NAMES['calc']}-7f", "uid": "r-1"}
+    metadata = {"name": f"{NAMES['calc']}-7f-x", "labels": template["metadata"]["labels"], "ownerReferences": [owner]}
+    metadata["namespace"] = server.namespace
+    spec = {"containers": [{"name": "main", "image": "acme/agent:1"}]}
+    await server.kube.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    ended = {"exitCode": 128, "reason": "StartError", "message": 'exec: "python": executable file not found in $PATH'}
+    seen = {"name": "main", "ready": False, "restartCount": 3, "image": "acme/agent:1", "imageID": ""}
+    states = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended}}
+    await server.set_pod(metadata["name"], containerStatuses=[seen | states])
+    job = await server.until(lambda j: condition(j, "Stalled") == "True/RunnerMissing")
+    (stalled,) = [one for one in job["status"]["conditions"] if one["type"] == "Stalled"]
+    assert "environment calc: container main, image acme/agent:1 does not have the runner" in stalled["message"]
+    await server.until_events({"RunnerMissing"})
+    await run_runners(server)
     await server.until(lambda j: condition(j, "Stalled") is None)
 
 
