@@ -220,7 +220,8 @@ async def measure(plan: Plan, seed: int) -> Measured:
     with tempfile.TemporaryDirectory(prefix="rljob-bench-") as folder:
         async with AsyncExitStack() as stack:
             site = await stack.enter_async_context(_site(Path(folder), plan, seed))
-            jobs, writes = None, None
+            jobs: EpisodeJobs | None = None
+            writes: OwnWrites | None = None
             if (connection := _connection()) is not None:
                 jobs = await stack.enter_async_context(episode_jobs(connection, TURNS * plan.turn_seconds))
                 writes = await stack.enter_async_context(own_writes(connection, _job(plan)))
