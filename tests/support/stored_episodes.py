@@ -35,13 +35,15 @@ def two_turns(version: int) -> list[list[Node]]:
     ]
 
 
-def open_round(store: Store, step: int, *prompts: PromptKey, version: int | None = None) -> RoundPlan:
+def open_round(
+    store: Store, step: int, *prompts: PromptKey, version: int | None = None, cursor: Cursor = CURSOR
+) -> RoundPlan:
     """Open a round of one response a prompt."""
     version = version or step
     store.versions.publish(version, step - 1)
     shape = RoundShape(RoundKind.PLAIN, len(prompts), 1, len(prompts), 1)
     plan = RoundPlan(step, version, shape, prompts, RoundRules())
-    store.rounds.open(plan, CURSOR)
+    store.rounds.open(plan, cursor)
     return plan
 
 
@@ -57,7 +59,7 @@ def generate(store: Store, plan: RoundPlan, key: TrajectoryKey, end: EpisodeEnd 
     return number
 
 
-def settle(store: Store, plan: RoundPlan, requeued: tuple[PromptKey, ...] = ()) -> None:
+def settle(store: Store, plan: RoundPlan, requeued: tuple[PromptKey, ...] = (), cursor: Cursor = CURSOR) -> None:
     """Train on the responses of a round, but for those of `requeued`, and close it."""
     keys = tuple(key for key in plan.trajectories() if key.prompt not in requeued)
     store.trajectories.launched(plan.step, plan.version, [(key, Lease("rollout-0", 1)) for key in keys])
@@ -68,7 +70,7 @@ def settle(store: Store, plan: RoundPlan, requeued: tuple[PromptKey, ...] = ()) 
     store.trajectories.assign(plan.step, keys)
     outcomes = {one: PromptOutcome.REQUEUED if one in requeued else PromptOutcome.TRAINED for one in plan.prompts}
     outcome = RoundOutcome(plan.prompts, outcomes, dict.fromkeys(requeued, "LongPrompt"), keys)
-    store.rounds.close(outcome, Boundary(plan.step, CURSOR, queue=requeued))
+    store.rounds.close(outcome, Boundary(plan.step, cursor, queue=requeued))
 
 
 def play_round(store: Store, step: int, *prompts: PromptKey) -> None:
