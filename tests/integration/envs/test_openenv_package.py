@@ -1,4 +1,7 @@
-"""Servers of the OpenEnv package itself, as it is on PyPI: a game of texts, and an environment of tools."""
+"""Servers of the OpenEnv package itself, as it is on PyPI: its own echo environment, a game, and one of tools.
+
+The echo environment is what `openenv init` makes, as it is; the others are written here over the package's classes.
+"""
 
 from __future__ import annotations
 
@@ -93,23 +96,40 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def game(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(python, tmp_path_factory.mktemp("game"), "game") as url:
+    with serving(python, own_server(tmp_path_factory.mktemp("game")), "server.py", "game") as url:
         yield url
 
 
 @pytest.fixture(scope="module")
 def tool_server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with serving(python, tmp_path_factory.mktemp("tools"), "tools") as url:
+    with serving(python, own_server(tmp_path_factory.mktemp("tools")), "server.py", "tools") as url:
         yield url
 
 
-@contextlib.contextmanager
-def serving(python: Path, folder: Path, kind: str) -> Iterator[str]:
-    """Run a server of the package; yield its address."""
+@pytest.fixture(scope="module")
+def echo(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The environment of a new project: the package writes it, and serves it by its own command line."""
+    folder = tmp_path_factory.mktemp("echo")
+    made = subprocess.run(
+        [str(python.parent / "openenv"), "init", "echo_env"], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    command = ("-m", "uvicorn", "server.app:app", "--host", "127.0.0.1", "--log-level", "warning", "--port")
+    with serving(python, folder / "echo_env", *command) as url:
+        yield url
+
+
+def own_server(folder: Path) -> Path:
     (folder / "server.py").write_text(SERVER)
+    return folder
+
+
+@contextlib.contextmanager
+def serving(python: Path, folder: Path, *command: str) -> Iterator[str]:
+    """Run a server of the package, whose last argument is its port; yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    process = subprocess.Popen([str(python), "server.py", kind, str(port)], cwd=folder)
+    process = subprocess.Popen([str(python), *command, str(port)], cwd=folder)
     try:
         url, until = f"http://127.0.0.1:{port}", time.monotonic() + START_SECONDS
         while True:
@@ -123,6 +143,20 @@ def serving(python: Path, folder: Path, kind: str) -> Iterator[str]:
     finally:
         process.terminate()
         process.wait(30)
+
+
+async def test_the_packages_own_echo_environment_is_played_as_it_is(echo: str, tmp_path: Path) -> None:
+    said = ("Hello", "A text of more than ten letters", "Bye")
+    async with open_site(scripted(*said)) as site, site.stack:
+        report = await site.report_of(site.open_env(tmp_path, echo, max_turns=3), seconds=120.0)
+        assert (report.failed, report.metrics["turns"], report.metrics["env_steps"]) == (None, 3, 3), report.detail
+        # A letter earns 0.1, and a message 1 at most.
+        assert report.reward == pytest.approx(0.5 + 1.0 + 0.3)
+        first, second, third = site.prompts()
+        assert "environment ready!" in first
+        for prompt, text in ((second, said[0]), (third, said[1])):
+            assert text in prompt.rsplit("<|im_start|>user\n", 1)[1]
+        site.assert_trained_tokens_are_the_engines(turns=3)
 
 
 async def test_a_game_is_played_to_its_end(game: str, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.envs.site import Site, call, open_site, scripted
+from tests.support.envs.site import call, open_site, scripted
 from tests.support.virtual_env import virtual_env
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -46,14 +46,6 @@ MINI_VARIABLES = {
 SUBMIT = '{"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"}'
 
 
-def assert_trained_tokens_are_the_engines(site: Site, turns: int) -> None:
-    """Compare ids and logprobs of each turn: no token was encoded again, and the turns are one branch."""
-    assert len(site.coordinator.engine.emitted) == turns
-    assert site.loss_tokens() == site.coordinator.engine.emitted
-    stats = site.gateway.stats
-    assert (stats.turns, stats.forks, stats.rewritten, stats.reencoded_tokens) == (turns, 0, 0, 0)
-
-
 async def test_the_agents_sdk_of_openai(tmp_path: Path) -> None:
     python = virtual_env(tmp_path / "venv", "openai-agents==0.24.0")
     (tmp_path / "agent.py").write_text(AGENTS_SDK)
@@ -61,7 +53,7 @@ async def test_the_agents_sdk_of_openai(tmp_path: Path) -> None:
     async with open_site(said) as site, site.stack:
         report = await site.report_of(site.agent(tmp_path, str(python), "agent.py"), seconds=SECONDS)
         assert (report.reward, report.failed) == (1.0, None), report.detail
-        assert_trained_tokens_are_the_engines(site, turns=3)
+        site.assert_trained_tokens_are_the_engines(turns=3)
         first, second, third = site.prompts()
         assert "Use the tool." in first
         assert "<|im_start|>tool\n5<|im_end|>" in second
@@ -75,7 +67,7 @@ async def test_mini_swe_agent_by_litellm(tmp_path: Path) -> None:
         harness = site.agent(tmp_path, "sh", "-c", MINI, str(python.parent / "mini"), variables=MINI_VARIABLES)
         report = await site.report_of(harness, seconds=SECONDS)
         assert (report.failed, harness.stats.killed) == (None, 0), report.detail
-        assert_trained_tokens_are_the_engines(site, turns=2)
+        site.assert_trained_tokens_are_the_engines(turns=2)
         _, second = site.prompts()
         assert '"returncode": 0' in second.rsplit("<|im_start|>tool", 1)[1]
         assert '"output": "5\\n"' in second.rsplit("<|im_start|>tool", 1)[1]

@@ -126,6 +126,13 @@ class Site:
         """Return what would be trained on, as the recording engine notes what it emits."""
         return [one for episode in self.coordinator.episodes for one in self.coordinator.loss_tokens(episode)]
 
+    def assert_trained_tokens_are_the_engines(self, turns: int) -> None:
+        """Compare ids and logprobs of each turn: no token was encoded again, and no turn has forked."""
+        assert len(self.coordinator.engine.emitted) == turns
+        assert self.loss_tokens() == self.coordinator.engine.emitted
+        stats = self.gateway.stats
+        assert (stats.turns, stats.forks, stats.rewritten, stats.reencoded_tokens) == (turns, 0, 0, 0)
+
 
 def scripted(*turns: str) -> Script:
     """Return a model that says these texts, turn by turn of an episode, and then the last again."""
