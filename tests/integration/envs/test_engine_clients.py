@@ -15,7 +15,13 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from rljob_runtime.protocols.trajectory import FinishReason
-from tests.support.envs.engine_site import Played, PlayedEpisode, Question, play
+from tests.support.envs.engine_site import (
+    Played,
+    PlayedEpisode,
+    Question,
+    assert_trained_tokens_are_the_engines,
+    play,
+)
 from tests.support.rows import slow
 from tests.support.virtual_env import virtual_env
 
@@ -87,7 +93,7 @@ with open(os.environ["RLJOB_RESULT"], "w") as file:
 SYSTEM = {"role": "system", "content": "Answer in one word."}
 ASKED = {"role": "user", "content": "What is the capital of France?"}
 FURTHER = ("And of Italy?", "And of Spain?")
-CLIENT_LINE = (sys.executable, "client.py")
+CLIENT_AGENT = {"kind": "Agent", "command": [sys.executable, "client.py"]}
 TOOLS, NO_TOOLS = {"further": FURTHER, "tools": True}, {"further": FURTHER, "tools": False}
 
 
@@ -103,27 +109,9 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         request.param,
         SMOLLM2,
         tmp_path_factory.mktemp(request.param.lower()),
-        tools=Question(CLIENT_LINE, (SYSTEM, ASKED), TOOLS),
-        plain=Question(CLIENT_LINE, (ASKED,), NO_TOOLS),
+        tools=Question(CLIENT_AGENT, (SYSTEM, ASKED), TOOLS),
+        plain=Question(CLIENT_AGENT, (ASKED,), NO_TOOLS),
     )
-
-
-def assert_trained_tokens_are_the_engines(played: Played) -> None:
-    """Compare contexts, ids and logprobs of each turn with what the engine had, and ask the audit."""
-    turns = 0
-    for name, episode in played.episodes.items():
-        report = episode.attempt.report
-        assert report is not None, name
-        assert (report.failed, report.reward) == (None, 1.0), (name, report)
-        assert episode.trained() == [(turn.prompt, turn.tokens, turn.logprobs) for turn in episode.turns]
-        turns += len(episode.turns)
-    stats = played.gateway
-    assert (stats.turns, stats.rewritten, stats.rerendered, stats.reencoded_tokens) == (turns, 0, 0, 0)
-    assert played.verdict.findings == ()
-    counts = played.verdict.episodes
-    assert counts is not None
-    emitted = sum(len(turn.tokens) for one in played.episodes.values() for turn in one.turns)
-    assert (counts.proved, counts.turns, counts.tokens, counts.unproved) == (len(played.episodes), turns, emitted, 0)
 
 
 def text_of(tokenizer: Any, tokens: Any) -> str:
@@ -132,6 +120,7 @@ def text_of(tokenizer: Any, tokens: Any) -> str:
 
 def test_what_is_trained_on_is_what_the_engine_emitted(played: Played) -> None:
     assert_trained_tokens_are_the_engines(played)
+    assert [one.reward for one in played.reports().values()] == [1.0] * 2
     assert [len(one.turns) for one in played.episodes.values()] == [1 + len(FURTHER)] * 2
 
 
@@ -181,21 +170,22 @@ def assert_logprobs(model: Any, episode: PlayedEpisode) -> None:
 def test_calls_of_a_tool_are_made_by_a_client_and_answered(engine: str, tmp_path: Path) -> None:
     """By a toy that calls a tool in every turn: SmolLM2 does so too seldom."""
     record = {"further": [None, None, None], "tools": True}
-    question = Question(CLIENT_LINE, ({"role": "user", "content": "3+4"},), record)
+    question = Question(CLIENT_AGENT, ({"role": "user", "content": "3+4"},), record)
     played = asked(engine, CALLER, tmp_path, calls=question)
     assert_trained_tokens_are_the_engines(played)
-    (episode,) = played.episodes.values()
-    assert episode.attempt.report is not None
-    assert episode.attempt.report.metrics["tool_calls"] == len(episode.turns) == 4
+    (report,), (episode,) = played.reports().values(), played.episodes.values()
+    assert report.reward == 1.0
+    assert report.metrics["tool_calls"] == len(episode.turns) == 4
     assert (played.gateway.forks, played.gateway.malformed_calls) == (0, 0)
 
 
 @pytest.mark.slow
 def test_the_agents_sdk_of_openai_asks_a_real_model(tmp_path: Path) -> None:
     python = virtual_env(tmp_path / "venv", "openai-agents==0.24.0")
-    question = Question((str(python), "sdk.py"), (ASKED,), {"further": FURTHER})
+    question = Question({"kind": "Agent", "command": [str(python), "sdk.py"]}, (ASKED,), {"further": FURTHER})
     played = asked("VLLM", SMOLLM2, tmp_path, sdk=question)
     assert_trained_tokens_are_the_engines(played)
+    assert [one.reward for one in played.reports().values()] == [1.0]
     (episode,) = played.episodes.values()
     assert len(episode.turns) == 1 + len(FURTHER)
     assert (len(episode.sequences), played.gateway.forks) == (1, 0)

@@ -5,22 +5,16 @@ The echo environment is what `openenv init` makes, as it is; the others are writ
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests.support.envs.packages import echo_server, openenv_python, serving
 from tests.support.envs.site import RECORD, call, open_site, scripted
-from tests.support.virtual_env import virtual_env
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-START_SECONDS = 240.0
 SERVER = '''
 import random
 import sys
@@ -91,7 +85,7 @@ uvicorn.run(create_fastapi_app(*made, max_concurrent_envs=4), host="127.0.0.1", 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return virtual_env(tmp_path_factory.mktemp("openenv") / "venv", "openenv==0.10.0")
+    return openenv_python(tmp_path_factory.mktemp("openenv") / "venv")
 
 
 @pytest.fixture(scope="module")
@@ -108,41 +102,13 @@ def tool_server(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(scope="module")
 def echo(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The environment of a new project: the package writes it, and serves it by its own command line."""
-    folder = tmp_path_factory.mktemp("echo")
-    made = subprocess.run(
-        [str(python.parent / "openenv"), "init", "echo_env"], cwd=folder, capture_output=True, text=True, timeout=300
-    )
-    assert made.returncode == 0, made.stdout + made.stderr
-    command = ("-m", "uvicorn", "server.app:app", "--host", "127.0.0.1", "--log-level", "warning", "--port")
-    with serving(python, folder / "echo_env", *command) as url:
+    with echo_server(python, tmp_path_factory.mktemp("echo")) as url:
         yield url
 
 
 def own_server(folder: Path) -> Path:
     (folder / "server.py").write_text(SERVER)
     return folder
-
-
-@contextlib.contextmanager
-def serving(python: Path, folder: Path, *command: str) -> Iterator[str]:
-    """Run a server of the package, whose last argument is its port; yield its address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    process = subprocess.Popen([str(python), *command, str(port)], cwd=folder)
-    try:
-        url, until = f"http://127.0.0.1:{port}", time.monotonic() + START_SECONDS
-        while True:
-            assert process.poll() is None
-            assert time.monotonic() < until
-            with contextlib.suppress(httpx.TransportError):
-                httpx.get(f"{url}/health", trust_env=False)
-                break
-            time.sleep(0.2)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 async def test_the_packages_own_echo_environment_is_played_as_it_is(echo: str, tmp_path: Path) -> None:

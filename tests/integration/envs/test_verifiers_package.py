@@ -1,4 +1,7 @@
-"""The verifiers package itself, as it is on PyPI: a runner in its Python plays tasks with tokens of this gateway."""
+"""The verifiers package itself, as it is on PyPI: a runner in its Python plays tasks with tokens of this gateway.
+
+Its own text games are played as they are, and tasks of reasoning-gym, for which the package has no taskset.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from typing import Any
 import pytest
 
 from rljob_runtime.protocols.environments import TRACE_TOKENS, TRACE_TURNS, EpisodeReport, FailedPart
+from tests.support.envs.packages import GYM, HANGMAN, verifiers_python
 from tests.support.envs.site import RECORD, RUNNER_KEY, Site, open_site, scripted
 from tests.support.paths import ROOT
-from tests.support.virtual_env import virtual_env
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -76,7 +79,7 @@ class Loop(vf.Harness[vf.HarnessConfig]):
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return virtual_env(tmp_path_factory.mktemp("verifiers") / "venv", "verifiers==0.4.0", "uv")
+    return verifiers_python(tmp_path_factory.mktemp("verifiers") / "venv")
 
 
 @contextmanager
@@ -149,3 +152,41 @@ async def test_the_packages_own_chat_program_works_as_it_is(python: Path, tmp_pa
             report = await played(site, 0, 0)
         assert (report.reward, report.failed, report.metrics[TRACE_TURNS]) == (1.0, None, 1), report
         assert site.loss_tokens() == site.coordinator.engine.emitted
+
+
+async def test_a_text_game_of_the_package_is_won_with_tokens_of_the_engine(python: Path, tmp_path: Path) -> None:
+    async with open_site(scripted("A vowel: [a]", "[x]", "I know it: [cat]")) as site, site.stack:
+        with runner(python, tmp_path, site.url, verifiers=HANGMAN):
+            report = await played(site, 0, 0)
+        assert (report.reward, report.failed, report.metrics[TRACE_TURNS]) == (1.0, None, 3), report
+        first, second, third = site.prompts()
+        assert "You are a competitive game player." in first
+        assert "  _   _   _ " in first
+        for after_a_move in (second, third):
+            assert "  _   A   _" in after_a_move.rsplit("<|im_start|>user", 1)[1]
+        site.assert_trained_tokens_are_the_engines(turns=3)
+
+
+async def test_a_text_game_that_is_lost_earns_what_the_game_says(python: Path, tmp_path: Path) -> None:
+    async with open_site(scripted(*(f"[{letter}]" for letter in "bdefgh"))) as site, site.stack:
+        with runner(python, tmp_path, site.url, verifiers=HANGMAN, maxTurns=12):
+            report = await played(site, 0, 0)
+        assert (report.failed, report.metrics[TRACE_TURNS]) == (None, 6), report
+        assert report.reward is not None
+        assert report.reward < 1.0
+        site.assert_trained_tokens_are_the_engines(turns=6)
+
+
+async def test_tasks_of_reasoning_gym_are_scored_by_it(python: Path, tmp_path: Path) -> None:
+    """The package `reasoning-gym` makes the tasks and scores the answers, and the package's own program asks."""
+    from reasoning_gym import create_dataset
+
+    entry = create_dataset("chain_sum", size=4, seed=1)[1]
+    async with open_site(lambda prompt, turn: str(entry["answer"])) as site, site.stack:
+        with runner(python, tmp_path, site.url, GYM):
+            right, other = await played(site, 0, 1), await played(site, 1, 0)
+        assert (right.reward, right.failed, other.failed) == (1.0, None, None), (right, other)
+        assert other.reward is not None
+        assert other.reward < 1.0
+        assert str(entry["question"]) in site.prompts()[0]
+        site.assert_trained_tokens_are_the_engines(turns=2)

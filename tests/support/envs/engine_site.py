@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,16 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from rljob_api import RLJob, load
 from rljob_api.keys.runner_key import mint_runner_key, runners_key
-from rljob_env.agents.harness import AgentHarness
-from rljob_env.config import AGENT, EnvironmentConfig
-from rljob_env.foreign_code.guard import Guard
-from rljob_env.gateway_client import GatewayClient
-from rljob_env.runner import Runner, RunnerSettings
+from rljob_api.spec.environments import Environment
 from rljob_runtime.audit import AuditResult, audit
 from rljob_runtime.coordinator.episodes.attempt import Attempt, turn_of
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
@@ -42,16 +40,19 @@ from rljob_runtime.gateway.gateway import Gateway, GatewaySettings, GatewayStats
 from rljob_runtime.gateway.server import serve
 from rljob_runtime.models.source import cache_folder, resolve
 from rljob_runtime.protocols import Delta, GenerateRequest, Replica, ReplicaReport
+from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.rollout.factory import make_replica
 from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.scheduling.episodes.sequences import TrainingSequence, training_sequences
+from tests.support.paths import ROOT
 from tests.support.rollout.engines import Publisher
 from tests.support.stored_episodes import open_round, settle
 
 TERM, VERSION = 1, 1
 SECRET = b"the job's secret"
+INHERITED = ("PATH", "HOME", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR")
 POLL_SECONDS = 2.0
 DEADLINE_SECONDS = 400.0
 MOST_TOKENS = 48
@@ -60,12 +61,13 @@ MOST_TOKENS = 48
 
 @dataclass(frozen=True)
 class Question:
-    """An episode: a program that asks the model, and what its task file has."""
+    """An episode: its environment as a manifest has it without a name, and what the runner gets of its prompt."""
 
-    program: Sequence[str]
+    environment: Mapping[str, Any]
     messages: Sequence[Mapping[str, str]]
     record: Mapping[str, Any] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
+    python: Path = Path(sys.executable)
+    """Of the runner: packages of environments have pins of their own."""
 
 
 @dataclass
@@ -108,12 +110,32 @@ class Played:
     verdict: AuditResult
     model: Path
 
+    def reports(self) -> Mapping[str, EpisodeReport]:
+        """Return what the runners said of each episode."""
+        return {name: one.attempt.report or EpisodeReport() for name, one in self.episodes.items()}
+
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """Return the model's tokenizer, with its chat template."""
         from transformers import AutoTokenizer
 
         found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.model)
         return found
+
+
+def assert_trained_tokens_are_the_engines(played: Played) -> None:
+    """Compare contexts, ids and logprobs of each turn with what the engine had, and ask the audit."""
+    turns = 0
+    assert all(report.failed is None for report in played.reports().values()), played.reports()
+    for episode in played.episodes.values():
+        assert episode.trained() == [(turn.prompt, turn.tokens, turn.logprobs) for turn in episode.turns]
+        turns += len(episode.turns)
+    stats = played.gateway
+    assert (stats.turns, stats.rewritten, stats.rerendered, stats.reencoded_tokens) == (turns, 0, 0, 0)
+    assert played.verdict.findings == ()
+    counts = played.verdict.episodes
+    assert counts is not None
+    emitted = sum(len(turn.tokens) for one in played.episodes.values() for turn in one.turns)
+    assert (counts.proved, counts.turns, counts.tokens, counts.unproved) == (len(played.episodes), turns, emitted, 0)
 
 
 class _Recorder:
@@ -248,20 +270,30 @@ async def _agents(
         routes = EnvironmentRoutes(book.runners, access, time.time)
         served = serve(gateway, gateway_key(SECRET), time.time, "127.0.0.1", 0, environments=routes)
         url = f"http://127.0.0.1:{await stack.enter_async_context(served)}"
-        http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
-        guard = Guard()
-        stack.callback(guard.close)
-        end = asyncio.Event()
-        async with asyncio.TaskGroup() as runners:
-            for name, one in questions.items():
-                client = GatewayClient(http, url, mint_runner_key(runners_key(SECRET), name), "r1", 1.0, 60.0)
-                own = EnvironmentConfig(name, AGENT, command=tuple(one.program), variables=dict(one.variables))
-                runner = Runner(client, AgentHarness(own, folder, guard), RunnerSettings(episodes=1))
-                runners.create_task(runner.run(end))
-            try:
-                yield gateway
-            finally:
-                end.set()
+        for name, one in questions.items():
+            await stack.enter_async_context(_runner(name, one, folder, url))
+        yield gateway
+
+
+@contextlib.asynccontextmanager
+async def _runner(name: str, question: Question, folder: Path, url: str) -> AsyncIterator[None]:
+    """Run a runner of the question's environment, as `rljob run` starts them. Programs begin in the folder."""
+    environment = Environment.model_validate({"name": name, "episodesPerRunner": 1, **question.environment})
+    key, config = folder / f"{name}.key", folder / f"{name}.json"
+    key.write_text(mint_runner_key(runners_key(SECRET), name))
+    settings = {"url": url, "keyFile": str(key), "root": str(folder), "environment": environment.runner_options()}
+    config.write_text(json.dumps(settings))
+    variables = {one: os.environ[one] for one in INHERITED if one in os.environ}
+    variables |= {"PYTHONPATH": str(ROOT / "envs"), "UV_CACHE_DIR": str(folder / "uv")}
+    command = (question.python, "-m", "rljob_env", config)
+    process = await asyncio.create_subprocess_exec(*command, cwd=folder, env=variables)
+    try:
+        yield
+        assert process.returncode is None
+    finally:
+        process.terminate()
+        async with asyncio.timeout(60.0):
+            await process.wait()
 
 
 @contextlib.asynccontextmanager
