@@ -2,6 +2,7 @@
 
 from hack.mutants import Mutant
 
+CLIENTS = "tests/integration/envs/test_engine_clients.py"
 REPACK = "tests/integration/coordinator/test_repack.py"
 ENGINE_CACHE = "tests/unit/rollout/test_engine_cache.py"
 ENGINE_THREAD = "tests/unit/rollout/test_engine_thread.py"
@@ -15,6 +16,13 @@ MUTANTS = (
         before="bool(spec.environments)",
         after="True",
         tests=("tests/unit/rollout/test_factory.py::test_only_requests_of_episodes_have_priorities",),
+    ),
+    Mutant(
+        name="no token of the model ends a turn",
+        target="rljob_runtime.rollout.factory:make_replica",
+        before="eos_token_ids(model_files)",
+        after="frozenset()",
+        tests=(f"{CLIENTS}::test_turns_end_with_the_models_own_token_and_go_on_without_a_fork[Reference]",),
     ),
     Mutant(
         name="an attempt that is repeated generates again",
