@@ -25,6 +25,7 @@ IDENTITY = (
     "environments[].kind",
     "environments[].tools",
     "environments[].command",
+    "environments[].function",
     "environments[].openEnv",
     "environments[].verifiers",
     "environments[].reward",

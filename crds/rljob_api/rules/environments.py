@@ -39,7 +39,6 @@ def _kind(path: str, environment: Environment) -> Errors:
     """Check that an environment has the field of its kind, and not that of another."""
     fields = {
         EnvironmentKind.TOOLS: ("tools", environment.tools, "what the model may call"),
-        EnvironmentKind.AGENT: ("command", environment.command, "the program and its arguments"),
         EnvironmentKind.OPEN_ENV: ("openEnv", environment.open_env, "the environment's server"),
         EnvironmentKind.VERIFIERS: ("verifiers", environment.verifiers, "the taskset and its settings"),
     }
@@ -48,6 +47,23 @@ def _kind(path: str, environment: Environment) -> Errors:
             yield FieldError(f"{path}.{field}", ABSENT, f"is required for kind {kind}: {what}")
         if environment.kind is not kind and value is not None:
             yield FieldError(f"{path}.{field}", environment.to_dict()[field], f"is for kind {kind} only; leave it out")
+    yield from _agent(path, environment)
+
+
+def _agent(path: str, environment: Environment) -> Errors:
+    """Check that an agent has one of command and function, and that no other kind has any."""
+    written = environment.to_dict()
+    given = [field for field in ("command", "function") if field in written]
+    if environment.kind is not EnvironmentKind.AGENT:
+        for field in given:
+            advice = f"is for kind {EnvironmentKind.AGENT} only; leave it out"
+            yield FieldError(f"{path}.{field}", written[field], advice)
+    elif not given:
+        advice = f"is required for kind {EnvironmentKind.AGENT}: the program and its arguments; or function"
+        yield FieldError(f"{path}.command", ABSENT, advice)
+    elif len(given) > 1:
+        advice = "excludes command; leave one of them out"
+        yield FieldError(f"{path}.function", environment.function, advice)
 
 
 def _state(path: str, environment: Environment) -> Errors:

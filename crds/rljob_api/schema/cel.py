@@ -230,8 +230,9 @@ RULES: dict[str, list[Rule]] = {
             "tools are required for kind Tools, and for no other kind",
         ),
         Rule(
-            "(self.kind == 'Agent') == has(self.command)",
-            "command is required for kind Agent, and for no other kind",
+            "self.kind == 'Agent' ? has(self.command) != has(self.__function__)"
+            " : !has(self.command) && !has(self.__function__)",
+            "exactly one of command and function is required for kind Agent, and none for another kind",
         ),
         Rule(
             "(self.kind == 'OpenEnv') == has(self.openEnv)",

@@ -14,6 +14,7 @@ ENTRY_FIELDS = (
     "environments[].kind",
     "environments[].tools",
     "environments[].command",
+    "environments[].function",
     "environments[].openEnv",
     "environments[].verifiers",
     "environments[].reward",
@@ -29,6 +30,8 @@ _ABSENT = {
     "state": "''",
 }
 """Optional fields of entries, with a value that stands for an absent one."""
+_ESCAPED = {"function": "__function__"}
+"""Fields whose names are words of CEL, as a server writes them in a rule."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Rule:
 
 def same(path: str) -> str:
     """Render CEL for: the optional field at `path` (at most two steps below the spec) is unchanged."""
+    path = ".".join(_ESCAPED.get(step, step) for step in path.split("."))
     above, each, field = path.partition("[].")
     if each:
         return _same_entries(above, field)

@@ -69,9 +69,9 @@ class Environment(Model):
     name: DnsLabel
     """Name in records and metrics; unique in the list."""
     kind: EnvironmentKind
-    """Tools: turns follow until the model calls no tool. Agent: `command` asks for turns by an OpenAI-compatible
-    API. OpenEnv: each answer is an action of an environment behind a server. Verifiers: an environment of the
-    `verifiers` package asks for turns."""
+    """Tools: turns follow until the model calls no tool. Agent: `command` or `function` asks for turns by an
+    OpenAI-compatible API. OpenEnv: each answer is an action of an environment behind a server. Verifiers: an
+    environment of the `verifiers` package asks for turns."""
     tools: Annotated[tuple[Tool, ...] | None, Field(min_length=1, max_length=32)] = None
     """For Tools: what the model may call."""
     state: EnvironmentState | None = None
@@ -79,8 +79,12 @@ class Environment(Model):
     episodes. Stateless: they continue at the next turn, and no call is executed again. Stateful, also if absent: the
     calls so far are executed again. The episode begins again if an answer differs."""
     command: Annotated[tuple[Argument, ...] | None, Field(min_length=1, max_length=64)] = None
-    """For Agent: the program and its arguments. OPENAI_BASE_URL and OPENAI_API_KEY are set. RLJOB_TASK names a file
-    with the task as JSON, and RLJOB_RESULT the file for its result, e.g. {reward: 1}."""
+    """For Agent, unless `function` is set: the program and its arguments. OPENAI_BASE_URL and OPENAI_API_KEY are set.
+    RLJOB_TASK names a file with the task as JSON, and RLJOB_RESULT the file for its result, e.g. {reward: 1}."""
+    function: CodePath | None = None
+    """For Agent, in place of `command`: a Python function, path.py:name, from the manifest's folder, or module:name.
+    Called with the task, in a process of its own that has the variables of a command. Returns a reward, an object with
+    `reward` and metrics, or None."""
     open_env: OpenEnvServer | None = None
     """For OpenEnv: the server. The record's field `reset` holds the arguments of a reset; its seed follows from the
     record unless `reset` has one."""

@@ -40,6 +40,7 @@ def test_kubectl_has_unknown_fields_refused(server: Kube, case: Case) -> None:
 
 
 SWE: dict[str, Any] = {"name": "swe", "kind": "Agent", "command": ["python", "agent.py"]}
+SOLVER: dict[str, Any] = {"name": "solver", "kind": "Agent", "function": "agent.py:solve"}
 
 GOOD: list[dict[str, Any]] = [
     {},
@@ -137,7 +138,7 @@ GOOD: list[dict[str, Any]] = [
     },
     {"spec.environments": [{**CALC, "reward": "/envs/calculator.py:score"}], "spec.rewards": REMOVE},
     {
-        "spec.environments": [{"name": "swe", "kind": "Agent", "command": ["agent"]}],
+        "spec.environments": [{"name": "swe", "kind": "Agent", "command": ["agent"]}, SOLVER],
         "spec.rewards": REMOVE,
         "spec.episode": {},
         "spec.evaluation": [{"name": "a", "prompts": {"file": {"path": "/p"}}}],
@@ -274,6 +275,9 @@ EDITS = st.fixed_dictionaries(
             [{**VERIFIED, "verifiers": {}}],
             [{**CALC, "openEnv": ECHO["openEnv"]}],
             [{"name": "swe", "kind": "Agent", "command": ["agent"]}, {**CALC, "command": ["agent"]}],
+            [SOLVER],
+            [{**SOLVER, "command": ["agent"]}],
+            [{**CALC, "function": "agent.py:solve", "command": ["agent"]}],
             [{**CALC, "tools": [{"function": "m:f", "mcp": {"url": "http://tools"}}]}],
         ),
         "spec.episode": maybe({}, {"maxTokens": 2048}, {"maxTokens": 2049}),
@@ -328,6 +332,7 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "environments[].kind": ([CALC], [{**SWE, "name": "calc"}]),
     "environments[].tools": ([CALC], [{**CALC, "tools": [{"function": "calculator.py:other"}]}]),
     "environments[].command": ([SWE], [{**SWE, "command": ["python", "other.py"]}]),
+    "environments[].function": ([SOLVER], [{**SOLVER, "function": "agent.py:other"}]),
     "environments[].openEnv": ([ECHO], [{**ECHO, "openEnv": {"url": "http://other:8000"}}]),
     "environments[].verifiers": ([VERIFIED], [{**VERIFIED, "verifiers": {"id": "sums"}}]),
     "environments[].reward": ([CALC], [{**CALC, "reward": "calculator.py:score"}]),

@@ -202,9 +202,22 @@ ENVIRONMENT_CASES = [
     Case(
         {"spec.environments": [{"name": "swe", "kind": "Agent"}]},
         "spec.environments[0].command",
-        "is required for kind Agent: the program and its arguments",
+        "is required for kind Agent: the program and its arguments; or function",
         value=ABSENT,
     ),
+    Case(
+        {"spec.environments": [{**_AGENT, "function": "agent.py:solve"}]},
+        "spec.environments[0].function",
+        "excludes command; leave one of them out",
+        value="agent.py:solve",
+    ),
+    Case(
+        {"spec.environments": [{"name": "swe", "kind": "Agent", "function": "agent.py"}]},
+        "spec.environments[0].function",
+        "must be path.py:function or module:function",
+        value="agent.py",
+    ),
+    _environments("[0].function", "is for kind Agent only", "agent.py:solve", {"function": "agent.py:solve"}),
     Case(
         {"spec.environments": [{"name": "echo", "kind": "OpenEnv"}]},
         "spec.environments[0].openEnv",

@@ -73,6 +73,11 @@ MUTANTS = (
         name="a CIDR has bits behind its prefix",
         target="rljob_api.fields:_network",
         before="ipaddress.ip_interface(value).ip != whole.network_address",
+    ),
+    Mutant(
+        name="an agent may be a command and a function",
+        target="rljob_api.rules.environments:_agent",
+        before="len(given) > 1",
         after="False",
         tests=("tests/unit/api/test_invalid_specs.py",),
     ),

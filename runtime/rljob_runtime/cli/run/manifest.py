@@ -24,7 +24,7 @@ SOURCES = (
     "evaluation[].prompts.dataset.path",
 )
 """Fields of the spec that name a file or a folder. `[]` stands for each item of a list."""
-CODE = ("environments[].tools[].function", "environments[].reward")
+CODE = ("environments[].tools[].function", "environments[].function", "environments[].reward")
 """Fields of the spec that name a function of a file, as path.py:function, or of a module."""
 
 

@@ -112,6 +112,8 @@ def _environments(spec: RLJobSpec) -> str:
 def _runs(environment: Environment) -> str:
     if environment.command is not None:
         return shlex.join(environment.command)
+    if environment.function is not None:
+        return f"function {environment.function}"
     tools = environment.tools or ()
     return f"tools {', '.join(tool.function or (tool.mcp.url if tool.mcp else '') for tool in tools)}"
 

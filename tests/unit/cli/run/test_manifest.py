@@ -58,6 +58,16 @@ def test_a_function_of_a_file_has_the_path_from_the_manifest(tmp_path):
     assert given == with_code("calculator.py:evaluate", "pkg.calculator:score"), "the given document stays as it is"
 
 
+def test_the_file_of_an_agents_function_is_checked(tmp_path):
+    given = document()
+    given["spec"]["environments"] = [{"name": "own", "kind": "Agent", "function": "agent.py:solve"}]
+    with pytest.raises(InvalidSpec, match=r"environments\[0\].function: 'agent.py:solve' must name a function"):
+        localised(given, tmp_path, {})
+    (tmp_path / "agent.py").write_text("")
+    found = localised(given, tmp_path, {})["spec"]["environments"][0]
+    assert found["function"] == f"{tmp_path}/agent.py:solve"
+
+
 def test_files_of_functions_that_are_not_there_are_all_named(tmp_path):
     with pytest.raises(InvalidSpec) as refused:
         localised(with_code("calculator.py:evaluate", "/no/score.py:score"), tmp_path, {})

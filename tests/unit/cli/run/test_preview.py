@@ -38,12 +38,14 @@ def test_it_shows_what_runs_each_environment_and_its_limits(tmp_path: Path) -> N
         "spec.environments": [
             {"name": "calc", "kind": "Tools", "tools": tools, "maxTurns": 6},
             {"name": "swe", "kind": "Agent", "command": ["sh", "-c", "run it"], "runners": 2, "timeoutSeconds": 0.5},
+            {"name": "own", "kind": "Agent", "function": "agent.py:solve"},
         ],
         "spec.episode": {"maxTurns": 8},
     }
     assert preview(load(jobs.job(spec)).spec, tmp_path, 0)["environments"] == (
         "calc (tools calculator.py:evaluate, http://search/mcp, 1 x 8 episodes concurrently, at most 6 turns and 300 s "
-        "each); swe (sh -c 'run it', 2 x 8 episodes concurrently, at most 8 turns and 0.5 s each)"
+        "each); swe (sh -c 'run it', 2 x 8 episodes concurrently, at most 8 turns and 0.5 s each); "
+        "own (function agent.py:solve, 1 x 8 episodes concurrently, at most 8 turns and 300 s each)"
     )
     assert "environments" not in preview(load(jobs.job()).spec, tmp_path, 0)
 
