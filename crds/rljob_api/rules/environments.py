@@ -10,6 +10,7 @@ from rljob_api.errors import ABSENT, FieldError
 from rljob_api.rules.templates import check_template
 from rljob_api.spec import RLJobSpec
 from rljob_api.spec.environments import Environment, EnvironmentKind
+from rljob_api.spec.rewards import RewardKind
 
 Errors = Iterator[FieldError]
 
@@ -31,6 +32,7 @@ def check_environments(spec: RLJobSpec) -> Errors:
                 yield FieldError(f"{path}.tools[{place}]", shown, "must be exactly one of function and mcp")
         # Its accelerators are what the template requests: the spec has no number of them.
         yield from check_template(f"{path}.template", c.ROLE_ENVIRONMENT, environment.template, 0, None)
+    yield from _rewards(spec)
     yield from _limits(spec)
     yield from _techniques(spec)
 
@@ -90,6 +92,19 @@ def _ports(path: str, environment: Environment) -> Errors:
         port = re.match(r"https?://[^/:]*:([0-9]+)", url)
         if port is not None and not 1 <= int(port[1]) <= 65_535:
             yield FieldError(where, url, f"must have a port from 1 to 65535, and not {port[1]}")
+
+
+def _rewards(spec: RLJobSpec) -> Errors:
+    """Check that rules of kind Environment have a reward to count. Sources may leave them out, by `rewards`."""
+    without = [environment.name for environment in spec.environments if not environment.gives_reward]
+    advice = ""
+    if len(without) == len(spec.environments):
+        advice = "needs an environment in spec.environments that gives a reward: a kind other than Tools, or a reward"
+    elif without and spec.data.sources is None:
+        advice = f"needs a reward of each environment, which {without[0]} lacks"
+    for index, reward in enumerate(spec.rewards):
+        if reward.kind is RewardKind.ENVIRONMENT and advice:
+            yield FieldError(f"spec.rewards[{index}].kind", reward.kind.value, advice)
 
 
 def _limits(spec: RLJobSpec) -> Errors:

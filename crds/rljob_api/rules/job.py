@@ -173,8 +173,9 @@ def _rewards(spec: RLJobSpec) -> Errors:
         if reward.kind is RewardKind.REASONING_GYM and prompts is not None and prompts.reasoning_gym is None:
             yield FieldError(f"{path}.kind", reward.kind.value, "needs prompts from spec.data.prompts.reasoningGym")
         if reward.parallelism is not None and reward.kind.value not in FUNCTION_KINDS:
-            own = f"{reward.kind.value.lower()}.parallelism"
-            advice = f"is for kinds {', '.join(FUNCTION_KINDS)}; set {own} instead"
+            own = f"set {reward.kind.value.lower()}.parallelism instead"
+            own = "leave it out" if reward.kind is RewardKind.ENVIRONMENT else own
+            advice = f"is for kinds {', '.join(FUNCTION_KINDS)}; {own}"
             yield FieldError(f"{path}.parallelism", reward.parallelism, advice)
         if reward.range.min >= reward.range.max:
             yield FieldError(f"{path}.range.min", reward.range.min, f"must be less than max ({reward.range.max:g})")

@@ -44,6 +44,8 @@ _ONE_WAY = Rule(
 _NO_SOURCES = "!has(self.data.sources)"
 _NO_REWARDS = "size(self.rewards) == 0"
 """Whether the spec has no rewards. Another rule then requires that every environment gives a reward."""
+_GIVES_REWARD = "(has(e.reward) || e.kind != 'Tools')"
+"""Whether environment e may give a reward."""
 _SCORES = "(!has(s.rewards) || r.name in s.rewards)"
 """Whether rule r scores the responses of source or evaluation s."""
 
@@ -109,8 +111,14 @@ RULES: dict[str, list[Rule]] = {
         ),
         Rule(
             f"!({_NO_REWARDS}) || (size(self.environments) > 0"
-            " && self.environments.all(e, has(e.reward) || e.kind != 'Tools'))",
+            f" && self.environments.all(e, {_GIVES_REWARD}))",
             "rewards is required: how responses are scored; or a reward of each environment",
+        ),
+        Rule(
+            "!self.rewards.exists(r, r.kind == 'Environment')"
+            f" || (self.environments.exists(e, {_GIVES_REWARD})"
+            f" && (!({_NO_SOURCES}) || self.environments.all(e, {_GIVES_REWARD})))",
+            "rewards of kind Environment need environments that give a reward: a kind other than Tools, or a reward",
         ),
         Rule(
             "!has(self.episode) || size(self.environments) > 0",

@@ -93,7 +93,7 @@ class Environment(Model):
     reward: CodePath | None = None
     """A Python function that scores an episode: path.py:name, from the manifest's folder, or module:name. Called with
     (record, messages, answer). Absent: spec.rewards score the last answer. A reward of the agent or of the
-    environment itself counts before both."""
+    environment itself counts before both, unless spec.rewards has a rule of kind Environment."""
     max_turns: int = Field(default=16, ge=1, le=1024)
     """Most turns of an episode. The model's answer to the last one ends it."""
     timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)

@@ -33,7 +33,7 @@ from rljob_api.spec.resources import (
     Store,
     Trainer,
 )
-from rljob_api.spec.rewards import Reward
+from rljob_api.spec.rewards import Reward, RewardKind
 from rljob_api.spec.training import (
     AdaptiveTensorParallel,
     DataSpec,
@@ -132,6 +132,11 @@ class RLJobSpec(Model):
         sizes = adaptive.sizes or self.rollout.tensor_parallel_sizes
         switches = bool(adaptive.enabled) and not self.environments
         return tuple(sorted(sizes)) if switches and len(sizes) > 1 else ()
+
+    @property
+    def adds_environment_rewards(self) -> bool:
+        """Tell whether an environment's reward is a term of the sum, and does not count in its place."""
+        return any(reward.kind is RewardKind.ENVIRONMENT for reward in self.rewards)
 
     @property
     def rewards_apart(self) -> bool:

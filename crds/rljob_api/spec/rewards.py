@@ -31,6 +31,7 @@ class RewardKind(StrEnum):
     PYTHON = "Python"
     CODE = "Code"
     JUDGE = "Judge"
+    ENVIRONMENT = "Environment"
 
 
 class RewardTimeout(Model):
@@ -113,7 +114,9 @@ class Reward(Model):
     """Name in metrics and logs; unique in the list."""
     kind: RewardKind
     """Math compares final answers by math-verify. ReasoningGym calls the task's own scorer. Python calls `function`.
-    Code runs the response's program against tests. Judge sends the response to a model."""
+    Code runs the response's program against tests. Judge sends the response to a model. Environment is the reward that
+    the episode's environment gave: with such a rule it is a term of the sum, and without one it counts in place of the
+    sum. An episode without it has no reward, and its group is filtered (RewardFailed)."""
     weight: float = Field(default=1.0, ge=-1000, le=1000)
     """Factor in the sum."""
     function: FunctionPath | None = None

@@ -91,7 +91,7 @@ async def run_job(
                 records.observe(inputs, observers),
                 on_report=on_report,
                 before=early.draft if job.status.runtime is not None else None,
-                episodes=SingleTurns() if book is None else ManyTurns(book),
+                episodes=SingleTurns() if book is None else ManyTurns(book, job.spec.adds_environment_rewards),
                 switch_policy=switch_policy,
             )
             coordinator = Coordinator(inputs)

@@ -181,14 +181,14 @@ class LazyRewards:
         except InvalidReward as error:
             raise RewardsNotUsable(str(error)) from error
 
-    async def score(self, prompt: object, response_text: str) -> float:
+    async def score(self, prompt: object, response_text: str, environment_reward: float | None = None) -> float:
         """See `protocols.Rewards`. Without a rule a response has no reward, and never a reward of 0."""
         if not self._spec.rewards:
             told = "its environment gave no reward, and spec.rewards has no rule"
             raise RewardFailed(told, by_response=True)
         if self._pool is None:
             raise RewardFailed("the rewards are not open")
-        return await self._pool.score(prompt, response_text)
+        return await self._pool.score(prompt, response_text, environment_reward)
 
     def figures(self) -> RewardStats:
         """See `protocols.Rewards`."""

@@ -78,10 +78,11 @@ class RewardsUnavailable(Exception):
 class Rewards(Protocol):
     """Scores responses while replicas generate."""
 
-    async def score(self, prompt: object, response_text: str) -> float:
+    async def score(self, prompt: object, response_text: str, environment_reward: float | None = None) -> float:
         """Return the reward, a finite number, with the value of each rule if it is a `Reward`.
 
-        `prompt`: the `rljob_runtime.data.Prompt`. Raises `RewardFailed`.
+        `prompt`: the `rljob_runtime.data.Prompt`. `environment_reward`: what the episode's environment gave, for rules
+        that count it. Raises `RewardFailed`.
         """
         ...
 

@@ -22,11 +22,14 @@ class Failure(StrEnum):
     NO_TESTS = "NoTests"
     SANDBOX_FAILED = "SandboxFailed"
     JUDGE_FAILED = "JudgeFailed"
+    NOT_GIVEN = "NotGiven"
 
 
-BY_RESPONSE = frozenset({Failure.RAISED, Failure.NOT_FINITE, Failure.OUT_OF_RANGE, Failure.NO_TESTS})
-"""Failures that would repeat for the same text, because the rule has been computed. The others may come from a busy or
-failing machine."""
+BY_RESPONSE = frozenset(
+    {Failure.RAISED, Failure.NOT_FINITE, Failure.OUT_OF_RANGE, Failure.NO_TESTS, Failure.NOT_GIVEN}
+)
+"""Failures that would repeat for the same response, because the rule has been computed. The others may come from a busy
+or failing machine."""
 
 
 class RewardsNotReady(Exception):

@@ -18,11 +18,12 @@ from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.protocols.rewards import Anchors, Reward, terms_of
 from rljob_runtime.rewards.code_scorer import CodeScorer
+from rljob_runtime.rewards.environment_terms import environment_terms
 from rljob_runtime.rewards.errors import BY_RESPONSE, Failure, ScoreFailed
 from rljob_runtime.rewards.function_scorer import FunctionScorer
 from rljob_runtime.rewards.judge_scorer import JudgeScorer
 from rljob_runtime.rewards.remote_client import RemoteFunctionScorer, RemoteSandbox, RewardServerClient
-from rljob_runtime.rewards.rules import AnyRule, CodeRule, JudgeRule, Rule, scores
+from rljob_runtime.rewards.rules import AnyRule, CodeRule, EnvironmentRule, JudgeRule, Rule, scores
 from rljob_runtime.sandbox.sandbox import Sandbox
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class RewardPool:
         codes = [rule for rule in rules if isinstance(rule, CodeRule)]
         judges = [rule for rule in rules if isinstance(rule, JudgeRule)]
         self._functions = [_functions(sort, workers, reward_server) for sort in by_worker]
+        self._of_environments = [rule for rule in rules if isinstance(rule, EnvironmentRule)]
         self._codes = {rule.name: _code(rule, reward_server) for rule in codes}
         # Cheap scorers run first: an early failure saves the rest.
         self._scorers: tuple[tuple[Scorer, Sequence[AnyRule]], ...] = (
@@ -110,14 +112,14 @@ class RewardPool:
         """End the scorers."""
         await self._closing.aclose()
 
-    async def score(self, prompt: Any, response_text: str) -> Reward:
+    async def score(self, prompt: Any, response_text: str, environment_reward: float | None = None) -> Reward:
         """Return the weighted sum over the rules of the prompt's source, a finite number, with the value of each.
 
-        Raises `RewardFailed`, which names the rule and the reason.
+        `environment_reward`: that of the episode, for rules of kind Environment; None if there is none. Raises `RewardFailed`, which names the rule and the reason.
         """
         began = asyncio.get_running_loop().time()
         try:
-            total = await self._sum(prompt, response_text)
+            total = await self._sum(prompt, response_text, environment_reward)
         except ScoreFailed as failed:
             self._failed[failed.rule, failed.failure.value] += 1
             message = f"reward {failed.rule} ({failed.failure}): {failed}"
@@ -127,8 +129,11 @@ class RewardPool:
         self._scored += 1
         return total
 
-    async def _sum(self, prompt: Any, response: str) -> Reward:
-        total, terms = 0.0, {rule.name: 0.0 for rule in self.rules if scores(rule, prompt)}
+    async def _sum(self, prompt: Any, response: str, environment_reward: float | None) -> Reward:
+        terms = {rule.name: 0.0 for rule in self.rules if scores(rule, prompt)}
+        given = environment_terms(self._of_environments, prompt, environment_reward)
+        total = float(given)
+        terms.update(given.terms)
         for scorer, rules in self._scorers:
             if not any(scores(rule, prompt) for rule in rules):
                 continue

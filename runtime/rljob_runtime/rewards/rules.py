@@ -107,6 +107,18 @@ class JudgeRule:
     sources: Sequence[str] | None = None
 
 
+@dataclass(frozen=True)
+class EnvironmentRule:
+    """An Environment rule: its value is the reward that the episode's environment gave."""
+
+    name: str
+    weight: float = 1.0
+    least: float = -1e6
+    most: float = 1e6
+    """`least` and `most` bound its value."""
+    sources: Sequence[str] | None = None
+
+
 def fill_template(template: str, values: Mapping[str, str]) -> str:
     """Replace each `{name}` of `values` once.
 
@@ -121,7 +133,7 @@ def confined(rules: Sequence[Rule]) -> bool:
     return all(rule.confined for rule in rules)
 
 
-AnyRule = Rule | CodeRule | JudgeRule
+AnyRule = Rule | CodeRule | JudgeRule | EnvironmentRule
 
 
 def rules_of(rewards: Sequence[Reward]) -> tuple[AnyRule, ...]:
@@ -161,6 +173,8 @@ def _rule(where: str, reward: Reward) -> AnyRule:
         if reward.judge is None:
             raise InvalidReward(f"{where}: kind Judge needs judge: its url and model")
         return JudgeRule(reward.name, reward.judge, reward.weight, reward.timeout.max_seconds)
+    if reward.kind is RewardKind.ENVIRONMENT:
+        return EnvironmentRule(reward.name, reward.weight, reward.range.min, reward.range.max)
     function = reward.function if reward.kind is RewardKind.PYTHON else BUILT_IN[reward.kind]
     if function is None:
         raise InvalidReward(f"{where}: kind Python needs function: module:function")

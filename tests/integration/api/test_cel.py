@@ -144,6 +144,13 @@ GOOD: list[dict[str, Any]] = [
         "spec.evaluation": [{"name": "a", "prompts": {"file": {"path": "/p"}}}],
     },
     {"spec.environments": [ECHO, VERIFIED, {**CALC, "reward": "calculator.py:score"}], "spec.rewards": REMOVE},
+    {"spec.environments": [SWE], "spec.rewards[1]": {"name": "solved", "kind": "Environment", "weight": 0.8}},
+    {
+        "spec.environments": [CALC, SWE],
+        "spec.data.prompts": REMOVE,
+        "spec.data.sources": [{"name": "sums", "weight": 1, "prompts": {"file": {"path": "/a"}}, "rewards": ["math"]}],
+        "spec.rewards": [{"name": "math", "kind": "Math"}, {"name": "solved", "kind": "Environment"}],
+    },
     {"spec.checkpoint": {"volumeClaimName": "claim", "everyRounds": 1}},
     {"spec.checkpoint": {"emptyDir": {"sizeLimit": "20Gi"}}},
     {"spec.relay": {"chunkBytes": "64Ki", "heartbeatSeconds": 5}},
@@ -257,6 +264,7 @@ EDITS = st.fixed_dictionaries(
             {"url": "http://j", "model": "m"}, {"url": "http://j", "model": "m", "prompt": "?"}
         ),
         "spec.rewards[0].function": maybe("m:f"),
+        "spec.rewards[1]": maybe({"name": "solved", "kind": "Environment"}),
         "spec.rewards[0].timeout.minSeconds": maybe(30, 31),
         "spec.data.prompts.file": maybe({"path": "/p"}),
         "spec.checkpoint.volumeClaimName": maybe("claim"),

@@ -187,6 +187,15 @@ def _runner(field: str, advice: str, value: Any, **fields: Any) -> Case:
     return Case({"spec.environments": [environment]}, path, advice, value=value, server=False)
 
 
+_SOLVED: dict[str, Any] = {"name": "solved", "kind": "Environment"}
+
+
+def _of_environment(advice: str, *environments: dict[str, Any]) -> Case:
+    """A job with a rule of kind Environment, and these environments."""
+    edits = {"spec.environments": list(environments), "spec.rewards[1]": _SOLVED}
+    return Case(edits, "spec.rewards[1].kind", advice, value="Environment")
+
+
 _AGENT: dict[str, Any] = {"name": "swe", "kind": "Agent", "command": ["python", "agent.py"]}
 
 ENVIRONMENT_CASES = [
@@ -281,6 +290,15 @@ ENVIRONMENT_CASES = [
     ),
     _environments("[0].reward", "must be path.py:function or module:function", "score", {"reward": "score"}),
     _environments("[0].maxTurns", "must be at least 1", 0, {"maxTurns": 0}),
+    _of_environment("needs an environment in spec.environments that gives a reward"),
+    _of_environment("needs an environment in spec.environments that gives a reward", CALC),
+    _of_environment("needs a reward of each environment, which calc lacks", _AGENT, CALC),
+    Case(
+        {"spec.environments": [_AGENT], "spec.rewards[1]": {**_SOLVED, "parallelism": 2}},
+        "spec.rewards[1].parallelism",
+        "is for kinds Math, ReasoningGym, Python; leave it out",
+        value=2,
+    ),
     _environments("[0].maxTurns", "must be at most 1024", 1025, {"maxTurns": 1025}),
     _environments("[0].timeoutSeconds", "must be more than 0", 0, {"timeoutSeconds": 0}),
     _environments("[0].runners", "must be at most 64", 65, {"runners": 65}),

@@ -75,6 +75,13 @@ MUTANTS = (
         before="ipaddress.ip_interface(value).ip != whole.network_address",
     ),
     Mutant(
+        name="a reward may be that of an environment that gives none",
+        target="rljob_api.rules.environments:_rewards",
+        before="len(without) == len(spec.environments)",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py",),
+    ),
+    Mutant(
         name="an agent may be a command and a function",
         target="rljob_api.rules.environments:_agent",
         before="len(given) > 1",

@@ -193,6 +193,9 @@ def test_what_a_spec_answers() -> None:
     switching = {**sizes, "spec.adaptiveTensorParallel.enabled": "Auto"}
     assert load(job(switching)).spec.switch_sizes == (1, 2)
     assert load(job({**switching, "spec.environments": [CALC]})).spec.switch_sizes == ()
+    solved = {"spec.environments": [{**CALC, "reward": "m:f"}], "spec.rewards[1]": {"name": "s", "kind": "Environment"}}
+    assert load(job(solved)).spec.adds_environment_rewards
+    assert not spec.adds_environment_rewards
 
 
 def test_a_runner_is_told_about_its_environment_and_not_about_its_pods() -> None:

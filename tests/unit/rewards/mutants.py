@@ -10,6 +10,20 @@ REMOTE = "tests/unit/rewards/test_remote.py"
 
 MUTANTS = (
     Mutant(
+        name="an environment that gives no reward gives 0",
+        target="rljob_runtime.rewards.environment_terms:environment_terms",
+        before="given is None",
+        after="False",
+        tests=("tests/unit/rewards/test_environment_terms.py",),
+    ),
+    Mutant(
+        name="the weight of an environment's reward is 1",
+        target="rljob_runtime.rewards.environment_terms:environment_terms",
+        before="total += rule.weight * given",
+        after="total += given",
+        tests=("tests/unit/rewards/test_environment_terms.py",),
+    ),
+    Mutant(
         name="a box that is cut off answers",
         target="rljob_runtime.rewards.answers.final:_last_box",
         before='depth += {"{": 1, "}": -1}.get(match[0], 0)',

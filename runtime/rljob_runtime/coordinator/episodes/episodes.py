@@ -120,10 +120,14 @@ class SingleTurns:
 
 
 class ManyTurns:
-    """Responses are episodes of environments, in `book`."""
+    """Responses are episodes of environments, in `book`.
 
-    def __init__(self, book: EpisodeBook) -> None:
+    `adds_rewards`: an environment's reward is a term of the job's rewards, and does not count in their place.
+    """
+
+    def __init__(self, book: EpisodeBook, adds_rewards: bool = False) -> None:
         self.book = book
+        self._adds_rewards = adds_rewards
         self._measured = BookTotals()
         """The counts at the end of the round before."""
         self._levels = Levels(MOST_SAMPLES)
@@ -134,8 +138,8 @@ class ManyTurns:
         return EpisodeBackend(backend, self.book)
 
     def scorer(self, prompts: PromptSource, rewards: Rewards) -> Scorer:
-        """Score each response by its environment, or by the text of its last turn."""
-        return EpisodeScorer(self.book, TextScorer(prompts, rewards))
+        """Score each response by its environment, by the text of its last turn, or by both."""
+        return EpisodeScorer(self.book, TextScorer(prompts, rewards), self._adds_rewards)
 
     async def load(self, keys: Iterable[TrajectoryKey]) -> None:
         """See `Episodes.load`."""

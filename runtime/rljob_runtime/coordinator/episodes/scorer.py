@@ -1,11 +1,11 @@
-"""Episode scorer: the reward of an episode, from its environment or from the job's rewards."""
+"""Episode scorer: the reward of an episode, from its environment, from the job's rewards, or from both."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from rljob_runtime.coordinator.episodes.book import EpisodeBook
-from rljob_runtime.coordinator.generation.scoring import Scorer
+from rljob_runtime.coordinator.generation.scoring import TextScorer
 from rljob_runtime.protocols.rewards import ResponseAborted, Reward
 from rljob_runtime.protocols.trajectory import Response
 from rljob_runtime.scheduling.episodes.ends import EndState, counts_as_failure
@@ -15,14 +15,18 @@ ENVIRONMENT = "environment"
 
 
 class EpisodeScorer:
-    """A `Scorer` of episodes. `last_answer` scores the text of the last turn."""
+    """A `Scorer` of episodes. `last_answer` scores the text of the last turn.
 
-    def __init__(self, book: EpisodeBook, last_answer: Scorer) -> None:
+    `adds`: the environment's reward is a term of the job's rewards. Else it counts in their place.
+    """
+
+    def __init__(self, book: EpisodeBook, last_answer: TextScorer, adds: bool = False) -> None:
         self._book = book
         self._last_answer = last_answer
+        self._adds = adds
 
     async def score(self, response: Response) -> float:
-        """Return the environment's reward, or that of the last answer.
+        """Return the environment's reward, that of the last answer, or the sum of both.
 
         An attempt that a failure of ours ended has none: raises `ResponseAborted`.
         """
@@ -35,7 +39,9 @@ class EpisodeScorer:
         if end.state is EndState.ABORTED:
             counts = counts_as_failure(end, await self._book.hand_backs(response.key))
             raise ResponseAborted(f"its episode was aborted: {end.reason}", counts)
-        if attempt.report is not None and attempt.report.reward is not None:
-            return Reward(attempt.report.reward, {ENVIRONMENT: attempt.report.reward})
-        last = attempt.episode.sampled[-1]
-        return await self._last_answer.score(replace(response, token_ids=last.token_ids, logprobs=last.logprobs))
+        given = attempt.report.reward if attempt.report is not None else None
+        if given is not None and not self._adds:
+            return Reward(given, {ENVIRONMENT: given})
+        turn = attempt.episode.sampled[-1]
+        last = replace(response, token_ids=turn.token_ids, logprobs=turn.logprobs)
+        return await (self._last_answer.score_with(last, given) if self._adds else self._last_answer.score(last))

@@ -45,12 +45,19 @@ class TextScorer:
 
     async def score(self, response: Response) -> float:
         """See `Scorer.score`."""
-        prompt = self._prompts.prompt(response.key.prompt)
+        return await self._rewards.score(*await self._read(response))
+
+    async def score_with(self, response: Response, environment_reward: float | None) -> float:
+        """Return the reward of an episode's last turn, in which rules of kind Environment count what is given."""
+        return await self._rewards.score(*await self._read(response), environment_reward)
+
+    async def _read(self, response: Response) -> tuple[object, str]:
+        """Return the prompt and the text of a response."""
         try:
             text = await self._prompts.decode(response.token_ids)
         except Exception as error:  # a tokenizer may raise anything for an unknown id
             raise RewardFailed(f"its tokens cannot be decoded: {error!r}", by_response=True) from error
-        return await self._rewards.score(prompt, text)
+        return self._prompts.prompt(response.key.prompt), text
 
 
 class RewardRequests:

@@ -63,7 +63,7 @@ class ProgramRewards(SimulatedRewards):
     def forget(self) -> None:
         self.timeout = AdaptiveTimeout(self._programs.timeout)
 
-    async def score(self, prompt: object, response_text: str) -> float:
+    async def score(self, prompt: object, response_text: str, environment_reward: float | None = None) -> float:
         since, name = loop_time(), str(getattr(prompt, "key", prompt))
         chance = random.Random(f"{self._seed}/{name}/{response_text}")
         kind, drawn = chance.random(), self._programs.seconds * chance.uniform(0.5, 1.5)

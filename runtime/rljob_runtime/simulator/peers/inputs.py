@@ -162,7 +162,7 @@ class SimulatedRewards:
         """Fail everything that is being scored."""
         self._crashed.fire()
 
-    async def score(self, prompt: object, response_text: str) -> float:
+    async def score(self, prompt: object, response_text: str, environment_reward: float | None = None) -> float:
         since, name = loop_time(), str(getattr(prompt, "key", prompt))
         reward: float | None = None
         if await self._runs(self._seconds(response_text)) and self._fails.get(name, 0) <= 0:

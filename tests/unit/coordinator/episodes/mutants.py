@@ -12,6 +12,13 @@ EPISODES = "rljob_runtime.coordinator.episodes"
 
 MUTANTS = (
     Mutant(
+        name="rules beside the environment's reward are ignored",
+        target=f"{EPISODES}.scorer:EpisodeScorer.score",
+        before="given is not None and not self._adds",
+        after="given is not None",
+        tests=("tests/unit/coordinator/episodes/test_scorer.py::test_who_scores_an_episode",),
+    ),
+    Mutant(
         name="a runner that was lost still asks for turns",
         target=f"{EPISODES}.book:EpisodeBook.find",
         before="attempt.id != episode",
