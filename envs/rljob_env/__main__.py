@@ -86,7 +86,7 @@ def _harness(config: Config, direct: httpx.AsyncClient, outside: httpx.AsyncClie
         return OpenEnvHarness(direct, outside, config.environment, config.root, guard)
     if config.environment.kind == VERIFIERS:
         return VerifiersHarness(config.environment, config.root, guard)
-    return AgentHarness(config.environment, config.root, guard)
+    return AgentHarness(direct, config.environment, config.root, guard)
 
 
 def runner_name() -> str:

@@ -171,8 +171,8 @@ class _Door:
     async def turn(self, call: TurnCall) -> RecordedTurn:
         return await self._while_it_lives(self._book.turns.turn(call))
 
-    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
-        return await self._while_it_lives(self._book.turns.history(episode))
+    async def history(self, episode: EpisodeAttempt, newest: bool = False) -> Sequence[StoredTurn]:
+        return await self._while_it_lives(self._book.turns.history(episode, newest))
 
     async def lease(
         self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False

@@ -152,9 +152,9 @@ class Watch:
             self.first_turns.append(time.monotonic() - self._launched[call.episode.key.prompt])
         return await self._book.turns.turn(call)
 
-    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
+    async def history(self, episode: EpisodeAttempt, newest: bool = False) -> Sequence[StoredTurn]:
         """See `protocols.turns.Turns.history`."""
-        return await self._book.turns.history(episode)
+        return await self._book.turns.history(episode, newest)
 
 
 @dataclass(frozen=True)

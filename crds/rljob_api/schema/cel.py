@@ -110,8 +110,7 @@ RULES: dict[str, list[Rule]] = {
             "rewards must hold at least one weight other than 0",
         ),
         Rule(
-            f"!({_NO_REWARDS}) || (size(self.environments) > 0"
-            f" && self.environments.all(e, {_GIVES_REWARD}))",
+            f"!({_NO_REWARDS}) || (size(self.environments) > 0 && self.environments.all(e, {_GIVES_REWARD}))",
             "rewards is required: how responses are scored; or a reward of each environment",
         ),
         Rule(

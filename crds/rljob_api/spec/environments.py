@@ -92,7 +92,7 @@ class Environment(Model):
     """For Verifiers: the environment."""
     reward: CodePath | None = None
     """A Python function that scores an episode: path.py:name, from the manifest's folder, or module:name. Called with
-    (record, messages, answer). Absent: spec.rewards score the last answer. A reward of the agent or of the
+    (record, messages, answer), where messages are the conversation up to the model's last answer. Absent: spec.rewards score the last answer. A reward of the agent or of the
     environment itself counts before both, unless spec.rewards has a rule of kind Environment."""
     max_turns: int = Field(default=16, ge=1, le=1024)
     """Most turns of an episode. The model's answer to the last one ends it."""

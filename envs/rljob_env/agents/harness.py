@@ -19,14 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from rljob_env.config import EnvironmentConfig
+from rljob_env.conversation import conversation_of
 from rljob_env.episode import Assignment, Report
 from rljob_env.failures import Failed, Part
 from rljob_env.foreign_code.guard import Guard
 from rljob_env.foreign_code.output import Output, piped
 from rljob_env.foreign_code.processes import bare_environment, process_group
 from rljob_env.results import reward_and_metrics
-from rljob_env.scoring import Scorer
+from rljob_env.scoring import Place, Scorer
 
 MOST_RESULT_BYTES = 1 << 16
 
@@ -44,8 +47,9 @@ class AgentStats:
 class AgentHarness:
     """Runs a command, or a Python function in a process of its own, for each episode."""
 
-    def __init__(self, config: EnvironmentConfig, root: Path, guard: Guard) -> None:
+    def __init__(self, gateway: httpx.AsyncClient, config: EnvironmentConfig, root: Path, guard: Guard) -> None:
         self.stats = AgentStats()
+        self._gateway_http = gateway
         self._config = config
         self._root = root
         self._guard = guard
@@ -77,15 +81,27 @@ class AgentHarness:
             code = await self._ended(assignment, scratch, variables, output)
             metrics = {"agent_seconds": time.monotonic() - began}
             ended = _result_of(code, result, output.text())
-        if ended.reward is not None:
-            return Report(ended.reward, metrics | ended.metrics, detail=ended.detail)
-        reward, more = await self.scorer.score(assignment, assignment.messages, ended.answer)
-        gave_up = code != 0 and ended.answer is None
-        return Report(reward, metrics | ended.metrics | more, detail=ended.detail, gave_up=gave_up)
+            reward = ended.reward
+            if reward is None and self.scorer.has_function:
+                # The folder is there until it is scored: what the program wrote may be what counts.
+                reward, more = await self._scored(assignment, ended.answer, Place(self._root, scratch))
+                metrics |= more
+        gave_up = ended.reward is None and ended.answer is None and code != 0
+        return Report(reward, metrics | ended.metrics, detail=ended.detail, gave_up=gave_up)
 
     async def close(self) -> None:
         """End the processes of rewards."""
         await self.scorer.close()
+
+    async def _scored(
+        self, assignment: Assignment, answer: str | None, place: Place
+    ) -> tuple[float | None, dict[str, float]]:
+        """Call the reward's function with the conversation. `answer`: the program's; None: the model's last one."""
+        messages = await conversation_of(self._gateway_http, assignment)
+        if answer is None and messages:
+            answer = messages[-1].get("content") or ""
+        await asyncio.to_thread(make_enterable, place.home)
+        return await self.scorer.score(assignment, messages or assignment.messages, answer, place)
 
     async def _ended(
         self, assignment: Assignment, scratch: Path, variables: Mapping[str, str], output: Output
@@ -124,6 +140,14 @@ async def _scratch_folder() -> AsyncIterator[Path]:
         yield Path(folder.name)
     finally:
         await asyncio.shield(asyncio.to_thread(folder.cleanup))
+
+
+def make_enterable(folder: Path) -> None:
+    """Make sure that a folder of a program can be entered: what it did there must not be a failure of ours."""
+    if folder.is_symlink() or not folder.is_dir():
+        folder.unlink(missing_ok=True)
+        folder.mkdir()
+    folder.chmod(0o700)
 
 
 def _task(assignment: Assignment) -> dict[str, Any]:

@@ -8,10 +8,11 @@ standard error.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -66,10 +67,25 @@ def _observe(function: Function, call: Mapping[str, Any]) -> dict[str, Any]:
 def _evaluate(function: Function, call: Mapping[str, Any]) -> dict[str, Any]:
     """Call a function of the job's owner. Its exceptions are failures."""
     try:
-        value = called(function, *call["given"])
+        with _placed(**call["place"]):
+            value = called(function, *call["given"])
         return {"value": json.loads(json.dumps(value, default=_number))}
     except Exception as error:
         return {"failed": shortened(f"{type(error).__name__}: {error}")}
+
+
+@contextlib.contextmanager
+def _placed(folder: str | None = None, home: str | None = None) -> Iterator[None]:
+    """Work in a folder and with a HOME while the context is open. Raises `OSError`."""
+    own_folder, own_home = os.getcwd(), os.environ["HOME"]
+    try:
+        if folder is not None:
+            os.chdir(folder)
+        os.environ["HOME"] = home or own_home
+        yield
+    finally:
+        os.chdir(own_folder)
+        os.environ["HOME"] = own_home
 
 
 _ANSWERS = {"describe": _describe, "observe": _observe, "evaluate": _evaluate}

@@ -123,9 +123,14 @@ class WorkerPool:
         """Return what a tool answers to a model's arguments. Raises `CallError`, `CallFailed`, `TimeoutError`."""
         return str(await self._call(seconds, "observe", function, named=dict(arguments)))
 
-    async def evaluate(self, function: str, given: Sequence[Any], seconds: float) -> Any:
-        """Return what a function of the job's owner returns, as JSON. Raises `CallFailed`, `TimeoutError`."""
-        return await self._call(seconds, "evaluate", function, given=list(given))
+    async def evaluate(
+        self, function: str, given: Sequence[Any], seconds: float, place: Mapping[str, str] | None = None
+    ) -> Any:
+        """Return what a function of the job's owner returns, as JSON. Raises `CallFailed`, `TimeoutError`.
+
+        `place`: the `folder` in which it is called, and its `home`; by default those of the worker.
+        """
+        return await self._call(seconds, "evaluate", function, given=list(given), place=dict(place or {}))
 
     async def describe(self, function: str) -> dict[str, Any]:
         """Return a function as a tool. Raises `CallFailed` if it is none."""

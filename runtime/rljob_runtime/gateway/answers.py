@@ -56,11 +56,9 @@ def chat_answer(request: ChatRequest, answered: AnsweredTurn, reply: ReplyText) 
     """Return the answer to a chat request: one object, or its events if it is streamed."""
     if request.stream:
         return Answer(b"".join(_events(request, answered, reply)), "text/event-stream")
-    message: Json = {"role": "assistant", "content": reply.content or (None if reply.calls else ""), "refusal": None}
-    message |= _optional(answered, reply)
     choice: Json = {
         "index": 0,
-        "message": message,
+        "message": _message(answered, reply),
         "finish_reason": _finish(answered.turn, reply),
         "logprobs": _logprobs(answered.turn) if request.logprobs else None,
     }
@@ -93,10 +91,24 @@ def generate_answer(request: GenerateTokens, answered: AnsweredTurn) -> Answer:
     return Answer(_dump(body))
 
 
+def conversation_answer(turn: tuple[Sequence[Json], AnsweredTurn, ReplyText] | None) -> Answer:
+    """Return the messages of a turn with its answer, in the client's form; null without a turn."""
+    if turn is None:
+        return Answer(_dump({"messages": None}))
+    messages, answered, reply = turn
+    return Answer(_dump({"messages": [*messages, _message(answered, reply)]}))
+
+
 def models_answer(model: str, context: int) -> Answer:
     """Return the one model that is served."""
     card = {"id": model, "object": "model", "created": 0, "owned_by": "rljob", "max_model_len": context}
     return Answer(_dump({"object": "list", "data": [card]}))
+
+
+def _message(answered: AnsweredTurn, reply: ReplyText) -> Json:
+    """Return an answer as the message that the client receives."""
+    message: Json = {"role": "assistant", "content": reply.content or (None if reply.calls else ""), "refusal": None}
+    return message | _optional(answered, reply)
 
 
 def _events(request: ChatRequest, answered: AnsweredTurn, reply: ReplyText) -> Iterator[bytes]:

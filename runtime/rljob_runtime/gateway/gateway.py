@@ -22,6 +22,7 @@ from rljob_runtime.gateway.answers import (
     Answer,
     AnsweredTurn,
     chat_answer,
+    conversation_answer,
     cut_at_stop,
     generate_answer,
     models_answer,
@@ -143,6 +144,13 @@ class Gateway:
         """Answer a request for tokens; see `chat`."""
         return await self._to_the_end(capability, lambda: self._generate(capability, body, retry))
 
+    async def conversation(self, capability: Capability) -> Answer:
+        """Return the messages of an attempt's newest turn with its answer; null if no turn was asked by messages.
+
+        Raises `GatewayError`.
+        """
+        return await self._to_the_end(capability, lambda: self._conversation(capability))
+
     def models(self) -> Answer:
         """Return the served model."""
         return models_answer(self._settings.model, self._settings.context)
@@ -233,6 +241,19 @@ class Gateway:
         answered = AnsweredTurn(capability.episode, self._settings.model, request.token_ids, turn)
         return await self._in_thread(lambda: generate_answer(request, answered))
 
+    async def _conversation(self, capability: Capability) -> Answer:
+        stored = await self._asked(capability, lambda: self._turns.history(capability.episode, newest=True))
+        return await self._in_thread(lambda: self._told(capability.episode, stored[-1] if stored else None))
+
+    def _told(self, episode: EpisodeAttempt, newest: StoredTurn | None) -> Answer:
+        """Return the conversation of a turn, as its client sent it and received its answer."""
+        given = parse_body(newest.body) if newest is not None else {}
+        if newest is None or "messages" not in given:
+            return conversation_answer(None)
+        request = parse_chat_request(given)
+        answered = AnsweredTurn(episode, self._settings.model, newest.token_ids, newest.turn)
+        return conversation_answer((given["messages"], answered, self._said(request, newest.token_ids, newest.turn)))
+
     def _prompt(self, paths: Paths, body: bytes) -> _Prompt:
         """Return a chat request as tokens: those of its deepest known turn, and of the messages after it."""
         given = parse_body(body)
@@ -255,14 +276,17 @@ class Gateway:
 
     def _keep(self, paths: Paths, request: ChatRequest, prompt: Sequence[int], turn: RecordedTurn) -> ReplyText:
         """Keep an answered turn for the requests that go on from it; return what it says."""
-        tokens = TurnTokens(prompt, turn.token_ids)
-        # A turn that was cut at its bound has no call: what it would have become is not known.
-        calls = request.calls_allowed and turn.finish_reason is FinishReason.STOP
-        reply = cut_at_stop(self._reply(tokens, request, calls), turn, request.stop)
+        tokens, reply = TurnTokens(prompt, turn.token_ids), self._said(request, prompt, turn)
         message = assistant_message(reply.content, named_calls(turn, reply.calls), reply.reasoning)
         conversation = chain(request.tools, [*request.messages, message])
         paths.add(conversation[-1], tokens, paths.deepest(conversation[:-1]))
         return reply
+
+    def _said(self, request: ChatRequest, prompt: Sequence[int], turn: RecordedTurn) -> ReplyText:
+        """Return what a turn says to its client."""
+        # A turn that was cut at its bound has no call: what it would have become is not known.
+        calls = request.calls_allowed and turn.finish_reason is FinishReason.STOP
+        return cut_at_stop(self._reply(TurnTokens(prompt, turn.token_ids), request, calls), turn, request.stop)
 
     def _reply(self, tokens: TurnTokens, request: ChatRequest, calls: bool) -> ReplyText:
         """Return what a turn says. One that cannot be read says nothing: an error would be the answer to each retry."""

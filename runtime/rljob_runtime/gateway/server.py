@@ -1,18 +1,20 @@
 """Gateway server: the routes, as a thin shell around `gateway`.
 
-    POST /v1/chat/completions      POST /inference/v1/generate      GET /v1/models      GET /healthz
+    POST /v1/chat/completions    POST /inference/v1/generate    GET /v1/models    GET /v1/conversation    GET /healthz
 
-All but the last need a capability. The same routes are below `/episodes/EPISODE`, where the address names the episode
-and a capability of another one is refused. Sizes, times and the bytes that are held are bounded, and every error has
-OpenAI's form. The routes of environments' runners are in `environment_routes`.
+All but the last need a capability. The runner reads the conversation with that of its attempt, to score it. The same
+routes are below `/episodes/EPISODE`, where the address names the episode and a capability of another one is refused.
+Sizes, times and the bytes that are held are bounded, and every error has OpenAI's form. The routes of environments'
+runners are in `environment_routes`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiohttp import web
 
@@ -37,6 +39,9 @@ MOST_RETRY_CHARACTERS = 9
 
 CONNECTIONS = ConnectionLimits(total=8192, of_a_host=5120, idle_seconds=120.0)
 """A runner may play 4,096 episodes, each with a connection of its own."""
+
+SCORING_SECONDS = 30.0
+"""So long after an attempt's deadline its conversation can be read: its runner scores it then, and reports it."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Work = Callable[[Capability, bytes, bool | None], Awaitable[Answer]]
@@ -138,10 +143,20 @@ def gateway_app(
         with own.measured():
             return await answered(request, gateway.generate)
 
+    async def conversation(request: web.Request) -> web.Response:
+        found = _capability(request, key, now() - SCORING_SECONDS)
+        capability = replace(found, expires=found.expires + math.ceil(SCORING_SECONDS))
+        # Its length is known when it is there. A body is in it, so it is not much longer than the longest.
+        async with memory.room(capability.episode, settings.most_bytes, capability.expires - now()) as room:
+            answer = await gateway.conversation(capability)
+            room.holds(len(answer.body))
+            return await send(request, _response(answer), settings.write_seconds)
+
     app = web.Application(middlewares=[_errors], client_max_size=settings.most_bytes)
     app.router.add_get("/healthz", healthz)
     for root in ("", "/episodes/{episode:[^{}]{1,512}}"):
         app.router.add_get(f"{root}/v1/models", models)
+        app.router.add_get(f"{root}/v1/conversation", conversation)
         app.router.add_post(f"{root}{CHAT}", chat)
         app.router.add_post(f"{root}{GENERATE}", generate)
     return app

@@ -106,8 +106,8 @@ class Turns(Protocol):
         """Return the turn when it is stored. While no engine has weights the call waits."""
         ...
 
-    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
-        """Return the stored turns of an open attempt, in the order of their nodes."""
+    async def history(self, episode: EpisodeAttempt, newest: bool = False) -> Sequence[StoredTurn]:
+        """Return the stored turns of an open attempt, in the order of their nodes; with `newest` only the last."""
         ...
 
 

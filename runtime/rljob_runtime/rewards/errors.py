@@ -25,9 +25,7 @@ class Failure(StrEnum):
     NOT_GIVEN = "NotGiven"
 
 
-BY_RESPONSE = frozenset(
-    {Failure.RAISED, Failure.NOT_FINITE, Failure.OUT_OF_RANGE, Failure.NO_TESTS, Failure.NOT_GIVEN}
-)
+BY_RESPONSE = frozenset({Failure.RAISED, Failure.NOT_FINITE, Failure.OUT_OF_RANGE, Failure.NO_TESTS, Failure.NOT_GIVEN})
 """Failures that would repeat for the same response, because the rule has been computed. The others may come from a busy
 or failing machine."""
 

@@ -115,7 +115,8 @@ class RewardPool:
     async def score(self, prompt: Any, response_text: str, environment_reward: float | None = None) -> Reward:
         """Return the weighted sum over the rules of the prompt's source, a finite number, with the value of each.
 
-        `environment_reward`: that of the episode, for rules of kind Environment; None if there is none. Raises `RewardFailed`, which names the rule and the reason.
+        `environment_reward`: that of the episode, for rules of kind Environment; None if there is none. Raises
+        `RewardFailed`, which names the rule and the reason.
         """
         began = asyncio.get_running_loop().time()
         try:

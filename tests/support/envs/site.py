@@ -105,7 +105,8 @@ class Site:
         return ToolsHarness(self.http, self.http, config, root, self.guard)
 
     def agent(self, root: Path, *command: str, **options: Any) -> AgentHarness:
-        return AgentHarness(EnvironmentConfig("calc", "Agent", command=command, **options), root, self.guard)
+        config = EnvironmentConfig("calc", "Agent", command=command, **options)
+        return AgentHarness(self.http, config, root, self.guard)
 
     def open_env(self, root: Path, url: str, step_seconds: float = STEP_SECONDS, **options: Any) -> OpenEnvHarness:
         config = EnvironmentConfig("calc", OPEN_ENV, open_env_url=url, **options)

@@ -56,9 +56,9 @@ class ScriptedCoordinator:
         await self._work()
         return recorded(call.episode.key.prompt.index)
 
-    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
+    async def history(self, episode: EpisodeAttempt, newest: bool = False) -> Sequence[StoredTurn]:
         await self._work()
-        return self.stored
+        return self.stored[-1:] if newest else self.stored
 
     async def lease(
         self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False

@@ -102,10 +102,10 @@ class StandInCoordinator:
             raise fault
         return turn
 
-    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
+    async def history(self, episode: EpisodeAttempt, newest: bool = False) -> Sequence[StoredTurn]:
         self.histories += 1
         self._episode(episode)
-        return tuple(self.stored[episode])
+        return tuple(self.stored[episode][-1:] if newest else self.stored[episode])
 
     def loss_tokens(self, episode: EpisodeAttempt) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]:
         """Return what would be trained on: context, tokens and logprobs of each span with a loss."""

@@ -15,6 +15,20 @@ TOOL_CALLS = "tests/unit/gateway/test_tool_calls.py"
 
 MUTANTS = (
     Mutant(
+        name="a conversation is without its last answer",
+        target="rljob_runtime.gateway.answers:conversation_answer",
+        before="[*messages, _message(answered, reply)]",
+        after="[*messages]",
+        tests=(f"{OPENAI}::test_a_conversation_is_what_the_client_sent_and_received",),
+    ),
+    Mutant(
+        name="a conversation is closed at the deadline",
+        target="rljob_runtime.gateway.server:gateway_app",
+        before="_capability(request, key, now() - SCORING_SECONDS)",
+        after="_capability(request, key, now())",
+        tests=(f"{OPENAI}::test_a_conversation_can_be_read_while_its_attempt_is_scored",),
+    ),
+    Mutant(
         name="a capability opens every episode",
         target="rljob_runtime.gateway.capability:verify",
         before="episode is not None and episode != name",

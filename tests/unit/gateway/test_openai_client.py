@@ -278,3 +278,49 @@ async def test_a_fault_of_the_gateway_names_nothing_of_it(site: Site, caplog: py
         await site.client(max_retries=0).chat.completions.create(model=MODEL, messages=[user("x")])
     assert "inner" not in str(caught.value)
     assert "inner" in caplog.text
+
+
+async def conversation(site: Site, index: int = 0) -> tuple[int, Any]:
+    headers = {"Authorization": f"Bearer {mint(KEY, Capability(attempt_of(index), 1_000))}"}
+    async with aiohttp.ClientSession() as http, http.get(f"{site.url}/v1/conversation", headers=headers) as response:
+        return response.status, await response.json()
+
+
+async def test_a_conversation_is_what_the_client_sent_and_received(site: Site) -> None:
+    client = site.client()
+    assert await conversation(site) == (200, {"messages": None}), "no turn yet"
+    sent: list[Any] = [{"role": "user", "content": [{"type": "text", "text": "add 1"}]}]
+    first = (await client.chat.completions.create(model=MODEL, messages=sent, tools=TOOLS)).choices[0].message
+    sent.append(first.to_dict())
+    sent.append({"role": "tool", "tool_call_id": sent[1]["tool_calls"][0]["id"], "content": "1"})
+    second = (await client.chat.completions.create(model=MODEL, messages=sent, tools=TOOLS)).choices[0].message
+    assert await conversation(site) == (200, {"messages": [*sent, second.to_dict()]})
+    assert sent[1]["tool_calls"][0]["function"] == {"name": "sum", "arguments": '{"a": 1}'}
+    await client.chat.completions.create(model=MODEL, messages=[user("x")])
+    assert [one["content"] for one in (await conversation(site))[1]["messages"]] == ["x", "answer 2"], (
+        "the newest turn's"
+    )
+    assert site.coordinator.histories == 4, "it is asked for, and not kept"
+
+
+async def test_a_conversation_can_be_read_while_its_attempt_is_scored(site: Site) -> None:
+    await site.client().chat.completions.create(model=MODEL, messages=[user("2+3")])
+    site.now[0] = 1_029.0
+    assert (await conversation(site))[0] == 200, "its deadline is over, and its report is not there"
+    site.now[0] = 1_030.0
+    assert (await conversation(site))[0] == 401
+    site.now[0] = 0.0
+    site.coordinator.episodes[attempt_of()].complete()
+    status, body = await conversation(site)
+    assert (status, body["error"]["code"]) == (403, "attempt_ended")
+
+
+async def test_a_turn_that_was_asked_for_by_tokens_has_no_conversation(site: Site) -> None:
+    headers = {"Authorization": f"Bearer {site.key(attempt_of())}"}
+    body = {"model": MODEL, "token_ids": [1, 2], "sampling_params": {}}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(f"{site.url}/inference/v1/generate", json=body, headers=headers) as response,
+    ):
+        assert response.status == 200, await response.text()
+    assert await conversation(site) == (200, {"messages": None})

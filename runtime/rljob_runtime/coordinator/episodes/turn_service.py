@@ -102,10 +102,10 @@ class TurnService:
                     attempt.holder.generate(attempt, live)
                 return await asyncio.shield(answer)
 
-    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
+    async def history(self, episode: EpisodeAttempt, newest: bool = False) -> Sequence[StoredTurn]:
         """See `protocols.turns.Turns.history`."""
         attempt = await self._attempts.find(episode)
-        return await self._store.do(lambda store: store.turns.history(attempt.id.attempt))
+        return await self._store.do(lambda store: store.turns.history(attempt.id.attempt, newest))
 
     async def _store_limit(self, attempt: Attempt, limit: Limit) -> None:
         """Store the limit that refuses turns: a client that knows of it may end, and then the episode is truncated."""

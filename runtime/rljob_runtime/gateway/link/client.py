@@ -126,9 +126,9 @@ class LinkClient:
         found: RecordedTurn = (await self._ask(call, turn_of, (1,), None))[0]
         return found
 
-    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
+    async def history(self, episode: EpisodeAttempt, newest: bool = False) -> Sequence[StoredTurn]:
         """See `Turns`."""
-        return await self._ask(HistoryCall(episode), stored_turn_of, ANY, self._settings.answer_seconds)
+        return await self._ask(HistoryCall(episode, newest), stored_turn_of, ANY, self._settings.answer_seconds)
 
     # --- Environments ---
 

@@ -61,6 +61,7 @@ class HistoryCall:
     """See `Turns.history`."""
 
     episode: EpisodeAttempt
+    newest: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,8 @@ def call_frame(number_of_call: int, call: Call) -> Frame:
             fields |= {"bounds": _bounds(call.bounds), "deadline": call.deadline}
             fields |= {"reencoded": call.reencoded_tokens}
             return Frame("turn", fields, (to_bytes(TOKEN, call.token_ids), call.body))
-        case HistoryCall(episode):
-            return Frame("history", {**id, "episode": _attempt(episode)})
+        case HistoryCall(episode, newest):
+            return Frame("history", {**id, "episode": _attempt(episode), "newest": newest})
         case LeaseCall(environment, runner, seconds, most, journals):
             fields = {**id, "environment": environment, "runner": runner, "seconds": seconds}
             return Frame("lease", {**fields, "most": most, "journals": journals})
@@ -156,7 +157,7 @@ def call_of(frame: Frame) -> Call:
     blobs(frame, 0)
     match frame.kind:
         case "history":
-            return HistoryCall(_attempt_of(fields.get("episode")))
+            return HistoryCall(_attempt_of(fields.get("episode")), flag(fields, "newest"))
         case "lease":
             environment, runner = text(fields, "environment"), text(fields, "runner")
             most, journals = whole(fields, "most"), flag(fields, "journals")

@@ -195,8 +195,8 @@ class LinkServer:
         match call:
             case TurnCall():
                 return (await self._turns.turn(call),)
-            case HistoryCall(episode):
-                return tuple(await self._turns.history(episode))
+            case HistoryCall(episode, newest):
+                return tuple(await self._turns.history(episode, newest))
             case LeaseCall(environment, runner, seconds, most, journals):
                 return await self._environments.lease(environment, runner, seconds, most, journals)
             case HeartbeatCall(environment, runner, episodes):

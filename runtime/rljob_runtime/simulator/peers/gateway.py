@@ -158,9 +158,9 @@ class RunnerDoor:
         """See `protocols.turns.Turns.turn`."""
         return await self._gateway.call(self._condition, lambda book: book.turns.turn(call))
 
-    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
+    async def history(self, episode: EpisodeAttempt, newest: bool = False) -> Sequence[StoredTurn]:
         """See `protocols.turns.Turns.history`."""
-        return await self._gateway.call(self._condition, lambda book: book.turns.history(episode))
+        return await self._gateway.call(self._condition, lambda book: book.turns.history(episode, newest))
 
     async def lease(
         self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False

@@ -13,6 +13,13 @@ EVALUATION_SAMPLES = "tests/unit/coordinator/evaluation/test_samples.py"
 
 MUTANTS = (
     Mutant(
+        name="the newest turn is the first",
+        target="rljob_runtime.coordinator.store.tables.turns:Turns.history",
+        before="sampled[-1:] if newest else sampled",
+        after="sampled[:1] if newest else sampled",
+        tests=("tests/unit/coordinator/store/test_turns.py::test_the_newest_turn_is_the_last_of_the_history",),
+    ),
+    Mutant(
         name="a coordinator forgets what switches cost",
         target="rljob_runtime.coordinator.store.tables.rounds:Rounds.close",
         before="switch_costs is not None",

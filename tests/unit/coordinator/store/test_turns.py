@@ -100,6 +100,16 @@ def test_nodes_are_in_the_order_of_their_commits(store):
     assert [one.turn.node for one in store.turns.history(number)] == [2, 3]
 
 
+def test_the_newest_turn_is_the_last_of_the_history(store):
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    assert store.turns.history(number, newest=True) == []
+    store.turns.commit(number, [given(1, 0, 1), sampled(3, 1, 3)], b"late", 1.0)
+    store.turns.commit(number, [sampled(2, 1, 2)], b"early", 2.0)
+    (newest,) = store.turns.history(number, newest=True)
+    assert newest == store.turns.history(number)[-1]
+    assert (newest.turn.node, newest.body) == (3, b"late")
+
+
 def test_a_commit_that_comes_again_changes_nothing(store, path):
     number = store.turns.begin(KEY, 1, 0.0, "calc")
     nodes = [given(1, 0, 1), sampled(2, 1, 3)]

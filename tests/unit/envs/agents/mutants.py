@@ -6,6 +6,27 @@ AGENT = "tests/unit/envs/agents/test_harness.py"
 
 MUTANTS = (
     Mutant(
+        name="the reward of an agent sees its prompt only",
+        target="rljob_env.agents.harness:AgentHarness._scored",
+        before="messages or assignment.messages",
+        after="assignment.messages",
+        tests=(f"{AGENT}::test_a_reward_function_has_the_whole_conversation_of_an_agent",),
+    ),
+    Mutant(
+        name="the reward of an agent is called elsewhere",
+        target="rljob_env.foreign_code.worker_main:_placed",
+        before="home or own_home",
+        after="own_home",
+        tests=(f"{AGENT}::test_a_reward_function_reads_what_the_agent_left_in_its_home",),
+    ),
+    Mutant(
+        name="an agent without a home fails its episode",
+        target="rljob_env.agents.harness:AgentHarness._scored",
+        before="await asyncio.to_thread(make_enterable, place.home)",
+        after="pass",
+        tests=(f"{AGENT}::test_an_agent_that_removes_its_home_is_scored_all_the_same",),
+    ),
+    Mutant(
         name="an agent that crashed has no reward",
         target="rljob_env.agents.harness:_result_of",
         before="return _parsed(text, detail)",

@@ -17,7 +17,7 @@ from rljob_env.runner import RunnerSettings
 from rljob_runtime.protocols.environments import FailedPart
 from rljob_runtime.protocols.errors import PeerGone
 from tests.support.envs.processes import gone
-from tests.support.envs.site import MESSAGES, RECORD, open_site
+from tests.support.envs.site import MESSAGES, RECORD, call, open_site, scripted
 
 ASK = """
 import json, os, sys, urllib.request
@@ -246,3 +246,98 @@ async def test_an_answer_that_an_agent_writes_is_scored_by_the_environments_func
     async with open_site() as site, site.stack:
         harness = site.agent(tmp_path, *command, reward="rewards.py:right")
         assert (await site.report_of(harness)).reward == 1.0
+
+
+TALK = """
+first = ask(task["messages"])
+history = task["messages"] + [{"role": "assistant", "content": first}, {"role": "user", "content": "sure?"}]
+second = ask(history)
+"""
+SEEN = """
+import json, os
+
+def right(record, messages, answer):
+    with open("given.json", "w") as file:
+        json.dump({"messages": messages, "answer": answer, "home": os.environ["HOME"]}, file)
+    return 1.0
+
+def home(record, messages, answer):
+    with open(os.path.expanduser("~/work.txt")) as file:
+        return float(file.read())
+"""
+
+
+async def test_a_reward_function_has_the_whole_conversation_of_an_agent(tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text(SEEN)
+    async with open_site(scripted("4", "5")) as site, site.stack:
+        harness = site.agent(tmp_path, *agent(tmp_path, TALK), reward="rewards.py:right")
+        assert (await site.report_of(harness)).reward == 1.0
+        given = json.loads((tmp_path / "given.json").read_text())
+        assert [(one["role"], one["content"]) for one in given["messages"]] == [
+            ("user", "2+3"),
+            ("assistant", "4"),
+            ("user", "sure?"),
+            ("assistant", "5"),
+        ]
+        assert given["answer"] == "5", "the model's last answer, where the program writes none"
+
+
+async def test_the_reward_function_of_the_guide_counts_the_tool_calls_of_an_agent(tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text(
+        "def right(record, messages, answer):\n"
+        "    calls = sum(len(message.get('tool_calls') or ()) for message in messages)\n"
+        "    return {'reward': float(answer.strip() == str(record['answer'])), 'calls': calls}\n"
+    )
+    program = """
+        tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+        said = ask(task["messages"], [tool])
+        reply = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "5"}
+        ask(task["messages"] + [said, reply], [tool])
+    """
+    command = agent(tmp_path, program)
+    (tmp_path / "agent.py").write_text(
+        (tmp_path / "agent.py")
+        .read_text()
+        .replace("def ask(messages):", "def ask(messages, tools):")
+        .replace('"messages": messages}', '"messages": messages, "tools": tools}')
+        .replace('["message"]["content"]', '["message"]')
+    )
+    async with open_site(scripted(call("add", '{"a": 2, "b": 3}'), "5")) as site, site.stack:
+        report = await site.report_of(site.agent(tmp_path, *command, reward="rewards.py:right"))
+        assert (report.reward, report.metrics["calls"], report.failed) == (1.0, 1, None)
+
+
+async def test_a_reward_function_reads_what_the_agent_left_in_its_home(tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text(SEEN)
+    program = "open(os.environ['HOME'] + '/work.txt', 'w').write('0.5' if task['episode'] == '0.0.0' else '0.25')"
+    async with open_site() as site, site.stack:
+        harness = site.agent(tmp_path, *agent(tmp_path, program), reward="rewards.py:home")
+        await site.run(harness)
+        episodes = [await site.put(index) for index in range(3)]
+        rewards = [(await site.environments.reported(one)).reward for one in episodes]
+        assert rewards == [0.5, 0.25, 0.25]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import shutil; shutil.rmtree(os.environ['HOME'])",
+        "os.chmod(os.environ['HOME'], 0)",
+        "import shutil; shutil.rmtree(os.environ['HOME']); os.symlink('/nowhere', os.environ['HOME'])",
+    ],
+)
+async def test_an_agent_that_removes_its_home_is_scored_all_the_same(tmp_path: Path, program: str) -> None:
+    (tmp_path / "rewards.py").write_text(SEEN)
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.agent(tmp_path, *agent(tmp_path, program), reward="rewards.py:right"))
+        assert (report.reward, report.failed) == (1.0, None)
+
+
+async def test_an_agent_that_its_deadline_ended_is_scored_with_its_conversation(tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text(SEEN)
+    command = agent(tmp_path, f"{TALK}\nimport time; time.sleep(600)")
+    async with open_site(scripted("4", "5")) as site, site.stack:
+        harness = site.agent(tmp_path, *command, reward="rewards.py:right")
+        report = await site.report_of(harness, seconds=8.0)
+        assert (report.reward, report.failed, harness.stats.killed) == (1.0, None, 1)
+        assert len(json.loads((tmp_path / "given.json").read_text())["messages"]) == 4

@@ -81,6 +81,7 @@ async def test_every_call_and_its_answer_cross(socket: Path) -> None:
         assert await client.turn(call) == recorded(6)
         assert coordinator.turns == [call]
         assert await client.history(EPISODE) == coordinator.stored
+        assert await client.history(EPISODE, newest=True) == coordinator.stored[-1:]
         assert await client.lease("calc", "runner-0", 0.0, 4) == [assignment()]
         assert await client.lease("calc", "runner-0", 0.0) == []
         second = replace(EPISODE, attempt=2)
@@ -92,7 +93,7 @@ async def test_every_call_and_its_answer_cross(socket: Path) -> None:
         assert coordinator.reports == [("calc/runner-0", EPISODE, report)]
         coordinator.stored = []
         assert await client.history(EPISODE) == []
-        assert (server.stats.connections, server.stats.calls, server.stats.malformed) == (1, 8, 0)
+        assert (server.stats.connections, server.stats.calls, server.stats.malformed) == (1, 9, 0)
 
 
 @pytest.mark.parametrize("kind", [AttemptEnded, TurnRefused, PeerGone, PeerTimeout])

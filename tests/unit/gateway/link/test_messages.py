@@ -85,7 +85,7 @@ TOOL_CALLS = st.builds(ToolCall, WHOLE, WHOLE, NAMES, NAMES, NAMES | st.just("\u
 RESUMES = st.builds(Resume, st.binary(max_size=40), st.lists(TOOL_CALLS, max_size=3).map(tuple), st.booleans())
 CALLS: st.SearchStrategy[Call] = st.one_of(
     st.builds(TurnCall, ATTEMPTS, NAMES, st.booleans(), TOKENS, BOUNDS, st.binary(max_size=40), NUMBERS, WHOLE),
-    st.builds(HistoryCall, ATTEMPTS),
+    st.builds(HistoryCall, ATTEMPTS, st.booleans()),
     st.builds(LeaseCall, NAMES, NAMES, NUMBERS, WHOLE, st.booleans()),
     st.builds(HeartbeatCall, NAMES, NAMES, st.lists(ATTEMPTS, max_size=3).map(tuple)),
     st.builds(CalledCall, NAMES, NAMES, ATTEMPTS, TOOL_CALLS),

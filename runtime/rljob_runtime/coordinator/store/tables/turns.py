@@ -190,24 +190,28 @@ class Turns:
         query = f"SELECT {_EPISODE} FROM episodes WHERE state IS NULL AND former = 0 ORDER BY id"
         return [self._kept(row) for row in self._db.execute(query).fetchall()]
 
-    def history(self, number: int) -> list[StoredTurn]:
+    def history(self, number: int, newest: bool = False) -> list[StoredTurn]:
         """Return the turns of an attempt, in the order of their nodes, each with its complete prompt.
 
-        Their requests are empty once the round or the update of the attempt is closed."""
+        `newest`: only the last of them. Their requests are empty once the round or the update of the attempt is
+        closed."""
+        # The requests of an attempt repeat its conversation, so they grow with the square of its turns.
+        last = "SELECT max(node) FROM turns WHERE episode = :number AND body IS NOT NULL"
+        body = f"CASE WHEN node = ({last}) THEN body END" if newest else "body"
         rows = self._db.execute(
-            f"SELECT body, stored_at, {NODE} FROM turns WHERE episode = ? ORDER BY node", (number,)
+            f"SELECT {body}, stored_at, {NODE} FROM turns WHERE episode = :number ORDER BY node", {"number": number}
         ).fetchall()
         nodes = [node_of(row[2:]) for row in rows]
         paths: dict[int, array[int]] = {ROOT: array("i")}
         for node in nodes:
             paths[node.id] = paths[node.parent] + array("i", node.token_ids)
         forks = _forks(nodes)
+        sampled = [(node, row) for node, row in zip(nodes, rows, strict=True) if node.is_sampled]
         return [
             StoredTurn(
                 paths[node.parent], zlib.decompress(body) if body else b"", _recorded(node, stored_at, node.id in forks)
             )
-            for node, (body, stored_at, *_) in zip(nodes, rows, strict=True)
-            if node.is_sampled
+            for node, (body, stored_at, *_) in (sampled[-1:] if newest else sampled)
         ]
 
     def _kept(self, row: tuple[Any, ...]) -> KeptEpisode:

@@ -1,0 +1,56 @@
+"""Conversation: the messages of an attempt, as its agent sent and received them, from the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+
+from rljob_env.episode import Assignment, Json
+from rljob_env.failures import EpisodeOver, Failed, Part
+from rljob_env.retrying import AGAIN, delay, error_of
+
+CONNECT_SECONDS = 5.0
+LATE_SECONDS = 4.0
+"""Time after the deadline in which the gateway answers. The reward's function runs after it, and the coordinator waits
+for a report for 30 s."""
+
+
+async def conversation_of(http: httpx.AsyncClient, assignment: Assignment) -> list[Json] | None:
+    """Return the messages of the newest turn with the model's answer; None if no turn was asked for by messages.
+
+    Raises `EpisodeOver`, and `Failed` if the gateway does not answer in time: a part of it is no conversation.
+    """
+    bound = assignment.seconds_left() + LATE_SECONDS
+    try:
+        async with asyncio.timeout(bound):
+            response = await _answered(http, assignment)
+    except TimeoutError as error:
+        raise Failed(Part.ENVIRONMENT, f"the gateway gave no conversation within {bound:.3g} s") from error
+    if response.status_code == 403:
+        raise EpisodeOver(error_of(response)[1])
+    try:
+        if response.status_code != 200:
+            raise ValueError(error_of(response)[1])
+        # A conversation may be long, and the runner's heartbeats must go on.
+        found = await asyncio.to_thread(json.loads, response.content)
+        return None if found["messages"] is None else list(found["messages"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Failed(Part.ENVIRONMENT, f"the gateway gives no conversation: {error}") from error
+
+
+async def _answered(http: httpx.AsyncClient, assignment: Assignment) -> httpx.Response:
+    """Return the gateway's answer; ask again while it is away."""
+    headers, failures = {"Authorization": f"Bearer {assignment.api_key}"}, 0
+    while True:
+        response: httpx.Response | None = None
+        try:
+            timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
+            response = await http.get(f"{assignment.base_url}/conversation", headers=headers, timeout=timeout)
+            if response.status_code not in AGAIN:
+                return response
+        except httpx.TransportError:
+            pass  # Counted and repeated below, as an answer that may pass.
+        failures += 1
+        await asyncio.sleep(delay(failures, response))
