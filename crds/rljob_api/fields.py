@@ -213,6 +213,7 @@ TemplateFileSource = text_type(
     "must be an absolute path such as /data/chat.jinja, or pvc://CLAIM/PATH",
     1024,
 )
+FolderPath = text_type(r"[^\0]+", "must be the path of a folder such as repo or /app/repo", 1024)
 ModelSource = text_type(
     r"/[^\0]*|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^\0]*)?"
     r"|hf://[\w.-]+/[\w.-]+(@[\w./-]+)?|package://[\w.-]+(/[\w./-]+)?",

@@ -19,6 +19,7 @@ from rljob_env.config import OPEN_ENV, TOOLS, VERIFIERS, BadConfig, Config, load
 from rljob_env.episode import Harness
 from rljob_env.failures import GatewayAway, GatewayRefused
 from rljob_env.foreign_code.guard import Guard
+from rljob_env.foreign_code.scratch import scratch_root
 from rljob_env.gateway_client import GatewayClient
 from rljob_env.log_lines import log_to_stderr
 from rljob_env.openenv.harness import OpenEnvHarness
@@ -42,13 +43,19 @@ def main() -> None:
         sys.exit(2)
     try:
         asyncio.run(run(config, key))
+    except BadConfig as error:
+        print(f"rljob-env: {error}", file=sys.stderr)
+        sys.exit(2)
     except (GatewayAway, GatewayRefused) as error:
         print(f"rljob-env: {error}", file=sys.stderr)
         sys.exit(1)
 
 
 async def run(config: Config, key: str) -> None:
-    """Run episodes until a signal ends the runner. A second signal ends it without reports."""
+    """Run episodes until a signal ends the runner. A second signal ends it without reports.
+
+    Raises `BadConfig`, `GatewayAway` and `GatewayRefused`.
+    """
     end = asyncio.Event()
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
@@ -61,6 +68,7 @@ async def run(config: Config, key: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
     async with AsyncExitStack() as stack:
+        stack.enter_context(scratch_root())
         guard = Guard()
         stack.callback(guard.close)
         # The gateway is reached directly, whatever proxy leads to tools.

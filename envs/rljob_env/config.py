@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 TOOLS, AGENT, OPEN_ENV, VERIFIERS = "Tools", "Agent", "OpenEnv", "Verifiers"
+PROCESS, GIT_RESTORE = "Process", "GitRestore"
+"""What each episode of an agent has of its own: its process and HOME, or a working copy of a checkout too."""
 MOST_EPISODES = 4096
 SHARED = (
     "name",
@@ -62,6 +64,9 @@ class EnvironmentConfig:
     command: tuple[str, ...] = ()
     function: str | None = None
     """Of an agent: a Python function instead of a command."""
+    reset: str = PROCESS
+    checkout: str = "."
+    """The folder of the git checkout that `GIT_RESTORE` copies, relative to the root."""
     open_env_url: str | None = None
     """The address of an OpenEnv server."""
     verifiers: VerifiersConfig | None = None
@@ -135,7 +140,7 @@ def _environment(given: dict[str, Any]) -> EnvironmentConfig:
     kind = _text(given, "kind", where=where)
     own: dict[str, tuple[str, ...]] = {
         TOOLS: ("tools", "toolSeconds"),
-        AGENT: ("command", "function"),
+        AGENT: ("command", "function", "reset", "checkout"),
         OPEN_ENV: ("openEnv",),
         VERIFIERS: ("verifiers",),
     }
@@ -151,6 +156,8 @@ def _environment(given: dict[str, Any]) -> EnvironmentConfig:
         tools=tuple(_tool(one, f"environment.tools[{index}]") for index, one in enumerate(given.get("tools") or ())),
         command=tuple(given.get("command") or ()),
         function=function,
+        reset=_reset(given),
+        checkout=_text(given, "checkout", EnvironmentConfig.checkout, where),
         open_env_url=_open_env(given) if kind == OPEN_ENV else None,
         verifiers=_verifiers(given) if kind == VERIFIERS else None,
         reward=reward,
@@ -165,6 +172,15 @@ def _environment(given: dict[str, Any]) -> EnvironmentConfig:
     if not all(isinstance(one, str) for one in (*found.command, *found.variables.values())):
         raise BadConfig("environment: command and variables are texts")
     return found
+
+
+def _reset(given: dict[str, Any]) -> str:
+    reset = _text(given, "reset", PROCESS, "environment.")
+    if reset not in (PROCESS, GIT_RESTORE):
+        raise BadConfig(f"environment.reset is {reset!r:.100}; {PROCESS} or {GIT_RESTORE} would be right")
+    if reset == PROCESS and "checkout" in given:
+        raise BadConfig(f"environment.checkout is for reset {GIT_RESTORE} only; leave it out")
+    return reset
 
 
 def _tool(given: Any, where: str) -> Tool:

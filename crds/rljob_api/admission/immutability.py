@@ -49,6 +49,8 @@ WHILE_SUSPENDED = (
     "data.sources[].rewards",
     "rewards",
     "environments[].state",
+    "environments[].reset",
+    "environments[].checkout",
     "environments[].maxTurns",
     "environments[].timeoutSeconds",
     "environments[].runners",

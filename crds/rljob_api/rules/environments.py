@@ -9,7 +9,7 @@ from rljob_api import constants as c
 from rljob_api.errors import ABSENT, FieldError
 from rljob_api.rules.templates import check_template
 from rljob_api.spec import RLJobSpec
-from rljob_api.spec.environments import Environment, EnvironmentKind
+from rljob_api.spec.environments import Environment, EnvironmentKind, EpisodeReset
 from rljob_api.spec.rewards import RewardKind
 
 Errors = Iterator[FieldError]
@@ -24,6 +24,7 @@ def check_environments(spec: RLJobSpec) -> Errors:
             yield FieldError(f"{path}.name", environment.name, "must be unique in spec.environments")
         yield from _kind(path, environment)
         yield from _state(path, environment)
+        yield from _reset(path, environment)
         yield from _runners(path, environment)
         yield from _ports(path, environment)
         for place, tool in enumerate(environment.tools or ()):
@@ -72,6 +73,15 @@ def _state(path: str, environment: Environment) -> Errors:
     if environment.state is not None and environment.kind is not EnvironmentKind.TOOLS:
         advice = f"is for kind {EnvironmentKind.TOOLS} only; leave it out"
         yield FieldError(f"{path}.state", environment.state.value, advice)
+
+
+def _reset(path: str, environment: Environment) -> Errors:
+    reset = environment.reset
+    if reset is not None and environment.kind is not EnvironmentKind.AGENT:
+        yield FieldError(f"{path}.reset", reset.value, f"is for kind {EnvironmentKind.AGENT} only; leave it out")
+    if environment.checkout is not None and reset is not EpisodeReset.GIT_RESTORE:
+        advice = f"needs reset: {EpisodeReset.GIT_RESTORE}; or leave it out"
+        yield FieldError(f"{path}.checkout", environment.checkout, advice)
 
 
 def _runners(path: str, environment: Environment) -> Errors:

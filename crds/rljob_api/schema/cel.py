@@ -250,6 +250,11 @@ RULES: dict[str, list[Rule]] = {
             "verifiers is required for kind Verifiers, with its id, and for no other kind",
         ),
         Rule("!has(self.state) || self.kind == 'Tools'", "state is for kind Tools only; leave it out"),
+        Rule("!has(self.reset) || self.kind == 'Agent'", "reset is for kind Agent only; leave it out"),
+        Rule(
+            "!has(self.checkout) || (has(self.reset) && self.reset == 'GitRestore')",
+            "checkout needs reset: GitRestore; or leave it out",
+        ),
         Rule("!has(self.minRunners) || self.minRunners <= self.runners", "minRunners must be at most runners"),
         Rule("!has(self.maxRunners) || self.maxRunners >= self.runners", "maxRunners must be at least runners"),
         *(

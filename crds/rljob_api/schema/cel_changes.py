@@ -28,6 +28,8 @@ _ABSENT = {
     "minRunners": "0",
     "maxRunners": "0",
     "state": "''",
+    "reset": "''",
+    "checkout": "''",
 }
 """Optional fields of entries, with a value that stands for an absent one."""
 _ESCAPED = {"function": "__function__"}

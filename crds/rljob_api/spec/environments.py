@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rljob_api.fields import CodePath, DnsLabel, FreeForm, HttpUrl, Model, TasksetId
+from rljob_api.fields import CodePath, DnsLabel, FolderPath, FreeForm, HttpUrl, Model, TasksetId
 from rljob_api.spec.egress import Egress
 from rljob_api.spec.template import PodTemplate
 
@@ -28,6 +28,13 @@ class EnvironmentState(StrEnum):
 
     STATELESS = "Stateless"
     STATEFUL = "Stateful"
+
+
+class EpisodeReset(StrEnum):
+    """What each episode of an agent has of its own."""
+
+    PROCESS = "Process"
+    GIT_RESTORE = "GitRestore"
 
 
 class McpServer(Model):
@@ -85,6 +92,12 @@ class Environment(Model):
     """For Agent, in place of `command`: a Python function, path.py:name, from the manifest's folder, or module:name.
     Called with the task, in a process of its own that has the variables of a command. Returns a reward, an object with
     `reward` and metrics, or None."""
+    reset: EpisodeReset | None = None
+    """For Agent: what each episode has of its own. Process, also if absent: its process and a HOME; all begin in the
+    same folder. GitRestore: also a working copy of a git checkout, in which it begins. The copy has the commit that was
+    checked out when the runner started, without files that git does not track, and is removed after the episode."""
+    checkout: FolderPath | None = None
+    """For reset GitRestore: a folder of the checkout, from the manifest's folder. Absent: that folder."""
     open_env: OpenEnvServer | None = None
     """For OpenEnv: the server. The record's field `reset` holds the arguments of a reset; its seed follows from the
     record unless `reset` has one."""
@@ -92,8 +105,9 @@ class Environment(Model):
     """For Verifiers: the environment."""
     reward: CodePath | None = None
     """A Python function that scores an episode: path.py:name, from the manifest's folder, or module:name. Called with
-    (record, messages, answer), where messages are the conversation up to the model's last answer. Absent: spec.rewards score the last answer. A reward of the agent or of the
-    environment itself counts before both, unless spec.rewards has a rule of kind Environment."""
+    (record, messages, answer). For Agent, messages are the conversation up to the model's newest answer, and the
+    function works in the folders of the program. Absent: spec.rewards score the last answer. A reward of the agent or
+    of the environment itself counts before both, unless spec.rewards has a rule of kind Environment."""
     max_turns: int = Field(default=16, ge=1, le=1024)
     """Most turns of an episode. The model's answer to the last one ends it."""
     timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)

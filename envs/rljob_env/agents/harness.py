@@ -1,5 +1,7 @@
 """Agent harness: any program that asks OPENAI_BASE_URL, in a session of its own.
 
+With `reset: GitRestore` each program begins in a working copy of a checkout that is its own.
+
 The program finds the task in the file that RLJOB_TASK names. It may write its reward into the file that RLJOB_RESULT
 names. Its exit code does not fail the attempt. Three cases are failures of ours: the program cannot begin, its result
 says that it failed, or it ends without a result while the gateway is away (`runner`).
@@ -21,7 +23,8 @@ from typing import Any
 
 import httpx
 
-from rljob_env.config import EnvironmentConfig
+from rljob_env.agents.checkout import WorkingCopies, open_checkout
+from rljob_env.config import GIT_RESTORE, EnvironmentConfig
 from rljob_env.conversation import conversation_of
 from rljob_env.episode import Assignment, Report
 from rljob_env.failures import Failed, Part
@@ -32,6 +35,8 @@ from rljob_env.results import reward_and_metrics
 from rljob_env.scoring import Place, Scorer
 
 MOST_RESULT_BYTES = 1 << 16
+CHECKOUT = "checkout"
+"""The folder of a program's working copy, in its HOME."""
 
 
 @dataclass
@@ -45,7 +50,10 @@ class AgentStats:
 
 
 class AgentHarness:
-    """Runs a command, or a Python function in a process of its own, for each episode."""
+    """Runs a command, or a Python function in a process of its own, for each episode.
+
+    Making it raises `BadConfig` if its checkout is none.
+    """
 
     def __init__(self, gateway: httpx.AsyncClient, config: EnvironmentConfig, root: Path, guard: Guard) -> None:
         self.stats = AgentStats()
@@ -54,6 +62,9 @@ class AgentHarness:
         self._root = root
         self._guard = guard
         self.scorer = Scorer(config, root, guard)
+        self._copies: WorkingCopies | None = None
+        if config.reset == GIT_RESTORE:
+            self._copies = WorkingCopies(open_checkout(root / config.checkout), guard)
         self._command = config.command
         if config.function is not None:
             self._command = (sys.executable, "-m", "rljob_env.agents.main", str(root), config.function)
@@ -74,17 +85,19 @@ class AgentHarness:
                 "OPENAI_MODEL": assignment.model,
                 "RLJOB_TASK": str(task),
                 "RLJOB_RESULT": str(result),
+                "RLJOB_CODE": str(self._root),
             }
             if assignment.traceparent is not None:
                 variables["TRACEPARENT"] = assignment.traceparent
+            place = Place(await self._folder(assignment, scratch), scratch)
             began = time.monotonic()
-            code = await self._ended(assignment, scratch, variables, output)
+            code = await self._ended(assignment, place, variables, output)
             metrics = {"agent_seconds": time.monotonic() - began}
             ended = _result_of(code, result, output.text())
             reward = ended.reward
             if reward is None and self.scorer.has_function:
                 # The folder is there until it is scored: what the program wrote may be what counts.
-                reward, more = await self._scored(assignment, ended.answer, Place(self._root, scratch))
+                reward, more = await self._scored(assignment, ended.answer, place)
                 metrics |= more
         gave_up = ended.reward is None and ended.answer is None and code != 0
         return Report(reward, metrics | ended.metrics, detail=ended.detail, gave_up=gave_up)
@@ -93,6 +106,12 @@ class AgentHarness:
         """End the processes of rewards."""
         await self.scorer.close()
 
+    async def _folder(self, assignment: Assignment, scratch: Path) -> Path:
+        """Return the folder in which the program begins."""
+        if self._copies is None:
+            return self._root
+        return await self._copies.make(scratch / CHECKOUT, scratch, assignment.seconds_left())
+
     async def _scored(
         self, assignment: Assignment, answer: str | None, place: Place
     ) -> tuple[float | None, dict[str, float]]:
@@ -100,21 +119,21 @@ class AgentHarness:
         messages = await conversation_of(self._gateway_http, assignment)
         if answer is None and messages:
             answer = messages[-1].get("content") or ""
-        await asyncio.to_thread(make_enterable, place.home)
+        await asyncio.to_thread(make_enterable, place)
         return await self.scorer.score(assignment, messages or assignment.messages, answer, place)
 
     async def _ended(
-        self, assignment: Assignment, scratch: Path, variables: Mapping[str, str], output: Output
+        self, assignment: Assignment, place: Place, variables: Mapping[str, str], output: Output
     ) -> int | None:
         """Run the program until it ends; return its exit code, or None if the deadline ended it.
 
         When this returns, no process of its session lives. Raises `Failed` if the program cannot be started.
         """
-        environment = bare_environment(scratch, self._own_variables() | dict(variables))
+        environment = bare_environment(place.home, self._own_variables() | dict(variables))
         try:
             async with piped(output) as log:
                 pipes: dict[str, Any] = {"stdin": asyncio.subprocess.DEVNULL, "stdout": log, "stderr": log}
-                async with process_group(self._command, environment, self._root, self._guard, **pipes) as process:
+                async with process_group(self._command, environment, place.folder, self._guard, **pipes) as process:
                     async with asyncio.timeout(assignment.seconds_left()):
                         code = await process.wait()
         except TimeoutError:
@@ -142,12 +161,17 @@ async def _scratch_folder() -> AsyncIterator[Path]:
         await asyncio.shield(asyncio.to_thread(folder.cleanup))
 
 
-def make_enterable(folder: Path) -> None:
-    """Make sure that a folder of a program can be entered: what it did there must not be a failure of ours."""
-    if folder.is_symlink() or not folder.is_dir():
-        folder.unlink(missing_ok=True)
-        folder.mkdir()
-    folder.chmod(0o700)
+def make_enterable(place: Place) -> None:
+    """Make sure that a program's own folders can be entered: what it did to them must not be a failure of ours."""
+    own = [place.home]
+    if place.folder.is_relative_to(place.home):
+        own += [place.home / one for one in reversed(place.folder.relative_to(place.home).parents)][1:]
+        own += [place.folder]
+    for folder in own:
+        if folder.is_symlink() or not folder.is_dir():
+            folder.unlink(missing_ok=True)
+            folder.mkdir()
+        folder.chmod(0o700)
 
 
 def _task(assignment: Assignment) -> dict[str, Any]:

@@ -138,7 +138,10 @@ GOOD: list[dict[str, Any]] = [
     },
     {"spec.environments": [{**CALC, "reward": "/envs/calculator.py:score"}], "spec.rewards": REMOVE},
     {
-        "spec.environments": [{"name": "swe", "kind": "Agent", "command": ["agent"]}, SOLVER],
+        "spec.environments": [
+            {"name": "swe", "kind": "Agent", "command": ["agent"], "reset": "GitRestore", "checkout": "/app/repo"},
+            SOLVER,
+        ],
         "spec.rewards": REMOVE,
         "spec.episode": {},
         "spec.evaluation": [{"name": "a", "prompts": {"file": {"path": "/p"}}}],
@@ -284,6 +287,9 @@ EDITS = st.fixed_dictionaries(
             [{**CALC, "openEnv": ECHO["openEnv"]}],
             [{"name": "swe", "kind": "Agent", "command": ["agent"]}, {**CALC, "command": ["agent"]}],
             [SOLVER],
+            [{**SOLVER, "reset": "GitRestore"}],
+            [{**SOLVER, "reset": "Process", "checkout": "repo"}],
+            [{**CALC, "reset": "Process"}],
             [{**SOLVER, "command": ["agent"]}],
             [{**CALC, "function": "agent.py:solve", "command": ["agent"]}],
             [{**CALC, "tools": [{"function": "m:f", "mcp": {"url": "http://tools"}}]}],
@@ -345,6 +351,11 @@ CHANGES: dict[str, tuple[Any, Any]] = {
     "environments[].verifiers": ([VERIFIED], [{**VERIFIED, "verifiers": {"id": "sums"}}]),
     "environments[].reward": ([CALC], [{**CALC, "reward": "calculator.py:score"}]),
     "environments[].state": ([CALC], [{**CALC, "state": "Stateless"}]),
+    "environments[].reset": ([SWE], [{**SWE, "reset": "GitRestore"}]),
+    "environments[].checkout": (
+        [{**SWE, "reset": "GitRestore"}],
+        [{**SWE, "reset": "GitRestore", "checkout": "repo"}],
+    ),
     "environments[].maxTurns": ([CALC], [{**CALC, "maxTurns": 4}]),
     "environments[].timeoutSeconds": ([CALC], [{**CALC, "timeoutSeconds": 60}]),
     "environments[].runners": ([CALC, SWE], [CALC, {**SWE, "runners": 2}]),

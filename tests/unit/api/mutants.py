@@ -82,6 +82,13 @@ MUTANTS = (
         tests=("tests/unit/api/test_invalid_specs.py",),
     ),
     Mutant(
+        name="a checkout needs no reset",
+        target="rljob_api.rules.environments:_reset",
+        before="environment.checkout is not None and reset is not EpisodeReset.GIT_RESTORE",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py",),
+    ),
+    Mutant(
         name="an agent may be a command and a function",
         target="rljob_api.rules.environments:_agent",
         before="len(given) > 1",

@@ -3,8 +3,45 @@
 from hack.mutants import Mutant
 
 AGENT = "tests/unit/envs/agents/test_harness.py"
+CHECKOUT = "tests/unit/envs/agents/test_checkout.py"
+SCRATCH = "tests/unit/envs/foreign_code/test_scratch.py"
 
 MUTANTS = (
+    Mutant(
+        name="all agents work in one checkout",
+        target="rljob_env.agents.harness:AgentHarness._folder",
+        before="self._copies is None",
+        after="True",
+        tests=(f"{CHECKOUT}::test_the_reward_function_works_in_the_copy_of_the_agent",),
+    ),
+    Mutant(
+        name="a working copy begins at the top of its checkout",
+        target="rljob_env.agents.checkout:WorkingCopies.make",
+        before="return folder / checkout.inside",
+        after="return folder",
+        tests=(f"{CHECKOUT}::test_a_copy_has_the_commit_of_the_runners_start_and_is_removed",),
+    ),
+    Mutant(
+        name="a working copy is not whole, and the agent runs",
+        target="rljob_env.agents.checkout:WorkingCopies._git",
+        before="code = await process.wait()",
+        after="code = await process.wait() and 0",
+        tests=(f"{CHECKOUT}::test_a_copy_that_cannot_be_made_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="a runner removes what another one uses",
+        target="rljob_env.foreign_code.scratch:_remove_if_free",
+        before="fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        after="pass",
+        tests=(f"{SCRATCH}::test_what_a_killed_runner_left_is_removed_by_the_next_one",),
+    ),
+    Mutant(
+        name="what a killed runner left stays",
+        target="rljob_env.foreign_code.scratch:_remove_if_free",
+        before="_remove(lock.with_suffix(FOLDER))",
+        after="pass",
+        tests=(f"{SCRATCH}::test_what_a_killed_runner_left_is_removed_by_the_next_one",),
+    ),
     Mutant(
         name="the reward of an agent sees its prompt only",
         target="rljob_env.agents.harness:AgentHarness._scored",

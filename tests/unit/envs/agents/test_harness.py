@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import tempfile
-import textwrap
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,26 +14,10 @@ import pytest
 from rljob_env.runner import RunnerSettings
 from rljob_runtime.protocols.environments import FailedPart
 from rljob_runtime.protocols.errors import PeerGone
+from tests.support.envs.agents import agent
 from tests.support.envs.processes import gone
 from tests.support.envs.site import MESSAGES, RECORD, call, open_site, scripted
 
-ASK = """
-import json, os, sys, urllib.request
-
-def ask(messages):
-    body = json.dumps({"model": os.environ["OPENAI_MODEL"], "messages": messages}).encode()
-    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
-    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
-    with urllib.request.urlopen(request) as answer:
-        return json.load(answer)["choices"][0]["message"]["content"]
-
-def result(value):
-    with open(os.environ["RLJOB_RESULT"], "w") as file:
-        file.write(value if isinstance(value, str) else json.dumps(value))
-
-with open(os.environ["RLJOB_TASK"]) as file:
-    task = json.load(file)
-"""
 FUNCTION = """
 import json, os, urllib.request
 
@@ -49,11 +31,6 @@ async def later(task):
 def wrong(task):
     return "good"
 """
-
-
-def agent(root: Path, program: str) -> tuple[str, ...]:
-    (root / "agent.py").write_text(ASK + textwrap.dedent(program))
-    return (sys.executable, "agent.py")
 
 
 async def test_an_agent_asks_the_model_and_writes_its_reward(tmp_path: Path) -> None:
@@ -82,7 +59,7 @@ async def test_an_agent_asks_the_model_and_writes_its_reward(tmp_path: Path) -> 
         }
         environ = seen["environ"]
         given = {"PATH", "HOME", "TMPDIR", "LANG", "OPENAI_BASE_URL", "OPENAI_API_KEY", "OPENAI_MODEL"}
-        given |= {"RLJOB_TASK", "RLJOB_RESULT", "SEARCH_URL"}
+        given |= {"RLJOB_TASK", "RLJOB_RESULT", "RLJOB_CODE", "SEARCH_URL"}
         of_python_itself = {"LC_CTYPE"}
         assert environ.keys() - of_python_itself <= given
         assert environ["OPENAI_BASE_URL"] == f"{site.url}/v1"
