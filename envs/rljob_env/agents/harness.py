@@ -67,7 +67,8 @@ class AgentHarness:
             self._copies = WorkingCopies(open_checkout(root / config.checkout), guard)
         self._command = config.command
         if config.function is not None:
-            self._command = (sys.executable, "-m", "rljob_env.agents.main", str(root), config.function)
+            # -P: what lies in the folder where it begins, as a checkout, must not hide Python's modules.
+            self._command = (sys.executable, "-P", "-m", "rljob_env.agents.main", str(root), config.function)
 
     @property
     def journals(self) -> bool:
@@ -94,13 +95,12 @@ class AgentHarness:
             code = await self._ended(assignment, place, variables, output)
             metrics = {"agent_seconds": time.monotonic() - began}
             ended = _result_of(code, result, output.text())
-            reward = ended.reward
+            reward, more = ended.reward, dict[str, float]()
             if reward is None and self.scorer.has_function:
                 # The folder is there until it is scored: what the program wrote may be what counts.
                 reward, more = await self._scored(assignment, ended.answer, place)
-                metrics |= more
         gave_up = ended.reward is None and ended.answer is None and code != 0
-        return Report(reward, metrics | ended.metrics, detail=ended.detail, gave_up=gave_up)
+        return Report(reward, metrics | ended.metrics | more, detail=ended.detail, gave_up=gave_up)
 
     async def close(self) -> None:
         """End the processes of rewards."""

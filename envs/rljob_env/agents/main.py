@@ -21,6 +21,7 @@ from rljob_env.results import reward_and_metrics
 def main() -> None:
     """Run one episode."""
     root, name = sys.argv[1:]
+    sys.path.append(root)
     result = Path(os.environ["RLJOB_RESULT"])
     task = json.loads(Path(os.environ["RLJOB_TASK"]).read_text(encoding="utf-8"))
     try:

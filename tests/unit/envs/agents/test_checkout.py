@@ -103,6 +103,21 @@ async def test_the_reward_function_works_in_the_copy_of_the_agent(tmp_path: Path
         assert (await site.report_of(harness)).reward == 1.0
 
 
+async def test_a_function_works_in_a_copy_whose_modules_hide_none_of_its_own(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "beside.py").write_text("REWARD = 0.5\n")
+    (tmp_path / "lib/solver.py").write_text(
+        "import json, os\nimport beside\ndef solve(task):\n    return beside.REWARD * os.path.exists('json.py')\n"
+    )
+    (repository / "json.py").write_text("raise ImportError('of the checkout')\n")
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "second")
+    async with open_site() as site, site.stack:
+        harness = site.agent(tmp_path, function="lib/solver.py:solve", reset="GitRestore", checkout="repo")
+        report = await site.report_of(harness)
+        assert (report.reward, report.detail) == (0.5, "the agent ended with 0")
+
+
 async def test_an_agent_that_removes_its_copy_is_scored_all_the_same(tmp_path: Path, repository: Path) -> None:
     (tmp_path / "rewards.py").write_text(
         "import os\ndef right(record, messages, answer):\n    return float(len(os.listdir()))\n"
