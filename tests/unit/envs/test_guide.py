@@ -20,13 +20,14 @@ import yaml
 from rljob_api import load
 from rljob_api.constants import ANNOTATION_SETTINGS
 from rljob_api.spec.environments import Environment
-from rljob_env.config import AGENT, OPEN_ENV, VERIFIERS, load_config
+from rljob_env.config import AGENT, GIT_RESTORE, OPEN_ENV, VERIFIERS, load_config
 from rljob_env.episode import Harness
 from rljob_env.openenv.harness import OpenEnvHarness
 from rljob_env.verifiers.harness import VerifiersHarness
 from rljob_runtime.local.environments import RUNNER, RUNNER_PYTHON
 from tests.support.api.jobs import job as minimal
 from tests.support.envs import guide
+from tests.support.envs.agents import agent
 from tests.support.envs.site import RECORD, call, open_site, scripted
 from tests.support.envs.stand_in_openenv import StandInOpenEnv
 from tests.support.operator.environment_jobs import with_environments
@@ -63,6 +64,18 @@ async def test_the_program_of_the_guide_asks_the_model_and_is_rewarded(root: Pat
     async with open_site() as site, site.stack:
         report = await site.report_of(site.agent(root, sys.executable, *config.command[1:]), seconds=120.0)
         assert (report.reward, report.metrics["characters"], report.failed) == (1.0, 1, None)
+
+
+def test_the_working_copies_of_the_guide_are_those_of_a_runner(tmp_path: Path) -> None:
+    options = Environment.model_validate(guide.environments(guide.PROGRAM)[1]).runner_options()
+    assert (options["kind"], options["reset"], options["checkout"]) == (AGENT, GIT_RESTORE, "/app/repo")
+
+
+async def test_the_reward_of_the_guide_scores_a_program(root: Path) -> None:
+    command = agent(root, "ask(task['messages'])")
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.agent(root, *command, reward="score.py:right"))
+        assert (report.reward, report.metrics["calls"], report.failed) == (1.0, 0, None)
 
 
 async def test_the_environment_server_of_the_guide_is_played(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ MUTANTS = (
         target="rljob_env.agents.harness:AgentHarness._folder",
         before="self._copies is None",
         after="True",
-        tests=(f"{CHECKOUT}::test_the_reward_function_works_in_the_copy_of_the_agent",),
+        tests=(f"{CHECKOUT}::test_concurrent_and_later_episodes_see_no_edit_of_another",),
     ),
     Mutant(
         name="a working copy begins at the top of its checkout",
