@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api import RLJob
+from rljob_api.spec import RLJobSpec
 from rljob_api.spec.resources import Samples
 from rljob_api.status import Finished, RuntimeStatus
 from rljob_runtime.coordinator.coordinator import Coordinator, CoordinatorInputs
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
-from rljob_runtime.coordinator.episodes.episodes import ManyTurns, SingleTurns
+from rljob_runtime.coordinator.episodes.episodes import Episodes, ManyTurns, SingleTurns
 from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
 from rljob_runtime.coordinator.inputs import LazyRewards, ObservedPrompts, open_prompts
 from rljob_runtime.coordinator.loop.context import RoundObserver
@@ -91,13 +92,18 @@ async def run_job(
                 records.observe(inputs, observers),
                 on_report=on_report,
                 before=early.draft if job.status.runtime is not None else None,
-                episodes=SingleTurns() if book is None else ManyTurns(book, job.spec.adds_environment_rewards),
+                episodes=episodes_of(job.spec, book),
                 switch_policy=switch_policy,
             )
             coordinator = Coordinator(inputs)
             on_start(coordinator)
             async with _beside(records.samples.run(), "samples"):
                 return await coordinator.run()
+
+
+def episodes_of(spec: RLJobSpec, book: EpisodeBook | None) -> Episodes:
+    """Return how a job's responses are generated, scored and trained on. `book`: of a job with environments."""
+    return SingleTurns() if book is None else ManyTurns(book, spec.adds_environment_rewards)
 
 
 async def _open_store(job: RLJob, path: Path, early: EarlyReports, patience: float) -> StoreThread:

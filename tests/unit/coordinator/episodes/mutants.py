@@ -12,6 +12,13 @@ EPISODES = "rljob_runtime.coordinator.episodes"
 
 MUTANTS = (
     Mutant(
+        name="a job's rule for the environment's reward is not told to its scorer",
+        target="rljob_runtime.coordinator.build:episodes_of",
+        before="ManyTurns(book, spec.adds_environment_rewards)",
+        after="ManyTurns(book)",
+        tests=("tests/unit/coordinator/episodes/test_scorer.py::test_who_scores_an_episode",),
+    ),
+    Mutant(
         name="rules beside the environment's reward are ignored",
         target=f"{EPISODES}.scorer:EpisodeScorer.score",
         before="given is not None and not self._adds",

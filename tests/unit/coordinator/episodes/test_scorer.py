@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rljob_runtime.coordinator.episodes.episodes import ManyTurns
-from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
+from rljob_api import load
+from rljob_runtime.coordinator.build import episodes_of
 from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.protocols.rewards import Reward, terms_of
 from rljob_runtime.protocols.trajectory import Response
 from rljob_runtime.simulator.peers.inputs import SimulatedRewards
+from tests.support.api.jobs import job
 from tests.support.episode_book import KEY, STOP, bench
 from tests.support.episode_job import ENVIRONMENT, EpisodePrompts
 
@@ -47,8 +49,9 @@ async def test_who_scores_an_episode(
         await made.answered(made.ask(episode, [1, 5, 6, 2]), [7])
         await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=given))
         rewards, prompts = Recorded(), EpisodePrompts(4)
-        scorer = ManyTurns(made.book, adds).scorer(prompts, rewards)
-        assert isinstance(scorer, EpisodeScorer)
+        own: dict[str, Any] = {"spec.rewards[1]": {"name": "solved", "kind": "Environment"}} if adds else {}
+        spec = load(job({"spec.environments": [{"name": "own", "kind": "Agent", "command": ["x"]}], **own})).spec
+        scorer = episodes_of(spec, made.book).scorer(prompts, rewards)
         found = await scorer.score(Response(KEY, 1, 1, (5, 6, 7), (-0.5,) * 3, STOP, made.replica.name))
         last = await prompts.decode((7,))
         assert rewards.asked == [(last, one) for one in asked]

@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant(
         name="an agent without a home fails its episode",
         target="rljob_env.agents.harness:AgentHarness._scored",
-        before="await asyncio.to_thread(make_enterable, place.home)",
+        before="await asyncio.to_thread(make_enterable, place)",
         after="pass",
         tests=(f"{AGENT}::test_an_agent_that_removes_its_home_is_scored_all_the_same",),
     ),
