@@ -11,6 +11,13 @@ TOOLS = "tests/unit/envs/test_tools_harness.py"
 
 MUTANTS = (
     Mutant(
+        name="a gateway that is away has no conversation",
+        target="rljob_env.conversation:_answered",
+        before="response.status_code not in AGAIN",
+        after="True",
+        tests=("tests/unit/envs/test_conversation.py::test_it_is_asked_for_until_it_is_there",),
+    ),
+    Mutant(
         name="the next runner executes calls whose answers are stored",
         target="rljob_env.tools.calls:Calls.observation",
         before='(known := self._known.get(call["id"])) is None',
