@@ -235,7 +235,7 @@ import json, os
 
 def right(record, messages, answer):
     with open("given.json", "w") as file:
-        json.dump({"messages": messages, "answer": answer, "home": os.environ["HOME"]}, file)
+        json.dump({"messages": messages, "answer": answer, "left": os.listdir(os.environ["HOME"])}, file)
     return 1.0
 
 def home(record, messages, answer):
