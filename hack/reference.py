@@ -1,6 +1,6 @@
 """Reference: writes the pages of `docs/reference` that repeat the sources. `make reference` runs it.
 
-Fields come from the CRD, commands from typer, metrics from the registries of coordinator and operator. A test compares
+Fields come from the CRD, commands from typer, metrics from the registry of each process. A test compares
 the pages with what this module would write.
 """
 
@@ -15,12 +15,9 @@ from typing import Any
 import typer
 from prometheus_client import CollectorRegistry
 
+from hack.guard.product import registries
 from rljob_api.schema.crd import crd
-from rljob_operator.metrics import Metrics
 from rljob_runtime.cli import app
-from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats
-from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
-from rljob_runtime.protocols.reward_stats import RewardStats
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs/reference"
 Json = Mapping[str, Any]
@@ -133,19 +130,19 @@ def _parameter(parameter: Any) -> tuple[str, ...]:
 
 def metrics() -> str:
     """Write the page of the metrics that a scrape shows."""
-    coordinator = CoordinatorMetrics()
-    coordinator.watch_rewards(lambda: RewardStats({}))
-    coordinator.watch_loop(lambda: 0.0)
-    coordinator.watch_layouts(LayoutStats)
-    return "\n".join(
-        (
-            _head("Metrics", "What Prometheus reads at `/metrics` of the coordinator's pod and of the operator."),
-            "## Coordinator\n",
-            _table(("metric", "kind", "labels", "meaning"), _families(coordinator.registry)),
-            "## Operator\n",
-            _table(("metric", "kind", "labels", "meaning"), _families(Metrics().registry)),
-        )
-    )
+    found = registries()
+    processes = {
+        "coordinator": "Port `health` of the coordinator's pod.",
+        "gateway": "Port `gateway-metrics` of the coordinator's pod, in jobs with `spec.environments`.",
+        "operator": "Port `metrics` of the operator's pod.",
+    }
+    parts = [_head("Metrics", "What Prometheus reads at `/metrics` of each process.")]
+    for process, text in processes.items():
+        parts += [f"## {process.capitalize()}\n", f"{text}\n"]
+        parts.append(_table(("metric", "kind", "labels", "meaning"), _families(found.pop(process))))
+    if found:
+        raise ValueError(f"the page of metrics has no section for {', '.join(found)}")
+    return "\n".join(parts)
 
 
 def _families(registry: CollectorRegistry) -> list[tuple[str, ...]]:

@@ -20,7 +20,9 @@ from rljob_operator.__main__ import parser as operator_parser
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.decisions import Event
 from rljob_runtime.cli import app
+from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
+from rljob_runtime.gateway.metrics import GatewayMetrics, GatewayParts
 from rljob_runtime.protocols.reward_stats import RewardStats
 from rljob_runtime.simulator.core.events import Event as Simulated
 from rljob_runtime.simulator.core.events import Reported
@@ -85,7 +87,9 @@ def registries() -> dict[str, CollectorRegistry]:
     coordinator = CoordinatorMetrics(CollectorRegistry())
     coordinator.watch_rewards(RewardStats)
     coordinator.watch_loop(lambda: 0.0)
-    return {"operator": Metrics().registry, "coordinator": coordinator.registry}
+    coordinator.watch_layouts(LayoutStats)
+    gateway = GatewayMetrics(GatewayParts())
+    return {"operator": Metrics().registry, "coordinator": coordinator.registry, "gateway": gateway.registry()}
 
 
 def command_line() -> typer.Typer:

@@ -24,7 +24,7 @@ from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAc
 from rljob_runtime.gateway.errors import TemplateNotAppendOnly
 from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
 from rljob_runtime.gateway.link.client import LinkClient
-from rljob_runtime.gateway.metrics import GatewayMetrics
+from rljob_runtime.gateway.metrics import GatewayMetrics, GatewayParts
 from rljob_runtime.gateway.own_share import OwnShare
 from rljob_runtime.gateway.server import ServerSettings, serve
 from rljob_runtime.gateway.steady_clock import steady_clock
@@ -112,9 +112,10 @@ async def _serve(
             serve(gateway, capability_key, now, config.host, config.port, bounds, routes, memory, connections, own)
         )
         if config.metrics_port is not None:
-            registry = GatewayMetrics(
+            parts = GatewayParts(
                 gateway.stats, memory.stats, routes.stats, routes.memory.stats, link.stats, texts, connections, own
-            ).registry()
+            )
+            registry = GatewayMetrics(parts).registry()
             await stack.enter_async_context(
                 health.serve(config.host, lambda: link.why_away, registry, config.metrics_port)
             )

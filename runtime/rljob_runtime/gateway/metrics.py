@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-if TYPE_CHECKING:
-    from rljob_kube.bounded_server import ConnectionStats
-    from rljob_runtime.gateway.environment_routes import RunnerStats
-    from rljob_runtime.gateway.gateway import GatewayStats
-    from rljob_runtime.gateway.link.client import LinkClientStats
-    from rljob_runtime.gateway.memory import MemoryStats
-    from rljob_runtime.gateway.own_share import OwnShare
-    from rljob_runtime.gateway.text.forked_text import TextStats
+from rljob_kube.bounded_server import ConnectionStats
+from rljob_runtime.gateway.environment_routes import RunnerStats
+from rljob_runtime.gateway.gateway import GatewayStats
+from rljob_runtime.gateway.link.client import LinkClientStats
+from rljob_runtime.gateway.memory import MemoryStats
+from rljob_runtime.gateway.own_share import OwnShare
+from rljob_runtime.gateway.text.forked_text import TextStats
 
 PREFIX = "rljob_gateway_"
 OWN = "own_seconds"
@@ -52,32 +50,38 @@ HELP: Mapping[str, str] = {
 }
 
 
+@dataclass(frozen=True)
+class GatewayParts:
+    """The totals of each part of a gateway. A name stands in one of them only; `runner_memory` has a prefix."""
+
+    gateway: GatewayStats = field(default_factory=GatewayStats)
+    memory: MemoryStats = field(default_factory=MemoryStats)
+    runners: RunnerStats = field(default_factory=RunnerStats)
+    runner_memory: MemoryStats = field(default_factory=MemoryStats)
+    link: LinkClientStats = field(default_factory=LinkClientStats)
+    texts: TextStats = field(default_factory=TextStats)
+    connections: ConnectionStats = field(default_factory=ConnectionStats)
+    own: OwnShare = field(default_factory=OwnShare)
+
+    def totals(self) -> dict[str, int]:
+        """Return the present totals by their names without `PREFIX`."""
+        parts = (self.gateway, self.memory, self.runners, self.link, self.texts, self.connections)
+        totals = {name: total for part in parts for name, total in asdict(part).items()}
+        return totals | {f"runner_{name}": total for name, total in asdict(self.runner_memory).items()}
+
+
 class GatewayMetrics(Collector):
     """The totals, read when they are asked for."""
 
-    def __init__(
-        self,
-        gateway: GatewayStats,
-        memory: MemoryStats,
-        runners: RunnerStats,
-        runner_memory: MemoryStats,
-        link: LinkClientStats,
-        texts: TextStats,
-        connections: ConnectionStats,
-        own: OwnShare,
-    ) -> None:
-        self._parts = (gateway, memory, runners, link, texts, connections)
-        self._runner_memory = runner_memory
-        self._own = own
+    def __init__(self, parts: GatewayParts) -> None:
+        self._parts = parts
 
     def collect(self) -> Iterable[Metric]:
         """Return one counter for each total, and the histogram of the gateway's own share of turns."""
-        totals = {name: total for part in self._parts for name, total in asdict(part).items()}
-        totals |= {f"runner_{name}": total for name, total in asdict(self._runner_memory).items()}
-        for name, total in totals.items():
+        for name, total in self._parts.totals().items():
             yield CounterMetricFamily(PREFIX + name, HELP[name], value=total)
         own = HistogramMetricFamily(PREFIX + OWN, HELP[OWN])
-        own.add_metric([], self._own.buckets, self._own.seconds)
+        own.add_metric([], self._parts.own.buckets, self._parts.own.seconds)
         yield own
 
     def registry(self) -> CollectorRegistry:

@@ -14,11 +14,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from hack.guard.product import registries
 from rljob_runtime.cli import app
-from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats
-from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
-from rljob_runtime.gateway.metrics import HELP, PREFIX
-from rljob_runtime.protocols.reward_stats import RewardStats
 from tests.support.docs import INDEX, PAGES, quoted, rows, text_of
 from tests.support.paths import ROOT
 
@@ -50,24 +47,20 @@ def _sources() -> Iterator[str]:
 def _known() -> frozenset[str]:
     words = {word for text in _sources() for word in WORD.findall(text)}
     camel = {first + "".join(map(str.capitalize, rest)) for word in words for first, *rest in [word.split("_")] if rest}
-    return frozenset(words | camel | _metrics() | {one for names in OTHERS.values() for one in names})
+    prefixes = {name[: end.end()] for name in _metrics() for end in re.finditer("_", name)}
+    return frozenset(words | camel | _metrics() | prefixes | {one for names in OTHERS.values() for one in names})
 
 
 @cache
 def _metrics() -> frozenset[str]:
-    """The coordinator's and the gateway's, as a scrape has them. Those of the operator: `test_docs_operator`."""
-    metrics = CoordinatorMetrics()
-    metrics.watch_rewards(lambda: RewardStats({}))
-    metrics.watch_loop(lambda: 0.0)
-    metrics.watch_layouts(LayoutStats)
-    gateway = {f"{PREFIX}{name}_total" for name in HELP}
-    families = metrics.registry.collect()
-    return frozenset(f"{one.name}_total" if one.type == "counter" else one.name for one in families) | gateway
+    """Of every process, as a scrape has them."""
+    families = [family for registry in registries().values() for family in registry.collect()]
+    return frozenset(f"{one.name}_total" if one.type == "counter" else one.name for one in families)
 
 
 def _names(text: str) -> Iterator[str]:
     for name in WORD.findall(text):
-        if re.search(r"[a-z][A-Z]|_", name) and not name.startswith(("rljob_operator_", "rljob_jobs", "rljob_replac")):
+        if re.search(r"[a-z][A-Z]|_", name):
             yield name
 
 
@@ -75,14 +68,15 @@ def _names(text: str) -> Iterator[str]:
 def test_names_are_in_the_sources(path: Path) -> None:
     known = _known()
     parts = [part for text in quoted(text_of(path)) for part in re.split(r"…\w+", text)]
-    assert sorted({name for part in parts for name in _names(part)} - known - {"rljob_force_deleted_pods_total"}) == []
+    assert sorted({name for part in parts for name in _names(part)} - known) == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=IDS)
 def test_metrics_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    told = set(re.findall(r"\brljob_coordinator_\w+", text)) - {"rljob_coordinator_"}
-    if told:
+    told = set(re.findall(r"\brljob_(?:coordinator|gateway|operator)_\w+", text))
+    told = {name for name in told if not name.endswith("_")}
+    if any("coordinator" in name for name in told):
         told |= {f"rljob_coordinator{end}" for end in re.findall(r"`…(_\w+)`", text)}
     assert told - _metrics() == set()
 
