@@ -1,8 +1,9 @@
 """Words: refuses those that the glossary replaces. `python -m hack.words [PATH …]`, a part of `hack/lint`.
 
 The last column of each table in `docs/concepts/glossary.md` is the dictionary: a word in backticks is refused, and the
-first column says what to write. codespell looks for the words in code, documents, status texts and the subjects of
-commits that `main` does not have. It looks inside names too: each part of `snake_case` and `camelCase` is a word.
+first column says what to write. codespell looks for the words in code, documents and status texts. It looks inside
+names too: each part of `snake_case` and `camelCase` is a word. Subjects of new commits have no such word either, and
+their form is checked; `--message FILE` checks a commit's message before it is one.
 
 `hack/words-allowed.txt` has places where a word stays: a column of a database, a name on the wire, a page that quotes.
 The list only shrinks: a test fails for a needless row, and `--prune` removes it.
@@ -15,9 +16,11 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from hack.subjects import malformed, new_subjects, subject_of
 
 ROOT = Path(__file__).resolve().parents[1]
 GLOSSARY = ROOT / "docs/concepts/glossary.md"
@@ -100,20 +103,12 @@ def tracked() -> list[str]:
     return [name for name in names.stdout.splitlines() if (ROOT / name).is_file()]
 
 
-def subjects(base: str = "main") -> list[str]:
-    """List the subjects of commits that the base does not have; none without such a base or a branch.
-
-    A checkout without a branch, as CI makes one, may have an old base, and then all later commits would count.
-    """
-    branch = subprocess.run(["git", "symbolic-ref", "-q", "HEAD"], cwd=ROOT, capture_output=True, check=False)
-    if branch.returncode != 0:
-        return []
-    log = ["git", "log", "--format=%s", f"{base}..HEAD"]
-    done = subprocess.run(log, cwd=ROOT, capture_output=True, text=True, check=False)
-    return done.stdout.splitlines() if done.returncode == 0 else []
+def subjects() -> list[str]:
+    """List the subjects of the new commits."""
+    return new_subjects(ROOT)
 
 
-def in_subjects(lines: Iterable[str], words: dict[str, str]) -> Iterator[Found]:
+def in_subjects(lines: Iterable[str], words: Mapping[str, str]) -> Iterator[Found]:
     """Yield the refused words in subjects of commits."""
     for line in lines:
         for match in re.finditer(PART_OF_A_NAME, line):
@@ -146,14 +141,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m hack.words", description=__doc__)
     parser.add_argument("paths", nargs="*", help="files and folders; none: all files that git tracks, and new commits")
     parser.add_argument("--prune", action="store_true", help="remove needless allowances")
+    parser.add_argument("--message", type=Path, help="check the subject of this commit message, and nothing else")
     asked = parser.parse_args()
     words = refused(GLOSSARY.read_text(encoding="utf-8"))
+    if asked.message:
+        subject = subject_of(asked.message.read_text(encoding="utf-8"))
+        return _report(_wrong_subjects([subject] if subject else [], words))
     text = ALLOWED.read_text(encoding="utf-8")
     allowed = allowances(text)
-    found = [*search(asked.paths or tracked(), words), *in_subjects([] if asked.paths else subjects(), words)]
+    found = list(search(asked.paths or tracked(), words))
     if asked.prune and not asked.paths:
         ALLOWED.write_text(pruned(text, needless(allowed, found)), encoding="utf-8")
-    wrong = [one for one in found if not any(allowance.covers(one) for allowance in allowed)]
+    wrong = [str(one) for one in found if not any(allowance.covers(one) for allowance in allowed)]
+    return _report([*wrong, *_wrong_subjects([] if asked.paths else subjects(), words)])
+
+
+def _wrong_subjects(lines: Sequence[str], words: Mapping[str, str]) -> list[str]:
+    forms = [f"commit {line!r}: {why}" for line in lines if (why := malformed(line))]
+    return [*forms, *map(str, in_subjects(lines, words))]
+
+
+def _report(wrong: Sequence[str]) -> int:
     print(*wrong, sep="\n", end="\n" if wrong else "")
     return 1 if wrong else 0
 

@@ -129,6 +129,30 @@ def test_main_fails_for_a_subject_of_a_commit(tree: Path, monkeypatch: pytest.Mo
     assert words.main() == 1
 
 
+def test_main_fails_for_the_form_of_a_subject(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree / "a.txt").write_text("")
+    monkeypatch.setattr(words, "subjects", lambda: ["Grow the pool"])
+    assert words.main() == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("docs: grow the pool\n\nThe herd was small.\n", 0),
+        ("# A comment.\n\ndocs: grow the herd\n", 1),
+        ("Grow the pool\n", 1),
+        ("Merge branch 'main'\n", 0),
+        ("# Nothing.\n", 0),
+    ],
+)
+def test_a_message_is_checked_before_it_is_a_commit(
+    message: str, code: int, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "message").write_text(message)
+    monkeypatch.setattr("sys.argv", ["words", "--message", str(tree / "message")])
+    assert words.main() == code
+
+
 def test_prune_removes_needless_allowances(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tree / "a.txt").write_text("a herd")
     (tree / "allowed.txt").write_text("# Names.\na.txt herd lent\nb.txt lent\n")
