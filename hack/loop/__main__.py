@@ -25,6 +25,8 @@ from .seconds import known
 
 CHECK_SECONDS = 90.0
 """Limit of `make check` with warm caches on two processors."""
+BUDGETS = {"check": CHECK_SECONDS, "test": 1500.0}
+"""Seconds of a suite with warm caches on two processors. A run that takes longer warns."""
 START_SECONDS = 12.0
 """Seconds until pytest's processes have collected and run the first test."""
 REPORTS = Path("build/loop")
@@ -39,7 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser().parse_args(argv)
     os.chdir(ROOT)
     unwind_on_signals()
-    with report(f"make {args.suite}", REPORTS / f"{args.suite}.json", args.began) as rows:
+    file = REPORTS / f"{args.suite}.json"
+    with report(f"make {args.suite}", file, args.began, BUDGETS.get(args.suite)) as rows:
         match args.suite:
             case "check":
                 return 0 if check(args.base, rows) else 1

@@ -20,6 +20,8 @@ from typing import IO
 from hack.interruption import run_to_end
 from hack.resumable import Resumable
 
+LONGEST = 3
+"""Parts that a late run names."""
 NOTHING_COLLECTED = 5
 """pytest's exit status when a marker expression leaves no test."""
 
@@ -149,8 +151,11 @@ def close(rows: list[Row], passed_before: Resumable | None, row: Row) -> bool:
 
 
 @contextmanager
-def report(name: str, file: Path, began: float | None = None) -> Iterator[list[Row]]:
-    """Print the table of a run's parts at its end, however it ends, and write it to a file."""
+def report(name: str, file: Path, began: float | None = None, budget: float | None = None) -> Iterator[list[Row]]:
+    """Print the table of a run's parts at its end, however it ends, and write it to a file.
+
+    A run that takes longer than its budget, in seconds, prints a warning.
+    """
     began = time.time() if began is None else began
     rows = [Row("set-up", time.time() - began, True)]
     try:
@@ -158,10 +163,13 @@ def report(name: str, file: Path, began: float | None = None) -> Iterator[list[R
     finally:
         total = time.time() - began
         print(table(name, rows, total), flush=True)
+        if (late := warning(name, rows, total, budget)) is not None:
+            print(late, flush=True)
         file.parent.mkdir(parents=True, exist_ok=True)
         figures = {
             "run": name,
             "seconds": round(total, 1),
+            "budget_seconds": budget,
             "parts": [asdict(row) | {"seconds": round(row.seconds, 1)} for row in rows],
         }
         file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
@@ -172,3 +180,12 @@ def table(name: str, rows: Sequence[Row], total: float) -> str:
     width = max(len(name), *(len(row.part) for row in rows))
     lines = [f"{row.part:<{width}}  {row.seconds:6.0f} s{'' if row.passed else '  FAILED'}" for row in rows]
     return "\n".join([*lines, f"{name:<{width}}  {total:6.0f} s"])
+
+
+def warning(name: str, rows: Sequence[Row], total: float, budget: float | None) -> str | None:
+    """Say that a run took longer than its budget, and which parts took most; none within the budget."""
+    if budget is None or total <= budget:
+        return None
+    longest = sorted(rows, key=lambda row: row.seconds, reverse=True)[:LONGEST]
+    shares = ", ".join(f"{row.part} {row.seconds:.0f} s" for row in longest)
+    return f"warning: {name} took {total:.0f} s, over its budget of {budget:.0f} s; its longest parts: {shares}"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.loop.parts import Part, Row, report, run, table
+from hack.loop.__main__ import BUDGETS
+from hack.loop.parts import Part, Row, report, run, table, warning
 from hack.resumable import Resumable
 
 
@@ -186,3 +187,39 @@ def test_a_table_is_aligned() -> None:
         "real nodes     612 s",
         "make test      617 s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "budget", "end"),
+    [
+        (1500.0, 1500.0, "make test    1500 s"),
+        (9000.0, None, "make test    9000 s"),
+        (
+            1501.0,
+            1500.0,
+            "warning: make test took 1501 s, over its budget of 1500 s; "
+            "its longest parts: engine 700 s, cluster 400 s, unit 300 s",
+        ),
+    ],
+    ids=["within", "without", "over"],
+)
+def test_a_run_over_its_budget_warns_with_its_longest_parts(
+    seconds: float,
+    budget: float | None,
+    end: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter([1000.0, 1000.0 + seconds])
+    monkeypatch.setattr("hack.loop.parts.time.time", lambda: next(clock))
+    with report("make test", tmp_path / "test.json", began=1000.0, budget=budget) as rows:
+        rows += [Row("unit", 300.0, True), Row("cluster", 400.0, True), Row("engine", 700.0, True)]
+    assert capsys.readouterr().out.splitlines()[-1] == end
+    assert json.loads((tmp_path / "test.json").read_text(encoding="utf-8"))["budget_seconds"] == budget
+
+
+def test_make_test_has_a_budget_of_25_minutes_and_rows_of_every_kind_have_none() -> None:
+    assert BUDGETS["test"] == 25 * 60
+    assert "test-all" not in BUDGETS
+    assert warning("make test", [], 1.0, BUDGETS["test"]) is None
