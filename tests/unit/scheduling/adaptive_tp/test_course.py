@@ -8,7 +8,7 @@ from rljob_runtime.scheduling.adaptive_tp.course import BINS, POINTS, course_of
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, Running
 from rljob_runtime.scheduling.lending.gain import OpenGroup
 from rljob_runtime.scheduling.round_planner.survival import Survival
-from tests.unit.scheduling.adaptive_tp.machines import machine
+from tests.support.adaptive_tp import machine
 
 
 def snapshot(generated, lengths, cut=(), limit=1000, **more):

@@ -15,7 +15,7 @@ from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Race, generate
 from rljob_runtime.scheduling.adaptive_tp.start import Machine, predict_starts
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation
-from tests.unit.scheduling.adaptive_tp.machines import ACCELERATORS, ENGINES, LIMIT, costs, engine
+from tests.support.adaptive_tp import ACCELERATORS, ENGINES, LIMIT, costs, engine
 
 
 def lengths(seed: int = 0, count: int = 200) -> list[int]:

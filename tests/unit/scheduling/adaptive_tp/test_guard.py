@@ -1,7 +1,7 @@
 """What a machine learns from a switch within its round."""
 
 from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
-from tests.unit.scheduling.adaptive_tp.machines import ENGINES
+from tests.support.adaptive_tp import ENGINES
 
 
 def test_a_model_is_corrected_after_twenty_slow_steps():

@@ -22,7 +22,7 @@ from rljob_runtime.scheduling.adaptive_tp.switch_plan import FULL, plan_switches
 from rljob_runtime.scheduling.adaptive_tp.tail import play
 from rljob_runtime.scheduling.lending.gain import OpenGroup
 from rljob_runtime.scheduling.round_planner.survival import Survival
-from tests.unit.scheduling.adaptive_tp.machines import ACCELERATORS, ENGINES, LENGTHS, LIMIT, costs, engine, machine
+from tests.support.adaptive_tp import ACCELERATORS, ENGINES, LENGTHS, LIMIT, costs, engine, machine
 
 RULES = SwitchRules(frozenset(ENGINES))
 TAIL = machine((1, 1, 1, 1))

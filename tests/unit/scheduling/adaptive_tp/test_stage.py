@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Race, Stage, generate
 from rljob_runtime.scheduling.round_planner.round_simulator import EngineFleet, PromptDemand, simulate_round
-from tests.unit.scheduling.adaptive_tp.machines import ACCELERATORS, ENGINES, LIMIT, costs
+from tests.support.adaptive_tp import ACCELERATORS, ENGINES, LIMIT, costs
 
 
 def demands(prompts: int, responses: int, seed: int = 0) -> list[PromptDemand]:

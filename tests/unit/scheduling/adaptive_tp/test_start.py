@@ -7,7 +7,7 @@ from random import Random
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, MadeSwitch, StageResult
 from rljob_runtime.scheduling.adaptive_tp.start import Machine, best_start, predict_starts
-from tests.unit.scheduling.adaptive_tp.machines import ACCELERATORS, ENGINES, LIMIT, costs, engine
+from tests.support.adaptive_tp import ACCELERATORS, ENGINES, LIMIT, costs, engine
 
 
 def lengths(seed: int, count: int = 200) -> list[int]:

@@ -24,7 +24,7 @@ from rljob_runtime.scheduling.adaptive_tp.switch_costs import (
     State,
     SwitchCosts,
 )
-from tests.unit.scheduling.adaptive_tp.machines import ENGINES
+from tests.support.adaptive_tp import ENGINES
 
 NOTHING = Carried(0, 0, 0)
 

@@ -13,7 +13,7 @@ from rljob_runtime.scheduling.adaptive_tp.switch_plan import PlannedSwitch
 from rljob_runtime.scheduling.adaptive_tp.tail import _Engine, play
 from rljob_runtime.scheduling.lending.gain import OpenGroup
 from rljob_runtime.scheduling.round_planner.survival import Survival
-from tests.unit.scheduling.adaptive_tp.machines import ENGINES, LENGTHS, costs, machine
+from tests.support.adaptive_tp import ENGINES, LENGTHS, costs, machine
 
 
 def flat(seconds: float) -> SizedEngine:

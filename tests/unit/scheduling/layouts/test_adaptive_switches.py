@@ -33,7 +33,7 @@ from rljob_runtime.scheduling.lending.gain import OpenGroup, RoundSnapshot
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, Unfinished
 from rljob_runtime.scheduling.round_plan import Launch
 from rljob_runtime.scheduling.round_planner.survival import Survival
-from tests.unit.scheduling.adaptive_tp.machines import ENGINES, LENGTHS, LIMIT
+from tests.support.adaptive_tp import ENGINES, LENGTHS, LIMIT
 
 RULES = SwitchRules(frozenset(ENGINES))
 PART_NAMES = {"stop": 0.2, "release": 0.4, "start": 0.6, "load": 0.8}
