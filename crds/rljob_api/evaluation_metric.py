@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class EvaluationMetric(StrEnum):
-    """What the best weights have most of."""
+    """The result of an evaluation by which the best weights are found."""
 
     AVERAGE = "Average"
     """avg@k: the mean reward of a response."""

@@ -204,7 +204,7 @@ def test_a_crash_of_the_coordinator_takes_another_one():
 
 
 def test_a_job_that_told_its_end_is_over_though_it_was_to_be_suspended():
-    """It heard of the suspension too late, told that it is complete, and was killed right then: no other coordinator
+    """The suspension reached it too late, told that it is complete, and was killed right then: no other coordinator
     comes, that would wait for a resumption."""
     scenario = replace(draw_scenario(1983, Mode.ASYNCHRONOUS), episodes=None, prompts_seconds=0.0, evaluations=())
     faults, moments = "0.544 loss api 8.9; 9.492 partition api 3.217", []
@@ -405,10 +405,10 @@ def test_a_killed_coordinator_runs_no_exit_code():
         wire = SimulatedWire(
             Process("rollout-0/worker", Listener(asked)), random.Random(0), 0.001, CoordinatorIncarnation()
         )
-        assert await wire.call(5.0, "hear", "alive") == "heard"
+        assert await wire.call(5.0, "echo", "alive") == "received"
         wire = SimulatedWire(Process("rollout-0/worker", Listener(asked)), random.Random(0), 0.001, dead())
         with pytest.raises(asyncio.CancelledError):
-            await wire.call(5.0, "hear", "dead")
+            await wire.call(5.0, "echo", "dead")
 
     virtual_time.run(last_words())
     assert asked == ["alive"]
@@ -420,9 +420,9 @@ class Listener:
     def __init__(self, asked):
         self._asked = asked
 
-    async def hear(self, word):
+    async def echo(self, word):
         self._asked.append(word)
-        return "heard"
+        return "received"
 
 
 def dead():

@@ -22,7 +22,7 @@ VERSION = 1
 
 
 class Words:
-    """The tokens that the model says and hears."""
+    """The tokens that the model writes and reads."""
 
     def __init__(self) -> None:
         self.tokenizer = calculator_tokenizer()

@@ -179,7 +179,7 @@ def moves(history: Iterable[Event]) -> list[Move]:
     moving: dict[TrajectoryKey, Hop] = {}
     leaving: dict[tuple[TrajectoryKey, str], Move] = {}
     whole: set[TrajectoryKey] = set()
-    """The coordinator may not have heard yet."""
+    """The coordinator may not have received it yet."""
     for event in history:
         match event:
             case Submitted():

@@ -16,7 +16,7 @@ MOST_CHARACTERS = 1024
 
 
 class Refusal(StrEnum):
-    """Why a key is refused. The values stand in messages."""
+    """The reason for which a key is refused. The values stand in messages."""
 
     MISSING = "the request has no bearer key"
     MALFORMED = "the bearer key is not a key of this gateway"

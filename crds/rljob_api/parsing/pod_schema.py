@@ -107,9 +107,9 @@ class _Walk:
             if name in known:
                 yield from self.value(f"{path}.{name}", known[name], one)
             else:
-                yield from self._unheard(path, name, one, lower)
+                yield from self._undefined(path, name, one, lower)
 
-    def _unheard(self, path: str, name: str, value: object, lower: Mapping[str, str]) -> Errors:
+    def _undefined(self, path: str, name: str, value: object, lower: Mapping[str, str]) -> Errors:
         self._unknown += 1
         if self._unknown == MOST_UNKNOWN + 1:
             advice = f"is one more field that no Kubernetes known here has; at most {MOST_UNKNOWN} may be"

@@ -43,7 +43,7 @@ class ImportanceRatio(StrEnum):
 
 
 class Clipping(StrEnum):
-    """What clipLow and clipHigh bound."""
+    """The bound that clipLow and clipHigh set."""
 
     OBJECTIVE = "Objective"
     WEIGHT = "Weight"
@@ -59,7 +59,7 @@ class LossAggregation(StrEnum):
 
 
 class KLPlacement(StrEnum):
-    """Where the KL divergence from the initial model enters."""
+    """The place at which the KL divergence from the initial model enters."""
 
     LOSS = "Loss"
     REWARD = "Reward"

@@ -15,7 +15,7 @@ Argument = Annotated[str, Field(max_length=1024)]
 
 
 class EnvironmentKind(StrEnum):
-    """Who asks the model for the next turn."""
+    """A kind of environment, by the program that requests the next turn from the model."""
 
     TOOLS = "Tools"
     AGENT = "Agent"
@@ -24,7 +24,7 @@ class EnvironmentKind(StrEnum):
 
 
 class EnvironmentState(StrEnum):
-    """Whether tools keep something between the calls of an episode."""
+    """The state that tools keep between the calls of an episode."""
 
     STATELESS = "Stateless"
     STATEFUL = "Stateful"

@@ -23,7 +23,7 @@ class ReplacementBackOff(Model):
 
 
 class ForceDelete(StrEnum):
-    """Whether pods on a lost node are deleted by force."""
+    """The rule for deleting pods on a lost node by force."""
 
     NEVER = "Never"
     WHEN_FENCED = "WhenFenced"
@@ -65,7 +65,7 @@ class FailurePolicy(Model):
 
 
 class CleanPodPolicy(StrEnum):
-    """Which pods are deleted when the job has ended."""
+    """The pods that are deleted when the job has ended."""
 
     ALL = "All"
     RUNNING = "Running"
@@ -100,7 +100,7 @@ class Gang(StrEnum):
 
 
 class Scheduling(Model):
-    """How pods find nodes; more in the templates."""
+    """The placement of pods on nodes; the templates have more of it."""
 
     scheduler_name: DnsName | None = None
     """Scheduler of all pods. A template's schedulerName overrides it. Absent: the cluster's default."""

@@ -138,7 +138,7 @@ class EmptyDirCheckpoint(Model):
 
 
 class KeepBest(Model):
-    """Which weights are the best.
+    """The choice of the best weights.
 
     The models of evaluated rounds stay on the checkpoint volume until better ones are known.
     """

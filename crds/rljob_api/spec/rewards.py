@@ -24,7 +24,7 @@ def present_path(function: str) -> str:
 
 
 class RewardKind(StrEnum):
-    """How a response is scored."""
+    """A way to score a response."""
 
     MATH = "Math"
     REASONING_GYM = "ReasoningGym"
@@ -35,7 +35,7 @@ class RewardKind(StrEnum):
 
 
 class RewardTimeout(Model):
-    """How long a reward may run.
+    """The time that a reward may run.
 
     For Code the bound adapts to each test, in processor seconds, and a program that exceeds it scores 0. For the other
     kinds `maxSeconds` bounds a call. A call that exceeds it is a failure of the system: the sample is aborted.
@@ -62,7 +62,7 @@ class RewardRange(Model):
 
 
 class CodeScore(StrEnum):
-    """How the tests of a program are combined."""
+    """The rule that combines the tests of a program."""
 
     ALL_TESTS = "AllTests"
     SHARE_OF_TESTS = "ShareOfTests"
@@ -128,7 +128,7 @@ class Reward(Model):
     config: FreeForm = Field(default_factory=dict)
     """Settings of the rule, passed on unchanged."""
     timeout: RewardTimeout = RewardTimeout()
-    """How long it may run."""
+    """The time that it may run."""
     range: RewardRange = RewardRange()
     """Bounds of its value."""
     parallelism: Annotated[int | None, Field(ge=1, le=256)] = None

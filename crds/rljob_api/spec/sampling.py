@@ -14,7 +14,7 @@ MinP = Annotated[float, Field(ge=0, le=1)]
 
 
 class Sampling(Model):
-    """How tokens are drawn. An absent field has the value of spec.algorithm."""
+    """The sampling of tokens. An absent field has the value of spec.algorithm."""
 
     temperature: Annotated[float | None, Field(ge=0, le=10)] = None
     """Divides the logits. 0: the most probable token, always."""

@@ -74,7 +74,7 @@ AutoFactor = Annotated[
 
 
 class Mode(StrEnum):
-    """How rollouts and training interleave."""
+    """The interleaving of rollouts and training."""
 
     ON_POLICY = "OnPolicy"
     ASYNCHRONOUS = "Asynchronous"
@@ -120,9 +120,9 @@ class PromptDataset(Model):
     """The folder: an absolute path in the pods, or pvc://CLAIM/PATH. Or hf://ORG/NAME, which is
     downloaded."""
     config: Task | None = None
-    """Which configuration, where the data set has several, e.g. main. Not for one saved by `save_to_disk`."""
+    """The configuration, where the data set has several, e.g. main. Not for one saved by `save_to_disk`."""
     split: Task = "train"
-    """Which split, where it has several."""
+    """The split, where it has several."""
     prompt_field: FieldName = "prompt"
     """Column with the prompt: a string, or a list of chat messages."""
     answer_field: FieldName = "answer"
@@ -182,7 +182,7 @@ class DataSource(Model):
     """In place of weight: prompts of each round (in mode Asynchronous, of each promptsPerRound prompts drawn). All
     sources together have algorithm.promptsPerRound."""
     prompts: Prompts
-    """Where its prompts come from."""
+    """The origin of its prompts."""
     rewards: Annotated[tuple[DnsLabel, ...] | None, Field(min_length=1, max_length=16)] = None
     """Names of the rules in spec.rewards that score its responses. Absent: all of them."""
 
@@ -314,7 +314,7 @@ class Repack(Model):
 
 
 class SwitchState(StrEnum):
-    """How a machine that switches its size carries its unfinished responses over."""
+    """The form in which a machine that switches its size transfers its unfinished responses."""
 
     AUTO = "Auto"
     RECOMPUTE = "Recompute"

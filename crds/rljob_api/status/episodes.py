@@ -22,7 +22,7 @@ class FailedAttempts(StatusModel):
 
 
 class EnvironmentLoad(StatusModel):
-    """What the runners of one environment had to do."""
+    """The work of one environment's runners."""
 
     name: Annotated[str, Field(max_length=63)]
     """Name of the environment."""
@@ -99,4 +99,4 @@ class EpisodesReport(StatusModel):
     environments: Annotated[
         tuple[EnvironmentLoad, ...] | None, Field(max_length=16, json_schema_extra=map_by("name"))
     ] = None
-    """What the runners of each environment had to do, evaluations included."""
+    """The work of each environment's runners, evaluations included."""

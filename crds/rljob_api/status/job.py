@@ -91,7 +91,7 @@ class RLJobStatus(StatusModel):
     incarnations: dict[str, int] = Field(default_factory=dict, max_length=2048)
     """Highest incarnation of each machine, even while it has no pod."""
     target: Target | None = None
-    """What the coordinator must do."""
+    """The command to the coordinator."""
     parallelism: ParallelismHistory | None = None
     """Memory of the parallelism planner; only where allowedTensorParallelSizes gives a choice."""
     elasticity: ElasticityHistory | None = None

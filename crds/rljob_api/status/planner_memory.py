@@ -77,7 +77,7 @@ class ElasticityHistory(StatusModel):
     """Mode OnPolicy: what the last machine contributed to each of the last rounds, relative to its share of the
     work."""
     would_bring: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(default=(), max_length=16)
-    """What one machine more would have contributed to each of them, relative to its share."""
+    """The predicted contribution of one more machine to each of them, relative to its share."""
     changed: Timestamp | None = None
     """When the number last changed."""
     direction: Annotated[int, Field(ge=-1, le=1)] = 0

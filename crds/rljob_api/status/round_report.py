@@ -42,7 +42,7 @@ class MachineForecast(StatusModel):
 
 
 class LoanState(StrEnum):
-    """Whether rollout machines were loaned to training in a round."""
+    """The loans of rollout machines to training in a round."""
 
     LOANED = "Loaned"
     NOT_LOANED = "NotLoaned"
@@ -72,7 +72,7 @@ class RuleReward(StatusModel):
 
 
 class SourceReport(StatusModel):
-    """What an update trained on from one prompt source."""
+    """The part of an update that came from one prompt source."""
 
     name: Annotated[str, Field(max_length=63)]
     """Name of the source in spec.data.sources."""

@@ -48,7 +48,7 @@ class Suspect(StatusModel):
     """HeartbeatLost, BrokenSocket, ProcessExited, NotJoined, KeepsFailing (restarted in place, and failed again within
     restartWindowSeconds), …"""
     witnesses: tuple[Annotated[str, Field(max_length=63)], ...] = Field(default=(), max_length=8)
-    """Who reports it: machines, or `coordinator`."""
+    """The reporter: machines, or `coordinator`."""
     since: Timestamp | None = None
     """Time of the first report."""
 
@@ -71,7 +71,7 @@ class StatusWarning(StatusModel):
     """One word, e.g. CheckpointFailed. With SandboxUnavailable, RewardsUnavailable, ExportFailed, EngineMismatch and
     StoreHeld the job makes no progress, and is Stalled."""
     message: Sentence = ""
-    """What happened, and what helps."""
+    """The problem, and its cure."""
 
 
 class RuntimeTotals(StatusModel):

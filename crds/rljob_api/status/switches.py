@@ -11,7 +11,7 @@ from rljob_api.fields import Count, Sentence, StatusModel
 
 
 class SwitchesState(StrEnum):
-    """Whether rollout machines switched their tensor parallel size inside a round."""
+    """The outcome of a round for switches of tensor parallel sizes inside it."""
 
     SWITCHED = "Switched"
     NOT_SWITCHED = "NotSwitched"

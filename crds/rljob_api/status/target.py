@@ -11,7 +11,7 @@ from rljob_api.fields import Count, StatusModel
 
 
 class TargetPhase(StrEnum):
-    """What the coordinator must do: train on the target's machines, or checkpoint and stop.
+    """The command to the coordinator: train on the target's machines, or checkpoint and stop.
 
     In both phases, a machine in use that is not in the target is drained and reported in `runtime.drained`.
     """
@@ -30,7 +30,7 @@ class TargetTensorParallel(StatusModel):
 
 
 class Target(StatusModel):
-    """What the coordinator must do from the next boundary on. It answers with `runtime.applied`."""
+    """The state that the coordinator must reach at the next boundary. It answers with `runtime.applied`."""
 
     revision: Count = 0
     """Rises with every change of the target."""

@@ -71,7 +71,7 @@ mean of two of them is no number. No rule of `spec.rewards` may have a wider ran
 
 TRACE_TURNS, TRACE_TOKENS = "trace_turns", "trace_tokens"
 """Metrics of a harness that keeps a trace of its own: the model's turns in it, and the tokens that the model emitted.
-What is trained on is what the coordinator stored; the trace only shows whether the harness saw the same."""
+What is trained on is what the coordinator stored; the trace only shows whether the harness had the same."""
 
 
 class FailedPart(StrEnum):
@@ -85,7 +85,7 @@ class FailedPart(StrEnum):
 
 @dataclass(frozen=True)
 class EpisodeReport:
-    """The end of an attempt, as its runner saw it.
+    """The end of an attempt, as its runner reports it.
 
     `reward`: a number up to `LARGEST_REWARD`; None if the environment gives none, and then the job's rewards score the
     last answer. `failed`: the part of ours that failed, with `detail` for people; the attempt is aborted then. A

@@ -88,7 +88,7 @@ def test_of_an_example(server: Kube, example: Path) -> None:
 
 
 @pytest.mark.parametrize("path", DEFAULTED)
-def test_every_rule_accepts_the_default_that_it_sits_on(server: Kube, path: str) -> None:
+def test_every_rule_accepts_the_default_of_its_field(server: Kube, path: str) -> None:
     """As the server filled it in, sent again by a user."""
     default = server.admitted(job())["spec"]
     for step in path.split(".")[1:]:

@@ -163,7 +163,7 @@ def test_a_moved_response_has_the_tokens_and_logprobs_of_one_that_stayed(played:
                     both = min(len(response.token_ids), len(other.token_ids))
                     assert list(response.token_ids)[:both] == list(other.token_ids)[:both]
     assert greedy, "none of them was greedy: a test without force"
-    # The source, which goes on until it hears, made the same tokens as the destination.
+    # The source, which goes on until the abort reaches it, made the same tokens as the destination.
     hopped = {(hop.key, hop.source): hop.offset for _, hop in hops(played)}
     for (key, lease), tokens in _in_vain(played).items():
         if is_greedy(key) and (key, lease) in hopped:

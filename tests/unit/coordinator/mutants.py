@@ -72,7 +72,7 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="the opening of the rewards hears no call",
+        name="the opening of the rewards receives no call",
         target="rljob_runtime.coordinator.coordinator:Coordinator._recover",
         before="self._follower.unless_suspended(self._prompts_from(state.model_files))",
         after="self._prompts_from(state.model_files)",

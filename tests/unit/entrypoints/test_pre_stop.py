@@ -33,7 +33,7 @@ def test_actors_are_told_from_all_other_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy", "heard", "looks", "told"),
+    ("busy", "answered", "looks", "told"),
     [
         ([False], [], 0, "empty"),
         ([True, True, False], [True, True], 2, "empty"),
@@ -42,9 +42,9 @@ def test_actors_are_told_from_all_other_processes(tmp_path: Path) -> None:
         ([True] * 7 + [False], [False] * (PRE_STOP_PATIENCE - 1) + [True] + [False] * 3, 7, "empty"),
     ],
 )
-def test_it_waits_until_empty_or_alone(busy: list[bool], heard: list[bool], looks: int, told: str) -> None:
+def test_it_waits_until_empty_or_alone(busy: list[bool], answered: list[bool], looks: int, told: str) -> None:
     slept: list[float] = []
-    states, answers = iter(busy), iter(heard)
+    states, answers = iter(busy), iter(answered)
     assert told in wait(lambda: next(states), lambda: next(answers), slept.append)
     assert len(slept) == looks
 

@@ -241,7 +241,7 @@ async def test_a_key_of_one_character_changes_no_score(
         assert await scorer.score(PROMPT, "4") == 0.5
 
 
-async def test_a_judge_that_recovers_is_heard(judge: tuple[Judge, str]) -> None:
+async def test_a_judge_that_recovers_is_used_again(judge: tuple[Judge, str]) -> None:
     server, url = judge
     server.does(status(503), body("{"), body(json.dumps({"choices": [{"message": {"content": "Score: 9"}}]})))
     async with JudgeScorer(rule(url), QUICK) as scorer:

@@ -110,18 +110,18 @@ MUTANTS = (
         tests=(f"{ENGINE_CACHE}::test_memory_for_one_engine_only_is_refused_and_the_last_one_stays",),
     ),
     Mutant(
-        name="who waits for an engine that failed hears nothing",
+        name="a caller that waits for an engine that failed gets no error",
         target="rljob_runtime.rollout.engine_thread:EngineThread._end",
         before="item[1].set_exception(self._died())",
         after="pass",
-        tests=(f"{ENGINE_THREAD}::test_everybody_hears_of_an_engine_whose_step_failed",),
+        tests=(f"{ENGINE_THREAD}::test_every_caller_receives_the_failure_of_an_engine_step",),
     ),
     Mutant(
         name="an engine that failed is not looked after",
         target="rljob_runtime.rollout.engine_thread:EngineThread._end",
         before="self._on_end()",
         after="pass",
-        tests=(f"{ENGINE_THREAD}::test_everybody_hears_of_an_engine_whose_step_failed",),
+        tests=(f"{ENGINE_THREAD}::test_every_caller_receives_the_failure_of_an_engine_step",),
     ),
     Mutant(
         name="a call is left without an answer",

@@ -369,7 +369,7 @@ def test_an_error_is_not_told_before_the_others_had_time_to_answer(pair: MultiPr
 
 
 def test_the_end_of_a_rank_is_told_before_the_errors_that_it_causes(pair: MultiProcessEngine) -> None:
-    """Who waits for a rank in a collective raises when it ends, and may be heard first."""
+    """Who waits for a rank in a collective raises when it ends, and its error may arrive first."""
     held, pids = pair.weight_version or 0, pair._ranks.pids
     os.kill(pids[1], signal.SIGSTOP)
     timer = threading.Timer(0.3, os.kill, (pids[1], signal.SIGKILL))

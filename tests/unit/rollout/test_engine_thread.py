@@ -68,7 +68,7 @@ class Failing:
         self.closed.set()
 
 
-def test_everybody_hears_of_an_engine_whose_step_failed() -> None:
+def test_every_caller_receives_the_failure_of_an_engine_step() -> None:
     """Who waits, who comes later, and who looks after it."""
     engine, ended = Failing(), threading.Event()
     made: Any = engine

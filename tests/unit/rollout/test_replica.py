@@ -339,7 +339,7 @@ async def test_a_caller_that_gives_up_does_not_undo_its_command(gated: Gated) ->
     assert (await gated.replica.poll(1, 0, 0)).stats.running == 1
 
 
-async def test_everyone_hears_of_the_end(gated: Gated) -> None:
+async def test_every_caller_receives_the_end(gated: Gated) -> None:
     await gated.replica.load(1, 1)
     waiting = asyncio.create_task(gated.replica.poll(1, 0, PATIENCE))
     await asyncio.sleep(0.05)

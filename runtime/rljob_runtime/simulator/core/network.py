@@ -242,14 +242,14 @@ class SimulatedWire:
     def _ways(self, troubled: Sequence[FaultState]) -> list[float]:
         """Return the delay of each copy of a message; empty for a lost one."""
 
-        def suffers(trouble: FaultKind) -> bool:
+        def has(trouble: FaultKind) -> bool:
             return any(trouble in condition for condition in troubled)
 
-        if suffers(FaultKind.CUT) or (suffers(FaultKind.LOSS) and self._rng.random() < LOSS_SHARE):
+        if has(FaultKind.CUT) or (has(FaultKind.LOSS) and self._rng.random() < LOSS_SHARE):
             return []
-        copies = 2 if suffers(FaultKind.DUPLICATION) and self._rng.random() < DUPLICATION_SHARE else 1
-        slow = SLOW_MESSAGE_SECONDS if suffers(FaultKind.SLOW) else 0.0
-        most = DISORDER_SECONDS if suffers(FaultKind.DISORDER) or copies > 1 else 0.0
+        copies = 2 if has(FaultKind.DUPLICATION) and self._rng.random() < DUPLICATION_SHARE else 1
+        slow = SLOW_MESSAGE_SECONDS if has(FaultKind.SLOW) else 0.0
+        most = DISORDER_SECONDS if has(FaultKind.DISORDER) or copies > 1 else 0.0
         return [
             slow + self._latency * self._rng.uniform(0.5, 1.5) + self._rng.uniform(0.0, most) for _ in range(copies)
         ]

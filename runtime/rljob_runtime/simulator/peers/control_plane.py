@@ -161,8 +161,8 @@ class SimulatedControlPlane(Called):
         self._retarget(machines=names, **why)
 
     def _choose_number(self, said: RuntimeStatus) -> None:
-        heard = (said.applied or 0) >= self._target.revision
-        size = autoscaler.desired_machines(self._job.spec, self._elasticity, said.last_round, heard, None, _now())
+        applied = (said.applied or 0) >= self._target.revision
+        size = autoscaler.desired_machines(self._job.spec, self._elasticity, said.last_round, applied, None, _now())
         self._elasticity = size.history
         if size.why:
             self._want(size.count, reason=size.why)
@@ -288,7 +288,7 @@ class SimulatedControlPlane(Called):
 
     async def observe(self) -> Job:
         await self.travel()
-        stale = self._suffers(FaultKind.DISORDER) and self._rng.random() < 0.5
+        stale = self._has_fault(FaultKind.DISORDER) and self._rng.random() < 0.5
         await self.travel()
         job = self._before if stale else self._job
         if job.spec.rounds != self.rounds:
@@ -310,18 +310,18 @@ class SimulatedControlPlane(Called):
     async def travel(self) -> None:
         """Delay a call by half its latency. Raises `PeerTimeout` if it is lost; never returns to a dead coordinator."""
         seconds = self._latency / 2
-        if self._suffers(FaultKind.SLOW):
+        if self._has_fault(FaultKind.SLOW):
             seconds += SLOW_MESSAGE_SECONDS
-        if self._suffers(FaultKind.DISORDER):
+        if self._has_fault(FaultKind.DISORDER):
             seconds += self._rng.uniform(0.0, DISORDER_SECONDS)
-        lost = self._suffers(FaultKind.CUT) or (self._suffers(FaultKind.LOSS) and self._rng.random() < LOSS_SHARE)
+        lost = self._has_fault(FaultKind.CUT) or (self._has_fault(FaultKind.LOSS) and self._rng.random() < LOSS_SHARE)
         if self.unreachable or lost:
             await asyncio.sleep(CALL_SECONDS if lost else 0.0)
             raise PeerTimeout("the API server does not answer")
         await asyncio.sleep(seconds)
         await self.life.awake()
 
-    def _suffers(self, trouble: FaultKind) -> bool:
+    def _has_fault(self, trouble: FaultKind) -> bool:
         life = self.life
         return any(trouble in condition for condition in (self.condition, life.condition, life.api))
 

@@ -123,19 +123,19 @@ class SimulatedGateway:
     async def _way(self, caller: FaultState) -> None:
         """Wait while a message is under way. Raises `COORDINATOR_AWAY` if it does not arrive."""
         await asyncio.sleep(self._latency * self._rng.uniform(0.5, 1.5))
-        while self._suffers(caller, FaultKind.FROZEN):
+        while self._has_fault(caller, FaultKind.FROZEN):
             await first_of((self._changed,), STILL_SECONDS)
-        if self._suffers(caller, FaultKind.CUT):
+        if self._has_fault(caller, FaultKind.CUT):
             await asyncio.sleep(CUT_SECONDS)
             raise PeerTimeout("nothing passes")
-        if self._suffers(caller, FaultKind.LOSS) and self._rng.random() < LOSS_SHARE:
+        if self._has_fault(caller, FaultKind.LOSS) and self._rng.random() < LOSS_SHARE:
             raise PeerGone("the connection broke")
-        if self._suffers(caller, FaultKind.SLOW):
+        if self._has_fault(caller, FaultKind.SLOW):
             await asyncio.sleep(SLOW_MESSAGE_SECONDS)
-        if self._suffers(caller, FaultKind.DISORDER):
+        if self._has_fault(caller, FaultKind.DISORDER):
             await asyncio.sleep(self._rng.uniform(0.0, DISORDER_SECONDS))
 
-    def _suffers(self, caller: FaultState, trouble: FaultKind) -> bool:
+    def _has_fault(self, caller: FaultState, trouble: FaultKind) -> bool:
         conditions = [caller, self.condition]
         if self._served is not None:
             conditions.append(self._served.life.condition)

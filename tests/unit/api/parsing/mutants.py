@@ -14,7 +14,7 @@ MUTANTS = (
     ),
     Mutant(
         name="each unknown name is compared with all known ones",
-        target="rljob_api.parsing.pod_schema:_Walk._unheard",
+        target="rljob_api.parsing.pod_schema:_Walk._undefined",
         before="self._unknown > MOST_UNKNOWN",
         after="False",
         tests=(f"{POD_SCHEMA}::test_a_spec_full_of_mistakes_costs_less_than_a_second",),

@@ -1,4 +1,4 @@
-"""The operator's planner with the whole coordinator under virtual time: it is heard, engines change, and it pays."""
+"""The operator's planner and the coordinator in virtual time: its target is applied, engines change, and it pays."""
 
 from collections import defaultdict
 from itertools import pairwise

@@ -156,7 +156,7 @@ def test_a_capacity_is_taken_up_within_the_limits_of_now(left, given, now):
 
 @pytest.mark.slow
 def test_replicas_that_are_overtaken_by_newer_weights_take_those(tmp_path):
-    """Updates come so fast that the relay holds another version by the time at which a replica hears which to take."""
+    """Updates come so fast that the relay has another version before a replica receives the one to take."""
     stage = stage_of(tmp_path, rounds=200)
     stage.world.network.hop_seconds = 0.01
     stage.world.costs.step = 0.02

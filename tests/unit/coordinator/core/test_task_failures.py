@@ -88,7 +88,7 @@ def test_a_delivery_that_ends_by_a_bug_ends_the_coordinator(tmp_path, monkeypatc
         stage.play()
 
 
-def test_what_a_machine_is_asked_aside_is_heard(tmp_path, monkeypatch):
+def test_a_failure_of_a_background_call_to_a_machine_is_raised(tmp_path, monkeypatch):
     stage = Stage(tmp_path / "state.db", job=job(rounds=3))
     monkeypatch.setattr(RolloutMachine, "release_worker", stumble_later)
     with pytest.raises(Bug):
@@ -113,7 +113,7 @@ def test_stage_tasks_tell_of_errors_alone():
     assert isinstance(broken.error, Bug)
 
 
-def test_what_goes_on_aside_is_heard_when_it_is_asked_for():
+def test_a_failure_of_a_background_task_is_raised_on_request():
     async def program() -> None:
         aside = BackgroundTasks()
         aside.start(asyncio.sleep(0.1))
@@ -128,7 +128,7 @@ def test_what_goes_on_aside_is_heard_when_it_is_asked_for():
     virtual_time.run(program())
 
 
-def test_a_stream_hears_of_a_task_before_another_one_takes_its_place(tmp_path, monkeypatch):
+def test_a_stream_receives_a_failure_before_another_task_takes_its_place(tmp_path, monkeypatch):
     """Groups come one after the other; a call to the trainer has ended by a bug in between."""
     stage = Stage(tmp_path / "state.db", job=job(rounds=2, prompts=4, responses=2, stream=True))
     monkeypatch.setattr("rljob_runtime.coordinator.stream_training.stream.Streaming._contribute", stumble)

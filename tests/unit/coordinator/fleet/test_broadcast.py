@@ -67,7 +67,7 @@ def test_a_version_that_is_shipped_again_takes_no_time(stage):
 
 @pytest.mark.parametrize("moment", [shipping, broadcasting])
 @pytest.mark.parametrize("newcomer", FIRST)
-def test_a_machine_that_sits_down_in_mid_broadcast_is_fed_afterwards(stage, newcomer, moment):
+def test_a_machine_that_joins_in_mid_broadcast_is_fed_afterwards(stage, newcomer, moment):
     gate = stage.world.hold_back(newcomer)
     joined = []
 

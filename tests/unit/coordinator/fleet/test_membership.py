@@ -58,15 +58,15 @@ def freeze(stage: Stage, process: str, seconds: float) -> None:
 def test_a_replica_lost_and_back_while_another_takes_its_time_is_noticed(stage):
     """The second to receive its requests answers after 4 s. The first one dies meanwhile, and joins again before
     anybody looks."""
-    heard: list[str] = []
+    failed: list[str] = []
 
     def first(event: Event) -> bool:
         if isinstance(event, Submitted):
-            heard.append(event.replica)
-        return bool(heard)
+            failed.append(event.replica)
+        return bool(failed)
 
     def trouble() -> None:
-        slow, dies = ("rollout-1", "rollout-0") if heard[0].startswith("rollout-0") else ("rollout-0", "rollout-1")
+        slow, dies = ("rollout-1", "rollout-0") if failed[0].startswith("rollout-0") else ("rollout-0", "rollout-1")
         freeze(stage, f"{slow}/replica-0", 4.0)
         stage.world.kill(dies)
 

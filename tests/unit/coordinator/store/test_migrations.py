@@ -131,7 +131,7 @@ def test_speeds_belong_to_the_layout_of_their_round(tmp_path):
 def test_a_job_goes_on_from_it_to_its_end(path):
     """Its trainer comes back from nothing: the store is rewound, and every step is run and constrained again."""
     stage = Stage(path, job(rounds=4, tail={"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}))
-    # They know only of rows that they saw written.
+    # They know only of rows that they observed being written.
     stage.watchers.remove(stage.invariants)
     assert stage.play().outcome is FinishedOutcome.COMPLETE
     assert stage.rounds == [1, 2, 3, 4]

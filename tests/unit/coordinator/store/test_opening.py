@@ -167,7 +167,7 @@ async def test_what_cannot_be_used_is_told_at_once(tmp_path):
     assert not isinstance(caught.value, StoreHeld)
 
 
-async def test_a_bug_in_what_goes_on_behind_a_call_is_heard_by_the_next(tmp_path):
+async def test_a_bug_in_the_background_of_a_call_is_raised_by_the_next(tmp_path):
     class Broken(Store):
         def tidy(self) -> None:
             raise KeyError("a bug")

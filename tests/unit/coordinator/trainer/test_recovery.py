@@ -175,7 +175,7 @@ def test_whenever_the_store_is_lost_every_prompt_has_its_turn(every, prompts, fa
 
 
 def test_a_round_of_prompts_that_waited_tells_nothing_of_the_others(tmp_path):
-    """Its lengths are those of long prompts, also when the store never saw them lose their race."""
+    """Its lengths are those of long prompts, also when the store has no record that they lost their race."""
     stage = Stage(tmp_path / "state.db", job=job(rounds=4, prompts=4, every_rounds=1, tail=HALF_MORE))
     play_and_lose(stage, 2, moments=6)
     store = Store(stage.path, "uid-1")

@@ -175,13 +175,13 @@ def test_another_protocol_version_is_refused_on_both_sides(pair, monkeypatch):
 
 @pytest.mark.parametrize("changed", ["machine", "incarnation", "term", "epoch", "revision", "nonce"])
 def test_a_hello_changed_on_the_way_or_replayed_is_refused(changed):
-    """A hello that was heard cannot be used again, not even with one field of it changed."""
-    heard = _hello_of_a_real_caller()
+    """A hello that was recorded cannot be used again, not even with one field of it changed."""
+    recorded = _hello_of_a_real_caller()
     left, right = _channels()
     with ThreadPoolExecutor(1) as pool:
         answering = pool.submit(Caller, right, KEY)
         left.expect("challenge")
-        left.send({**heard, changed: 77})
+        left.send({**recorded, changed: 77})
         with pytest.raises(RefusedByPeer) as refused:
             answering.result(30)
         assert refused.value.code == wire.NOT_AUTHENTIC

@@ -73,7 +73,7 @@ MUTANTS = (
         tests=(f"{SUSPICION}::test_a_busy_machine_is_given_the_time_that_it_is_seen_to_take",),
     ),
     Mutant(
-        name="a witness that reaches a machine is not heard",
+        name="the report of a witness that reaches a machine is ignored",
         target="rljob_runtime.scheduling.fault_detection.suspicion:Suspicion.witnesses",
         before="self.reachable_from & set(present)",
         after="False",

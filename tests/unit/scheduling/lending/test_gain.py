@@ -80,7 +80,7 @@ def test_a_larger_batch_is_never_slower_nor_its_step_shorter(one, other, a, b, l
 
 
 def watch_of(*batches: int, step: float = 0.1, tensor_parallel: int = 1) -> EngineObserver:
-    """A watch that saw ten steps of each of these batches."""
+    """A watch that observed ten steps of each of these batches."""
     watch, made, now = EngineObserver(lambda replica: tensor_parallel), 0, 0.0
     for batch in batches:
         for _ in range(2):

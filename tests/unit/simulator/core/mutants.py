@@ -36,7 +36,7 @@ MUTANTS = (
         tests=(f"{EVENT_DIGEST}::test_other_names_of_classes_and_fields_give_the_same_digest",),
     ),
     Mutant(
-        name="a killed coordinator is heard on its way out",
+        name="a message of a killed coordinator is delivered",
         target="rljob_runtime.simulator.core.network:SimulatedWire.call",
         before="not self._life.alive",
         after="False",

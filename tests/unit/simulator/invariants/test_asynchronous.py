@@ -67,7 +67,9 @@ def broken_by(*events):
     "events",
     [
         pytest.param((*MOVES, submitted("b", 2, 5), committed(chunk(3, 5)), MOVED), id="a move"),
-        pytest.param((*MOVES, committed(chunk(3, 5)), submitted("b", 2, 5), MOVED), id="its destination hears late"),
+        pytest.param(
+            (*MOVES, committed(chunk(3, 5)), submitted("b", 2, 5), MOVED), id="its destination is notified late"
+        ),
         pytest.param((*LAUNCHED, committed(sample(attempt=2)), submitted("b", 2, 5)), id="it goes on elsewhere"),
         pytest.param(
             (*LAUNCHED, committed(gone(chunk(5)), sample(attempt=2)), submitted("b", 2)), id="its reward has failed"

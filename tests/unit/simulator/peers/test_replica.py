@@ -36,7 +36,7 @@ def replica(lengths=lambda key, version: 100, kv=10_000, stream=math.inf, pace=N
 
 
 async def collect(replica: SimulatedReplica, count: int, wait: float = 50.0) -> dict:
-    """Tokens of each response, the reason of its end, and when that was heard."""
+    """Tokens of each response, the reason of its end, and the time of that report."""
     found, cursor = {}, 0
     while sum(reason is not None for _, reason, _ in found.values()) < count:
         report = await replica.poll(1, cursor, wait)
@@ -92,7 +92,7 @@ def test_a_prefix_is_gone_on_from_and_a_whole_one_ends_at_once():
     virtual_time.run(program())
 
 
-def test_what_is_aborted_is_heard_of_no_more_and_a_higher_attempt_replaces():
+def test_an_aborted_response_reports_no_more_and_a_higher_attempt_replaces():
     async def program():
         one = replica()
         await one.submit(1, [request(0), request(1)])

@@ -111,7 +111,7 @@ MUTANTS = (
         tests=(PARALLELISM_PLANNER,),
     ),
     Mutant(
-        name="a round that had not heard of the target counts",
+        name="a round from before the target counts",
         target="rljob_operator.policies.scaling.parallelism_planner:choose_tp",
         before="last.tensor_parallel_size == size",
         after="True",

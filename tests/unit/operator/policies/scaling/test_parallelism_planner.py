@@ -131,7 +131,7 @@ def test_a_change_is_explained_and_told_once() -> None:
     assert job.target.reason == "short rounds: TP 1, no preemptions in 4 rounds up to round 6"
 
 
-def test_a_round_that_had_not_heard_of_the_target_teaches_nothing() -> None:
+def test_a_round_from_before_the_target_teaches_nothing() -> None:
     job = Job(rollout(1))
     job.play(40)
     job.play(57)
