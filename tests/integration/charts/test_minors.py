@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.support.charts.tools import CHART, EXAMPLES, Tools
+from rljob_api import load
+from rljob_api.constants import SCHEMA_REVISION, SCHEMA_REVISION_ANNOTATION
+from tests.support.charts.tools import CHART, EXAMPLES, FIXTURES, Tools
 from tests.support.crd import until_established
 from tests.support.minors import Minor
 from tests.support.paths import ROOT
@@ -53,6 +57,29 @@ def test_chart_crd_installs_and_installs_again(bare: Tools, way: str) -> None:
         told = bare.kubectl("apply", "--server-side", "--dry-run=server", "-f", str(ROOT / "examples/minimal.yaml"))
         assert "serverside-applied (server dry run)" in told
     finally:
+        bare.helm("uninstall", "rljob", "--namespace=rljob-system", "--ignore-not-found")
+        bare.remove_crd()
+
+
+def test_chart_of_the_first_release_is_upgraded_under_a_job(bare: Tools) -> None:
+    """The CRD gets its revision, and the stored job keeps its fields. `test_upgrade.py` does more on one minor."""
+    where = ("--namespace=rljob-system", "--create-namespace", "--set=replicas=0")
+    job = yaml.safe_load((ROOT / "examples/minimal.yaml").read_text(encoding="utf-8"))
+    job["spec"].pop("samples", None)  # unknown to the earlier release
+    try:
+        bare.helm("upgrade", "--install", "rljob", str(FIXTURES / "rljob-0.1.0.tgz"), *where)
+        until_established(bare.kubectl)
+        bare.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(job))
+        before = bare.json("rljob", "minimal")
+        bare.helm("upgrade", "rljob", str(CHART), *where)
+        annotations = bare.json("crd", "rljobs.rljob.dev")["metadata"]["annotations"]
+        assert annotations[SCHEMA_REVISION_ANNOTATION] == str(SCHEMA_REVISION)
+        upgraded = bare.json("rljob", "minimal")
+        assert upgraded["metadata"] == before["metadata"], "an upgrade of the CRD writes no job"
+        assert load(upgraded).spec == load(before).spec
+        bare.kubectl("replace", "--dry-run=server", "-f", "-", stdin=json.dumps(upgraded))
+    finally:
+        bare.kubectl("delete", "rljobs", "--all", "--ignore-not-found", check=False)
         bare.helm("uninstall", "rljob", "--namespace=rljob-system", "--ignore-not-found")
         bare.remove_crd()
 

@@ -85,8 +85,10 @@ def report(server: Tools, round_: int) -> None:
 
 
 def test_chart_upgrade_under_a_running_job(jobs: Tools, tmp_path: Path) -> None:
-    """The operator of the old release, then that of the new one. The job keeps its pods, its objects, its spec and its
-    status; what is stored is valid under the new schema; the new operator goes on with it."""
+    """The chart of the old release, then the new one. The job keeps its pods, objects, spec and status. What is stored
+    is valid under the new schema. The operator goes on with it.
+
+    The operator is this checkout's under both charts. Objects that the old one made: `test_first_release.py`."""
     server = jobs
 
     def job() -> dict[str, Any]:
@@ -129,7 +131,7 @@ def test_chart_upgrade_under_a_running_job(jobs: Tools, tmp_path: Path) -> None:
 
     with operator_process(server, SYSTEM, tmp_path):
         server.kubectl("-n", JOBS, "scale", "rljob/minimal", "--replicas=2")
-        wait("the new operator's machine", lambda: "minimal-rollout-1-1" in pods(server))
+        wait("the next operator's machine", lambda: "minimal-rollout-1-1" in pods(server))
         report(server, 5)
         wait("the new member", lambda: "minimal-rollout-1-1" in members())
     after = job()

@@ -385,4 +385,11 @@ MUTANTS = (
         """,
         tests=("tests/unit/gateway/test_own_share.py::test_a_request_that_ends_by_an_error_is_no_turn",),
     ),
+    Mutant(
+        name="waits of runners hide those of agents",
+        target="rljob_runtime.gateway.metrics:GatewayParts.totals",
+        before="f'runner_{name}'",
+        after="name",
+        tests=("tests/unit/gateway/test_metrics.py",),
+    ),
 )

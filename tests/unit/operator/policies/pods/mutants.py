@@ -36,6 +36,13 @@ MUTANTS = (
         tests=(f"{PROXY}::test_programs_find_the_proxy_with_their_environments_key",),
     ),
     Mutant(
+        name="pods of earlier releases have another shape",
+        target="rljob_operator.policies.pods.manifests:shape",
+        before='content["accelerators"] and accelerator.resource != spec.scheduling.accelerator_resource',
+        after="True",
+        tests=("tests/unit/operator/policies/pods/test_first_release.py",),
+    ),
+    Mutant(
         name="a gang is compared with each kind of its pods alone",
         target="rljob_operator.policies.pods.capacity:fits",
         before="asked > sum((amounts(node.allocatable).get(name, Decimal(0)) for node in usable), Decimal(0))",
