@@ -134,7 +134,7 @@ def metrics() -> str:
     processes = {
         "coordinator": "Port `health` of the coordinator's pod.",
         "gateway": "Port `gateway-metrics` of the coordinator's pod, in jobs with `spec.environments`.",
-        "operator": "Port `metrics` of the operator's pod.",
+        "operator": "Port `http` of the operator's pod.",
     }
     parts = [_head("Metrics", "What Prometheus reads at `/metrics` of each process.")]
     for process, text in processes.items():
