@@ -27,7 +27,7 @@ def repository(tmp_path: Path) -> Path:
     return root
 
 
-def test_commits_after_the_base_are_new_on_the_main_branch_and_without_a_branch(repository: Path) -> None:
+def test_commits_after_the_base_are_new_on_main_and_without_a_branch(repository: Path) -> None:
     base = _git(repository, "rev-parse", "HEAD~2")
     assert new_subjects(repository, base) == ["docs: third", "docs: second"]
     _git(repository, "checkout", "-q", "--detach")

@@ -29,7 +29,7 @@ def _present(job: RLJob) -> dict[tuple[str, str], Any]:
     return {(one["kind"], one["metadata"]["name"]): one for one in (*children(job, 1, 1, config), *pods)}
 
 
-def test_objects_of_the_first_release_are_found_again_with_their_owner_and_labels() -> None:
+def test_objects_of_the_first_release_have_the_same_owner_and_labels() -> None:
     present = _present(load(PINNED["job"]))
     for pinned in PINNED["objects"]:
         one = present.get((pinned["kind"], pinned["name"]))
