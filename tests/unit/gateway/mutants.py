@@ -280,7 +280,6 @@ MUTANTS = (
         before="self.unread.has_room(environment)",
         after="True",
         tests=(f"{ENVIRONMENTS}::test_a_lease_that_no_runner_reads_holds_back_leases_only",),
-        tests=(f"{ENVIRONMENTS}::test_a_leased_attempt_that_no_runner_reads_counts_until_its_end",),
     ),
     Mutant(
         name="a long report is read",
