@@ -228,10 +228,10 @@ def starts(engine: Engine, waiting: list[EngineRequest], late: list[EngineReques
 
 
 def test_requests_of_a_lower_value_start_first_and_equal_ones_as_they_arrive(
-    kind: str, engines: Engines, publisher: Publisher
+    kind: str, engines: Engines, publisher: Publisher, model: LlamaForCausalLM
 ) -> None:
     engine = engines(kind, max_running=1, has_priorities=True)
-    engine.load(publisher.version)
+    engine.load(publisher.publish(model))
     prompt, before = prompts(1)[0], engine.stats().passed_total
     waiting = [request(name, prompt, 3) for name in ("runs", "b-first", "a-second")]
     late = [request(name, prompt, 3, priority=value) for name, value in (("young", -1), ("old", -7), ("older", -7))]
@@ -240,23 +240,25 @@ def test_requests_of_a_lower_value_start_first_and_equal_ones_as_they_arrive(
     assert engine.stats().passed_total - before == 3
 
 
-def test_without_priorities_requests_start_as_they_arrive(kind: str, engines: Engines, publisher: Publisher) -> None:
+def test_without_priorities_requests_start_as_they_arrive(
+    kind: str, engines: Engines, publisher: Publisher, model: LlamaForCausalLM
+) -> None:
     engine = engines(kind, max_running=1)
-    engine.load(publisher.version)
+    engine.load(publisher.publish(model))
     waiting = [request(name, prompts(1)[0], 3) for name in ("runs", "b", "c")]
     assert starts(engine, waiting, [request("a", prompts(1)[0], 3)]) == ["runs", "b", "c", "a"]
     assert engine.stats().passed_total == 0
 
 
 def test_of_two_requests_that_do_not_fit_the_one_of_the_lower_value_stays(
-    kind: str, engines: Engines, publisher: Publisher
+    kind: str, engines: Engines, publisher: Publisher, model: LlamaForCausalLM
 ) -> None:
     """It came last, and would be preempted where only arrival counts."""
     asked = [request("new", prompts(1)[0], 200), request("started", prompts(2)[1], 200, priority=-1)]
     got, ends = {}, {}
     for has_priorities in (False, True):
         engine = engines(kind, kv_blocks=10, has_priorities=has_priorities)
-        engine.load(publisher.version)
+        engine.load(publisher.publish(model))
         for one in asked if has_priorities else (replace(each, priority=0) for each in asked):
             engine.add(one)
         seen: dict[str, Generated] = {}
