@@ -61,7 +61,7 @@ class PacedTurns:
         logprobs = [-0.5] * len(tokens)
         return RecordedTurn(number, tokens, logprobs, VERSION, FinishReason.STOP, time.time())
 
-    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
+    async def history(self, episode: EpisodeAttempt, newest: bool = False) -> Sequence[StoredTurn]:
         """See `Turns`. Nothing is stored."""
         return ()
 
@@ -77,9 +77,9 @@ class Routed:
         """See `Turns`."""
         return await self._of(call.episode).turn(call)
 
-    async def history(self, episode: EpisodeAttempt) -> Sequence[StoredTurn]:
+    async def history(self, episode: EpisodeAttempt, newest: bool = False) -> Sequence[StoredTurn]:
         """See `Turns`."""
-        return await self._of(episode).history(episode)
+        return await self._of(episode).history(episode, newest)
 
     def _of(self, episode: EpisodeAttempt) -> Turns:
         return self._engine if episode.key.prompt.epoch >= EPOCH else self._others

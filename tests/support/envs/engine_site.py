@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +215,7 @@ async def _play(
         book.use_prompts(prompts)
         await stack.enter_async_context(_running(book.run(lambda reason, message: None)))
         gateway = await stack.enter_async_context(_agents(job, book, model, folder, questions))
-        replica: Replica = EpisodeReplica(recorder, book)  # type: ignore[assignment, arg-type]
+        replica: Replica = EpisodeReplica(recorder, book)
         await _generate(replica, prompts, store, temperature)
         await store.do(lambda opened: settle(opened, plan, cursor=prompts.drawn))
         episodes = {name: _played(book, recorder, key) for name, key in prompts.keys.items()}
@@ -318,8 +319,12 @@ async def _generate(replica: Replica, prompts: _Prompts, store: StoreThread, tem
             report = await replica.poll(TERM, cursor, POLL_SECONDS)
             cursor = report.cursor
             tokens = [Tokens(one.key, one.offset, one.token_ids, one.logprobs) for one in report.deltas]
-            await store.do(lambda opened, tokens=tokens: opened.trajectories.append(VERSION, tokens))
+            await store.do(partial(_append, tokens=tokens))
             keys -= {one.key for one in report.deltas if one.finish_reason is not None}
+
+
+def _append(store: Store, tokens: list[Tokens]) -> None:
+    store.trajectories.append(VERSION, tokens)
 
 
 def _played(book: EpisodeBook, recorder: _Recorder, key: PromptKey) -> PlayedEpisode:

@@ -196,7 +196,7 @@ def engine_args(settings: EngineSettings) -> Any:
         enable_prefix_caching=True,
         kv_transfer_config=transfer,
         disable_log_stats=True,
-        **({"scheduling_policy": "priority"} if settings.has_priorities else {}),
+        scheduling_policy="priority" if settings.has_priorities else "fcfs",
         **(vllm_compat.cpu_engine_args(settings.max_model_len) if on_cpu else {}),
     )
 

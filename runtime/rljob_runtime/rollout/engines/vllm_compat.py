@@ -188,8 +188,9 @@ class SchedulerView:
 
     def _waiting(self) -> Iterable[Any]:
         """Return the waiting requests, in any order. vLLM's queue by priority sorts itself for each iteration."""
-        waiting = self._scheduler.waiting
-        return getattr(waiting, "_heap", waiting)
+        waiting: Iterable[Any] = self._scheduler.waiting
+        heap: Iterable[Any] | None = getattr(waiting, "_heap", None)
+        return waiting if heap is None else heap
 
     def forget(self) -> None:
         """Drop the per-request state; called when no request is left."""

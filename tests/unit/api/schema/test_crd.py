@@ -62,7 +62,7 @@ FIELDS = {
     16: "6c8c1555420d2a50",
     17: "3d9d354ab5d4dea4",
     18: "dfc7969ec6bab54e",
-    19: "820579d2857641d0",
+    19: "96d2aa0940246fa6",
 }
 """Digest of the names of all fields, by schema revision."""
 
