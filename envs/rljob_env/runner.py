@@ -191,7 +191,9 @@ class Runner:
             self.stats.handed_back += 1
         elif report.failed is not None:
             self.stats.failed += 1
-            log.warning("%s: %s failed: %s", attempt, report.failed, report.detail)
+            # A harness may state half a character, which no log's file takes.
+            detail = report.detail.encode(errors="backslashreplace").decode()
+            log.warning("%s: %s failed: %s", attempt, report.failed, detail)
         try:
             await self._report(attempt, report)
             self.stats.reported += 1

@@ -21,7 +21,7 @@ class EgressCidr(Model):
 
 
 class Egress(Model):
-    """What runners may call. Only a network that enforces NetworkPolicies denies the rest."""
+    """Addresses and hosts that runners may call. Only a network that enforces NetworkPolicies denies the rest."""
 
     cidrs: Annotated[tuple[EgressCidr, ...], Field(max_length=32)] = ()
     """Addresses that runners call themselves. A range that contains all link-local addresses opens none of them: there

@@ -31,7 +31,7 @@ class EnvironmentState(StrEnum):
 
 
 class EpisodeReset(StrEnum):
-    """What each episode of an agent has of its own."""
+    """State that each episode of an agent has of its own."""
 
     PROCESS = "Process"
     GIT_RESTORE = "GitRestore"

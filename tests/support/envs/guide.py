@@ -32,14 +32,14 @@ def environment(section: str) -> dict[str, Any]:
 
 
 def environments(section: str) -> list[dict[str, Any]]:
-    """Return all environments of a section's blocks."""
+    """Return all environments of a section's blocks; of several with one name, the first."""
     found: list[dict[str, Any]] = []
     for block in blocks(section, "yaml"):
         document = yaml.safe_load(block)
         if isinstance(document, dict):
             document = document.get("environments", [])
         found += document
-    return found
+    return list({one["name"]: one for one in reversed(found)}.values())[::-1]
 
 
 def write_files(folder: Path, *sections: str) -> list[str]:

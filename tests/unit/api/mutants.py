@@ -73,6 +73,8 @@ MUTANTS = (
         name="a CIDR has bits behind its prefix",
         target="rljob_api.fields:_network",
         before="ipaddress.ip_interface(value).ip != whole.network_address",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py",),
     ),
     Mutant(
         name="a reward may be that of an environment that gives none",

@@ -106,4 +106,11 @@ MUTANTS = (
         after="pass",
         tests=("tests/unit/coordinator/reporting/test_round_log.py::test_warnings_of_the_end_are_in_the_last_status",),
     ),
+    Mutant(
+        name="a job's rule for the environment's reward is not told to its scorer",
+        target="rljob_runtime.coordinator.build:episodes_of",
+        before="ManyTurns(book, spec.adds_environment_rewards)",
+        after="ManyTurns(book)",
+        tests=("tests/unit/coordinator/episodes/test_scorer.py::test_who_scores_an_episode",),
+    ),
 )

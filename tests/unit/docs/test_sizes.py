@@ -19,7 +19,10 @@ from tests.support.paths import ROOT
 LINES, ARGUMENTS, MODULES, CHARACTERS = 400, 6, 15, 70
 """Of a module; of a constructor; of a folder; of a test's name."""
 
-LONG_MODULES = {"runtime/rljob_runtime/coordinator/asynchronous/generation.py": 401}
+LONG_MODULES = {
+    "crds/rljob_api/schema/cel.py": 410,
+    "runtime/rljob_runtime/perf_model/engine_simulator.py": 414,
+}
 LONG_TEST_MODULES = 34
 """Their number: tables of cases grow with what they cover."""
 LARGE_CONSTRUCTORS = {
@@ -33,9 +36,15 @@ LARGE_CONSTRUCTORS = {
     "runtime/rljob_runtime/simulator/peers/engines/replica.py:SimulatedReplica": 12,
     "runtime/rljob_runtime/simulator/peers/gradient_worker.py:SimulatedWorker": 7,
 }
-LARGE_FOLDERS = {"bench/rljob_bench/lib": 18, "hack/chaos": 17, "runtime/rljob_runtime/protocols": 16}
+LARGE_FOLDERS = {
+    "bench/rljob_bench/lib": 20,
+    "hack/chaos": 18,
+    "runtime/rljob_runtime/protocols": 17,
+    "runtime/rljob_runtime/rewards": 16,
+    "runtime/rljob_runtime/scheduling/episodes": 17,
+}
 """Without those of tests, which mirror the packages."""
-LONG_TEST_NAMES = 117
+LONG_TEST_NAMES = 134
 """Their number."""
 
 

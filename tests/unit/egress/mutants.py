@@ -19,6 +19,7 @@ MUTANTS = (
         before="match is Match.EXACT",
         after="True",
         tests=(f"{RULES}::test_which_addresses_a_name_may_lead_to",),
+        canary=True,
     ),
     Mutant(
         name="a name leads to a cloud's credentials",

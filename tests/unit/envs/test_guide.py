@@ -167,16 +167,12 @@ def test_the_pods_of_the_guide_are_what_it_says_of_them() -> None:
         assert spec["automountServiceAccountToken"] is False
 
 
-def test_the_network_policy_of_the_guide_selects_the_pods_of_its_environment() -> None:
-    policies = [
-        found
-        for block in guide.blocks(guide.CLUSTER, "yaml")
-        if isinstance(found := yaml.safe_load(block), dict) and found.get("kind") == "NetworkPolicy"
-    ]
-    assert [one["apiVersion"] for one in policies] == ["networking.k8s.io/v1"]
-    selected = {**policies[0]["spec"]["podSelector"]["matchLabels"], "rljob.dev/environments-of": "demo"}
-    labels = {name: one["template"]["metadata"]["labels"] for name, one in deployments().items()}
-    assert [name for name, own in labels.items() if selected.items() <= own.items()] == ["own"]
+def test_the_egress_of_the_guide_is_what_an_environment_may_have() -> None:
+    blocks = [yaml.safe_load(block) for block in guide.blocks(guide.CLUSTER, "yaml") if "egress" in block]
+    (own,) = (Environment.model_validate(one) for block in blocks for one in block)
+    assert own.egress is not None
+    assert [one.cidr for one in own.egress.cidrs] == ["10.20.0.0/16", "192.0.2.7/32"]
+    assert own.egress.hosts == ("pypi.org", "*.example.com", "example.com:8443")
 
 
 def test_the_image_of_the_guide_has_a_python_for_the_runner_its_packages_and_the_program(root: Path) -> None:

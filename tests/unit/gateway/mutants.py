@@ -129,7 +129,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a cut turn has calls",
-        target="rljob_runtime.gateway.gateway:Gateway._keep",
+        target="rljob_runtime.gateway.gateway:Gateway._said",
         before="request.calls_allowed and turn.finish_reason is FinishReason.STOP",
         after="request.calls_allowed",
         tests=(f"{GATEWAY}::test_a_call_of_a_turn_that_was_cut_is_none",),
@@ -357,13 +357,6 @@ MUTANTS = (
             "tests/unit/gateway/test_forked_text.py"
             "::test_a_reader_that_is_killed_while_it_sends_leaves_no_half_of_an_answer",
         ),
-    ),
-    Mutant(
-        name="the coordinator's time is the gateway's share",
-        target="rljob_runtime.gateway.link.client:LinkClient._asked",
-        before="own_share.waited(waiting.settled_at - sent)",
-        after="pass",
-        tests=("tests/unit/gateway/test_own_share.py::test_the_link_counts_from_the_sent_call_to_its_answer",),
     ),
     Mutant(
         name="refused requests are turns of the histogram",

@@ -48,7 +48,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the oldest is preempted",
-        target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._preempt",
+        target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._youngest",
         before="reversed(self._running)",
         after="iter(self._running)",
         tests=ENGINE_MODEL,
@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         name="who was preempted queues behind the others",
-        target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._preempt",
+        target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._queue_again",
         before="last=False",
         after="last=True",
         tests=ENGINE_MODEL,

@@ -8,6 +8,7 @@ from datetime import datetime
 from rljob_api.admission.last_accepted import accept
 from rljob_api.spec import RLJob
 from rljob_api.status import TargetPhase
+from rljob_kube.manifests.objects import Deployment
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import Removal
@@ -84,14 +85,17 @@ def suspend(
     return replace(
         leading_to(status, job, removals, (), moments, now),
         # A round that is still to end needs its runners.
-        deployments=()
-        if waiting
-        else (
-            *egress_proxy.to_change(job, observed, config, runs=False),
-            *environments.to_stop(job, observed, config),
-        ),
+        deployments=() if waiting else _runners_to_stop(job, observed, config),
         # Kueue counts the claims of the base, so their templates are created first.
         children=tuple(owned_objects.claim_templates(job, observed.devices)) if held is not None else (),
         asked=settlement.asked(job, observed, 0, config),
         settled=settlement.settled(job, observed, 0, now, config),
+    )
+
+
+def _runners_to_stop(job: RLJob, observed: Observed, config: Config) -> tuple[Deployment, ...]:
+    """Return the Deployments of the runners and of their proxy, without pods, where there still are some."""
+    return (
+        *egress_proxy.to_change(job, observed, config, runs=False),
+        *environments.to_stop(job, observed, config),
     )

@@ -380,9 +380,8 @@ class AsyncGeneration:
             return
         self.stats.aborted_samples += 1
         self.stats.lost_tokens += len(response.token_ids)
-        failures = (
-            self.groups.failures(key) if key.prompt in self.groups else self._context.settings.reward_failures + 1
-        )
+        most = self._context.settings.reward_failures
+        failures = self.groups.failures(key) if key.prompt in self.groups else most + 1
         await self._context.store.do(lambda s: s.experience.restart(key, failures, failure.cause, failure.reason))
 
     async def _settle(self) -> None:

@@ -1,11 +1,10 @@
 """Episode replica: a replica whose responses are episodes.
 
-A request for a response opens an attempt of an episode, or goes on with it. Each turn of the attempt is a request of
-the replica below, so that its leases, aborts and losses are those of every request. The stored turns come back as the
-response's tokens.
+A request for a response opens or goes on with an attempt of an episode. Each of its turns is a request of the replica
+below, with the leases, aborts and losses of every request. The stored turns come back as the response's tokens.
 
 Where versions are mixed, weights are loaded between two turns (`scheduling.episodes.weight_load`). A turn that is asked
-for meanwhile waits, and so does one that the load interrupts. The load ends their wait, whether it succeeds or not.
+for or interrupted meanwhile waits until the load ends, whether it succeeds or not.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ class EpisodeBackend(DelegatingBackend):
     async def rollout_machine(self, term: int, member: Member, model_files: dict[str, bytes]) -> MachinePeers:
         """See `protocols.Backend.rollout_machine`."""
         peers = await super().rollout_machine(term, member, model_files)
-        replicas = tuple(EpisodeReplica(one, self._book) for one in peers.replicas)
-        return replace(peers, replicas=replicas)
+        return replace(peers, replicas=tuple(EpisodeReplica(one, self._book) for one in peers.replicas))
 
 
 class EpisodeReplica:

@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the attempt of a move is not reserved",
-        target="rljob_runtime.coordinator.asynchronous.dispatch:Dispatcher.migrate",
+        target="rljob_runtime.coordinator.asynchronous.dispatch:Dispatcher._begin_move",
         before="await self._store.do(lambda s: s.experience.launched(reserved))",
         after="assert reserved",
         tests=(

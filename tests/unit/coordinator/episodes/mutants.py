@@ -12,13 +12,6 @@ EPISODES = "rljob_runtime.coordinator.episodes"
 
 MUTANTS = (
     Mutant(
-        name="a job's rule for the environment's reward is not told to its scorer",
-        target="rljob_runtime.coordinator.build:episodes_of",
-        before="ManyTurns(book, spec.adds_environment_rewards)",
-        after="ManyTurns(book)",
-        tests=("tests/unit/coordinator/episodes/test_scorer.py::test_who_scores_an_episode",),
-    ),
-    Mutant(
         name="rules beside the environment's reward are ignored",
         target=f"{EPISODES}.scorer:EpisodeScorer.score",
         before="given is not None and not self._adds",
@@ -122,7 +115,7 @@ MUTANTS = (
     Mutant(
         name="the environment's reward is ignored",
         target=f"{EPISODES}.scorer:EpisodeScorer.score",
-        before="attempt.report.reward is not None",
+        before="given is not None and not self._adds",
         after="False",
         tests=(f"{JOB}::test_a_job_of_episodes_trains_on_what_engines_emitted",),
     ),
@@ -309,13 +302,6 @@ MUTANTS = (
         tests=(f"{BOOK}::test_prompts_of_later_turns_count_with_what_engines_held_of_them",),
     ),
     Mutant(
-        name="a reward of an attempt that failed is not counted",
-        target="rljob_runtime.coordinator.store.tables.turns:Turns.without_right_to_reward",
-        before="row[0] in (None, EndState.ABORTED.value)",
-        after="row[0] is None",
-        tests=(f"{METRICS}::test_a_failure_of_ours_with_a_reward_is_counted_by_the_store",),
-    ),
-    Mutant(
         name="rows of episodes are on another clock",
         target=f"{EPISODES}.episode_rows:slowest_intervals",
         before="since + to_loop",
@@ -335,13 +321,6 @@ MUTANTS = (
         before="traceparent(run, attempt.id.attempt)",
         after="traceparent(run, 0)",
         tests=(f"{BOOK}::test_a_runner_gets_the_trace_of_the_attempt_where_traces_are_exported",),
-    ),
-    Mutant(
-        name="forks are never told",
-        target="rljob_runtime.scheduling.episodes.forks:told_forks",
-        before="forks <= LARGEST_SHARE * turns",
-        after="forks <= turns",
-        tests=(f"{METRICS}::test_forks_are_told_above_their_share",),
     ),
     Mutant(
         name="the warning about forks stays for ever",

@@ -140,7 +140,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a response that cannot be decoded is waited for",
-        target="rljob_runtime.coordinator.generation.scoring:TextScorer.score",
+        target="rljob_runtime.coordinator.generation.scoring:TextScorer._read",
         before='raise RewardFailed(f"its tokens cannot be decoded: {error!r}", by_response=True) from error',
         after="await asyncio.Event().wait()",
         tests=(

@@ -54,4 +54,16 @@ MUTANTS = (
         after="asyncio.timeout(None)",
         tests=(f"{CHAINS}::test_a_machine_that_does_not_stop_is_lost_and_holds_back_no_other",),
     ),
+    Mutant(
+        name="the wait for a place in an engine counts as prefill",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.record_stats",
+        before="pending[1].record_full(replica)",
+        after="pass",
+        tests=(
+            (
+                "tests/unit/coordinator/on_policy/test_kv_handover.py"
+                "::test_a_prefill_in_several_passes_is_measured_to_its_end"
+            ),
+        ),
+    ),
 )

@@ -343,4 +343,16 @@ MUTANTS = (
         after="columns_of",
         tests=(f"{ASYNC_STORE}::test_a_group_of_an_evaluation_is_refused_and_the_cursor_stays",),
     ),
+    Mutant(
+        name="a reward of an attempt that failed is not counted",
+        target="rljob_runtime.coordinator.store.tables.turns:Turns.without_right_to_reward",
+        before="row[0] in (None, EndState.ABORTED.value)",
+        after="row[0] is None",
+        tests=(
+            (
+                "tests/unit/coordinator/episodes/test_metrics.py"
+                "::test_a_failure_of_ours_with_a_reward_is_counted_by_the_store"
+            ),
+        ),
+    ),
 )

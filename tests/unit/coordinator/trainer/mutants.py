@@ -165,7 +165,6 @@ MUTANTS = (
         """,
         after="",
         tests=(f"{LOOP}::test_the_trainer_has_only_copied_its_weights_when_it_goes_on",),
-        canary=True,
     ),
     Mutant(
         name="after a suspension no machine is given weights",

@@ -29,32 +29,11 @@ MUTANTS = (
         tests=(f"{CHECKOUT}::test_a_copy_that_cannot_be_made_is_a_failure_of_ours",),
     ),
     Mutant(
-        name="a runner removes what another one uses",
-        target="rljob_env.foreign_code.scratch:_remove_if_free",
-        before="fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)",
-        after="pass",
-        tests=(f"{SCRATCH}::test_what_a_killed_runner_left_is_removed_by_the_next_one",),
-    ),
-    Mutant(
-        name="what a killed runner left stays",
-        target="rljob_env.foreign_code.scratch:_remove_if_free",
-        before="_remove(lock.with_suffix(FOLDER))",
-        after="pass",
-        tests=(f"{SCRATCH}::test_what_a_killed_runner_left_is_removed_by_the_next_one",),
-    ),
-    Mutant(
         name="the reward of an agent sees its prompt only",
         target="rljob_env.agents.harness:AgentHarness._scored",
         before="messages or assignment.messages",
         after="assignment.messages",
         tests=(f"{AGENT}::test_a_reward_function_has_the_whole_conversation_of_an_agent",),
-    ),
-    Mutant(
-        name="the reward of an agent is called elsewhere",
-        target="rljob_env.foreign_code.worker_main:_placed",
-        before="home or own_home",
-        after="own_home",
-        tests=(f"{AGENT}::test_a_reward_function_reads_what_the_agent_left_in_its_home",),
     ),
     Mutant(
         name="an agent without a home fails its episode",
@@ -80,7 +59,7 @@ MUTANTS = (
     Mutant(
         name="an agent that failed has a result",
         target="rljob_env.agents.harness:AgentHarness.run",
-        before="code != 0 and ended.answer is None",
+        before="ended.reward is None and ended.answer is None and code != 0",
         after="False",
         tests=(f"{AGENT}::test_an_agent_that_fails_while_the_gateway_is_away_is_a_failure_of_ours",),
         canary=True,

@@ -68,20 +68,13 @@ async def test_an_agent_asks_the_model_and_writes_its_reward(tmp_path: Path) -> 
 
 
 async def test_an_agent_knows_the_trace_of_its_attempt(tmp_path: Path) -> None:
-    command = agent(tmp_path, 'ask(task["messages"]); result({"answer": os.environ.get("TRACEPARENT", "none")})')
+    program = 'trace = os.environ.get("TRACEPARENT"); result({"reward": {"00-1-2-01": 1.0, None: 0.5}.get(trace, 0.0)})'
+    command = agent(tmp_path, program)
     async with open_site() as site, site.stack:
-        harness = site.agent(tmp_path, *command)
-        seen = []
-        harness.scorer.score = lambda assignment, messages, answer: scored(seen, answer)
-        await site.run(harness)
-        for index, trace in enumerate(("00-1-2-01", None)):
-            await site.environments.reported(await site.put(index, traceparent=trace))
-    assert seen == ["00-1-2-01", "none"]
-
-
-async def scored(seen: list[str], answer: str) -> tuple[float, dict[str, float]]:
-    seen.append(answer)
-    return 1.0, {}
+        await site.run(site.agent(tmp_path, *command))
+        traced, other = [await site.put(index, traceparent=one) for index, one in enumerate(("00-1-2-01", None))]
+        assert (await site.environments.reported(traced)).reward == 1.0
+        assert (await site.environments.reported(other)).reward == 0.5
 
 
 @pytest.mark.parametrize(

@@ -122,4 +122,29 @@ MUTANTS = (
         after="pass",
         tests=("tests/unit/envs/foreign_code/test_processes.py::test_a_program_runs_although_the_guard_has_died",),
     ),
+    Mutant(
+        name="a runner removes what another one uses",
+        target="rljob_env.foreign_code.scratch:_remove_if_free",
+        before="fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        after="pass",
+        tests=(
+            "tests/unit/envs/foreign_code/test_scratch.py::test_what_a_killed_runner_left_is_removed_by_the_next_one",
+        ),
+    ),
+    Mutant(
+        name="what a killed runner left stays",
+        target="rljob_env.foreign_code.scratch:_remove_if_free",
+        before="_remove(lock.with_suffix(FOLDER))",
+        after="pass",
+        tests=(
+            "tests/unit/envs/foreign_code/test_scratch.py::test_what_a_killed_runner_left_is_removed_by_the_next_one",
+        ),
+    ),
+    Mutant(
+        name="the reward of an agent is called elsewhere",
+        target="rljob_env.foreign_code.worker_main:_placed",
+        before="home or own_home",
+        after="own_home",
+        tests=("tests/unit/envs/agents/test_harness.py::test_a_reward_function_reads_what_the_agent_left_in_its_home",),
+    ),
 )

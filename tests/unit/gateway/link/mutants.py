@@ -97,4 +97,11 @@ MUTANTS = (
         after="False",
         tests=(f"{MESSAGES}::test_a_frame_with_other_content_raises_one_kind_of_error",),
     ),
+    Mutant(
+        name="the coordinator's time is the gateway's share",
+        target="rljob_runtime.gateway.link.client:LinkClient._asked",
+        before="own_share.waited(waiting.settled_at - sent)",
+        after="pass",
+        tests=("tests/unit/gateway/test_own_share.py::test_the_link_counts_from_the_sent_call_to_its_answer",),
+    ),
 )

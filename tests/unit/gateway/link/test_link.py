@@ -386,7 +386,9 @@ async def test_a_number_that_is_under_way_is_not_used_twice(socket: Path) -> Non
     async with serve_link(socket, coordinator, coordinator, QUICK) as server:
         connection = await raw(socket, HELLO)
         for _ in range(2):
-            await connection.send(Frame("history", {"id": 1, "episode": [str(attempt_of().key), 1, 0]}))
+            await connection.send(
+                Frame("history", {"id": 1, "episode": [str(attempt_of().key), 1, 0], "newest": False})
+            )
         assert (await connection.receive() or HELLO).kind == "welcome"
         assert await connection.receive() is None
         assert (server.stats.calls, server.stats.malformed) == (1, 1)

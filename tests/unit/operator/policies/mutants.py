@@ -188,8 +188,8 @@ MUTANTS = (
     Mutant(
         name="a round that ends has no runners",
         target="rljob_operator.policies.phases.suspended:suspend",
-        before="() if waiting else environments.to_stop(job, observed, config)",
-        after="environments.to_stop(job, observed, config)",
+        before="() if waiting else _runners_to_stop(job, observed, config)",
+        after="_runners_to_stop(job, observed, config)",
         tests=(f"{RUNNERS}::test_runners_stay_until_a_suspended_job_has_saved_its_state",),
     ),
     Mutant(
@@ -219,12 +219,5 @@ MUTANTS = (
         before='code == 1 and any(words in str(ended.get("message") or "") for words in NO_MODULE)',
         after="False",
         tests=(f"{RUNNER_START}::test_an_image_without_the_runner_is_told_with_what_to_install",),
-    ),
-    Mutant(
-        name="runners that cannot start wait for a deadline that a resumption does not set",
-        target="rljob_operator.policies.status.stalled:_runners",
-        before="one.broken is not None",
-        after="one.broken is not None and one.overdue is not None",
-        tests=(f"{RUNNER_START}::test_a_job_is_stalled_as_soon_as_it_is_known_why",),
     ),
 )

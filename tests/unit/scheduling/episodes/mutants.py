@@ -298,4 +298,11 @@ MUTANTS = (
         after="[nodes[one] for one in nodes]",
         tests=("tests/unit/scheduling/episodes/test_counts.py",),
     ),
+    Mutant(
+        name="forks are never told",
+        target="rljob_runtime.scheduling.episodes.forks:told_forks",
+        before="forks <= LARGEST_SHARE * turns",
+        after="forks <= turns",
+        tests=("tests/unit/coordinator/episodes/test_metrics.py::test_forks_are_told_above_their_share",),
+    ),
 )

@@ -55,13 +55,6 @@ MUTANTS = (
         tests=(f"{PREFILL_CLOCK}::test_the_clock_runs_until_every_response_has_a_token",),
     ),
     Mutant(
-        name="the wait for a place in an engine counts as prefill",
-        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.record_stats",
-        before="pending[1].record_full(replica)",
-        after="pass",
-        tests=(f"{KV_HANDOVER}::test_a_prefill_in_several_passes_is_measured_to_its_end",),
-    ),
-    Mutant(
         name="a machine is loaned and switches",
         target="rljob_runtime.scheduling.layouts.look_decision:LookDecision.of",
         before="not switching",

@@ -4,23 +4,7 @@ from hack.mutants import Mutant
 
 EVENT_DIGEST = "tests/unit/simulator/core/test_event_digest.py"
 
-POLICY_SWITCHES = "tests/simulation/test_policy_switches.py"
-
 MUTANTS = (
-    Mutant(
-        name="the product's own switch policy is never simulated",
-        target="rljob_runtime.simulator.run:_Run.__init__",
-        before="RandomSwitches(scenario.seed) if scenario.switches else None",
-        after="RandomSwitches(scenario.seed)",
-        tests=(f"{POLICY_SWITCHES}::test_the_policy_decides_in_a_fair_share_of_the_jobs_to_switch",),
-    ),
-    Mutant(
-        name="a wider size of a drawn job is no faster",
-        target="rljob_runtime.simulator.drawn_scenario:_with_faster_sizes",
-        before="(site.tensor_parallel / size) ** exponent",
-        after="1.0",
-        tests=(f"{POLICY_SWITCHES}::test_the_policy_decides_in_a_fair_share_of_the_jobs_to_switch",),
-    ),
     Mutant(
         name="a digest does not cover when an event happens",
         target="rljob_runtime.simulator.core.event_digest:EventDigest.add",

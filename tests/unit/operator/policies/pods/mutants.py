@@ -215,8 +215,8 @@ MUTANTS = (
     Mutant(
         name="a Deployment keeps a foreign number of runners",
         target="rljob_operator.policies.pods.environments:to_start",
-        before="(seen.wanted, seen.shape)",
-        after="(environment.runners, seen.shape)",
+        before="(seen.wanted, seen.shape, seen.egress)",
+        after="(count, seen.shape, seen.egress)",
         tests=(f"{RUNNERS}::test_a_deployment_that_is_not_as_wanted_is_applied_again",),
     ),
     Mutant(
@@ -229,8 +229,8 @@ MUTANTS = (
     Mutant(
         name="runners outlive their job",
         target="rljob_operator.policies.pods.environments:to_stop",
-        before="deployment(job, environment, 0, config, anywhere)",
-        after="deployment(job, environment, environment.runners, config, anywhere)",
+        before="deployment(job, environment, 0, config, anywhere, runners.egress)",
+        after="deployment(job, environment, environment.runners, config, anywhere, runners.egress)",
         tests=(f"{RUNNERS}::test_an_ended_job_has_no_runners",),
     ),
     Mutant(

@@ -85,8 +85,15 @@ MUTANTS = (
     Mutant(
         name="runners that are ready stall their job",
         target="rljob_operator.policies.status.stalled:_runners",
-        before="one.overdue is None or one.ready >= one.wanted",
-        after="one.overdue is None",
+        before="one.ready >= one.wanted",
+        after="False",
         tests=(f"{RUNNERS}::test_why_runners_do_not_start",),
+    ),
+    Mutant(
+        name="runners that cannot start wait for a deadline that a resumption does not set",
+        target="rljob_operator.policies.status.stalled:_runners",
+        before="one.broken is not None",
+        after="one.broken is not None and one.overdue is not None",
+        tests=("tests/unit/operator/policies/test_runner_start.py::test_a_job_is_stalled_as_soon_as_it_is_known_why",),
     ),
 )
