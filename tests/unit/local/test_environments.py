@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 
-from rljob_api import RLJob, load
 from rljob_env.config import load_config
 from rljob_runtime.gateway.kept_process import ProcessFailed
 from rljob_runtime.local.environments import PROCESS_RESTARTED, RUNNER_PYTHON, EnvironmentFolders, LocalEnvironments
@@ -25,6 +24,7 @@ from tests.support.gateway.light_tokenizer import STRIPS_THINKING
 from tests.support.gateway.stand_in_coordinator import StandInCoordinator, attempt_of
 from tests.support.gateway.stand_in_environments import StandInEnvironments
 from tests.support.gateway.toy_site import toy_coordinator, toy_files
+from tests.support.local_agents import job
 from tests.support.waiting import until
 
 SECONDS = 240.0
@@ -93,25 +93,6 @@ def processes() -> dict[int, str]:
         with contextlib.suppress(OSError):
             found[int(file.parent.name)] = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return found
-
-
-def job() -> RLJob:
-    prompts = {"file": {"path": "/unused"}}
-    return load(
-        {
-            "apiVersion": "rljob.dev/v1alpha1",
-            "kind": "RLJob",
-            "metadata": {"name": "calculator", "namespace": "default"},
-            "spec": {
-                "model": {"source": "package://rljob/toy"},
-                "data": {"prompts": prompts, "maxPromptTokens": 256, "maxResponseTokens": 64},
-                "rewards": [{"name": "right", "kind": "Math"}],
-                "rollout": {"machines": 1},
-                "rounds": 1,
-                "environments": [{"name": "calc", "kind": "Agent", "command": ["python", "agent.py"], "runners": 2}],
-            },
-        }
-    )
 
 
 def run_in(folder: Path, program: str = RUNNER, template: str | None = None, named: bool = True) -> Run:

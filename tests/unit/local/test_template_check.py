@@ -9,7 +9,7 @@ import pytest
 from rljob_runtime.local.template_check import APPENDS, TemplateRefused, check_template
 from tests.support.gateway.light_tokenizer import STRIPS_THINKING
 from tests.support.gateway.toy_site import toy_files
-from tests.unit.local.test_environments import job
+from tests.support.local_agents import job
 
 SECONDS = 240.0
 """The process imports transformers."""

@@ -150,6 +150,7 @@ def test_the_timeline_has_the_model_and_tool_time_of_episodes(tmp_path, mode):
     stage.observers.append(lambda report, trained: stage.coordinator._reporter.timeline.written(records.append))
     stage.play()
     assert [record.round for record in records] == [1, 2, 3]
+    places = set()
     with closing(sqlite3.connect(stage.path)) as db:
         for record in records:
             rows = {}
@@ -173,7 +174,8 @@ def test_the_timeline_has_the_model_and_tool_time_of_episodes(tmp_path, mode):
             assert lengths == [seconds for (seconds,) in db.execute(trained, (record.round,))][:8]
             levels = [one.args for one in record.intervals if one.row == "episodes calc/open"]
             assert len(levels) <= MOST_SAMPLES
-            assert {"model", "outside", "waiting for a runner"} == {name for one in levels for name in one}
+            places |= {name for one in levels for name in one}
+    assert places == {"model", "outside", "waiting for a runner"}, "an update may close before a sample is due"
     levels = [one.args for record in records for one in record.intervals if one.name == LEVELS]
     assert any(level["outside"] > 4 for level in levels)
     assert all(sum(level.values()) <= 32 for level in levels)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_operator.policies.base.runner_start import pod_failure, relevant_part, start_failure
-from tests.unit.operator.policies.test_runners import running
+from tests.support.operator.running_environments import running
 
 Json = dict[str, Any]
 NOT_IN_PATH = 'failed to start containerd task: exec: "python": executable file not found in $PATH: unknown'

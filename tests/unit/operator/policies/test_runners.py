@@ -15,18 +15,9 @@ from rljob_operator.policies.pods.environments import to_stop
 from tests.support.operator.environment_jobs import CALC, SHELL, with_environments
 from tests.support.operator.harness import make_job
 from tests.support.operator.plan_cluster import CONFIG, Cluster
+from tests.support.operator.running_environments import running
 
 Json = dict[str, Any]
-
-
-def running(**changes: Any) -> Cluster:
-    """A job with two environments whose pods are all at work."""
-    cluster = Cluster(with_environments(CALC, SHELL, **changes))
-    cluster.settle()
-    cluster.start_all()
-    cluster.settle()
-    assert cluster.status.is_true("Ready")
-    return cluster
 
 
 def condition(cluster: Cluster, name: str) -> Condition:
