@@ -234,12 +234,12 @@ Cidr = Annotated[
     WithJsonSchema({"type": "string", "pattern": f"^({_CIDR})$", "maxLength": 43}),
 ]
 EGRESS_HOST = (
-    r"(\*\.)?([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)*[a-z]([-a-z0-9]*[a-z0-9])?"
+    r"(\*\.)?([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)*[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
     r"(:(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3}))?"
 )
 """Pattern of a host, or of all hosts below a domain, and perhaps a port. The last label is no number."""
 EgressHost = text_type(
-    EGRESS_HOST, "must be a host's name in lower case such as pypi.org, *.example.com or example.com:8443", 260
+    EGRESS_HOST, "must be a host's name in lower case such as pypi.org, *.example.com or example.com:8443", 253
 )
 TasksetId = text_type(
     r"[A-Za-z0-9_][\w.@/-]*", "must be the name of an installed taskset, e.g. gsm8k or primeintellect/gsm8k", 253

@@ -20,6 +20,7 @@ for a report for 30 s."""
 async def conversation_of(http: httpx.AsyncClient, assignment: Assignment) -> list[Json] | None:
     """Return the messages of the newest turn with the model's answer; None if no turn was asked for by messages.
 
+    None, too, for a gateway of an operator before this version: it lives as long as its coordinator's pod.
     Raises `EpisodeOver`, and `Failed` if the gateway does not answer in time: a part of it is no conversation.
     """
     bound = assignment.seconds_left() + LATE_SECONDS
@@ -28,6 +29,8 @@ async def conversation_of(http: httpx.AsyncClient, assignment: Assignment) -> li
             response = await _answered(http, assignment)
     except TimeoutError as error:
         raise Failed(Part.ENVIRONMENT, f"the gateway gave no conversation within {bound:.3g} s") from error
+    if response.status_code == 404:
+        return None
     if response.status_code == 403:
         raise EpisodeOver(error_of(response)[1])
     try:

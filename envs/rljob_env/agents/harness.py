@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import stat
 import sys
 import tempfile
 import time
@@ -94,7 +95,7 @@ class AgentHarness:
             began = time.monotonic()
             code = await self._ended(assignment, place, variables, output)
             metrics = {"agent_seconds": time.monotonic() - began}
-            ended = _result_of(code, result, output.text())
+            ended = await asyncio.to_thread(_result_of, code, result, output.text())
             reward, more = ended.reward, dict[str, float]()
             if reward is None and self.scorer.has_function:
                 # The folder is there until it is scored: what the program wrote may be what counts.
@@ -198,7 +199,10 @@ def _result_of(code: int | None, result: Path, output: str) -> _Ended:
     detail = "the deadline ended the agent" if code is None else f"the agent ended with {code}"
     detail = f"{detail}: {output}" if code != 0 and output else detail
     try:
-        with result.open("rb") as file:
+        # A program may leave a pipe or a link there: opening a pipe would wait for a writer.
+        with open(os.open(result, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Failed(Part.ENVIRONMENT, "RLJOB_RESULT is no regular file")
             text = file.read(MOST_RESULT_BYTES + 1)
     except FileNotFoundError:
         return _Ended(None, {}, None, detail)

@@ -37,7 +37,7 @@ def bare_environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
 async def process_group(
     command: Sequence[str], environment: Mapping[str, str], folder: Path, guard: Guard, **pipes: Any
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Start a program in a session of its own; at the end of the context nothing of the session lives.
+    """Start a program in a session of its own; at the end of the context nothing of its process group lives.
 
     `guard` ends it if this process dies. Raises `OSError` if it cannot be started.
     """

@@ -82,10 +82,15 @@ def _placed(folder: str | None = None, home: str | None = None) -> Iterator[None
         if folder is not None:
             os.chdir(folder)
         os.environ["HOME"] = home or own_home
+        if home is not None:
+            # Programs that git starts for its settings would be those of any program that wrote into that HOME.
+            os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
         yield
     finally:
         os.chdir(own_folder)
         os.environ["HOME"] = own_home
+        for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM"):
+            os.environ.pop(name, None)
 
 
 _ANSWERS = {"describe": _describe, "observe": _observe, "evaluate": _evaluate}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rljob_api import constants as c
 from rljob_api.keys.proxy_key import mint_proxy_key
@@ -69,7 +70,7 @@ class ChildWriter:
         if manifest["kind"] == "PodGroup":
             if not covers(live, pod_groups.changes(manifest)):
                 await self._kube.merge(resource, job.namespace, name, pod_groups.changes(manifest))
-        elif kind not in _NEVER_CHANGED and not covers(live, manifest):
+        elif kind not in _NEVER_CHANGED and not (covers(live, manifest) and is_as_wide(live, manifest)):
             applied = await self._kube.apply(resource, manifest)
             if kind == "Role":
                 self._seals.made(job.metadata.uid, applied)
@@ -108,6 +109,20 @@ def _child_refusal(job: RLJob, kind: str, error: ApiError) -> ConditionReason | 
     if kind != pod_groups.KIND:
         return None
     return no_priority_class(error.message) or pod_groups.refusal(job, error.status, error.message)
+
+
+def is_as_wide(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Tell whether a NetworkPolicy has nothing that it should not: a rule without ports admits more than one with."""
+    if wanted["kind"] != "NetworkPolicy":
+        return True
+    return covers(without_empty(wanted["spec"]), without_empty(live.get("spec", {})))
+
+
+def without_empty(value: Any) -> Any:
+    """Return a value without its empty lists and objects, which servers leave out, add or keep."""
+    if isinstance(value, dict):
+        return {key: kept for key, one in value.items() if (kept := without_empty(one)) not in ([], {}, None)}
+    return [without_empty(one) for one in value] if isinstance(value, list) else value
 
 
 def covers(live: object, wanted: object) -> bool:

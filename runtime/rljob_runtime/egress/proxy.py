@@ -159,7 +159,7 @@ class EgressProxy:
         try:
             async with asyncio.timeout(self._limits.resolve_seconds):
                 addresses = await self._resolve(host, port)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, UnicodeError) as error:  # UnicodeError: a label of more than 63 characters
             raise Refused(502, f"{host!r} has no address: {error or 'no answer in time'}") from error
         usable = allowed(match, addresses)
         if not usable:

@@ -15,6 +15,8 @@ WINDOW = 4
 """Intervals that are packed together."""
 LEAST = 4
 """Intervals that a row keeps, however many rows there are."""
+MOST_OF_ROW = 8
+"""Times the limit of a row that it may have because of gaps."""
 PARTS = "parts"
 """Argument of a packed interval: how many intervals it stands for."""
 
@@ -72,16 +74,19 @@ class PackedRows:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, interval: Interval) -> None:
-        """Add the next interval of a row."""
+    def add(self, interval: Interval) -> bool:
+        """Add the next interval of a row. Returns False where gaps keep too many of its intervals apart."""
         row = self._rows.setdefault(interval.row, [])
+        limit = self._limit()
+        if len(row) >= MOST_OF_ROW * limit:
+            return False
         row.append(interval)
         self._count += 1
-        limit = self._limit()
         if len(row) > 2 * limit:
             # Twice the limit: packing each time would cost its length with each interval.
             self._rows[interval.row] = shorter = packed(row, limit)
             self._count += len(shorter) - len(row)
+        return True
 
     def intervals(self) -> list[Interval]:
         """Return the packed intervals of all rows."""

@@ -190,6 +190,11 @@ async def test_writes_are_counted_at_the_server_and_the_job_is_gone_afterwards(
 ) -> None:
     monkeypatch.setattr(own_writes, "COORDINATOR_LEASE_SECONDS", 3)
     job = agents_bench._job(Plan())
+
+    async def namespaces() -> set[str]:
+        return {one["metadata"]["namespace"] for one in await server.kube.list(RLJOB, None)}
+
+    others = await namespaces()
     async with own_writes.own_writes(connection, job) as found:
         await asyncio.sleep(1.0)
         found.begin()
@@ -198,7 +203,7 @@ async def test_writes_are_counted_at_the_server_and_the_job_is_gone_afterwards(
             await asyncio.sleep(0.5)
         await found.end()
         await asyncio.sleep(0.1)
-        (namespace,) = [one["metadata"]["namespace"] for one in await server.kube.list(RLJOB, None)]
+        (namespace,) = await namespaces() - others
     counted = found.figures
     assert counted.episodes == 4 * own_writes.EPISODES_OF_ROUND
     assert counted.reports == 4, "one a round"

@@ -43,6 +43,11 @@ async def test_it_is_asked_for_until_it_is_there(before: list[Any], monkeypatch:
     assert await asked(iter([*before, httpx.Response(200, json={"messages": MESSAGES})])) == MESSAGES
 
 
+async def test_a_gateway_of_a_version_before_has_none() -> None:
+    """An operator replaces the runners of a running job, and leaves its coordinator's pod."""
+    assert await asked(iter([error(404, "unknown_route", "GET /v1/conversation")])) is None
+
+
 async def test_an_attempt_without_messages_has_none() -> None:
     assert await asked(iter([httpx.Response(200, json={"messages": None})])) is None
 
@@ -55,7 +60,7 @@ async def test_an_attempt_that_has_ended_has_nothing_to_report() -> None:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (error(404, "unknown_route", "GET /v1/conversation"), "GET /v1/conversation"),
+        (error(400, "bad_request", "no"), "no"),
         (httpx.Response(200, text="{"), "gives no conversation"),
         (httpx.Response(200, json=[]), "gives no conversation"),
     ],

@@ -14,7 +14,7 @@ import hashlib
 import ipaddress
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from urllib.parse import SplitResult, urlsplit
 
 from rljob_api import constants as c
@@ -101,8 +101,8 @@ def digest(job: RLJob, environment: Environment, policies: bool) -> str:
 
 
 def hosts(environment: Environment) -> list[str]:
-    """Return the hosts that an environment reaches by name: those of `egress`, and servers that are no Services."""
-    named = list(environment.egress.hosts) if environment.egress is not None else []
+    """Return the hosts that an environment reaches by name: those of `egress`, and servers, that are no Services."""
+    named = [host for host in _egress_hosts(environment) if not _is_direct(host.partition(":")[0])]
     for url in map(urlsplit, _urls(environment)):
         if not _is_direct(url.hostname or ""):
             named.append(f"{url.hostname}:{_port(url)}")
@@ -115,14 +115,18 @@ def uses_proxy(job: RLJob) -> bool:
 
 
 def proxy_variables(job: RLJob, environment: Environment) -> list[EnvVar]:
-    """Render the variables by which programs in a runner find the proxy. There are none where it names no host."""
-    if not hosts(environment):
+    """Render the variables by which programs in a runner find the proxy.
+
+    There are none where it names no host, or where the template names a proxy in any spelling: programs would read
+    the one of both that they prefer, and foreign code would read the credentials of the user's.
+    """
+    if not hosts(environment) or _has_own_proxy(environment):
         return []
     address = f"{c.egress_proxy(job.name)}.{job.namespace}.svc:{c.EGRESS_PORT}"
     proxy = f"http://{environment.name}:$({c.ENV_PROXY_KEY})@{address}"  # the kubelet inserts the key
     servers = {urlsplit(url).hostname or "" for url in _urls(environment)}
     own = [one.cidr for one in environment.egress.cidrs] if environment.egress is not None else []
-    direct = ",".join([*_DIRECT, *sorted(filter(_is_direct, servers)), *own])
+    direct = ",".join([*_DIRECT, *sorted(filter(_is_direct, servers)), *filter(None, map(_direct_address, own))])
     secret = c.egress_secret_of(job.name, job.metadata.uid)
     key: EnvVar = {
         "name": c.ENV_PROXY_KEY,
@@ -134,13 +138,38 @@ def proxy_variables(job: RLJob, environment: Environment) -> list[EnvVar]:
     return [key, *rest]
 
 
+def _has_own_proxy(environment: Environment) -> bool:
+    containers = (environment.template.spec or {}).get("containers") or ()
+    names = [one.get("name") for container in containers for one in container.get("env") or ()]
+    return any(str(name).upper() in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "ALL_PROXY") for name in names)
+
+
+def _direct_address(cidr: str) -> str | None:
+    """Return what NO_PROXY has of a range. Python's httpx ends at one of IPv6; it reads single addresses only."""
+    network = ipaddress.ip_network(cidr)
+    if network.version == 6:
+        return None
+    return str(network.network_address) if network.num_addresses == 1 else cidr
+
+
 def runner_labels(job: RLJob, environment: Environment) -> dict[str, str]:
     """Return the labels that select the runners of an environment."""
     return {c.LABEL_ENVIRONMENTS_OF: job.name, c.LABEL_ENVIRONMENT: environment.name}
 
 
+def _egress_hosts(environment: Environment) -> Sequence[str]:
+    return environment.egress.hosts if environment.egress is not None else ()
+
+
+def _service_urls(environment: Environment) -> Iterator[str]:
+    """Yield URLs of the Services in `egress.hosts`: their ports, or those of the web."""
+    for host, colon, port in (one.partition(":") for one in _egress_hosts(environment)):
+        if _is_direct(host):
+            yield from [f"http://{host}:{port}"] if colon else [f"http://{host}", f"https://{host}"]
+
+
 def _named(job: RLJob, environment: Environment) -> Iterator[EgressRule]:
-    for url in _urls(environment):
+    for url in (*_urls(environment), *_service_urls(environment)):
         host = urlsplit(url).hostname or ""
         if host != "localhost" and _is_direct(host):  # else another container of the pod, or the proxy's
             yield _server(url)

@@ -214,9 +214,9 @@ class EpisodeReplica:
     def _waits(self, held: Attempt) -> bool:
         return not any(live.replica is self for live in held.open.values())
 
-    def _tell_waiting(self) -> None:
-        """End the poll under way if it said otherwise before: the pool records from when to when replicas wait."""
-        if self._all_wait != self._told_waiting:
+    def _tell_waiting(self, launched: bool = False) -> None:
+        """End the poll under way if it said otherwise before, or if the pool has `launched` something that waits."""
+        if not self._wake.is_set() and (self._all_wait if launched else self._all_wait != self._told_waiting):
             self._wake.set()
 
     # --- for the book ---
@@ -234,7 +234,7 @@ class EpisodeReplica:
         self.tell(attempt)
         for live in attempt.open.values():
             self.generate(attempt, live)
-        self._tell_waiting()
+        self._tell_waiting(launched=True)
 
     def tell(self, attempt: Attempt) -> None:
         """Report what is stored of an attempt that is held here."""

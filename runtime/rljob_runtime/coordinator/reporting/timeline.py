@@ -35,9 +35,9 @@ TRAINER = "trainer"
 LONGEST_MESSAGE = 500
 """Characters of an event's message."""
 MOST_INTERVALS = 4096
-"""Intervals between two boundaries; further ones are counted."""
+"""Intervals between two boundaries, without those that are packed; further ones are counted."""
 MOST_ACTIVITIES = 1024
-"""Those of them that show what replicas do, before they are packed together."""
+"""Intervals that show what replicas do, before they are packed together: so many, or a few for each replica."""
 MOST_BYTES = 32 << 20
 """Size of the file at which its older half is deleted."""
 WAITING = 64
@@ -105,7 +105,7 @@ class Timeline:
             return
         now = _now()
         if known is not None and known[1] < now:
-            self._kept(self._activities.add, Interval(row, *known, now, {"round": self.round + 1}))
+            self._lost += not self._activities.add(Interval(row, *known, now, {"round": self.round + 1}))
         self._open.pop(row, None)
         if name is not None:
             self._open[row] = name, now
@@ -134,11 +134,8 @@ class Timeline:
             self._closed.popleft()
 
     def _add(self, interval: Interval) -> None:
-        self._kept(self._found.append, interval)
-
-    def _kept(self, keep: Callable[[Interval], None], interval: Interval) -> None:
-        if len(self._found) + len(self._activities) < MOST_INTERVALS:
-            keep(interval)
+        if len(self._found) < MOST_INTERVALS:
+            self._found.append(interval)
         else:
             self._lost += 1
 

@@ -15,6 +15,7 @@ from rljob_runtime.coordinator.reporting.round_log import RoundJournal
 from rljob_runtime.coordinator.reporting.timeline import Timeline, TimelineLog
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.timeline import packing
 from rljob_runtime.timeline.record import Record, read_records
 from tests.support.simulated_job import Stage, job
 
@@ -81,6 +82,31 @@ def test_changes_of_a_replica_are_bounded_and_their_seconds_exact(monkeypatch):
     for one in record.intervals:
         seconds[one.name] += one.until - one.since
     assert seconds == {"generate": 1667, "wait for environments": 3333}
+
+
+@pytest.mark.parametrize("gap", [0.0, 0.5], ids=["without gaps", "with gaps"])
+def test_many_replicas_leave_room_for_events(gap: float, monkeypatch):
+    monkeypatch.setattr(module, "MOST_ACTIVITIES", 40)
+    monkeypatch.setattr(module, "MOST_INTERVALS", 100)
+
+    async def changing() -> Timeline:
+        timeline = Timeline()
+        for turn in range(60):
+            for row in range(50):
+                timeline.activity(f"{row}/replica-0", ("generate", "wait for environments")[turn % 2])
+            await asyncio.sleep(1)
+            if gap:
+                for row in range(50):
+                    timeline.activity(f"{row}/replica-0", None)
+                await asyncio.sleep(gap)
+        timeline.event("MachineLost", "rollout-0", "rollout-0/machine")
+        timeline.close(1)
+        return timeline
+
+    (record,) = written(virtual_time.run(changing()))
+    assert [one.name for one in record.intervals].count("MachineLost") == 1
+    assert len(record.intervals) <= 50 * packing.LEAST * packing.MOST_OF_ROW + 1
+    assert (record.lost > 0) is bool(gap), "gaps keep intervals apart"
 
 
 async def test_events_are_passed_on_and_an_observer_that_raises_ends_nothing():

@@ -71,4 +71,11 @@ MUTANTS = (
         after="folder.cleanup()",
         tests=(f"{AGENT}::test_the_folder_of_an_agent_is_deleted_by_a_thread",),
     ),
+    Mutant(
+        name="an agent's pipe is read as its result",
+        target="rljob_env.agents.harness:_result_of",
+        before="not stat.S_ISREG(os.fstat(file.fileno()).st_mode)",
+        after="False",
+        tests=(f"{AGENT}::test_what_is_no_file_is_no_result_and_stops_no_runner",),
+    ),
 )

@@ -67,6 +67,23 @@ async def test_an_agent_asks_the_model_and_writes_its_reward(tmp_path: Path) -> 
         assert harness.stats.ended == 1
 
 
+@pytest.mark.parametrize(
+    ("left", "why"),
+    [
+        ('os.mkfifo(os.environ["RLJOB_RESULT"])', "no regular file"),
+        ('os.symlink("/etc/passwd", os.environ["RLJOB_RESULT"])', "cannot be read"),
+        ('os.mkdir(os.environ["RLJOB_RESULT"])', "RLJOB_RESULT"),
+    ],
+    ids=["a pipe", "a link", "a folder"],
+)
+async def test_what_is_no_file_is_no_result_and_stops_no_runner(tmp_path: Path, left: str, why: str) -> None:
+    command = agent(tmp_path, f'ask(task["messages"]); {left}')
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.agent(tmp_path, *command))
+        assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)
+        assert why in report.detail
+
+
 async def test_an_agent_knows_the_trace_of_its_attempt(tmp_path: Path) -> None:
     program = 'trace = os.environ.get("TRACEPARENT"); result({"reward": {"00-1-2-01": 1.0, None: 0.5}.get(trace, 0.0)})'
     command = agent(tmp_path, program)

@@ -326,4 +326,21 @@ MUTANTS = (
             "tests/unit/operator/policies/test_manifest_types.py::test_made_manifests_have_the_declared_fields_only",
         ),
     ),
+    Mutant(
+        name="a template with a proxy of its own gets ours beside it",
+        target="rljob_operator.policies.pods.egress:proxy_variables",
+        before="not hosts(environment) or _has_own_proxy(environment)",
+        after="not hosts(environment)",
+        tests=("tests/unit/operator/policies/pods/test_egress_proxy.py::test_a_template_may_name_another_proxy",),
+    ),
+    Mutant(
+        name="clients read a range of IPv6 addresses at which they end",
+        target="rljob_operator.policies.pods.egress:_direct_address",
+        before="network.version == 6",
+        after="False",
+        tests=(
+            "tests/unit/operator/policies/pods/test_egress_proxy.py"
+            "::test_clients_read_the_addresses_that_need_no_proxy",
+        ),
+    ),
 )

@@ -104,6 +104,23 @@ def test_another_host_is_reached_through_the_proxy(url: str) -> None:
     assert egress.hosts(environment) == [f"{url.split('/')[2]}:443"]
 
 
+def test_a_service_among_the_hosts_is_called_without_the_proxy() -> None:
+    (environment,) = with_environments(
+        {**SHELL, "egress": {"hosts": ["search.tools.svc:8000", "web"]}}
+    ).spec.environments
+    assert egress.hosts(environment) == []
+    tools = {"namespaceSelector": {"matchLabels": {egress.NAMESPACE_NAME: "tools"}}}
+    rules = named({**SHELL, "egress": {"hosts": ["search.tools.svc:8000", "web"]}})
+    assert sorted(rules, key=str) == sorted(
+        [
+            {"to": [tools], "ports": tcp(8000)},
+            {"to": [{"podSelector": {}}], "ports": tcp(80)},
+            {"to": [{"podSelector": {}}], "ports": tcp(443)},
+        ],
+        key=str,
+    )
+
+
 def test_no_port_is_open_to_every_address() -> None:
     hosts = {**SHELL, "egress": {"hosts": ["pypi.org"]}}
     made = policies(with_environments(calc(tools=[{"mcp": {"url": "https://tools.corp"}}]), hosts))

@@ -6,11 +6,12 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.runners import PROXY
-from rljob_operator.policies.pods import egress_proxy
+from rljob_operator.policies.pods import egress, egress_proxy
 from rljob_operator.policies.pods.environments import anywhere, deployment
 from rljob_operator.policies.pods.owned_objects import addressed_by, children
 from tests.support.operator.environment_jobs import CALC, SHELL, calc, with_environments
@@ -70,11 +71,27 @@ def test_programs_find_the_proxy_with_their_environments_key() -> None:
     assert tools["no_proxy"]["value"] == "localhost,127.0.0.1,.svc,.cluster.local,search"
 
 
-def test_a_template_may_name_another_proxy() -> None:
-    own = {"name": "HTTPS_PROXY", "value": "http://proxy.corp"}
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY"])
+def test_a_template_may_name_another_proxy(name: str) -> None:
+    """Programs prefer one spelling, and foreign code is given the variables of our proxy alone."""
+    own = {"name": name, "value": "http://user:password@proxy.corp"}
     job = with_environments({**HOSTS, "template": {"spec": {"containers": [{"name": "main", "env": [own]}]}}})
     pod: Json = dict(deployment(job, job.spec.environments[0], 1, CONFIG, anywhere)["spec"]["template"])
-    assert own in pod["spec"]["containers"][0]["env"]
+    assert [one["name"] for one in pod["spec"]["containers"][0]["env"]] == ["HOME", name]
+
+
+@pytest.mark.parametrize(
+    ("cidr", "direct"),
+    [("10.1.0.0/16", ["10.1.0.0/16"]), ("192.0.2.7/32", ["192.0.2.7"]), ("2001:db8::/32", []), ("::1/128", [])],
+)
+def test_clients_read_the_addresses_that_need_no_proxy(cidr: str, direct: list[str], monkeypatch) -> None:
+    job = with_environments({**HOSTS, "egress": {"hosts": ["pypi.org"], "cidrs": [{"cidr": cidr}]}})
+    variables = egress.proxy_variables(job, job.spec.environments[0])
+    found = {one["name"]: one.get("value", "") for one in variables}
+    assert found["NO_PROXY"].split(",")[4:] == direct
+    for name, value in found.items():
+        monkeypatch.setenv(name, value.replace("$(RLJOB_PROXY_KEY)", "key"))
+    httpx.Client(trust_env=True).close()
 
 
 def test_what_a_proxy_needs_is_made_where_a_host_is_named() -> None:

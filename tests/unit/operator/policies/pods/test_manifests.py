@@ -11,7 +11,7 @@ from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.pods.manifests import render_pod, shape
 from rljob_operator.policies.pods.owned_objects import children, service
-from rljob_operator.writers.children import covers
+from rljob_operator.writers.children import covers, is_as_wide
 from tests.support.operator.harness import make_job
 
 TEMPLATE = {
@@ -116,3 +116,22 @@ def test_the_coordinators_address_outlives_its_pods() -> None:
 )
 def test_drift(live: Any, wanted: Any, covered: bool) -> None:
     assert covers(live, wanted) is covered
+
+
+PORT = {"port": 443, "protocol": "TCP"}
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "same"),
+    [
+        ([{"to": [{}]}], [{"to": [{}]}], True),
+        ([{"to": [{}], "ports": [PORT]}], [{"to": [{}]}], False),
+        ([{"to": [{}], "ports": []}], [{"to": [{}]}], True),
+        ([{"to": [{}]}, {"to": [{}]}], [{"to": [{}]}], False),
+    ],
+    ids=["equal", "ports were named before", "ports are empty", "a rule more"],
+)
+def test_a_network_policy_has_nothing_more_than_it_should(live: Any, wanted: Any, same: bool) -> None:
+    policies = [{"kind": "NetworkPolicy", "spec": {"egress": egress, "ingress": []}} for egress in (live, wanted)]
+    assert is_as_wide(*policies) is same
+    assert is_as_wide({}, {"kind": "Role"})
