@@ -132,6 +132,8 @@ class Gateway:
         self._paths = AttemptPaths(settings.attempts_kept)
         self._open: Counter[EpisodeAttempt] = Counter()
         self._work: set[asyncio.Task[Answer]] = set()
+        self._conversations: set[EpisodeAttempt] = set()
+        """Attempts whose conversations are read: that costs the store more than a turn, and any program may ask."""
 
     async def chat(self, capability: Capability, body: bytes, retry: bool | None = None) -> Answer:
         """Answer a chat request. `retry`: what the client says about it; None if it says nothing.
@@ -242,8 +244,15 @@ class Gateway:
         return await self._in_thread(lambda: generate_answer(request, answered))
 
     async def _conversation(self, capability: Capability) -> Answer:
-        stored = await self._asked(capability, lambda: self._turns.history(capability.episode, newest=True))
-        return await self._in_thread(lambda: self._told(capability.episode, stored[-1] if stored else None))
+        episode = capability.episode
+        if episode in self._conversations:
+            raise GatewayError(429, "too_many_requests", "the conversation of an attempt is read once at a time")
+        self._conversations.add(episode)
+        try:
+            stored = await self._asked(capability, lambda: self._turns.history(episode, newest=True))
+            return await self._in_thread(lambda: self._told(episode, stored[-1] if stored else None))
+        finally:
+            self._conversations.discard(episode)
 
     def _told(self, episode: EpisodeAttempt, newest: StoredTurn | None) -> Answer:
         """Return the conversation of a turn, as its client sent it and received its answer."""

@@ -22,6 +22,13 @@ MUTANTS = (
         tests=(f"{OPENAI}::test_a_conversation_is_what_the_client_sent_and_received",),
     ),
     Mutant(
+        name="a program reads its conversation many times at a time",
+        target="rljob_runtime.gateway.gateway:Gateway._conversation",
+        before="episode in self._conversations",
+        after="False",
+        tests=(f"{OPENAI}::test_a_conversation_is_read_once_at_a_time",),
+    ),
+    Mutant(
         name="a conversation is closed at the deadline",
         target="rljob_runtime.gateway.server:gateway_app",
         before="_capability(request, key, now() - SCORING_SECONDS)",

@@ -303,6 +303,23 @@ async def test_a_conversation_is_what_the_client_sent_and_received(site: Site) -
     assert site.coordinator.histories == 4, "it is asked for, and not kept"
 
 
+async def test_a_conversation_is_read_once_at_a_time(site: Site) -> None:
+    site.client()
+    read, history = asyncio.Event(), site.coordinator.history
+
+    async def slow(*given: Any, **more: Any) -> Any:
+        await read.wait()
+        return await history(*given, **more)
+
+    site.coordinator.history = slow  # type: ignore[method-assign]
+    first, second = (asyncio.create_task(conversation(site)) for _ in range(2))
+    done, _ = await asyncio.wait((first, second), timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert [one.result()[0] for one in done] == [429]
+    read.set()
+    assert sorted([(await first)[0], (await second)[0]]) == [200, 429]
+    assert (await conversation(site))[0] == 200
+
+
 async def test_a_conversation_can_be_read_while_its_attempt_is_scored(site: Site) -> None:
     await site.client().chat.completions.create(model=MODEL, messages=[user("2+3")])
     site.now[0] = 1_029.0
