@@ -99,7 +99,7 @@ class EnvironmentRoutes:
     memory: Memory = field(default_factory=lambda: Memory(ByteBudget(RUNNER_BYTES, RUNNER_BYTES // 4, MOST_REQUESTS)))
     """The bodies that are held. It is not that of agents, whose requests wait for engines: a heartbeat that waits with
     them would end attempts."""
-    unread: Memory = field(default_factory=lambda: Memory(ByteBudget(UNREAD_BYTES, UNREAD_BYTES // 2, MOST_REQUESTS)))
+    unread: ByteBudget[str] = field(default_factory=lambda: ByteBudget(UNREAD_BYTES, UNREAD_BYTES // 2, MOST_REQUESTS))
     """The leased attempts that are held. No heartbeat waits until a runner reads them."""
 
     def add_to(self, app: web.Application) -> None:
@@ -123,8 +123,11 @@ class EnvironmentRoutes:
         self.stats.leased += len(assignments)
         found = [self._assignment(request, one) for one in assignments]
         answer = web.json_response(found[0] if asked.most is None else {"assignments": found})
-        with self.unread.counted(environment, answer.content_length or 0):
+        claim = self.unread.count(environment, answer.content_length or 0)
+        try:
             return await send(request, answer, self.access.write_seconds)
+        finally:
+            self.unread.release(claim)
 
     def _assignment(self, request: web.Request, assignment: Assignment) -> Json:
         """Return what a runner receives, with the attempt's capability."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from rljob_runtime.gateway.errors import GatewayError
@@ -69,19 +69,6 @@ class Memory:
         try:
             await self._granted(claim, seconds)
             yield Room(self, claim)
-        finally:
-            self._wake(self._budget.release(claim))
-
-    def has_room(self, owner: Owner) -> bool:
-        """Tell whether the owner may hold more."""
-        return self._budget.has_room(owner)
-
-    @contextlib.contextmanager
-    def counted(self, owner: Owner, amount: int) -> Iterator[None]:
-        """Count bytes that exist already while the context is open. They wait for nothing; later claims do."""
-        claim = self._budget.count(owner, amount)
-        try:
-            yield
         finally:
             self._wake(self._budget.release(claim))
 

@@ -278,7 +278,7 @@ MUTANTS = (
         name="a heartbeat waits until a lease is read",
         target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._body",
         before="self.memory",
-        after="self.unread",
+        after="Memory(self.unread)",
         tests=(f"{ENVIRONMENTS}::test_a_lease_that_no_runner_reads_holds_back_leases_only",),
     ),
     Mutant(

@@ -351,19 +351,19 @@ async def test_a_body_is_read_when_there_is_room_for_it(site: Site) -> None:
 
 async def test_a_lease_that_no_runner_reads_holds_back_leases_only(site: Site) -> None:
     """No socket's buffers take it. Heartbeats and reports of other runners are answered meanwhile."""
-    memory = site.routes.unread = Memory(ByteBudget(1 << 20, 1 << 20, 8))
+    unread = site.routes.unread = ByteBudget(1 << 20, 1 << 20, 8)
     site.routes.access = replace(ACCESS, write_seconds=2.0)
     await site.environments.put(replace(assignment(), record={"prompt": "x" * LONG_RECORD}))
     _, writer = await asyncio.open_connection("127.0.0.1", site.server.addresses[0][1], limit=1)
     body = json.dumps({"runner": "r1", "waitSeconds": 5}).encode()
     head = f"POST /env/lease HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\nAuthorization: Bearer {CALC}"
     writer.write(f"{head}\r\n\r\n".encode() + body)
-    await until(lambda: memory.held > LONG_RECORD)
+    await until(lambda: unread.held > LONG_RECORD)
     await site.environments.put(assignment(1))
     assert (await site.lease(runner="r2")).status == 204
     assert (await site.post("heartbeat", runner="r2", episodes=[])).status == 200
     assert site.routes.stats.leases_held_back > 0
-    await until(lambda: memory.held == 0)
+    await until(lambda: unread.held == 0)
     assert (await site.lease(runner="r2")).body["episode"] == str(assignment(1).episode.key)
     writer.close()
 

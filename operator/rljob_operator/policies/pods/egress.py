@@ -10,7 +10,6 @@ namespace, and other hosts are reached through the job's egress proxy.
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import json
 import re
@@ -23,6 +22,7 @@ from rljob_api.spec import Environment, RLJob
 from rljob_api.status import Role
 from rljob_kube.manifests.objects import EgressRule, IpBlock, NetworkPolicySpec, Peer, PolicyPort
 from rljob_kube.manifests.pods import EnvVar
+from rljob_operator.policies.base.deployments import shape_of
 from rljob_operator.policies.base.names import selector_labels
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
@@ -97,7 +97,7 @@ def digest(job: RLJob, environment: Environment, policies: bool) -> str:
     `policies`: whether NetworkPolicies are among them.
     """
     content = (of_all(job), of_one(job, environment)) if policies else bool(hosts(environment))
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+    return shape_of(content)
 
 
 def hosts(environment: Environment) -> list[str]:

@@ -6,18 +6,18 @@ keys, and no volume that another pod writes. It is no machine of the job. A Depl
 
 from __future__ import annotations
 
-import hashlib
 import json
 
 from rljob_api import constants as c
 from rljob_api.spec import RLJob
-from rljob_kube.manifests.objects import Deployment, DeploymentShape, Service
+from rljob_kube.manifests.objects import Deployment, Service
 from rljob_kube.manifests.pods import Container, KeyToPath, PodSpec, PodTemplateSpec, Projection
 from rljob_operator.policies.base.config import Config
+from rljob_operator.policies.base.deployments import owned_deployment
 from rljob_operator.policies.base.names import owner_reference
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.pods import egress
-from rljob_operator.policies.pods.environments import PROGRESS_SECONDS, leave_lost_nodes
+from rljob_operator.policies.pods.environments import leave_lost_nodes
 from rljob_operator.policies.pods.overlay import only, user_spec
 from rljob_operator.policies.pods.security import LOCKED, pod_security
 
@@ -46,26 +46,11 @@ def to_change(job: RLJob, observed: Observed, config: Config, *, runs: bool) -> 
 def deployment(job: RLJob, replicas: int, config: Config) -> Deployment:
     """Render the Deployment. An edit of the hosts replaces the pod, before or after which there is none."""
     own = {c.LABEL_EGRESS_OF: job.name}
-    spec: DeploymentShape = {
-        "selector": {"matchLabels": own},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": "100%"}},
-        "progressDeadlineSeconds": PROGRESS_SECONDS,
-        "revisionHistoryLimit": 1,
-        "template": _pod_template(job, config),
-    }
-    shape = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:10]
-    labels = {c.LABEL_JOB: job.name, c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE, **own, c.LABEL_SHAPE: shape}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {
-            "name": c.egress_proxy(job.name),
-            "namespace": job.namespace,
-            "labels": labels,
-            "ownerReferences": [owner_reference(job)],
-        },
-        "spec": {**spec, "replicas": replicas},
-    }
+    template = _pod_template(job, config)
+    name = c.egress_proxy(job.name)
+    return owned_deployment(
+        job, name, selector=own, labels=own, template=template, replicas=replicas, most_unavailable="100%"
+    )
 
 
 def service(job: RLJob) -> Service:

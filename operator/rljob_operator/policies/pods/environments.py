@@ -7,13 +7,12 @@ no secret but their own key.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 
 from rljob_api import constants as c
 from rljob_api.spec import Environment, RLJob
-from rljob_kube.manifests.objects import Deployment, DeploymentShape
+from rljob_kube.manifests.objects import Deployment
 from rljob_kube.manifests.pods import (
     Container,
     KeyToPath,
@@ -25,7 +24,8 @@ from rljob_kube.manifests.pods import (
     VolumeMount,
 )
 from rljob_operator.policies.base.config import Config
-from rljob_operator.policies.base.names import coordinator_address, owner_reference
+from rljob_operator.policies.base.deployments import owned_deployment
+from rljob_operator.policies.base.names import coordinator_address
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.pods import egress
 from rljob_operator.policies.pods.overlay import by_name, by_path, over, sidecars, user_container, user_spec
@@ -35,8 +35,6 @@ from rljob_operator.policies.pods.security import LOCKED, pod_security
 Placement = Callable[[Environment, PodTemplateSpec], PodTemplateSpec]
 """Adds the nodes of a quota to the pod template of an environment."""
 
-PROGRESS_SECONDS = 300
-"""Seconds in which new runners must become ready: an image of several gigabytes takes minutes."""
 LOST_NODE_SECONDS = 30
 """Seconds after which runners leave a node that does not answer. Nothing is lost with them."""
 STEP = "25%"
@@ -90,29 +88,15 @@ def deployment(
 
     `reach`: the hash of the objects of `egress` that were applied before. A Deployment without it has older ones.
     """
-    own = egress.runner_labels(job, environment)
-    spec: DeploymentShape = {
-        "selector": {"matchLabels": own},
-        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": STEP}},
-        "progressDeadlineSeconds": PROGRESS_SECONDS,
-        "revisionHistoryLimit": 1,
-        "template": place(environment, pod_template(job, environment, config)),
-    }
-    shape = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:10]
-    labels = {c.LABEL_JOB: job.name, c.LABEL_MANAGED_BY: c.MANAGED_BY_VALUE, c.LABEL_ENVIRONMENT: environment.name}
-    if reach:
-        labels[c.LABEL_EGRESS] = reach
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {
-            "name": c.environment_deployment(job.name, environment.name),
-            "namespace": job.namespace,
-            "labels": {**labels, c.LABEL_SHAPE: shape},
-            "ownerReferences": [owner_reference(job)],
-        },
-        "spec": {**spec, "replicas": replicas},
-    }
+    return owned_deployment(
+        job,
+        c.environment_deployment(job.name, environment.name),
+        selector=egress.runner_labels(job, environment),
+        labels={c.LABEL_ENVIRONMENT: environment.name} | ({c.LABEL_EGRESS: reach} if reach else {}),
+        template=place(environment, pod_template(job, environment, config)),
+        replicas=replicas,
+        most_unavailable=STEP,
+    )
 
 
 def pod_template(job: RLJob, environment: Environment, config: Config) -> PodTemplateSpec:

@@ -9,8 +9,6 @@ manifest shares it, and the template's objects with it: callers must not change 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Sequence
 
 from rljob_api import constants as c
@@ -29,6 +27,7 @@ from rljob_kube.manifests.pods import (
 )
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
+from rljob_operator.policies.base.deployments import shape_of
 from rljob_operator.policies.base.names import (
     account,
     auth_secret,
@@ -141,7 +140,7 @@ def shape(spec: RLJobSpec, role: Role, config: Config) -> str:
     accelerator = spec.accelerator_of(role.value.lower())
     if content["accelerators"] and accelerator.resource != spec.scheduling.accelerator_resource:
         content["accelerator"] = accelerator.to_dict()  # else as the shapes of earlier versions
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:10]
+    return shape_of(content)
 
 
 def _pod_spec(job: RLJob, role: Role, template: PodTemplate, config: Config) -> PodSpec:

@@ -33,10 +33,8 @@ def shares(report: RoundReport) -> list[float]:
     return [getattr(report, name) for name in SHARES]
 
 
-@pytest.mark.parametrize("mode", Mode)
-def test_the_shares_and_the_work_of_the_replicas_add_up_to_one(tmp_path: Path, mode: Mode) -> None:
-    spec: dict[str, Any] = {"mode": mode}
-    stage = Stage(tmp_path / "state.db", job=job(rounds=4, prompts=4, responses=4, **spec))
+def played_and_watched(stage: Stage) -> tuple[dict[float, list[bool]], list[float]]:
+    """Play a job; return by time which of its replicas were busy, and the times at which rounds closed."""
     looks: dict[float, list[bool]] = {}
     closed: list[float] = []
     stage.observers.append(lambda report, trained: closed.append(asyncio.get_running_loop().time()))
@@ -50,6 +48,14 @@ def test_the_shares_and_the_work_of_the_replicas_add_up_to_one(tmp_path: Path, m
             await asyncio.sleep(LOOK_SECONDS)
 
     stage.play(look)
+    return looks, closed
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_the_shares_and_the_work_of_the_replicas_add_up_to_one(tmp_path: Path, mode: Mode) -> None:
+    spec: dict[str, Any] = {"mode": mode}
+    stage = Stage(tmp_path / "state.db", job=job(rounds=4, prompts=4, responses=4, **spec))
+    looks, closed = played_and_watched(stage)
     assert len(stage.closed) == 4
     by_round: dict[int, list[bool]] = defaultdict(list)
     for report, end in zip(stage.closed, closed, strict=True):
@@ -147,18 +153,7 @@ def test_engines_that_wait_for_tools_are_idle_for_their_environments(tmp_path: P
     stage = EpisodeStage(
         tmp_path / "state.db", job=job(rounds=3, prompts=2, responses=2, mode=mode), law=law, limits=Limits(turns=5)
     )
-    looks: dict[float, list[bool]] = {}
-    closed: list[float] = []
-    stage.observers.append(lambda report, trained: closed.append(asyncio.get_running_loop().time()))
-
-    async def look(stage: Stage) -> None:
-        while True:
-            members = stage.coordinator._fleet.available() if stage.coordinator is not None else {}
-            peers = [stage.world.process(name) for name in members]
-            looks[asyncio.get_running_loop().time()] = [bool(one and one.peer.held) for one in peers]
-            await asyncio.sleep(LOOK_SECONDS)
-
-    stage.play(look)
+    looks, closed = played_and_watched(stage)
     assert len(stage.closed) == 3
     for report, end in zip(stage.closed, closed, strict=True):
         assert report.seconds is not None
