@@ -30,6 +30,8 @@ from rljob_runtime.simulator.scenario import BestModel, Evaluated, Experience, S
 
 MOST_MACHINES = 8
 MOST_TRAJECTORIES = 100
+MOST_UPDATE_SECONDS = 58.0
+"""Of a whole update, below the time-out of one: a trainer that is as slow as that never finishes a round."""
 
 
 def draw_scenario(seed: int, mode: Mode = Mode.ON_POLICY) -> Scenario:
@@ -252,7 +254,10 @@ def _with_profiles(scenario: Scenario, random_: random.Random) -> Scenario:
 
 
 def _profiled(scenario: Scenario, random_: random.Random) -> Scenario:
-    costs = replace(scenario.costs, step=random_.choice([8.0, 20.0]))
+    step = random_.choice([8.0, 20.0])
+    tokens = scenario.prompts * scenario.responses * scenario.max_response_tokens
+    token = min(scenario.costs.token, (MOST_UPDATE_SECONDS - step) / tokens)
+    costs = replace(scenario.costs, step=step, token=token)
     site = replace(scenario.site, layout_seconds=1.0)
     switches = scenario.switches and random_.random() < 0.5
     scenario = replace(scenario, evaluations=(), best_model=None, switches=switches)
