@@ -31,7 +31,7 @@ from rljob_env.episode import Assignment, Report
 from rljob_env.failures import Failed, Part
 from rljob_env.foreign_code.guard import Guard
 from rljob_env.foreign_code.output import Output, piped
-from rljob_env.foreign_code.processes import bare_environment, process_group
+from rljob_env.foreign_code.processes import bare_environment, process_group, python_path
 from rljob_env.results import reward_and_metrics
 from rljob_env.scoring import Place, Scorer
 
@@ -146,10 +146,8 @@ class AgentHarness:
         return code
 
     def _own_variables(self) -> dict[str, str]:
-        own = dict(self._config.variables)
-        if self._config.function is not None and "PYTHONPATH" in os.environ:
-            own.setdefault("PYTHONPATH", os.environ["PYTHONPATH"])  # where the runner's own package may be
-        return own
+        path = python_path() if self._config.function is not None else {}
+        return path | dict(self._config.variables)
 
 
 @contextlib.asynccontextmanager

@@ -33,6 +33,15 @@ def bare_environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
     return {"PATH": path, "HOME": str(home), "TMPDIR": str(home), **language, **more}
 
 
+def python_path() -> dict[str, str]:
+    """Return PYTHONPATH, where the runner's own package may be, or nothing where it is not set.
+
+    Its entries are absolute: an empty or a relative one would be a folder of where the program begins.
+    """
+    entries = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, entries.split(os.pathsep)))} if entries else {}
+
+
 @contextlib.asynccontextmanager
 async def process_group(
     command: Sequence[str], environment: Mapping[str, str], folder: Path, guard: Guard, **pipes: Any

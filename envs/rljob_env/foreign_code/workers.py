@@ -21,7 +21,7 @@ from typing import Any
 
 from rljob_env.failures import Failed, Part
 from rljob_env.foreign_code.guard import Guard
-from rljob_env.foreign_code.processes import bare_environment, process_group
+from rljob_env.foreign_code.processes import bare_environment, process_group, python_path
 
 MOST_LINE_BYTES = 16 << 20
 START_SECONDS = 120.0
@@ -185,9 +185,7 @@ class WorkerPool:
             home = Path(
                 stack.enter_context(tempfile.TemporaryDirectory(prefix="rljob-env-", ignore_cleanup_errors=True))
             )
-            # The runner's own package, wherever it was imported from.
-            paths = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-            variables = bare_environment(home, paths | dict(settings.variables))
+            variables = bare_environment(home, python_path() | dict(settings.variables))
             command = [
                 sys.executable,
                 "-m",

@@ -103,7 +103,12 @@ async def test_the_reward_function_works_in_the_copy_of_the_agent(tmp_path: Path
         assert (await site.report_of(harness)).reward == 1.0
 
 
-async def test_a_function_works_in_a_copy_whose_modules_hide_none_of_its_own(tmp_path: Path, repository: Path) -> None:
+@pytest.mark.parametrize("entry", ["", "."])
+async def test_a_function_works_in_a_copy_whose_modules_hide_none_of_its_own(
+    tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    # Both are the runner's folder, and would be the copy in the agent's process.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([entry, *filter(os.path.isabs, sys.path)]))
     (tmp_path / "lib").mkdir()
     (tmp_path / "beside.py").write_text("REWARD = 0.5\n")
     (tmp_path / "lib/solver.py").write_text(

@@ -57,6 +57,16 @@ MUTANTS = (
         tests=(f"{AGENT}::test_an_agent_asks_the_model_and_writes_its_reward",),
     ),
     Mutant(
+        name="relative folders of modules are those of where a program begins",
+        target="rljob_env.foreign_code.processes:python_path",
+        before="os.pathsep.join(map(os.path.abspath, entries.split(os.pathsep)))",
+        after="entries",
+        tests=(
+            "tests/unit/envs/agents/test_checkout.py::"
+            "test_a_function_works_in_a_copy_whose_modules_hide_none_of_its_own",
+        ),
+    ),
+    Mutant(
         name="a program has the proxy of the user",
         target="rljob_env.foreign_code.processes:bare_environment",
         before="PROXY_KEY in os.environ",
