@@ -142,7 +142,7 @@ def test_runners_of_environments(life: Life) -> None:
 
 def _runners(life: Life) -> set[str]:
     """Names of the runners that are not being deleted."""
-    found = json.loads(life.kubectl("get", "pods", "-l", f"rljob.dev/environments-of={JOB}", "-o", "json"))["items"]
+    found = life.items("pods", f"rljob.dev/environments-of={JOB}")
     return {pod["metadata"]["name"] for pod in found if "deletionTimestamp" not in pod["metadata"]}
 
 

@@ -36,7 +36,7 @@ def life(nodes: FakeNodes, tmp_path: Path) -> Iterator[Life]:
     with own_life(nodes, tmp_path / "operator.log") as found:
         yield found
         found.kubectl("delete", "rljobs", "--all", "--timeout=60s")
-        found.until("no pods", lambda: not found.kubectl("get", "pods", "-o", "name"))
+        found.until("no pods", lambda: not found.items("pods"))
 
 
 def template(*, node: str | None = None, early: bool = False) -> dict[str, Any]:
@@ -56,16 +56,16 @@ def apply(life: Life, name: str, gang: str, machines: int = 2, smallest: int = 2
 
 def placed(life: Life, name: str) -> int:
     """Pods of the job that have a node."""
-    items = json.loads(life.kubectl("get", "pods", "-l", f"rljob.dev/job={name}", "-o", "json"))["items"]
+    items = life.items("pods", f"rljob.dev/job={name}")
     return sum("nodeName" in item["spec"] and "deletionTimestamp" not in item["metadata"] for item in items)
 
 
 def ready(life: Life, name: str) -> Callable[[], bool]:
-    return lambda: condition(life.kubectl.get("rljob", name), "Ready") == RUNNING
+    return lambda: condition(life.of(name), "Ready") == RUNNING
 
 
 def message(life: Life, name: str, type_: str = "Stalled") -> str:
-    conditions = (life.kubectl.get("rljob", name).get("status") or {}).get("conditions") or []
+    conditions = (life.of(name).get("status") or {}).get("conditions") or []
     return next((c["message"] for c in conditions if c["type"] == type_), "")
 
 
@@ -75,7 +75,7 @@ def held_back(life: Life, on: bool) -> None:
 
 
 def count(life: Life, name: str) -> int:
-    return len(life.kubectl("get", "pods", "-l", f"rljob.dev/job={name}", "-o", "name").split())
+    return len(life.items("pods", f"rljob.dev/job={name}"))
 
 
 def at_the_same_time(life: Life, gang: str) -> None:
@@ -137,7 +137,7 @@ def test_replacements_of_a_running_job_join_without_waiting_for_the_rest(life: L
     life.until("three of four places are taken", lambda: neighbours_placed(life) == 3)
     life.operator.start()
     life.until("the coordinator has the last one", lambda: placed(life, "a") == 3)
-    pods = json.loads(life.kubectl("get", "pods", "-l", "rljob.dev/incarnation=2", "-o", "json"))["items"]
+    pods = life.items("pods", "rljob.dev/incarnation=2")
     assert {pod["metadata"]["name"] for pod in pods} == {"a-coordinator-0-2", "a-rollout-0-2"}
     assert [pod["metadata"]["name"] for pod in pods if "nodeName" in pod["spec"]] == ["a-coordinator-0-2"]
     assert not [pod for pod in pods if "schedulingGroup" in pod["spec"]]
@@ -146,7 +146,7 @@ def test_replacements_of_a_running_job_join_without_waiting_for_the_rest(life: L
 
 
 def neighbours_placed(life: Life) -> int:
-    items = json.loads(life.kubectl("get", "pods", "-l", "!rljob.dev/job", "-o", "json"))["items"]
+    items = life.items("pods", "!rljob.dev/job")
     return sum("nodeName" in item["spec"] for item in items)
 
 
@@ -192,7 +192,7 @@ def test_a_gang_larger_than_the_cluster_begins_once_its_base_is_smaller(nodes: F
         life.until("one that fits waits", lambda: "the gang of 6 pods" in message(life, "b"))
         assert "GangTooLarge" not in life.kubectl("get", "rljob", "b")
         life.kubectl("delete", "rljobs", "--all", "--timeout=60s")
-        life.until("no pods", lambda: not life.kubectl("get", "pods", "-o", "name"))
+        life.until("no pods", lambda: not life.items("pods"))
 
 
 def test_an_operator_that_may_not_see_nodes_says_so(life: Life) -> None:

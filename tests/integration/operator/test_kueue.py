@@ -86,18 +86,15 @@ class Tenancy(Life):
         body["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "lq", **(labels or {})}
         self.kubectl("apply", "-f", "-", stdin=json.dumps(body))
 
-    def of(self, name: str) -> Json:
-        return self.kubectl.get("rljob", name)
-
     def live(self, name: str) -> set[str]:
         """Pods of a job that are not being deleted."""
-        items = json.loads(self.kubectl("get", "pods", "-l", f"rljob.dev/job={name}", "-o", "json"))["items"]
+        items = self.items("pods", f"rljob.dev/job={name}")
         return {
             i["metadata"]["name"].removeprefix(f"{name}-") for i in items if "deletionTimestamp" not in i["metadata"]
         }
 
     def workloads(self) -> dict[str, Json]:
-        items = json.loads(self.kubectl("get", "workloads", "-o", "json"))["items"]
+        items = self.items("workloads", api=f"apis/{V}")
         return {item["metadata"]["name"]: item for item in items}
 
     def holding(self) -> set[str]:
@@ -244,7 +241,7 @@ def test_a_flavor_that_contradicts_the_template_is_told(tenancy: Tenancy) -> Non
     assert tenancy.holding() == set()
     tenancy.submit("a", 1, rollout=on("fake-1"))
     tenancy.until_runs("a", "rollout-0-1")
-    pods = json.loads(tenancy.kubectl("get", "pods", "-o", "json"))["items"]
+    pods = tenancy.items("pods")
     assert {pod["spec"]["nodeName"] for pod in pods} == {"fake-1"}
 
 
@@ -279,9 +276,7 @@ def test_a_suspended_job_gives_its_quota_back_and_is_admitted_again(tenancy: Ten
 
 def test_runners_are_a_part_of_the_quota_and_run_on_its_nodes(tenancy: Tenancy) -> None:
     def runners() -> list[Json]:
-        items: list[Json] = json.loads(tenancy.kubectl("get", "pods", "-l", "rljob.dev/environment", "-o", "json"))[
-            "items"
-        ]
+        items = tenancy.items("pods", "rljob.dev/environment")
         return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
 
     def shell(name: str) -> Json:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.parse
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,16 +67,31 @@ class Life:
         self.kubectl = kubectl
         self.operator = operator
         self.nodes = nodes
+        self._api = nodes.server.client()
+
+    def of(self, name: str) -> dict[str, Any]:
+        """A job as it is now. What a test asks again and again costs no process."""
+        found: dict[str, Any] = self._api.get(f"{self._in_namespace('apis/rljob.dev/v1alpha1')}/rljobs/{name}")
+        return found
+
+    def items(self, plural: str, selector: str = "", api: str = "api/v1") -> list[dict[str, Any]]:
+        """Objects of a kind that have these labels."""
+        query = f"?labelSelector={urllib.parse.quote(selector)}" if selector else ""
+        found: list[dict[str, Any]] = self._api.get(f"{self._in_namespace(api)}/{plural}{query}")["items"]
+        return found
+
+    def _in_namespace(self, api: str) -> str:
+        return f"/{api}/namespaces/{self.kubectl.namespace}"
 
     def apply(self, **changes: Any) -> None:
         self.kubectl("apply", "-f", "-", stdin=json.dumps(manifest(JOB, self.kubectl.namespace, **changes)))
 
     def job(self) -> dict[str, Any]:
-        return self.kubectl.get("rljob", JOB)
+        return self.of(JOB)
 
     def pods(self) -> dict[str, str]:
         """uid of each pod that lives, by name."""
-        found = json.loads(self.kubectl("get", "pods", "-l", f"rljob.dev/job={JOB}", "-o", "json"))["items"]
+        found = self.items("pods", f"rljob.dev/job={JOB}")
         live = [p for p in found if "deletionTimestamp" not in p["metadata"] and p["status"].get("phase") != "Failed"]
         return {p["metadata"]["name"]: p["metadata"]["uid"] for p in live}
 
@@ -109,8 +125,7 @@ class Life:
         self.nodes.fail_pod(self.kubectl.namespace, pod, exit_code=137)
 
     def events(self) -> set[str]:
-        lines = self.kubectl("get", "events", "-o", "jsonpath={range .items[*]}{.involvedObject.kind} {.reason}\n{end}")
-        return {line.split()[1] for line in lines.splitlines() if line.startswith("RLJob ")}
+        return {event["reason"] for event in self.items("events") if event["involvedObject"]["kind"] == "RLJob"}
 
     def until_events(self, *reasons: str) -> None:
         """They follow the status that they tell of."""

@@ -37,14 +37,15 @@ class StandInCoordinators:
     Ready."""
 
     def __init__(
-        self, kubeconfig: Path, namespace: str, *, completes: bool = False, report_seconds: float = 0.2
+        self, kubeconfig: Path, namespace: str, *, completes: bool = False, report_seconds: float = 1.0
     ) -> None:
-        """``report_seconds``: between two reports without news. A real coordinator has 5."""
+        """``report_seconds``: between two reports without news, each with one more round. A real coordinator has 5."""
         self._api = Api(kubeconfig)
         self._jobs = f"/apis/rljob.dev/v1alpha1/namespaces/{namespace}/rljobs"
         self._pods = f"/api/v1/namespaces/{namespace}/pods?labelSelector=rljob.dev/role%3Dcoordinator"
         self._completes = completes
         self._report_seconds = report_seconds
+        self._look_seconds = min(1.0, report_seconds / 5)
         self._reported: dict[str, float] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._serve)
@@ -60,7 +61,7 @@ class StandInCoordinators:
         self._thread.join()
 
     def _serve(self) -> None:
-        while not self._stop.wait(min(1.0, self._report_seconds)):
+        while not self._stop.wait(self._look_seconds):
             try:
                 self._look()
             except ApiError as error:

@@ -38,8 +38,8 @@ def unit_fork_server() -> Iterator[ForkServer]:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
         fork_server = ForkServer(precise_rank.PEER)
         RankProcesses(fork_server, 1, grace=0.0).kill()  # it has imported all that it is to import
-        yield fork_server
-        fork_server.close()
+    yield fork_server
+    fork_server.close()
 
 
 @pytest.fixture
