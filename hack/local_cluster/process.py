@@ -111,7 +111,7 @@ class Daemons:
         if not wait_gone(found, grace):
             for process in found:
                 process.signal(signal.SIGKILL)
-            wait_gone(found, grace)
+            wait_gone(found, 5)
         for name in names:
             self.forget(name)
         # Collect our own children only: a waitpid(-1) would steal the caller's.

@@ -83,7 +83,7 @@ def api_server(
             start_controllers(replace(plane, node_grace_seconds=node_grace_seconds), daemons, server.client())
         yield server
     finally:
-        daemons.stop(daemons.names())
+        daemons.stop(daemons.names(), grace=0)  # nothing of it is kept, and a server waits for its watchers
         shutil.rmtree(folder, ignore_errors=True)
 
 

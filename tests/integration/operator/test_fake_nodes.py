@@ -34,24 +34,6 @@ def life(with_crd: FakeNodes, tmp_path: Path) -> Iterator[Life]:
         yield found
 
 
-def test_apply_describe_scale_and_delete(life: Life) -> None:
-    life.apply()
-    life.until_ready(2)
-    life.until_events("Running")
-    told = life.kubectl("describe", "rljob", JOB)
-    for words in ("RoundsProgressing", "ChainFormed", "all pods are ready", "rollout-1"):
-        assert words in told
-    life.kubectl("scale", "rljob", JOB, "--replicas=3")
-    life.until_ready(3)
-    life.kubectl("scale", "rljob", JOB, "--replicas=1")
-    life.until_machines("coordinator-0-1", "trainer-0-1", "rollout-0-1")
-    life.until_ready(1)
-    life.until_events("RolloutScaledUp", "RolloutScaledDown", "RelayRebuilt")
-    assert life.job()["status"]["replacements"]["total"] == 0
-    life.kubectl("delete", "rljob", JOB, "--timeout=60s")
-    life.until("everything of the job is gone", lambda: JOB not in life.kubectl("get", KINDS, "-o", "name"))
-
-
 def test_pods_die_with_and_without_an_operator(life: Life) -> None:
     life.apply()
     life.until_ready(2)
@@ -221,3 +203,22 @@ def test_below_its_quota_a_job_keeps_nothing_that_waits_for_a_coordinator(life: 
     assert f"{JOB}-trainer-0-1" in life.pods(), "the machines' places were enough"
     life.kubectl("delete", "pod", "neighbour", "--now")
     life.until_ready(2)
+
+
+# The last one: a garbage collector sees a new kind of owner 30 s after its server has begun.
+def test_apply_describe_scale_and_delete(life: Life) -> None:
+    life.apply()
+    life.until_ready(2)
+    life.until_events("Running")
+    told = life.kubectl("describe", "rljob", JOB)
+    for words in ("RoundsProgressing", "ChainFormed", "all pods are ready", "rollout-1"):
+        assert words in told
+    life.kubectl("scale", "rljob", JOB, "--replicas=3")
+    life.until_ready(3)
+    life.kubectl("scale", "rljob", JOB, "--replicas=1")
+    life.until_machines("coordinator-0-1", "trainer-0-1", "rollout-0-1")
+    life.until_ready(1)
+    life.until_events("RolloutScaledUp", "RolloutScaledDown", "RelayRebuilt")
+    assert life.job()["status"]["replacements"]["total"] == 0
+    life.kubectl("delete", "rljob", JOB, "--timeout=60s")
+    life.until("everything of the job is gone", lambda: JOB not in life.kubectl("get", KINDS, "-o", "name"))

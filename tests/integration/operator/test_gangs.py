@@ -35,8 +35,14 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeNodes]:
 def life(nodes: FakeNodes, tmp_path: Path) -> Iterator[Life]:
     with own_life(nodes, tmp_path / "operator.log") as found:
         yield found
-        found.kubectl("delete", "rljobs", "--all", "--timeout=60s")
-        found.until("no pods", lambda: not found.items("pods"))
+        free_the_nodes(found)
+
+
+def free_the_nodes(life: Life) -> None:
+    """Delete the jobs, and their pods: the garbage collector of a new server sees new kinds of owners after 30 s."""
+    life.kubectl("delete", "rljobs", "--all", "--timeout=60s")
+    life.kubectl("delete", "pods", "--all", "--now", "--wait=false")
+    life.until("no pods", lambda: not life.items("pods"))
 
 
 def template(*, node: str | None = None, early: bool = False) -> dict[str, Any]:
@@ -191,8 +197,7 @@ def test_a_gang_larger_than_the_cluster_begins_once_its_base_is_smaller(nodes: F
         apply(life, "b", "Native", machines=4, smallest=4)
         life.until("one that fits waits", lambda: "the gang of 6 pods" in message(life, "b"))
         assert "GangTooLarge" not in life.kubectl("get", "rljob", "b")
-        life.kubectl("delete", "rljobs", "--all", "--timeout=60s")
-        life.until("no pods", lambda: not life.items("pods"))
+        free_the_nodes(life)
 
 
 def test_an_operator_that_may_not_see_nodes_says_so(life: Life) -> None:

@@ -158,7 +158,10 @@ async def large_job(nodes: kwok.FakeNodes, machines: int) -> Costs:
             repair, after = found.asked() - start, await server.pods()
         finally:
             nodes.recover(node)
-        await server.kube.delete(RLJOB, server.namespace, "demo")  # the next job needs its accelerators
+        # The next job needs its accelerators, and the garbage collector of a new server begins after 30 s.
+        await server.kube.delete(RLJOB, server.namespace, "demo")
+        for name in after:
+            await server.kube.delete(POD, server.namespace, name)
         await poll(lambda: gone(server.kube, POD, server.namespace, "demo-coordinator-0-1"))
     replacements = {name.removesuffix("-1") + "-2" for name in lost}
     assert after.keys() == (pods.keys() - lost) | replacements
