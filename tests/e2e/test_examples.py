@@ -110,6 +110,7 @@ def _two_rounds_of_the_demo() -> list[dict[str, Any]]:
     spec = next(document["spec"] for document in documents if document["kind"] == "RLJob")
     spec["rounds"] = 2
     spec["algorithm"] |= {"promptsPerRound": 2, "responsesPerPrompt": 4}
+    spec["evaluation"][0]["maxPrompts"] = 4
     spec["rollout"] |= {"machines": 1, "engineOptions": {"maxConcurrentRequests": 8, "kvCacheBytes": "64Mi"}}
     # The trainer's pod stays, so that one can look at the model.
     spec["runPolicy"] |= {"cleanPodPolicy": "None"}

@@ -25,7 +25,7 @@ KINDS = (
 )
 
 
-@pytest.mark.slow  # while the operator is away it is in tests/e2e/test_real_nodes.py
+@pytest.mark.slow  # on nodes of kwok it is in tests/integration/operator/test_fake_nodes.py
 def test_a_namespace_goes_with_its_running_job(kubectl: Kubectl, minimal: dict[str, Any], real_nodes: Any) -> None:
     """Nothing of it is left: no object, no volume, no process. The operator takes no harm."""
     begin(kubectl, minimal, JOB)

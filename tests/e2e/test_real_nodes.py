@@ -1,17 +1,52 @@
-"""The life of a job on real nodes: apply, describe, scale, suspend, resume, kills, edits, the end, and deletion."""
+"""The life of a job on real nodes: apply, describe, scale, suspend, resume, kills, edits, the end, and deletion.
+
+Its rewards run programs, in a container beside the coordinator that has none of its rights.
+"""
 
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.support.e2e.kubectl import SYSTEM_NAMESPACE, Kubectl, claim, condition, is_true, runtime, variant
+from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(1800)]
 
 JOB = "life"
+GROUP = {"promptsPerRound": 2, "responsesPerPrompt": 8}
+PROGRAMS = 2 * 8
+"""One test for each response."""
+
+SEEN = """
+import json, os, pathlib
+def command(process):
+    try:
+        return (process / "cmdline").read_text()
+    except OSError:  # it has ended meanwhile
+        return ""
+secret = ["/var/run/secrets", "/etc/rljob", "/var/lib/rljob"]
+print(json.dumps({
+    "secrets": [path for path in secret if pathlib.Path(path).exists() and any(pathlib.Path(path).iterdir())],
+    "variables": [name for name in os.environ if name.startswith(("RLJOB_", "RAY_"))],
+    "capabilities": pathlib.Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0],
+    "coordinator": any("rljob_runtime.entrypoints\\0coordinator" in command(process)
+                       for process in pathlib.Path("/proc").glob("[0-9]*")),
+    "socket": pathlib.Path("/run/rljob/rewards.sock").exists(),
+}))
+"""
+
+
+@pytest.fixture
+def programs() -> dict[str, Any]:
+    """The job of examples/code-rewards.yaml, with small rounds."""
+    found: dict[str, Any] = yaml.safe_load((ROOT / "examples/code-rewards.yaml").read_text(encoding="utf-8"))
+    found["spec"]["algorithm"] |= GROUP
+    return found
 
 
 def names(pods: list[dict[str, Any]]) -> set[str]:
@@ -22,13 +57,14 @@ def incarnation(pod: dict[str, Any]) -> int:
     return int(pod["metadata"]["labels"]["rljob.dev/incarnation"])
 
 
-def test_a_job_lives_through_everything_and_completes(kubectl: Kubectl, minimal: dict[str, Any]) -> None:
-    manifest = variant(minimal, JOB, rounds=5000, checkpoint={"volumeClaimName": JOB, "everyRounds": 20})
+def test_a_job_lives_through_everything_and_completes(kubectl: Kubectl, programs: dict[str, Any]) -> None:
+    manifest = variant(programs, JOB, rounds=5000, checkpoint={"volumeClaimName": JOB, "everyRounds": 20})
     manifest["spec"]["rollout"] |= {"machines": 1}
     kubectl.apply(claim(JOB), manifest)
     kubectl.wait("rounds go on", lambda: kubectl.rounds(JOB) >= 2, 300)
     kubectl.wait("Ready", lambda: is_true(kubectl.job(JOB), "Ready"))  # the kubelet's word, not the coordinator's
     assert kubectl.job(JOB)["status"]["relay"]["chain"] == ["rollout-0"]
+    _programs_are_run_without_the_coordinators_rights(kubectl)
 
     _scales_up_by_the_scale_subresource(kubectl)
     _reapplying_the_manifest_changes_no_pod(kubectl, manifest)
@@ -41,6 +77,21 @@ def test_a_job_lives_through_everything_and_completes(kubectl: Kubectl, minimal:
     story = kubectl("describe", "rljob", JOB)
     for told in ("RolloutScaledUp", "Suspended", "Resumed", "Complete"):
         assert told in story
+    assert runtime(kubectl.job(JOB))["reward"] > 0
+
+
+def _programs_are_run_without_the_coordinators_rights(kubectl: Kubectl) -> None:
+    (coordinator,) = kubectl.pods(JOB, "coordinator")
+    name = coordinator["metadata"]["name"]
+    assert {status["name"] for status in coordinator["status"]["containerStatuses"]} == {"main", "rewards"}
+    assert json.loads(kubectl("exec", name, "-c", "rewards", "--", "python", "-c", SEEN)) == {
+        "secrets": [],
+        "variables": [],
+        "capabilities": "0000000000000000",
+        "coordinator": False,
+        "socket": True,
+    }
+    assert runtime(kubectl.job(JOB))["lastRound"]["programRuns"] == PROGRAMS
 
 
 def _scales_up_by_the_scale_subresource(kubectl: Kubectl) -> None:
@@ -100,6 +151,7 @@ def _suspends_and_resumes_where_it_was(kubectl: Kubectl) -> None:
     assert condition(kubectl.job(JOB), "Suspended").get("status") != "True"
 
 
+@pytest.mark.slow  # on nodes of kwok it is in tests/integration/operator/test_fake_nodes.py
 def test_a_namespace_goes_while_the_operator_is_away(kubectl: Kubectl, minimal: dict[str, Any]) -> None:
     kubectl.apply(variant(minimal, JOB))
     kubectl.wait("pods", lambda: kubectl.pods(JOB))
