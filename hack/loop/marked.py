@@ -16,6 +16,7 @@ from .imports import ROOT
 
 PARTS = ("cluster", "realnodes", "engine")
 """The markers of which a part of `make test` runs the tests."""
+_WHOLE = re.compile(rf"^pytestmark = [^#\n]*\bmark\.({'|'.join(PARTS)})\b", re.MULTILINE)
 
 
 @cache
@@ -24,6 +25,11 @@ def files(marker: str, root: Path = ROOT) -> tuple[str, ...]:
     named = re.compile(rf"\bmark\.{marker}\b")
     found = (path for path in (root / "tests").rglob("test_*.py") if named.search(path.read_text(encoding="utf-8")))
     return tuple(sorted(path.relative_to(root).as_posix() for path in found))
+
+
+def whole(file: Path) -> bool:
+    """Return whether a part runs every test of a file, so that the unit tests need not import it."""
+    return _WHOLE.search(file.read_text(encoding="utf-8")) is not None
 
 
 def hidden(file: str, has: Callable[[str], bool], root: Path = ROOT) -> str | None:

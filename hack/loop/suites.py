@@ -13,7 +13,7 @@ from .parts import Part
 from .seconds import results
 
 BUILD = Path("build/loop")
-UNIT = "not (cluster or realnodes or engine)"
+UNIT = f"not ({' or '.join(marked.PARTS)})"
 """Neither a cluster nor an engine, as a marker expression."""
 MOST_PROCESSES = 4
 """Of unit tests, since some of them load torch."""

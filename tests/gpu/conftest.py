@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.support.paths import ROOT
 from tests.support.training.toys import save_tiny_model, save_tokenizer
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Before `-m` is looked at."""
-    here = Path(__file__).parent
+    here = f"{Path(__file__).parent.relative_to(ROOT).as_posix()}/"
     absent = pytest.mark.skip(reason="needs an NVIDIA GPU: torch sees none")
     for item in items:
-        if here in item.path.parents:
+        if item.nodeid.startswith(here):
             item.add_marker(pytest.mark.gpu)
             if not torch.cuda.is_available():
                 item.add_marker(absent)

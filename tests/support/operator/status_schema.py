@@ -39,7 +39,7 @@ _MOMENTS = ("2001-01-01T00:00:00Z", "2026-01-31T12:00:00Z", "2026-01-31T11:59:00
 
 def schema() -> Json:
     """Of a status."""
-    found: Json = yaml.safe_load(CRD.read_text())
+    found: Json = yaml.load(CRD.read_text(), yaml.CSafeLoader)
     (version,) = found["spec"]["versions"]
     status: Json = version["schema"]["openAPIV3Schema"]["properties"]["status"]
     return status

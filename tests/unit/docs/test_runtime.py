@@ -41,7 +41,7 @@ def _texts() -> Iterator[str]:
         for node in ast.walk(tree):
             if isinstance(node, ast.keyword) and node.arg == "reason" and isinstance(node.value, ast.Constant):
                 yield str(node.value.value)
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).split(",")[0].strip("( ") == "reason":
+            if isinstance(node, ast.Assign) and _first_name(node.targets[0]) == "reason":
                 first = node.value.elts[0] if isinstance(node.value, ast.Tuple) else node.value
                 if isinstance(first, ast.Constant):
                     yield str(first.value)
@@ -54,6 +54,12 @@ def _texts() -> Iterator[str]:
                 yield str(node.value.value)
 
 
+def _first_name(target: ast.expr) -> str | None:
+    first = target.elts[0] if isinstance(target, ast.Tuple) else target
+    return first.id if isinstance(first, ast.Name) else None
+
+
+@cache
 def _reasons() -> set[str]:
     return {text for text in _texts() if re.fullmatch(r"([A-Z][a-z]+){2,}", text)} - INSIDE
 

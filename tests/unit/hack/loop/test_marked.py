@@ -15,6 +15,7 @@ def tree(tmp_path: Path) -> Path:
         "unit/test_a.py": "def test_it(): ...",
         "unit/test_b.py": "pytestmark = pytest.mark.cluster",
         "unit/test_c.py": "pytestmark = [pytest.mark.realnodes, pytest.mark.clusters]",
+        "unit/test_d.py": "pytestmark = pytest.mark.slow  # no pytest.mark.engine\n@pytest.mark.engine\n",
         "e2e/conftest.py": "pytest.mark.cluster",
     }
     for name, text in texts.items():
@@ -26,7 +27,12 @@ def tree(tmp_path: Path) -> Path:
 def test_files_with_a_marker_name_it(tree: Path) -> None:
     assert marked.files("cluster", tree) == ("tests/unit/test_b.py",)
     assert marked.files("realnodes", tree) == ("tests/unit/test_c.py",)
-    assert marked.files("engine", tree) == ()
+    assert marked.files("engine", tree) == ("tests/unit/test_d.py",)
+
+
+def test_a_file_is_left_out_of_unit_tests_if_all_its_tests_have_a_part(tree: Path) -> None:
+    found = [path.stem for path in sorted((tree / "tests/unit").iterdir()) if marked.whole(path)]
+    assert found == ["test_b", "test_c"]
 
 
 @pytest.mark.parametrize(
