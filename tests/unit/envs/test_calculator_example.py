@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-import reasoning_gym
 
 from rljob_api import load
 from rljob_env.foreign_code.functions import called, described, load_function
@@ -51,6 +50,8 @@ def test_the_calculator_is_the_tool_that_the_toy_calls() -> None:
 
 
 def test_the_calculator_job_asks_what_the_toy_understands() -> None:
+    import reasoning_gym  # half a second, which each process that collects tests would take
+
     assert JOB.spec.data.prompts is not None
     prompts = JOB.spec.data.prompts.reasoning_gym
     assert prompts is not None

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from mcp.server import MCPServer
 
 from tests.support.envs.site import call, open_site, scripted
 
@@ -18,6 +17,8 @@ from tests.support.envs.site import call, open_site, scripted
 @contextlib.asynccontextmanager
 async def sdk_server(json_response: bool, stateless: bool) -> AsyncIterator[str]:
     """Serve two tools on loopback."""
+    from mcp.server import MCPServer  # half a second, which each process that collects tests would take
+
     server = MCPServer("calculator")
 
     @server.tool()

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wandb.errors import AuthenticationError, CommError, UsageError
 
 from rljob_api import InvalidSpec
 from rljob_api.status import RoundReport, StatusWarning
@@ -311,20 +310,23 @@ ANSWERED = "Failed to get resume status for run u: returned error {}"
 
 
 @pytest.mark.parametrize(
-    ("error", "about_the_key"),
+    ("kind", "text", "about_the_key"),
     [
-        (AuthenticationError("invalid"), True),
-        (UsageError("No API key configured. Use `wandb login` to log in."), True),
-        (CommError(ANSWERED.format('401: {"errors": [{"message": "user is not logged in"}]}')), True),
-        (CommError(ANSWERED.format("403: permission denied")), True),
-        (CommError(ANSWERED.format("503: try later")), False),
-        (UsageError("Invalid project name 'a/b'"), False),
+        ("AuthenticationError", "invalid", True),
+        ("UsageError", "No API key configured. Use `wandb login` to log in.", True),
+        ("CommError", ANSWERED.format('401: {"errors": [{"message": "user is not logged in"}]}'), True),
+        ("CommError", ANSWERED.format("403: permission denied"), True),
+        ("CommError", ANSWERED.format("503: try later"), False),
+        ("UsageError", "Invalid project name 'a/b'", False),
     ],
 )
-def test_errors_of_wandb_about_the_key_name_its_variable(error: Exception, about_the_key: bool):
+def test_errors_of_wandb_about_the_key_name_its_variable(kind: str, text: str, about_the_key: bool):
     """Its server's answers have one type, and so have its user's mistakes."""
+    from wandb import errors
+
     from rljob_runtime.observers.wandb_run import KeyRefused, _key_named
 
+    error = getattr(errors, kind)(text)
     with pytest.raises(KeyRefused if about_the_key else type(error)) as raised, _key_named():
         raise error
     wanted = f"W&B refuses the key in WANDB_API_KEY: {error}; set WANDB_API_KEY to a valid one"
