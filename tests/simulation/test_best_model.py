@@ -14,7 +14,8 @@ from rljob_runtime.simulator.peers.trainer import TrainerDisk
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import BestModel, Evaluated, Scenario
 
-SEEDS = 6
+SHORT, LONGER = (0, 2, 5), (1, 3, 4)
+"""Seeds by how long their runs take."""
 
 
 def scenario_of(seed: int, mode: Mode = Mode.ON_POLICY, room: int | None = None) -> Scenario:
@@ -23,16 +24,17 @@ def scenario_of(seed: int, mode: Mode = Mode.ON_POLICY, room: int | None = None)
 
 
 @pytest.mark.parametrize(
-    ("mode", "room"),
+    ("mode", "room", "seeds"),
     [
-        (Mode.ON_POLICY, None),
-        pytest.param(Mode.ASYNCHRONOUS, 1, marks=pytest.mark.slow),
-        pytest.param(Mode.ON_POLICY, 1, marks=pytest.mark.slow),
-        pytest.param(Mode.ASYNCHRONOUS, None, marks=pytest.mark.slow),
+        (Mode.ON_POLICY, None, SHORT),
+        pytest.param(Mode.ON_POLICY, None, LONGER, marks=pytest.mark.slow),
+        pytest.param(Mode.ASYNCHRONOUS, 1, SHORT + LONGER, marks=pytest.mark.slow),
+        pytest.param(Mode.ON_POLICY, 1, SHORT + LONGER, marks=pytest.mark.slow),
+        pytest.param(Mode.ASYNCHRONOUS, None, SHORT + LONGER, marks=pytest.mark.slow),
     ],
 )
-def test_the_best_kept_model_is_exported_under_faults(mode, room):
-    for seed in range(SEEDS):
+def test_the_best_kept_model_is_exported_under_faults(mode, room, seeds):
+    for seed in seeds:
         scenario = scenario_of(seed, mode, room)
         outcome = simulate(scenario, plan_of(scenario))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
@@ -59,7 +61,7 @@ def test_jobs_with_a_best_model_and_little_room_are_drawn():
 
 
 def violations() -> str:
-    return " ".join(str(simulate(scenario_of(seed), FaultPlan()).violation) for seed in range(3))
+    return " ".join(str(simulate(scenario_of(seed), FaultPlan()).violation) for seed in (5, 10, 14))
 
 
 def test_another_model_than_the_best_is_noticed(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -36,11 +37,12 @@ def scenario(mode: Mode) -> Any:
     return replace(found, rounds=12)
 
 
+@cache
 def lives(mode: Mode, plan: str) -> tuple[list[tuple[float, Event]], Any]:
     seen: list[tuple[float, Event]] = []
 
     def see(event: Event) -> None:
-        if isinstance(event, CoordinatorStarted | CoordinatorEnded | FaultEnded | Trained | Reported):
+        if isinstance(event, CoordinatorStarted | CoordinatorEnded | FaultEnded | ProcessEnded | Trained | Reported):
             seen.append((loop_time(), event))
 
     return seen, simulate(scenario(mode), FaultPlan.parse(plan), [see])
@@ -66,18 +68,12 @@ def test_a_coordinator_that_is_cut_off_is_succeeded_while_the_cut_lasts(mode, ta
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-@pytest.mark.parametrize("seconds", [70, *slow(8, 25)])
+@pytest.mark.parametrize("seconds", [CUT_FOR, *slow(8, 25)])
 def test_a_coordinator_that_is_cut_off_ends_no_actor(mode, seconds):
     """It takes all machines for lost. They work, and its successor finds every one of them as it was."""
-    ended: list[str] = []
-
-    def see(event: Event) -> None:
-        if isinstance(event, ProcessEnded):
-            ended.append(event.process)
-
-    outcome = simulate(scenario(mode), FaultPlan.parse(f"{CUT_AT} partition coordinator {seconds}"), [see])
+    seen, outcome = lives(mode, f"{CUT_AT} partition coordinator {seconds}")
     assert outcome.passed, outcome.violation
-    assert ended == []
+    assert of(seen, ProcessEnded) == []
 
 
 @pytest.mark.parametrize("mode", list(Mode))

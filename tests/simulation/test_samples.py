@@ -14,20 +14,24 @@ from rljob_runtime.simulator.scenario import Evaluated
 from tests.support.examples import examples
 from tests.support.rows import slow
 
-SEEDS = examples(12)
+SEEDS = (11, 5, 10, 2, 0, 1, 4, 6, 7, 8, 9, 3)[: examples(12)]
+"""Episodes and short jobs first: a quick run plays the first ones."""
 EVALUATION = Evaluated(prompts=3, responses=2, every_rounds=2)
 
 
 @pytest.mark.parametrize("mode", [Mode.ASYNCHRONOUS, *slow(Mode.ON_POLICY)])
 def test_each_round_has_one_file_under_faults(mode):
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         scenario = replace(draw_scenario(seed, mode), samples=True)
         outcome = simulate(scenario, plan_of(scenario))
         assert outcome.passed, f"seed {seed}: {outcome.violation}"
 
 
 def violation(*evaluations: Evaluated) -> str:
-    scenario = replace(draw_scenario(3, Mode.ON_POLICY), rounds=3, samples=True, evaluations=evaluations)
+    # A short job with episodes.
+    drawn = draw_scenario(21, Mode.ON_POLICY)
+    assert drawn.episodes is not None
+    scenario = replace(drawn, rounds=3, samples=True, evaluations=evaluations)
     outcome = simulate(scenario, FaultPlan())
     return str(outcome.violation)
 
