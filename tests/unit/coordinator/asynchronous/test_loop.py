@@ -36,7 +36,7 @@ def continuous(rounds: int = 6, prompts: int = 4, responses: int = 2, **more: An
     """An asynchronous job. `more`: sections of the spec."""
     machines = more.pop("machines", 3)
     made = job(rounds=rounds, prompts=prompts, responses=responses, machines=machines, mode=Mode.ASYNCHRONOUS)
-    more.setdefault("data", {})["maxResponseTokens"] = 1000
+    more.setdefault("data", {}).setdefault("maxResponseTokens", 300)
     spec = made.spec
     sections = {
         name: getattr(spec, name).model_validate({**getattr(spec, name).to_dict(), **fields})
@@ -138,7 +138,7 @@ def test_an_update_does_not_wait_for_the_broadcast_of_the_one_before(tmp_path):
 def test_a_restarted_coordinator_keeps_the_in_flight_limit(tmp_path, call):
     """Each update that the trainer waits for lets one group more be open: from 8 on, and not again from 8. It dies in
     the third update at most; what was under way may then be ready before the trainer asks for it."""
-    stage = stage_of(tmp_path, rounds=8)
+    stage = stage_of(tmp_path, rounds=8, data={"maxResponseTokens": 1000})
     assert play_through(stage, [call]) == 2
     opened = [8, *(report.capacity_prompts for report in stage.closed)]
     waited = [report.trainer_wait_seconds > STARVED * report.seconds for report in stage.closed]
@@ -418,7 +418,7 @@ def test_equal_rewards_are_filtered_and_other_prompts_drawn(tmp_path):
 
 def tailed(tmp_path: Path, **more: Any) -> Stage:
     """Four machines; every fifth response is twenty times as long as the others."""
-    stage = stage_of(tmp_path, machines=4, rounds=12, prompts=8, **more)
+    stage = stage_of(tmp_path, machines=4, rounds=8, prompts=8, **more)
     lengths = lambda key, version: 800 if (key.prompt.index + key.sample) % 5 == 0 else 40  # noqa: E731
     stage.world.site = replace(stage.world.site, lengths=lengths, engine=steady(0.02))
     return stage
@@ -434,7 +434,7 @@ def test_the_last_long_responses_move_together(tmp_path):
     assert moved > 3
     assert sum(event.prefix > 0 for event in submitted) > moved / 2
     assert len(aborted) >= moved, "the source lets go of what the destination has begun"
-    check_whole(stage, 12 * 8 * 2)
+    check_whole(stage, 8 * 8 * 2)
 
 
 @pytest.mark.slow
@@ -452,7 +452,7 @@ def test_a_repack_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only(tm
     assert len(asked) == MOST_FAILURES
     assert sum(report.repacks for report in stage.closed) == 0
     assert [one.reason for one in stage.control.reports[-1].warnings] == [PROBLEM]
-    check_whole(stage, 12 * 8 * 2)
+    check_whole(stage, 8 * 8 * 2)
 
 
 def test_without_repack_nothing_moves(tmp_path):
@@ -460,7 +460,7 @@ def test_without_repack_nothing_moves(tmp_path):
     submitted = seen(stage, Submitted)
     stage.play()
     assert not any(event.prefix for event in submitted)
-    check_whole(stage, 12 * 8 * 2)
+    check_whole(stage, 8 * 8 * 2)
 
 
 @pytest.mark.slow
@@ -472,7 +472,7 @@ def test_nothing_moves_between_engines_that_make_no_more_tokens_by_it(tmp_path):
     submitted = seen(stage, Submitted)
     stage.play()
     assert not any(event.prefix for event in submitted)
-    check_whole(stage, 12 * 8 * 2)
+    check_whole(stage, 8 * 8 * 2)
 
 
 @pytest.mark.parametrize("victim", [0, *slow(1, 2, 3)])
@@ -485,7 +485,7 @@ def test_a_machine_that_dies_in_the_middle_of_moves_costs_nothing(tmp_path, vict
         stage.world.kill(f"rollout-{victim}")
 
     stage.play(fault)
-    check_whole(stage, 12 * 8 * 2)
+    check_whole(stage, 8 * 8 * 2)
 
 
 # --- the operator ---
