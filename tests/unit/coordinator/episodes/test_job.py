@@ -232,14 +232,14 @@ def test_updates_that_a_lost_trainer_undid_are_trained_on_again(tmp_path, mode):
 
 def tailed(tmp_path: Path, mode: Mode = Mode.ASYNCHRONOUS, **more: Any) -> EpisodeStage:
     """Four machines, and episodes of 1 to 30 turns."""
-    made = job(rounds=8, prompts=6, responses=2, machines=4, mode=mode, repack={"intervalSeconds": 0.5, **more})
+    made = job(rounds=5, prompts=6, responses=2, machines=4, mode=mode, repack={"intervalSeconds": 0.5, **more})
     law = HarnessLaw(turns=30, tool_seconds=0.5, turn_tokens=30, seed=3)
     return EpisodeStage(tmp_path / "state.db", job=made, machines=4, law=law, limits=Limits(tokens=2_000))
 
 
 def check_moved(stage: EpisodeStage) -> None:
     """Check that each response is trained on once, and that a move cost neither an attempt, a turn nor a call."""
-    assert len(stage.trained_ids()) == len(set(stage.trained_ids())) == 8 * 6 * 2
+    assert len(stage.trained_ids()) == len(set(stage.trained_ids())) == 5 * 6 * 2
     totals = stage.totals()
     assert not totals.aborts.keys() - {AbortCause.NOT_NEEDED}
     assert stage.runners.counts["tool calls"] == sum(stage.law.turns_of(key) for key in stage.runners.played)
