@@ -17,7 +17,9 @@ from tests.support.paths import ROOT
 from tests.support.rows import slow
 
 EXAMPLES = ROOT / "examples"
-ROUNDS = 6
+ROUNDS = {"OnPolicy": 3, "Asynchronous": 6}
+RATE = 1e-3
+"""Three times that of the example, which has 30 rounds."""
 
 
 @pytest.mark.engine
@@ -27,12 +29,24 @@ def test_a_model_learns_to_use_a_tool(tmp_path, mode):
 
     documents = yaml.safe_load_all((EXAMPLES / "calculator-agent.yaml").read_text(encoding="utf-8"))
     (document,) = (one for one in documents if one["kind"] == "RLJob")
-    job = load(localised(document, EXAMPLES, {}, [f"spec.mode={mode}", f"spec.rounds={ROUNDS}"]))
+    job = load(
+        localised(
+            document,
+            EXAMPLES,
+            {},
+            [
+                f"spec.mode={mode}",
+                f"spec.rounds={ROUNDS[mode]}",
+                "spec.rollout.machines=1",
+                f"spec.algorithm.learningRate={RATE}",
+            ],
+        )
+    )
     result = run(job, tmp_path, manifest=EXAMPLES)
     assert result.finished is not None
     assert result.finished.outcome is FinishedOutcome.COMPLETE, result.finished.message
     rewards = [json.loads(line)["reward"] for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
-    assert len(rewards) == ROUNDS
+    assert len(rewards) == ROUNDS[mode]
     assert rewards[0] < 0.5 < max(rewards[-2:]), "it can only solve the task with the tool, and learns to call it"
     checked = CliRunner().invoke(app, ["check", str(tmp_path)])
     assert (checked.exit_code, "lost 0, duplicated 0, broken 0" in checked.stdout) == (0, True), checked.output

@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 
 TASK = {
     "task": "basic_arithmetic",
-    "size": 40,
+    "size": 12,
     "config": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1, "operators": ["+"]},
 }
 
@@ -27,10 +27,10 @@ def sums() -> RLJob:
     manifest = yaml.safe_load((ROOT / "examples/minimal.yaml").read_text(encoding="utf-8"))
     manifest["spec"]["rounds"] = 3
     manifest["spec"]["algorithm"]["learningRate"] = 3e-3
-    manifest["spec"]["data"]["heldOut"] = {"fraction": 0.2}
+    manifest["spec"]["data"]["heldOut"] = {"fraction": 0.06}
     manifest["spec"]["evaluation"] = [
         {"name": "unseen", "prompts": {"heldOut": True}, "sampling": {"temperature": 0}, "everyRounds": 2},
-        {"name": "other", "prompts": {"reasoningGym": TASK}, "sampling": {"temperature": 0}, "maxPrompts": 24},
+        {"name": "other", "prompts": {"reasoningGym": TASK}, "sampling": {"temperature": 0}, "maxPrompts": 8},
     ]
     return load(manifest)
 
@@ -77,7 +77,7 @@ def test_last_evaluation_equals_scoring_the_exported_model_with_transformers(tmp
     found = read_evaluations(tmp_path / "job")
     steps = sorted((one.name, one.round) for one in found)
     assert steps == [("other", 0), ("other", 3), ("unseen", 0), ("unseen", 2), ("unseen", 3)]
-    assert {one.name: one.prompts for one in found} == {"unseen": 40, "other": 24}
+    assert {one.name: one.prompts for one in found} == {"unseen": 12, "other": 8}
     assert all(one.failed == 0 for one in found)
     last = {one.name: one.average for one in found if one.round == 3}
     expected = asyncio.run(scored_by_transformers(job, Path(result.model_path or ""), tmp_path))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from rljob_runtime.cli import app
 from tests.support.envs import guide
 
-ROUNDS, PROMPTS, RESPONSES = 2, 4, 2
+ROUNDS, PROMPTS, RESPONSES = 1, 4, 2
 
 
 def manifest(folder: Path) -> Path:
@@ -52,6 +52,7 @@ def test_a_job_of_the_guides_environments_runs_to_its_end(tmp_path: Path) -> Non
     assert done.exit_code == 0, done.output
     checked = CliRunner().invoke(app, ["check", str(run)])
     assert (checked.exit_code, "lost 0, duplicated 0, broken 0" in checked.stdout) == (0, True), checked.output
+    assert "tokens of another origin 0" in checked.stdout, checked.output
     assert len((run / "rounds.jsonl").read_text().splitlines()) == ROUNDS
     with sqlite3.connect(run / "state.db") as db:
         rows = db.execute("SELECT environment, state, reward FROM episodes").fetchall()

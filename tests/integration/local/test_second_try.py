@@ -32,12 +32,12 @@ def cut_down(engine: str, rounds: int, prompts: int, responses: int) -> list[str
     return [word for name, value in settings.items() for word in ("--set", f"spec.{name}={value}")]
 
 
+# Its program is in tests/unit/envs/test_second_try_example.py, a job of programs in test_guide_job.py, and turns of
+# SmolLM2 through the gateway in tests/integration/envs/test_engine_clients.py.
+@pytest.mark.slow
 @pytest.mark.engine
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    ("engine", "rounds", "prompts", "responses"),
-    [("Reference", 1, 2, 2), pytest.param("VLLM", 2, 2, 4, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("engine", "rounds", "prompts", "responses"), [("Reference", 1, 2, 2), ("VLLM", 2, 2, 4)])
 def test_the_example_trains_on_episodes_of_two_turns(
     tmp_path: Path, engine: str, rounds: int, prompts: int, responses: int
 ) -> None:
