@@ -79,8 +79,21 @@ class Peer(SimulatedReplica):
         raise KeyError("a bug of ours")
 
 
+class Renewable:
+    """A peer in a process that serves several tests: each has a new one, whatever the one before is still doing."""
+
+    def __init__(self, make) -> None:
+        self._make, self._peer = make, make()
+
+    async def renew(self):
+        self._peer = self._make()
+
+    def __getattr__(self, name):
+        return getattr(self._peer, name)
+
+
 def make_peer(**_):
-    return Peer()
+    return Renewable(Peer)
 
 
 class WorkerPeer(SimulatedWorker):
@@ -102,7 +115,7 @@ class WorkerPeer(SimulatedWorker):
 
 
 def make_worker_peer(**_):
-    return WorkerPeer()
+    return Renewable(WorkerPeer)
 
 
 async def prepare(replica):
@@ -140,10 +153,11 @@ class InProcess:
 
 
 class OverRay:
-    """Ray's wire, to an actor made as the backend makes them."""
+    """Ray's wire, to an actor made as the backend makes them. The process lives until a test kills it or fails."""
 
     def __init__(self):
         self.made = 0
+        self.living = {}
 
     def run(self, test):
         async def program(wire, kill):
@@ -162,25 +176,32 @@ class OverRay:
         from rljob_runtime.ray_backend.actors import ActorHost
         from rljob_runtime.ray_backend.backend import RayChannel
 
-        self.made += 1
-        name = f"peer-{self.made}"
-        handle = ActorHost.options(
-            name=name, lifetime="detached", num_cpus=0, max_task_retries=0, max_concurrency=16
-        ).remote(f"{__name__}:{factory}", {})
-        wire = RayChannel(name, handle)
+        name, handle = self.living.pop(factory, (None, None))
+        if handle is None:
+            self.made += 1
+            name = f"peer-{self.made}"
+            handle = ActorHost.options(
+                name=name, lifetime="detached", num_cpus=0, max_task_retries=0, max_concurrency=16
+            ).remote(f"{__name__}:{factory}", {})
+        wire, killed = RayChannel(name, handle), []
 
         async def program():
+            await wire.call(60, "renew")
             pid = await wire.call(60, "pid")
 
             async def kill():
+                killed.append(pid)
                 os.kill(pid, signal.SIGKILL)
 
             await use(wire, kill)
 
         try:
             asyncio.run(program())
-        finally:
+        except BaseException:
             ray.kill(handle)
+            raise
+        if not killed:
+            self.living[factory] = name, handle
 
 
 @pytest.fixture(scope="module")
@@ -403,7 +424,7 @@ def test_a_call_ends_at_its_bound_and_the_peer_stays_usable(backend):
 def test_a_late_reply_disturbs_no_later_call(backend):
     async def test(wire, replica, kill):
         with pytest.raises(PeerTimeout):
-            await wire.call(0.1, "sleep", 5.0)
+            await wire.call(0.1, "sleep", 2.0)
         assert await wire.call(20, "count") == 0
         # It is done after all: the caller must count with that, and every command is idempotent.
         async with asyncio.timeout(60):
