@@ -28,6 +28,7 @@ from rljob_runtime.rollout.engines.multi_process import PEERS, MultiProcessEngin
 from rljob_runtime.rollout.engines.rank_processes import ForkServer, RankDied
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
 from rljob_runtime.rollout.replica import RolloutReplica
+from tests.support.paths import ROOT
 from tests.support.rollout.engines import EOS, Generated, Publisher, assert_trainer_logprobs, prompts, run
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -401,8 +402,7 @@ def _processes_of(fork_server: ForkServer) -> set[int]:
 ORPHAN = """
 import sys, time
 from rljob_runtime.rollout.engines.rank_processes import ForkServer
-from rljob_runtime.rollout.engines.multi_process import PEERS
-fork_server = ForkServer(PEERS["Reference"])
+fork_server = ForkServer("tests.support.rollout.idle_rank:IdleRank")
 ways = [fork_server.fork([]) for _ in range(2)]
 print(fork_server._process.pid, *(way.recv() for way in ways), flush=True)
 time.sleep(600)
@@ -410,9 +410,11 @@ time.sleep(600)
 
 
 def test_all_ranks_end_with_the_replicas_process() -> None:
-    """However it ends; the two are started side by side because each imports an engine."""
+    """However it ends."""
     numbers = (signal.SIGTERM, signal.SIGKILL)
-    parents = [subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True) for _ in numbers]
+    parents = [
+        subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in numbers
+    ]
     for parent, number in zip(parents, numbers, strict=True):
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]

@@ -83,15 +83,36 @@ def exchange(tmp_path: Path, publisher: Publisher) -> Callable[[], KvExchange]:
     return lambda: KvExchange(tmp_path / "kv", "ns/job", "rollout-0-1", publisher.folder)
 
 
-@pytest.fixture
-def make(kind: str, settings: EngineSettings) -> Iterator[Make]:
-    """Engines of one machine: vLLM's in rank processes, as in a job of several sizes."""
-    if kind == "Reference":
-        yield lambda size, devices: make_engine(kind, replace(settings, tensor_parallel=size))
-        return
-    fork_server = ForkServer(PEERS[kind])
-    yield lambda size, devices: MultiProcessEngine(fork_server, replace(settings, tensor_parallel=size))
+class LastingEngine(MultiProcessEngine):
+    """Sleeps where others end, for the next test's replica."""
+
+    def close(self) -> None:
+        self.sleep()
+
+
+@pytest.fixture(scope="module")
+def vllm(settings: EngineSettings) -> Iterator[Make]:
+    """One engine of each size for all tests, because its start takes longest."""
+    fork_server, made = ForkServer(PEERS["VLLM"]), dict[int, LastingEngine]()
+
+    def get(size: int, devices: Sequence[str]) -> LastingEngine:
+        if size in made:
+            made[size].wake()
+        else:
+            made[size] = LastingEngine(fork_server, replace(settings, tensor_parallel=size))
+        return made[size]
+
+    yield get
     fork_server.close()
+
+
+@pytest.fixture
+def make(kind: str, settings: EngineSettings, request: pytest.FixtureRequest) -> Make:
+    """Engines of one machine: vLLM's in rank processes, as in a job of several sizes."""
+    if kind == "VLLM":
+        engines: Make = request.getfixturevalue("vllm")
+        return engines
+    return lambda size, devices: make_engine(kind, replace(settings, tensor_parallel=size))
 
 
 @pytest.fixture
