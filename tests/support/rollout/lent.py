@@ -1,0 +1,41 @@
+"""An engine that several replicas have one after the other, because its start takes longest."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any, cast
+
+from rljob_runtime.protocols import EngineStats
+from rljob_runtime.rollout.engines.base import EngineRequest, SleepableEngine
+
+
+class LentEngine:
+    """The engine of one replica while it has it: its totals begin at 0, and `close` only drops its requests."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine, self._before = engine, asdict(engine.stats())
+        self._added: list[str] = []
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request."""
+        self._added.append(request.id)
+        self._engine.add(request)
+
+    def stats(self) -> EngineStats:
+        """Return gauges, and totals since the engine was lent."""
+        now: EngineStats = self._engine.stats()
+        return replace(
+            now, **{name: getattr(now, name) - was for name, was in self._before.items() if name.endswith("_total")}
+        )
+
+    def close(self) -> None:
+        """Give it back."""
+        self._engine.abort(self._added)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+def lent(engine: object) -> SleepableEngine:
+    """Lend an engine to a replica."""
+    return cast(SleepableEngine, LentEngine(engine))
