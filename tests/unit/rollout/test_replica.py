@@ -19,7 +19,7 @@ from rljob_runtime.rollout.engines.factory import make_engine
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
 from rljob_runtime.rollout.replica import RolloutReplica
 from tests.support.rollout.engines import EOS, Generated, Publisher, assert_trainer_logprobs, prompts, run
-from tests.support.rollout.lent import lent
+from tests.support.rollout.shared_engine import shared
 from tests.support.rollout.reader import PATIENCE, Reader, ask, key
 
 # The rows of vLLM have pytest.mark.engine, from the fixture `kind`.
@@ -38,7 +38,7 @@ async def replica(
 ) -> AsyncIterator[RolloutReplica]:
     """A replica with the weights of `model` under the publisher's newest version."""
     publisher.publish(model)
-    replica = RolloutReplica("r0", lambda size, devices: lent(engines(kind)), frozenset({EOS}), open_text=Letters)
+    replica = RolloutReplica("r0", lambda size, devices: shared(engines(kind)), frozenset({EOS}), open_text=Letters)
     await replica.switch_layout(1, 1)
     await replica.load(1, publisher.version)
     yield replica

@@ -67,10 +67,7 @@ MUTANTS = (
         target="rljob_runtime.coordinator.asynchronous.dispatch:Dispatcher._begin_move",
         before="await self._store.do(lambda s: s.experience.launched(reserved))",
         after="assert reserved",
-        tests=(
-            f"{RUNS}::test_seeds_hold_every_invariant",
-            f"{LOOP}::test_the_last_long_responses_move_together",
-        ),
+        tests=(f"{LOOP}::test_the_last_long_responses_move_together",),
     ),
     Mutant(
         name="what a lost version costs is not told",

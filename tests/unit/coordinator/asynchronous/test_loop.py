@@ -424,9 +424,16 @@ def tailed(tmp_path: Path, **more: Any) -> Stage:
     return stage
 
 
-def test_the_last_long_responses_move_together(tmp_path):
+def test_the_last_long_responses_move_together(tmp_path, monkeypatch):
     stage = tailed(tmp_path, repack={"intervalSeconds": 0.5})
     submitted, aborted = seen(stage, Submitted), seen(stage, Aborted)
+    reserved, launched = set(), AsyncStore.launched
+
+    def recorded(store, leases):
+        launched(store, leases)
+        reserved.update((key, lease.attempt) for key, lease in leases)
+
+    monkeypatch.setattr(AsyncStore, "launched", recorded)
     stage.play()
     repacks = sum(report.repacks for report in stage.closed)
     moved = sum(report.moved_responses for report in stage.closed)
@@ -434,6 +441,8 @@ def test_the_last_long_responses_move_together(tmp_path):
     assert moved > 3
     assert sum(event.prefix > 0 for event in submitted) > moved / 2
     assert len(aborted) >= moved, "the source lets go of what the destination has begun"
+    made = {(event.key, event.attempt) for event in submitted}
+    assert made <= reserved, "a coordinator that starts again would give the attempt to another request"
     check_whole(stage, 8 * 8 * 2)
 
 

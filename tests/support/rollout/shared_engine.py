@@ -9,7 +9,7 @@ from rljob_runtime.protocols import EngineStats
 from rljob_runtime.rollout.engines.base import EngineRequest, SleepableEngine
 
 
-class LentEngine:
+class SharedEngine:
     """The engine of one replica while it has it: its totals begin at 0, and `close` only drops its requests."""
 
     def __init__(self, engine: Any) -> None:
@@ -22,7 +22,7 @@ class LentEngine:
         self._engine.add(request)
 
     def stats(self) -> EngineStats:
-        """Return gauges, and totals since the engine was lent."""
+        """Return gauges, and totals since this replica has the engine."""
         now: EngineStats = self._engine.stats()
         return replace(
             now, **{name: getattr(now, name) - was for name, was in self._before.items() if name.endswith("_total")}
@@ -36,6 +36,6 @@ class LentEngine:
         return getattr(self._engine, name)
 
 
-def lent(engine: object) -> SleepableEngine:
-    """Lend an engine to a replica."""
-    return cast(SleepableEngine, LentEngine(engine))
+def shared(engine: object) -> SleepableEngine:
+    """Return an engine as the next replica has it."""
+    return cast(SleepableEngine, SharedEngine(engine))
