@@ -19,8 +19,8 @@ from rljob_runtime.rollout.engines.factory import make_engine
 from rljob_runtime.rollout.engines.weights import VersionUnavailable
 from rljob_runtime.rollout.replica import RolloutReplica
 from tests.support.rollout.engines import EOS, Generated, Publisher, assert_trainer_logprobs, prompts, run
-from tests.support.rollout.shared_engine import shared
 from tests.support.rollout.reader import PATIENCE, Reader, ask, key
+from tests.support.rollout.shared_engine import shared
 
 # The rows of vLLM have pytest.mark.engine, from the fixture `kind`.
 
