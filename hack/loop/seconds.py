@@ -31,17 +31,14 @@ def results(part: str, folder: Path = MEASURED) -> Path:
 def known(part: str, kept: Path = KEPT, measured: Path = MEASURED) -> dict[str, float]:
     """Return the seconds of each test file in a part, by its module's name."""
     seconds: dict[str, float] = json.loads(kept.read_text(encoding="utf-8")).get(part, {})
-    if results(part, measured).exists():
-        seconds |= sums(results(part, measured))
-    return seconds
+    return seconds | sums(results(part, measured))
 
 
 def servers(kept: Path = KEPT, measured: Path = MEASURED) -> dict[str, str]:
     """Return the server that each test file shares with others, by the file's module."""
     found: dict[str, str] = json.loads(kept.read_text(encoding="utf-8")).get(SERVER, {})
     for part in PARTS:
-        if results(part, measured).exists():
-            found |= shared(results(part, measured))
+        found |= shared(results(part, measured))
     return found
 
 
@@ -49,18 +46,29 @@ def shared(file: Path) -> dict[str, str]:
     """Read which server each test file used in a run."""
     return {
         _module(case.attrib["classname"]): entry.attrib["value"]
-        for case in ElementTree.parse(file).iter("testcase")
+        for case in _cases(file)
         for entry in case.iter("property")
         if entry.attrib["name"] == SERVER
     }
 
 
 def sums(file: Path) -> dict[str, float]:
-    """Add up a run's seconds by test file. Raises ElementTree.ParseError if the file has no results."""
+    """Add up a run's seconds by test file."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    for case in ElementTree.parse(file).iter("testcase"):
+    for case in _cases(file):
         seconds[_module(case.attrib["classname"])] += float(case.attrib["time"])
     return dict(seconds)
+
+
+def _cases(file: Path) -> list[ElementTree.Element]:
+    """Return the tests of a run: none where there is no whole file, as after an interrupted run.
+
+    A run that pytest itself could not end has a case that is no test.
+    """
+    try:
+        return [case for case in ElementTree.parse(file).iter("testcase") if "classname" in case.attrib]
+    except (FileNotFoundError, ElementTree.ParseError):
+        return []
 
 
 def _module(classname: str) -> str:
@@ -74,7 +82,6 @@ def main() -> None:
     kept: dict[str, Mapping[str, int | str]] = {
         part: {test: round(found) for test, found in sorted(sums(results(part)).items()) if found >= LEAST}
         for part in PARTS
-        if results(part).exists()
     }
     kept[SERVER] = dict(sorted(servers().items()))
     KEPT.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
