@@ -23,16 +23,18 @@ from rljob_runtime.scheduling.backoff import Backoff
 from tests.support.simulated_job import until
 
 HOLDER = """
-import sys, time
+import sys
 from pathlib import Path
 from rljob_runtime.coordinator.store.store import Store
-store = Store(Path(sys.argv[1]), "uid-1")
-store.adopt_term(3)
-print("held", flush=True)
-sys.stdin.readline()
-store.close()
-print("closed", flush=True)
-sys.stdin.readline()
+stores = {}
+for line in sys.stdin:
+    verb, path = line.rstrip().split(" ", 1)
+    if verb == "hold":
+        stores[path] = Store(Path(path), "uid-1")
+        stores[path].adopt_term(3)
+    else:
+        stores.pop(path).close()
+    print(verb, flush=True)
 """
 
 
@@ -49,17 +51,36 @@ class Told:
         return [message for said, message in self.all if said == reason]
 
 
-@pytest.fixture
-def holder(tmp_path):
-    """A process that has the store of this job open."""
-    command = [sys.executable, "-c", HOLDER, str(tmp_path / "state.db")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "held\n"
-        yield process
+@pytest.fixture(scope="module")
+def other_process():
+    """Tells another process what to do with a store; returns when it is done."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+
+        def tell(verb: str, path: Path) -> None:
+            print(verb, path, file=process.stdin, flush=True)
+            assert process.stdout.readline() == f"{verb}\n"
+
+        yield tell
         process.kill()
 
 
-async def test_a_store_held_by_another_process_is_awaited(tmp_path, holder, monkeypatch):
+@pytest.fixture
+def let_go(tmp_path, other_process):
+    """Another process has the store of this job open until this is called."""
+    held = [tmp_path / "state.db"]
+    other_process("hold", held[0])
+
+    def once() -> None:
+        while held:
+            other_process("close", held.pop())
+
+    yield once
+    once()
+
+
+async def test_a_store_held_by_another_process_is_awaited(tmp_path, let_go, monkeypatch):
     monkeypatch.setattr(module, "HELD_BACK_OFF", Backoff(initial=0.1, maximum=0.1))
     told = Told()
     opening = asyncio.create_task(
@@ -70,15 +91,15 @@ async def test_a_store_held_by_another_process_is_awaited(tmp_path, holder, monk
     assert "StoreHeld" in HALTING
     await asyncio.sleep(0.3)
     assert not opening.done()
-    holder.stdin.write("close\n")
-    holder.stdin.flush()
+    let_go()
     store = await asyncio.wait_for(opening, 30)
     assert told.of("StoreHeld")[-1] is None, "it is told that it goes on"
     assert await store.do(lambda opened: opened.adopt_term(1)) == 4, "the term is above the holder's"
     await store.aclose()
 
 
-async def test_a_store_that_stays_locked_is_refused_in_the_end(tmp_path, holder):
+@pytest.mark.usefixtures("let_go")
+async def test_a_store_that_stays_locked_is_refused_in_the_end(tmp_path):
     with pytest.raises(StoreHeld, match="another process holds it"):
         await open_store(lambda opening: Store(tmp_path / "state.db", "uid-1", opening), Told(), patience=0.0)
 
@@ -218,7 +239,8 @@ async def test_trouble_at_the_start_is_in_the_status_and_nothing_else_is_gone():
     assert early.draft.kind == "Long", "the coordinator goes on from it"
 
 
-def test_a_waiting_coordinator_needs_no_file_of_its_own(tmp_path, holder):
+@pytest.mark.usefixtures("let_go")
+def test_a_waiting_coordinator_needs_no_file_of_its_own(tmp_path):
     """SQLite's message alone says nothing to a user."""
     began = time.monotonic()
     with pytest.raises(StoreHeld, match=r"database is locked; another process holds it: end that one first"):
