@@ -142,26 +142,33 @@ def test_a_browser_shows_curves_histograms_and_samples(tmp_path):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    ("chosen", "shown"),
-    [(None, ["mine"]), ("", ["mine", "theirs", "others"]), ("evaluation sums", ["theirs"])],
-)
-def test_a_browser_shows_training_or_an_evaluation(tmp_path, chosen, shown):
-    """What a reader chooses is chosen here by a line more in the script."""
+def test_a_browser_shows_training_or_an_evaluation(tmp_path):
+    """What a reader chooses is chosen here by a line more in the script, which keeps the page of each choice."""
     theirs = sample("theirs", 1, prompt_id="evaluation:sums/2.0", outcome=SampleOutcome.EVALUATED)
     others = sample("others", 2, prompt_id="evaluation:a-held/2.0", outcome=SampleOutcome.EVALUATED)
     built = page("job", REPORTS, [theirs, sample("mine"), others], evaluations=EVALUATIONS).text
-    if chosen is not None:
-        built = with_line(built, f'byId("set").value = "{chosen}"; byId("filters").dispatchEvent(new Event("input"));')
+    expected = {None: ["mine"], "": ["mine", "theirs", "others"], "evaluation sums": ["theirs"]}
+    line = f"""const kept = {json.dumps(list(expected))}.map(chosen => {{
+      if (chosen !== null) {{
+        byId("set").value = chosen;
+        byId("filters").dispatchEvent(new Event("input"));
+      }}
+      const view = document.createElement("section");
+      view.className = "kept";
+      view.append(...document.body.cloneNode(true).childNodes);
+      return view;
+    }});
+    document.body.replaceChildren(...kept);"""
     file = tmp_path / "page.html"
-    file.write_text(built, encoding="utf-8")
-    found = dom(file, tmp_path)
-    select = found[found.index('<select id="set">') :]
-    options = re.findall(r"<option[^>]*>([^<]*)</option>", select[: select.index("</select>")])
-    assert options == ["all", "training", "evaluation a-held", "evaluation sums"]
-    assert sorted(re.findall(r'<span class="start">([^<]*)</span>', found)) == sorted(shown)
-    assert f"{len(shown)} of 3 samples" in found
-    assert f"Reward ({len(shown)})" in found
+    file.write_text(with_line(built, line), encoding="utf-8")
+    _, *kept = dom(file, tmp_path).split('<section class="kept">')
+    for shown, found in zip(expected.values(), kept, strict=True):
+        select = found[found.index('<select id="set">') :]
+        options = re.findall(r"<option[^>]*>([^<]*)</option>", select[: select.index("</select>")])
+        assert options == ["all", "training", "evaluation a-held", "evaluation sums"]
+        assert sorted(re.findall(r'<span class="start">([^<]*)</span>', found)) == sorted(shown)
+        assert f"{len(shown)} of 3 samples" in found
+        assert f"Reward ({len(shown)})" in found
 
 
 @pytest.mark.timeout(600)
