@@ -33,7 +33,9 @@ RACE = {"enabled": True, "promptFactor": 1.5, "responseFactor": 1.5}
 
 
 def sources(**weights: float) -> dict[str, Any]:
-    return {"prompts": None, "sources": [{"name": n, "weight": w, "prompts": GYM} for n, w in weights.items()]}
+    """Few tokens, since each one costs a poll."""
+    named = [{"name": n, "weight": w, "prompts": GYM} for n, w in weights.items()]
+    return {"prompts": None, "sources": named, "maxResponseTokens": 8}
 
 
 def trained(stage: Stage) -> Counter[str]:
