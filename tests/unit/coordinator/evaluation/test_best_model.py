@@ -53,9 +53,12 @@ def assert_best(
 @pytest.mark.parametrize("metric", list(EvaluationMetric))
 def test_the_best_model_is_exported(tmp_path: Path, mode: Mode, metric: EvaluationMetric) -> None:
     stage = stage_of(tmp_path / "state.db", mode, keepBest={"evaluation": "check", "metric": metric.value})
+    models: list[int] = []
+    stage.watchers.append(lambda event: models.append(len(stage.world.disk.models)))
     stage.play()
     assert_best(stage, metric)
-    assert len(stage.world.disk.models) < 6, "worse ones are deleted"
+    assert 1 < max(models) < 6, "worse ones are deleted while the job runs"
+    assert len(stage.world.disk.models) == 1, "and at its end"
 
 
 @MODES
@@ -95,19 +98,24 @@ def test_models_of_abandoned_weights_do_not_win(tmp_path: Path, mode: Mode, lost
 
 @MODES
 def test_a_full_disk_costs_a_candidate_and_a_warning(tmp_path: Path, mode: Mode) -> None:
+    """The candidate is the best one, as a run without the fault shows."""
+    before = stage_of(tmp_path / "before.db", mode, everyRounds=100)
+    before.play()
+    assert before.world.disk.best is not None
+    lost = before.world.disk.best[0]
     stage = stage_of(tmp_path / "state.db", mode, everyRounds=100)
 
     def fill(event: Event) -> None:
         if isinstance(event, Trained):
-            stage.world.disk.full = int(event.step == 2)
+            stage.world.disk.full = int(event.step == lost)
 
     stage.watchers.append(fill)
     stage.play()
-    assert 2 not in stage.world.disk.models
+    assert lost not in stage.world.disk.models
     reasons = [{warning.reason for warning in report.warnings} for report in stage.control.reports]
     assert any(PROBLEM in found for found in reasons)
     assert PROBLEM not in reasons[-1]
-    candidates = [one for one in stage.evaluated if one.round != 2]
+    candidates = [one for one in stage.evaluated if one.round != lost]
     best = best_of(candidates, EvaluationMetric.AVERAGE)
     assert best is not None
     assert stage.world.disk.best is not None
