@@ -183,8 +183,10 @@ async def test_a_harness_that_ends_while_its_turn_waits_for_weights_has_no_rewar
         load = loading(made)
         await settled()
         asked = await made.asked(made.ask(episode, [1]))
-        polled = asyncio.ensure_future(made.replica.poll(1, 0, 60.0))
+        told = await asyncio.wait_for(made.replica.poll(1, 0, 60.0), 5.0)
+        polled = asyncio.ensure_future(made.replica.poll(1, told.cursor, 60.0))
         await settled()
+        assert made.replica.generates, "a stage has the replica"
         await made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=1.0))
         assert made.book.totals.aborts[AbortCause.ENGINE] == 1
         for task in (load, asked, polled):
