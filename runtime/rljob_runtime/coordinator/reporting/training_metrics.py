@@ -31,7 +31,9 @@ def training_metrics(trained: TrainReport) -> TrainingMetrics:
 
 
 def _shown(value: float | None) -> float | None:
-    """Round a number. A loss of the user's may report NaN, which no status can hold."""
-    shown = rounded(value) if value is not None and math.isfinite(value) else None
-    # A number near the largest one is rounded beyond it.
+    """Round a number. A loss of the user's may report NaN, which no status can hold.
+
+    A number near the largest one is rounded beyond it.
+    """
+    shown = None if value is None else rounded(value)
     return shown if shown is not None and math.isfinite(shown) else None

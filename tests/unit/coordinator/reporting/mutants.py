@@ -39,8 +39,8 @@ MUTANTS = (
     Mutant(
         name="a metric of NaN ends the coordinator",
         target="rljob_runtime.coordinator.reporting.training_metrics:_shown",
-        before="value is not None and math.isfinite(value)",
-        after="value is not None",
+        before="shown is not None and math.isfinite(shown)",
+        after="shown is not None",
         tests=(f"{TRAINING_METRICS}::test_a_number_that_no_status_can_hold_is_absent",),
     ),
     Mutant(
