@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any, cast
 
+import torch
+
 from rljob_runtime.protocols import EngineStats
 from rljob_runtime.rollout.engines.base import EngineRequest, SleepableEngine
 
@@ -37,5 +39,8 @@ class SharedEngine:
 
 
 def shared(engine: object) -> SleepableEngine:
-    """Return an engine as the next replica has it."""
+    """Return an engine as the next replica has it. Call it in that replica's own thread."""
+    # OpenMP's number of threads is the calling thread's, and vLLM's kernels insist on the one that they began with
+    # (`vllm_compat`). It puts a stand-in that does nothing in the place of `torch.set_num_threads`.
+    torch._C.set_num_threads(1)
     return cast(SleepableEngine, SharedEngine(engine))
