@@ -5,14 +5,20 @@ A switch takes less time than a command from outside needs to arrive.
 
 from __future__ import annotations
 
-FOUND = """
-import json, os, pathlib, resource, sys, time
-part, what, machine = sys.argv[1:4]
+TEXT = """
+import json, os, pathlib, resource, signal, sys, time
 def text(path):
     try:
         return path.read_text(errors="replace")
     except OSError:  # the process has ended
         return ""
+"""
+"""Begins a program that looks at the processes of its pod: its imports, and how to read a file of one."""
+
+FOUND = (
+    TEXT
+    + """
+part, what, machine = sys.argv[1:4]
 found = []
 for process in pathlib.Path("/proc").glob("[0-9]*"):
     if text(process / "cmdline").startswith("ray::ActorHost"):
@@ -22,6 +28,7 @@ for process in pathlib.Path("/proc").glob("[0-9]*"):
         if part == "rank" or (part == "relay") == writes:
             found.append(int(process.name))
 """
+)
 """Finds the actors of a kind in a pod of the job."""
 
 SWITCH_SECONDS = 60.0

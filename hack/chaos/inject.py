@@ -15,7 +15,7 @@ from hack.local_cluster.process import Process
 from hack.local_cluster.settings import ClusterError
 from rljob_api.constants import LABEL_ENVIRONMENTS_OF, SHM_DIR
 
-from .in_switch import FOUND, IN_SWITCH, SWITCH_SECONDS
+from .in_switch import FOUND, IN_SWITCH, SWITCH_SECONDS, TEXT
 from .observation import Observation
 from .rows import machines_on
 
@@ -82,15 +82,9 @@ _ALL = "import json, os, time; print(json.dumps({'at': time.time(), 'pids': [1]}
 """Kills all processes of a pod whose containers share a process namespace: its program is not the first process
 there."""
 
-_FIND = """
-import json, os, pathlib, signal, sys, time
-def text(process):
-    try:
-        return (process / "cmdline").read_text(errors="replace")
-    except OSError:  # the process has ended
-        return ""
+_FIND = f"""{TEXT}
 def running(words):
-    return [int(one.name) for one in pathlib.Path("/proc").glob("[0-9]*") if words in text(one)]
+    return [int(one.name) for one in pathlib.Path("/proc").glob("[0-9]*") if words in text(one / "cmdline")]
 """
 """Begins a program that finds the processes of its pod by their command lines, in which words end with NUL."""
 

@@ -18,6 +18,7 @@ from rljob_api.constants import (
     LABEL_ENVIRONMENTS_OF,
     RAY_PORT,
 )
+from tests.support.e2e.confinement import CONFINED, seen
 from tests.support.e2e.kubectl import Kubectl, claim, is_true, runtime, variant
 from tests.support.e2e.life import goes_on
 from tests.support.e2e.policies import guide_policies
@@ -28,17 +29,7 @@ pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
 EXAMPLES = ROOT / "examples"
 JOB = "agents"
 
-SEEN = """
-import json, os, pathlib
-places = ["/var/run/secrets", "/etc/rljob/auth", "/etc/rljob/gateway-keys", "/etc/rljob/environment", "/var/lib/rljob"]
-status = pathlib.Path("/proc/self/status").read_text()
-print(json.dumps({
-    "sees": [place for place in places if pathlib.Path(place).exists() and any(pathlib.Path(place).iterdir())],
-    "variables": sorted(name for name in os.environ if name.startswith(("RLJOB_", "RAY_"))),
-    "capabilities": status.split("CapEff:")[1].split()[0],
-    "root": os.getuid() == 0 or os.access("/", os.W_OK),
-}))
-"""
+PLACES = ("/var/run/secrets", "/etc/rljob/auth", "/etc/rljob/gateway-keys", "/etc/rljob/environment", "/var/lib/rljob")
 
 
 @pytest.fixture
@@ -153,14 +144,10 @@ def _episodes_cost_no_writes(kubectl: Kubectl) -> None:
 def _no_part_has_more_than_it_needs(kubectl: Kubectl) -> None:
     (coordinator,) = kubectl.pods(JOB, "coordinator")
     name, address = coordinator["metadata"]["name"], coordinator["status"]["podIP"]
-    confined = {"variables": [], "capabilities": "0000000000000000", "root": False}
-    gateway = json.loads(kubectl("exec", name, "-c", GATEWAY_CONTAINER, "--", "python", "-c", SEEN))
-    assert gateway == {"sees": ["/etc/rljob/gateway-keys"], **confined}
+    gateway = seen(kubectl, name, *PLACES, container=GATEWAY_CONTAINER)
+    assert gateway == {"sees": ["/etc/rljob/gateway-keys"], **CONFINED}
     runner = runners(kubectl)[0]
-    assert json.loads(kubectl("exec", runner, "--", "python", "-c", SEEN)) == {
-        "sees": ["/etc/rljob/environment"],
-        **confined,
-    }
+    assert seen(kubectl, runner, *PLACES) == {"sees": ["/etc/rljob/environment"], **CONFINED}
     assert kubectl.reaches(runner, address, GATEWAY_PORT)
     for port in (RAY_PORT, HEALTH_PORT):
         assert not kubectl.reaches(runner, address, port), "of the job a runner reaches the gateway only"

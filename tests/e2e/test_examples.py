@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from hack.chaos.in_switch import TEXT
 from tests.support.e2e.kubectl import Kubectl, is_true, runtime
 from tests.support.paths import ROOT
 
@@ -19,14 +20,8 @@ pytestmark = [pytest.mark.realnodes, pytest.mark.timeout(900)]
 
 EXAMPLES = ROOT / "examples"
 
-ENGINES = """
-import json, pathlib
-def maps(process):
-    try:
-        return (process / "maps").read_text()
-    except OSError:  # it has ended meanwhile
-        return ""
-print(json.dumps([p.name for p in pathlib.Path("/proc").glob("[0-9]*") if "/vllm/" in maps(p)]))
+ENGINES = f"""{TEXT}
+print(json.dumps([p.name for p in pathlib.Path("/proc").glob("[0-9]*") if "/vllm/" in text(p / "maps")]))
 """
 """Processes that have vLLM's compiled kernels mapped."""
 

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
+from hack.chaos.in_switch import TEXT
+from tests.support.e2e.confinement import CONFINED, seen
 from tests.support.e2e.kubectl import SYSTEM_NAMESPACE, Kubectl, claim, condition, is_true, runtime, variant
 from tests.support.paths import ROOT
 
@@ -22,23 +24,15 @@ GROUP = {"promptsPerRound": 2, "responsesPerPrompt": 8}
 PROGRAMS = 2 * 8
 """One test for each response."""
 
-SEEN = """
-import json, os, pathlib
-def command(process):
-    try:
-        return (process / "cmdline").read_text()
-    except OSError:  # it has ended meanwhile
-        return ""
-secret = ["/var/run/secrets", "/etc/rljob", "/var/lib/rljob"]
-print(json.dumps({
-    "secrets": [path for path in secret if pathlib.Path(path).exists() and any(pathlib.Path(path).iterdir())],
-    "variables": [name for name in os.environ if name.startswith(("RLJOB_", "RAY_"))],
-    "capabilities": pathlib.Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0],
-    "coordinator": any("rljob_runtime.entrypoints\\0coordinator" in command(process)
-                       for process in pathlib.Path("/proc").glob("[0-9]*")),
+SECRETS = ("/var/run/secrets", "/etc/rljob", "/var/lib/rljob")
+BESIDE = f"""{TEXT}
+commands = [text(process / "cmdline") for process in pathlib.Path("/proc").glob("[0-9]*")]
+print(json.dumps({{
+    "coordinator": any("rljob_runtime.entrypoints\\0coordinator" in command for command in commands),
     "socket": pathlib.Path("/run/rljob/rewards.sock").exists(),
-}))
+}}))
 """
+"""What connects the container with the coordinator's: no process, and a socket."""
 
 
 @pytest.fixture
@@ -84,13 +78,9 @@ def _programs_are_run_without_the_coordinators_rights(kubectl: Kubectl) -> None:
     (coordinator,) = kubectl.pods(JOB, "coordinator")
     name = coordinator["metadata"]["name"]
     assert {status["name"] for status in coordinator["status"]["containerStatuses"]} == {"main", "rewards"}
-    assert json.loads(kubectl("exec", name, "-c", "rewards", "--", "python", "-c", SEEN)) == {
-        "secrets": [],
-        "variables": [],
-        "capabilities": "0000000000000000",
-        "coordinator": False,
-        "socket": True,
-    }
+    assert seen(kubectl, name, *SECRETS, container="rewards") == {"sees": [], **CONFINED}
+    beside = json.loads(kubectl("exec", name, "-c", "rewards", "--", "python", "-c", BESIDE))
+    assert beside == {"coordinator": False, "socket": True}
     assert runtime(kubectl.job(JOB))["lastRound"]["programRuns"] == PROGRAMS
 
 

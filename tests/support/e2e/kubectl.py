@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from hack.chaos.in_switch import TEXT
+
 SYSTEM_NAMESPACE = "rljob-system"
 
 
@@ -102,15 +104,11 @@ _CALL = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv
 
 # Ray titles the process of an actor `ray::<class>`; fields 19 and 22 of /proc/<pid>/stat are its niceness and its start
 # in ticks since boot.
-_ACTORS = """
-import json, pathlib
+_ACTORS = f"""{TEXT}
 found = []
 for process in pathlib.Path("/proc").glob("[0-9]*"):
-    try:
-        title, stat = (process / "cmdline").read_text(), (process / "stat").read_text()
-    except OSError:
-        continue
-    if title.startswith("ray::ActorHost"):
+    title, stat = text(process / "cmdline"), text(process / "stat")
+    if stat and title.startswith("ray::ActorHost"):
         fields = stat.rpartition(")")[2].split()
         found.append((int(process.name), int(fields[19]), int(fields[16])))
 print(json.dumps(found))
