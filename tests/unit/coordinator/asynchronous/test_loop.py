@@ -418,7 +418,7 @@ def test_equal_rewards_are_filtered_and_other_prompts_drawn(tmp_path):
 
 def tailed(tmp_path: Path, **more: Any) -> Stage:
     """Four machines; every fifth response is twenty times as long as the others."""
-    stage = stage_of(tmp_path, machines=4, rounds=8, prompts=8, **more)
+    stage = stage_of(tmp_path, machines=4, rounds=8, prompts=8, data={"maxResponseTokens": 1000}, **more)
     lengths = lambda key, version: 800 if (key.prompt.index + key.sample) % 5 == 0 else 40  # noqa: E731
     stage.world.site = replace(stage.world.site, lengths=lengths, engine=steady(0.02))
     return stage
