@@ -126,7 +126,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Let unit tests not import a file of which all tests would be deselected."""
     expression = config.option.markexpr or ""
     unit = expression in (suites.UNIT, f"{suites.UNIT} and {suites.QUICK}")
-    return True if unit and collection_path.suffix == ".py" and marked.whole(collection_path) else None
+    return True if unit and collection_path.suffix == ".py" and marked.is_of_a_part(collection_path) else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

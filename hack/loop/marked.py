@@ -16,7 +16,7 @@ from .imports import ROOT
 
 PARTS = ("cluster", "realnodes", "engine")
 """The markers of which a part of `make test` runs the tests."""
-_WHOLE = re.compile(rf"^pytestmark = [^#\n]*\bmark\.({'|'.join(PARTS)})\b", re.MULTILINE)
+_OF_A_PART = re.compile(rf"^pytestmark = [^#\n]*\bmark\.({'|'.join(PARTS)})\b", re.MULTILINE)
 
 
 @cache
@@ -27,9 +27,9 @@ def files(marker: str, root: Path = ROOT) -> tuple[str, ...]:
     return tuple(sorted(path.relative_to(root).as_posix() for path in found))
 
 
-def whole(file: Path) -> bool:
+def is_of_a_part(file: Path) -> bool:
     """Return whether a part runs every test of a file, so that the unit tests need not import it."""
-    return _WHOLE.search(file.read_text(encoding="utf-8")) is not None
+    return _OF_A_PART.search(file.read_text(encoding="utf-8")) is not None
 
 
 def hidden(file: str, has: Callable[[str], bool], root: Path = ROOT) -> str | None:

@@ -61,7 +61,7 @@ def sums(file: Path) -> dict[str, float]:
 
 
 def _cases(file: Path) -> list[ElementTree.Element]:
-    """Return the tests of a run: none where there is no whole file, as after an interrupted run.
+    """Return the tests of a run: none where the file is absent or cut off, as after an interrupted run.
 
     A run that pytest itself could not end has a case that is no test.
     """

@@ -20,7 +20,7 @@ from rljob_runtime.scheduling.reward_timeout import TimeoutRule
 from rljob_runtime.simulator.episode_side import Environment, EpisodeScenario
 from rljob_runtime.simulator.faults.plan import FaultPlan, draw_plan
 from rljob_runtime.simulator.faults.spec_edits import draw_edit
-from rljob_runtime.simulator.peers.cluster import ClusterSpec
+from rljob_runtime.simulator.peers.cluster import SHORT_BOUNDS, ClusterSpec
 from rljob_runtime.simulator.peers.code_rewards import Programs
 from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind
 from rljob_runtime.simulator.peers.harness import Fault as HarnessFault
@@ -30,8 +30,8 @@ from rljob_runtime.simulator.scenario import BestModel, Evaluated, Experience, S
 
 MOST_MACHINES = 8
 MOST_TRAJECTORIES = 100
-MOST_UPDATE_SECONDS = 58.0
-"""Of a whole update, below the time-out of one: a trainer that is as slow as that never finishes a round."""
+MOST_UPDATE_SECONDS = SHORT_BOUNDS.train - 2.0
+"""Of an update whose responses are as long as they may be: a trainer that reaches its time-out finishes no round."""
 
 
 def draw_scenario(seed: int, mode: Mode = Mode.ON_POLICY) -> Scenario:

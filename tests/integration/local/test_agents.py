@@ -29,19 +29,8 @@ def test_a_model_learns_to_use_a_tool(tmp_path, mode):
 
     documents = yaml.safe_load_all((EXAMPLES / "calculator-agent.yaml").read_text(encoding="utf-8"))
     (document,) = (one for one in documents if one["kind"] == "RLJob")
-    job = load(
-        localised(
-            document,
-            EXAMPLES,
-            {},
-            [
-                f"spec.mode={mode}",
-                f"spec.rounds={ROUNDS[mode]}",
-                "spec.rollout.machines=1",
-                f"spec.algorithm.learningRate={RATE}",
-            ],
-        )
-    )
+    shorter = {"mode": mode, "rounds": ROUNDS[mode], "rollout.machines": 1, "algorithm.learningRate": RATE}
+    job = load(localised(document, EXAMPLES, {}, [f"spec.{name}={value}" for name, value in shorter.items()]))
     result = run(job, tmp_path, manifest=EXAMPLES)
     assert result.finished is not None
     assert result.finished.outcome is FinishedOutcome.COMPLETE, result.finished.message

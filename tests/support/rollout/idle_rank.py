@@ -1,4 +1,4 @@
-"""A rank without an engine, which starts at once."""
+"""A rank without an engine, which starts immediately."""
 
 from __future__ import annotations
 

@@ -291,7 +291,9 @@ MUTANTS = (
         target="rljob_runtime.coordinator.on_policy.round_responses:RoundResponses.restore",
         before="self.partials.restore(key, made)",
         after="pass",
-        tests=(*(f"{RUNS}::test_seeds_hold_every_invariant[{portion}-OnPolicy]" for portion in (0, 1, 2, 20, 21, 22)),),
+        tests=tuple(
+            f"{RUNS}::test_seeds_hold_every_invariant[{portion}-OnPolicy]" for portion in (0, 1, 2, 20, 21, 22)
+        ),
     ),
     Mutant(
         name="a round that does not stream loans machines",

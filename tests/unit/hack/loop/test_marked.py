@@ -31,7 +31,7 @@ def test_files_with_a_marker_name_it(tree: Path) -> None:
 
 
 def test_a_file_is_left_out_of_unit_tests_if_all_its_tests_have_a_part(tree: Path) -> None:
-    found = [path.stem for path in sorted((tree / "tests/unit").iterdir()) if marked.whole(path)]
+    found = [path.stem for path in sorted((tree / "tests/unit").iterdir()) if marked.is_of_a_part(path)]
     assert found == ["test_b", "test_c"]
 
 
