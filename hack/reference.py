@@ -1,14 +1,14 @@
 """Reference: writes the pages of `docs/reference` that repeat the sources. `make reference` runs it.
 
-Fields come from the CRD, commands from typer, metrics from the registry of each process. A test compares
-the pages with what this module would write.
+Fields come from the CRD, commands from typer, metrics from the registry of each process, and conditions from the
+operator's catalogue. A test compares the pages with what this module would write.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,13 @@ from prometheus_client import CollectorRegistry
 
 from hack.guard.product import registries
 from rljob_api.schema.crd import crd
+from rljob_operator.policies.status.catalogue.condition_types import CONDITION_TYPES
+from rljob_operator.policies.status.catalogue.event_reasons import EVENT_REASONS
+from rljob_operator.policies.status.catalogue.reasons import REASONS, Place, reasons_of
 from rljob_runtime.cli import app
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs/reference"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+FOLDER = DOCS / "reference"
 Json = Mapping[str, Any]
 
 
@@ -156,9 +160,94 @@ def _families(registry: CollectorRegistry) -> list[tuple[str, ...]]:
     return sorted(rows)
 
 
+# --- conditions -------------------------------------------------------------------------------------------------------
+
+_CURES = {"troubleshooting.md": "", "guides/kueue.md": "Kueue: "}
+"""Pages whose tables have reasons in their first column, and how links to them begin."""
+_TO_CURE = {("Ready", False), ("Stalled", True), ("Degraded", True), ("Failed", True)}
+"""Conditions that a person may have to do something about."""
+_SHARED: Mapping[Place, tuple[Place, str]] = {
+    ("Ready", False): (("Stalled", True), "the reason of `Stalled`, where the job waits for it"),
+    ("Stalled", True): (("Failed", True), "the reason of `Failed`"),
+    ("Suspended", True): (("Admitted", False), "the reason of `Admitted=False`"),
+}
+"""Of a condition that can have another one's reasons: the other one, and what stands for these reasons."""
+
+
+def conditions() -> str:
+    """Write the page of the conditions, their reasons, and the events."""
+    order, cures = list(CONDITION_TYPES), _cures()
+    types = [
+        (f"`{name}`", one.present, one.meaning, _reasons_cell(name, True), _reasons_cell(name, False))
+        for name, one in CONDITION_TYPES.items()
+    ]
+    reasons = [
+        (f"`{name}`", _places(sorted(one.places, key=lambda at: order.index(at[0]))), one.meaning, cures.get(name, ""))
+        for name, one in sorted(REASONS.items())
+    ]
+    events = [(f"`{name}`", " or ".join(sorted(one.kinds)), one.meaning) for name, one in sorted(EVENT_REASONS.items())]
+    parts = [
+        _head(
+            "Conditions and events",
+            "What an RLJob reports to its user: `kubectl describe rljob NAME` shows all of it. Conditions follow "
+            "kstatus. `Ready` is always there, `Reconciling` and `Stalled` only while they are True, and never both. "
+            "[Troubleshooting](../troubleshooting.md) begins with symptoms.\n\n"
+            "The tables come from `operator/rljob_operator/policies/status/catalogue`. A test compares it in both "
+            "directions with what operator and coordinator write.",
+        ),
+        "## Conditions\n",
+        _table(("condition", "present", "True means", "reasons when True", "reasons when False"), types),
+        "## Reasons\n",
+        "The message of the condition has the names and the numbers. The last column leads to what a person can do.\n",
+        _table(("reason", "condition", "meaning", "what to do"), reasons),
+        "## Events\n",
+        "Besides these, each reason of `Stalled` and of `Admitted=False` is an event when it comes up. That of "
+        "`Stalled` is a Warning. That of `Admitted=False` is a Warning if the job was admitted before. The event of a "
+        "job that fails is `Failed`, and has the reason in its message.\n",
+        _table(("event", "type", "meaning"), events),
+    ]
+    return "\n".join(parts)
+
+
+def _places(places: Iterable[Place]) -> str:
+    return ", ".join(f"`{type_}={holds}`" for type_, holds in places)
+
+
+def _reasons_cell(type_: str, holds: bool) -> str:
+    other, instead = _SHARED.get((type_, holds), (None, ""))
+    own = ", ".join(f"`{name}`" for name in reasons_of(type_, holds) if other not in REASONS[name].places)
+    return f"{own}; or {instead}" if instead else own
+
+
+def _cures() -> dict[str, str]:
+    """Map the reasons to links to the tables that have their cures."""
+    known = {name for name, one in REASONS.items() if _TO_CURE & {*one.places}} - set(CONDITION_TYPES)
+    found: dict[str, str] = {}
+    for page, prefix in _CURES.items():
+        heading = ""
+        for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
+            if line.startswith("#"):
+                heading = line.lstrip("# ")
+            elif line.startswith("|"):
+                quoted = " ".join(re.findall(r"`([^`]+)`", line.split("|")[1]))
+                link = f"[{prefix}{heading}](../{page}#{_anchor(heading)})"
+                found = {name: link for name in re.findall(r"[A-Z]\w+", quoted) if name in known} | found
+    return found
+
+
+def _anchor(heading: str) -> str:
+    """Return the anchor of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 # --- pages ------------------------------------------------------------------------------------------------------------
 
-PAGES: Mapping[str, Callable[[], str]] = {"fields.md": fields, "cli.md": commands, "metrics.md": metrics}
+PAGES: Mapping[str, Callable[[], str]] = {
+    "fields.md": fields,
+    "cli.md": commands,
+    "metrics.md": metrics,
+    "conditions-and-events.md": conditions,
+}
 
 
 def _head(title: str, text: str) -> str:

@@ -3,7 +3,7 @@
     python -m hack.chaos --every [--faults N] [--seed N] [--json F]
     python -m hack.chaos [--faults N] [--rows NAME …] [--agents | --switches] [--rounds N]
                          [--mode Asynchronous|OnPolicy] [--seed N] [--json F]
-    python -m hack.chaos --turns 20 --episodes 1000 --faults 100
+    python -m hack.chaos --turns 20 --episodes 1000 --faults 100 [--programs]
 
 With --every, three campaigns follow each other: of the plain job, of one with --agents and of one with --switches, the
 last two with their own rows only. N faults are shared among them. The campaign after one that failed does not begin:
@@ -15,7 +15,8 @@ on-policy job then switch their tensor parallel size in each round.
 
 With --turns, each episode has this number of turns, with one call of the tool in each. Without --rows, the rows are
 those of long episodes. The last line then states the number of episodes. It also states their lost tokens, repeated
-calls and false rewards, which must be 0.
+calls and false rewards, which must be 0. With --programs, a program plays each episode and calls its own tool: it
+runs again after the loss of its runner.
 
 Exit status: 0 if the job recovered from every fault within its bound, nothing was lost, nothing was trained on twice
 and the job has completed; 1 otherwise.
@@ -80,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if agents and switches:
         sys.exit("chaos: rows of agents and rows of switches need two jobs")
     mode = "OnPolicy" if switches else args.mode
-    apply(manifest(mode, cluster.nodes - 1, not MOVING.isdisjoint(rows), agents, args.turns, switches))
+    apply(manifest(mode, cluster.nodes - 1, not MOVING.isdisjoint(rows), agents, args.turns, switches, args.programs))
     # Watch after the apply: before, it would report the job of an earlier campaign.
     watch = JobWatch(kubeconfig.load([cluster.kubeconfig]), NAMESPACE, JOB)
     progress = Progress(args.faults, watch)
@@ -99,7 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     episodes = long_episodes.read(volume, verdict, args.turns) if args.turns is not None else None
     hit = {outcome.row for outcome in progress.outcomes}
     loses_runners = not long_episodes.LOSING_RUNNERS.isdisjoint(hit)
-    missed = [*long_episodes.problems(episodes, args.episodes, loses_runners)] if episodes is not None else []
+    missed: list[str] = []
+    if episodes is not None:
+        missed = [*long_episodes.problems(episodes, args.episodes, loses_runners, args.programs)]
     outcomes, starts = progress.outcomes, campaign.starts.seconds
     result = {
         "bench": "chaos",
@@ -169,6 +172,8 @@ def asked(argv: Sequence[str] | None) -> argparse.Namespace:
         options.error("--every has campaigns of its own: without --rows, --agents, --switches, --turns and --rounds")
     if args.episodes and args.turns is None:
         options.error("--episodes needs --turns: only then does the store count them")
+    if args.programs and args.turns is None:
+        options.error("--programs needs --turns: the number of times that each program asks the model")
     return args
 
 
@@ -233,6 +238,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--rows", nargs="+", choices=tuple(ROWS), metavar="ROW")
     top.add_argument("--agents", action="store_true", help="a job whose responses are episodes of a tool")
     top.add_argument("--turns", type=int, help="turns of each episode of such a job, with a call of its tool in each")
+    top.add_argument("--programs", action="store_true", help="with --turns: a program plays each episode")
     top.add_argument("--episodes", type=int, default=0, help="with --turns: least number of episodes to train on")
     top.add_argument("--switches", action="store_true", help="a job whose machines switch their size in each round")
     top.add_argument("--seed", type=int, default=0)

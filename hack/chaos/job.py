@@ -15,10 +15,9 @@ KEEPS, ROLLS = "rljob-chaos-keeps", "rljob-chaos-rolls"
 
 
 CODE = ROOT / "examples/calculator.py"
-REWARD = ROOT / "hack/chaos/even_results.py"
-
-
-ALTERNATE = ROOT / "hack/chaos/alternate.py"
+REWARD = ROOT / "hack/chaos/in_pods/even_results.py"
+PROGRAM = ROOT / "hack/chaos/in_pods/calling_program.py"
+ALTERNATE = ROOT / "hack/chaos/in_pods/alternate.py"
 
 
 def manifest(
@@ -28,6 +27,7 @@ def manifest(
     agents: bool = False,
     turns: int | None = None,
     switches: bool = False,
+    programs: bool = False,
 ) -> list[dict[str, Any]]:
     """Return the smallest example, that of `agents`, or that of layout `switches`, which then happen in each round.
 
@@ -35,7 +35,7 @@ def manifest(
 
     Coordinator and trainer have their own node, so that every other node may be lost. With `moves`, the coordinator is
     on one of those and may lose it. Runners are on nodes that may be lost. `turns`: of each episode of agents; absent
-    for those of the example.
+    for those of the example. `programs`: an episode with so many turns is a program.
     """
     example = "calculator-agent" if agents else "adaptive-tp" if switches else "minimal"
     documents = yaml_text.documents((ROOT / f"examples/{example}.yaml").read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ def manifest(
     for environment in spec.get("environments", []):
         # A runner can be stopped from within its pod, where it is not the first process then.
         environment["template"]["spec"] |= {"nodeSelector": {ROLLS: "true"}, "shareProcessNamespace": True}
-    code = [_config_map(CODE.stem, {file.name: file for file in (CODE, REWARD)})] if agents else []
+    code = [_config_map(CODE.stem, {file.name: file for file in (CODE, REWARD, PROGRAM)})] if agents else []
     if switches:
         code = [_switching(spec)]
     spec["runPolicy"] = {"backoffLimit": 1000}
@@ -67,6 +67,8 @@ def manifest(
     }
     if turns is not None:
         _long_episodes(spec, turns)
+        if programs:
+            _by_programs(spec, turns)
     claim = {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -103,6 +105,13 @@ def _long_episodes(spec: dict[str, Any], turns: int) -> None:
     (environment,) = spec["environments"]
     environment |= {"maxTurns": turns, "timeoutSeconds": 600, "runners": 3, "state": "Stateless"}
     environment["reward"] = f"{REWARD.name}:score"
+
+
+def _by_programs(spec: dict[str, Any], turns: int) -> None:
+    """Let a program play each episode. It does the calculations itself, and runs again after the loss of its runner."""
+    (environment,) = spec["environments"]
+    del environment["tools"], environment["state"]
+    environment |= {"kind": "Agent", "command": ["python", PROGRAM.name, str(turns)]}
 
 
 def _switching(spec: dict[str, Any]) -> dict[str, Any]:

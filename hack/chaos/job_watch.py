@@ -13,6 +13,7 @@ from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import NODE, POD, RLJOB, Json, Resource
+from rljob_kube.transport import RequestLimits
 
 from .observation import JOB, Observation, observe
 
@@ -22,6 +23,9 @@ PAUSE = 0.2
 
 WATCH_SECONDS = 50
 """Seconds until a watch is renewed."""
+
+LIMITS = RequestLimits(seconds=10.0, attempts=1)
+"""Of requests for what the campaign watches: one that fails is made again."""
 
 
 class JobWatch:
@@ -52,7 +56,7 @@ class JobWatch:
         self._over.set()
 
     async def _follow_all(self) -> None:
-        async with KubeClient(Credentials(self._connection), request_seconds=10, attempts=1).opened() as kube:
+        async with KubeClient(Credentials(self._connection), limits=LIMITS).opened() as kube:
             await asyncio.gather(
                 self._follow(kube, RLJOB, self._namespace, self._take_job, fields=f"metadata.name={self._name}"),
                 self._follow(kube, POD, self._namespace, self._take_pod, labels=f"{JOB}={self._name}"),

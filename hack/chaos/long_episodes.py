@@ -65,8 +65,9 @@ class LongEpisodes:
     """Episodes of a job.
 
     `episodes`, `turns`: trained on, with each token proved. `reencoded`: trained tokens of another origin. `short`:
-    trained episodes of fewer turns than asked for, with how they ended. `lost`: sampled tokens of attempts that ended
-    in vain, by cause. `pruned`: updates of which the store has sums only.
+    trained episodes of fewer turns than asked for, with how they ended. `calls`: of tools of ours, 0 where a program
+    has its own. `lost`: sampled tokens of attempts that ended in vain, by cause. `pruned`: updates of which the store
+    has sums only.
     """
 
     episodes: int = 0
@@ -86,10 +87,10 @@ class LongEpisodes:
         return sum(self.lost.values())
 
     def __str__(self) -> str:
+        twice = f"tool calls twice={self.calls_twice} " if self.calls else ""
         return (
             f"episodes={self.episodes} turns={self.turns} tokens lost={self.tokens_lost} "
-            f"resumed={self.resumed} tool calls twice={self.calls_twice} fake zeros={self.fake_zeros} "
-            f"reencoded={self.reencoded}"
+            f"resumed={self.resumed} {twice}fake zeros={self.fake_zeros} reencoded={self.reencoded}"
         )
 
 
@@ -117,20 +118,24 @@ def read(folder: Path, verdict: dict[str, Any], turns: int) -> LongEpisodes:
         )
 
 
-def problems(found: LongEpisodes, least: int, loses_runners: bool) -> Iterator[str]:
-    """Yield what a campaign of `least` long episodes must not have. `loses_runners`: whether it had such faults."""
+def problems(found: LongEpisodes, least: int, loses_runners: bool, programs: bool = False) -> Iterator[str]:
+    """Yield what a campaign of `least` long episodes must not have.
+
+    `loses_runners`: whether it had such faults. `programs`: whether programs play the episodes, with their own tools.
+    """
     if found.episodes < least:
         yield f"{found.episodes} episodes were trained on, and {least} are asked for"
     for told in found.short:
         yield f"a trained episode has too few turns: {told}"
     for cause, tokens in found.lost.items():
         yield f"{tokens} tokens are lost with attempts that ended: {cause}"
-    if not found.calls:
+    if not found.calls and not programs:
         yield "no call of a tool is in the store, so that none can be said to be executed once"
     if found.calls_twice:
         yield f"{found.calls_twice} stored calls of tools were executed again"
     if loses_runners and not found.resumed:
-        yield "no episode went on with another runner, so that no stored call could be executed again"
+        done_again = "no program ran again" if programs else "no stored call could be executed again"
+        yield f"no episode went on with another runner, so that {done_again}"
     if found.fake_zeros:
         yield f"{found.fake_zeros} responses have a reward that no episode earns"
     if found.reencoded:

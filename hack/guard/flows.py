@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import builtins
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Generic, TypeVar
 
 from .sources import Function, Source
@@ -37,6 +38,7 @@ class Flows:
         self._definitions: defaultdict[str, list[Definition]] = defaultdict(list)
         self._calls: defaultdict[str, list[_Place[ast.Call]]] = defaultdict(list)
         self._constants: defaultdict[str, list[_Place[ast.expr]]] = defaultdict(list)
+        self._bound: dict[Function, dict[str, list[ast.expr]]] = {}
         for source in sources:
             for node in source.nodes:
                 self._add(source, node)
@@ -46,7 +48,7 @@ class Flows:
             self._definitions[node.name].append(node)
         elif isinstance(node, ast.Call) and (name := _called(node)) is not None:
             self._calls[name].append(_Place(source, node))
-        elif source.function_of(node) is None:
+        elif isinstance(node, _BINDS) and source.function_of(node) is None:
             for name, value in _bindings(node):
                 self._constants[name].append(_Place(source, value))
 
@@ -57,9 +59,21 @@ class Flows:
 
     def reaching(self, callable_: str, parameter: str) -> set[str]:
         """Find the constants that calls of this name give to the parameter."""
+        return self._constants_at(self._arguments(callable_, parameter))
+
+    def pairs(self, callable_: str, first: str, second: str) -> set[tuple[str, str]]:
+        """Find the constants that a call of this name gives to two parameters, each of one with each of the other."""
+        found: set[tuple[str, str]] = set()
+        for call in self._calls[callable_]:
+            one, other = (self._constants_at(self._given(call, parameter)) for parameter in (first, second))
+            found |= set(product(one, other))
+        return found
+
+    def _constants_at(self, places: Iterable[_Place[ast.expr]]) -> set[str]:
+        """Find the constants that the values of these expressions may come from."""
         found: set[str] = set()
         seen: set[int] = set()
-        todo = [*self._arguments(callable_, parameter)]
+        todo = [*places]
         while todo:
             place = todo.pop()
             if id(place.node) in seen:
@@ -76,12 +90,16 @@ class Flows:
 
     def _arguments(self, callable_: str, parameter: str) -> Iterator[_Place[ast.expr]]:
         """Yield what calls of this name give to the parameter."""
-        takers = [_takes(one) for one in self._definitions[callable_]]
-        positions = {names.index(parameter) for names in takers if parameter in names}
         for call in self._calls[callable_]:
-            named = [one.value for one in call.node.keywords if one.arg == parameter]
-            placed = [call.node.args[place] for place in positions if place < len(call.node.args)]
-            yield from (_Place(call.source, one) for one in named or placed)
+            yield from self._given(call, parameter)
+
+    def _given(self, call: _Place[ast.Call], parameter: str) -> Iterator[_Place[ast.expr]]:
+        """Yield what a call gives to the parameter."""
+        takers = [_takes(one) for one in self._definitions[_called(call.node) or ""]]
+        positions = {names.index(parameter) for names in takers if parameter in names}
+        named = [one.value for one in call.node.keywords if one.arg == parameter]
+        placed = [call.node.args[place] for place in positions if place < len(call.node.args)]
+        yield from (_Place(call.source, one) for one in named or placed)
 
     def _origins(self, place: _Place[ast.expr]) -> Iterator[_Place[ast.expr]]:
         """Where the value of an expression may come from."""
@@ -97,16 +115,25 @@ class Flows:
         found = False
         function = place.source.function_of(place.node)
         while function is not None:
-            for node in ast.walk(function):
-                for value in (value for bound, value in _bindings(node) if bound == name):
-                    found = True
-                    yield _Place(place.source, value)
+            for value in self._bound_in(function).get(name, ()):
+                found = True
+                yield _Place(place.source, value)
             if name in _takes(function):
                 yield from self._arguments(function.name, name)
                 return
             function = place.source.function_of(function)
         if not found:
             yield from self._of_constant(place.source, name)
+
+    def _bound_in(self, function: Function) -> dict[str, list[ast.expr]]:
+        """Return what each variable of a function is bound to; many names are looked up in each function."""
+        if function not in self._bound:
+            bound: defaultdict[str, list[ast.expr]] = defaultdict(list)
+            for node in ast.walk(function):
+                for name, value in _bindings(node):
+                    bound[name].append(value)
+            self._bound[function] = dict(bound)
+        return self._bound[function]
 
     def _of_constant(self, source: Source, name: str) -> list[_Place[ast.expr]]:
         """Of the module itself, else of any module that has such a constant."""
@@ -152,6 +179,9 @@ def _parts(node: ast.expr) -> Iterator[ast.expr]:
             yield inner
         case ast.Call(func=ast.Attribute(value=inner, attr="get" | "items" | "values"), args=others):
             yield from (inner, *others[1:])
+
+
+_BINDS = ast.Assign | ast.AnnAssign | ast.For | ast.comprehension
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

@@ -1,6 +1,6 @@
 """Marked: the test files that carry a marker, so that a part need not collect the other files to find its few tests.
 
-Collecting all tests takes each process of pytest half a minute of processor time. A file is found by the text
+Collecting all tests takes each process of pytest eight seconds of processor time. A file is found by the text
 ``mark.NAME``, so a file whose tests get the marker from a fixture says so in a comment. `hidden` finds a file that
 does not.
 """

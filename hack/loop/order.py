@@ -2,6 +2,7 @@
 
 Tests of one file stay together, and so do files that share a server with the life of the process. Otherwise each
 process would start each kind of server, and an idle API server with its controllers takes a tenth of a processor.
+Tests of jobs on real nodes share a cluster (`installed`); those of the nodes themselves have another one beside it.
 pytest's results show which files share one, as they show their seconds: the dividing process collects no tests.
 """
 
@@ -22,6 +23,8 @@ SHARED = {
     "apiserver": "apiserver",
     "minor_server": "apiserver",
     "unit_fork_server": "unit_fork_server",
+    "installed": "installed",
+    "real_nodes": "real_nodes",
 }
 """The fixtures that hold such servers, and their servers' names, the largest first: a file that uses two stays with
 the first."""

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -19,6 +18,8 @@ from typing import IO
 
 from hack.interruption import run_to_end
 from hack.resumable import Resumable
+
+from . import failures
 
 LONGEST = 3
 """Parts that a late run names."""
@@ -86,7 +87,7 @@ def run(
 
 
 class BackgroundPart:
-    """A part that runs concurrently with others, on idle processors. Its output is printed after it has ended."""
+    """A part that runs concurrently with others, on idle processors. It prints after its end: all if it failed."""
 
     def __init__(self, part: Part, now: Callable[[], float]) -> None:
         self._part, self._now, self._began = part, now, now()
@@ -106,11 +107,14 @@ class BackgroundPart:
         return self._process.poll() is not None
 
     def result(self) -> Row:
-        """Wait for its end, print its output, and return its row."""
+        """Wait for its end and return its row. Print its output, the last line only if it passed."""
         self._waiter.join()
         self._output.seek(0)
-        sys.stdout.write(f"── {self._part.name}\n{self._output.read().decode(errors='replace')}")
-        return Row(self._part.name, self._seconds, self._process.returncode == 0)
+        passed = self._process.returncode == 0
+        lines = self._output.read().decode(errors="replace").splitlines()
+        # What passed must not hide the failure of another part above it.
+        print("\n".join([f"── {self._part.name}", *(lines[-1:] if passed else lines)]), flush=True)
+        return Row(self._part.name, self._seconds, passed)
 
     def _wait(self) -> None:
         self._process.wait()
@@ -152,11 +156,12 @@ def close(rows: list[Row], passed_before: Resumable | None, row: Row) -> bool:
 
 @contextmanager
 def report(name: str, file: Path, began: float | None = None, budget: float | None = None) -> Iterator[list[Row]]:
-    """Print the table of a run's parts at its end, however it ends, and write it to a file.
+    """Print the table of a run's parts at its end, however it ends, and write it to a file, beside the tests' results.
 
-    A run that takes longer than its budget, in seconds, prints a warning.
+    Tests that failed follow the table. A run that takes longer than its budget, in seconds, prints a warning.
     """
     began = time.time() if began is None else began
+    before = failures.written(file.parent)
     rows = [Row("set-up", time.time() - began, True)]
     try:
         yield rows
@@ -165,6 +170,9 @@ def report(name: str, file: Path, began: float | None = None, budget: float | No
         print(table(name, rows, total), flush=True)
         if (late := warning(name, rows, total, budget)) is not None:
             print(late, flush=True)
+        failed = [row.part for row in rows if not row.passed]
+        for line in failures.of_parts(failed, before, folder=file.parent):
+            print(line, flush=True)
         file.parent.mkdir(parents=True, exist_ok=True)
         figures = {
             "run": name,

@@ -46,7 +46,7 @@ def shared(file: Path) -> dict[str, str]:
     """Read which server each test file used in a run."""
     return {
         _module(case.attrib["classname"]): entry.attrib["value"]
-        for case in _cases(file)
+        for case in cases(file)
         for entry in case.iter("property")
         if entry.attrib["name"] == SERVER
     }
@@ -55,12 +55,12 @@ def shared(file: Path) -> dict[str, str]:
 def sums(file: Path) -> dict[str, float]:
     """Add up a run's seconds by test file."""
     seconds: defaultdict[str, float] = defaultdict(float)
-    for case in _cases(file):
+    for case in cases(file):
         seconds[_module(case.attrib["classname"])] += float(case.attrib["time"])
     return dict(seconds)
 
 
-def _cases(file: Path) -> list[ElementTree.Element]:
+def cases(file: Path) -> list[ElementTree.Element]:
     """Return the tests of a run: none where the file is absent or cut off, as after an interrupted run.
 
     A run that pytest itself could not end has a case that is no test.

@@ -49,7 +49,8 @@ def everything(environment: Mapping[str, str], every_row: bool = False) -> list[
             _pytest(
                 "cluster", "cluster and not realnodes", marked.files("cluster"), every_row, False, *_in_processes("3")
             ),
-            _pytest("real nodes", "realnodes", marked.files("realnodes"), every_row),
+            # Jobs need the processors, nodes mostly time: one process for each, with a cluster of its own.
+            _pytest("real nodes", "realnodes", marked.files("realnodes"), every_row, False, *_in_processes("2")),
         ),
         _pytest(
             "engine",

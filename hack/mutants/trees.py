@@ -28,6 +28,9 @@ FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = ("pytest", "hypothesis", "numpy", "pydantic", "sympy", "torch", "transformers.models.llama.modeling_llama")
 SECONDS = 600.0
 """Limit of one mutant's tests."""
+TEST_SECONDS = 100
+"""Limit of one test that has none of its own. Many mutants let a test wait for what never comes; without a mutant none
+takes half a minute."""
 KILLED = -9
 
 
@@ -103,4 +106,5 @@ def _session(tree: Path, tests: tuple[str, ...], output: Path) -> None:
     os.environ |= {"PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1"}
     import pytest
 
-    sys.exit(int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", *tests])))
+    options = ("-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", f"--timeout={TEST_SECONDS}")
+    sys.exit(int(pytest.main([*options, *tests])))

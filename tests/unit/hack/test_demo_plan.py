@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rljob_api import load
 
 WITH_ACCELERATORS = ("qwen-7b-gpu", "qwen-7b-dra")
 NEEDING = dict.fromkeys(WITH_ACCELERATORS, "your data in the claim qwen-7b")
+READ = cache(demo.read)
 PLAYED = {path.stem for path in demo.EXAMPLES.glob("*.yaml")} - NEEDING.keys()
 
 
@@ -45,7 +47,8 @@ def test_an_unknown_cluster_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("cluster", ["local", "kind", "own"])
-def test_every_example_is_played_or_says_what_it_needs(cluster: str) -> None:
+def test_every_example_is_played_or_says_what_it_needs(cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "read", READ)  # each refusal reads every example
     for example in PLAYED:
         assert demo.refusal(example, cluster) is None
     for example, needed in NEEDING.items():

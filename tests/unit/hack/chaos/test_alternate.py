@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hack.chaos.alternate import MODULE, force
+from hack.chaos.in_pods.alternate import MODULE, force
 from hack.chaos.job import ALTERNATE
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchOutcome, SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State

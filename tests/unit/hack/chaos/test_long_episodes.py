@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hack.chaos import even_results
 from hack.chaos.__main__ import asked, keep, least_rounds, parser, rows_of
-from hack.chaos.job import EPISODES_PER_UPDATE, REWARD, manifest
+from hack.chaos.in_pods import even_results
+from hack.chaos.job import EPISODES_PER_UPDATE, PROGRAM, REWARD, manifest
 from hack.chaos.long_episodes import FAULTS, LongEpisodes, problems, read
 from hack.chaos.rows import AGENTS, ROWS
 from rljob_api import load
@@ -248,7 +248,28 @@ def test_the_job_has_episodes_of_so_many_turns_and_keeps_them_all() -> None:
         f"{REWARD.name}:score",
         "calculator.py:calculate",
     }
-    assert set(code["data"]) == {"even_results.py", "calculator.py"}
+    assert set(code["data"]) >= {"even_results.py", "calculator.py"}
+
+
+def test_a_program_plays_each_episode_with_as_many_turns() -> None:
+    _, code, job = manifest("Asynchronous", 3, agents=True, turns=20, programs=True)
+    (environment,) = load(job).spec.environments
+    assert (environment.kind, environment.tools, environment.max_turns) == ("Agent", None, 20)
+    assert environment.command == ("python", PROGRAM.name, "20")
+    assert set(code["data"]) == {"even_results.py", "calculator.py", PROGRAM.name}
+    assert environment.reward == f"{REWARD.name}:score"
+
+
+def test_programs_have_calls_of_their_own_and_must_run_again(store: Path) -> None:
+    folder = store.parent.parent / "programs"
+    folder.mkdir()
+    episodes = found(broken(store, folder, "DELETE FROM tool_calls"))
+    assert [*problems(episodes, 3, False, programs=True)] == []
+    assert "twice" not in str(episodes)
+    (why,) = problems(episodes, 3, True, programs=True)
+    assert why == "no episode went on with another runner, so that no program ran again"
+    with pytest.raises(SystemExit):
+        asked(["--programs"])
 
 
 def test_the_reward_is_never_zero() -> None:

@@ -64,6 +64,15 @@ def test_a_constant_of_another_module_counts_and_the_own_one_comes_first() -> No
     assert Flows(sources(other, f'ONE = "Own"\n{call}')).reaching("Trouble", "reason") == {"Own"}
 
 
+def test_constants_of_one_call_are_pairs() -> None:
+    text = 'Trouble("One" if bad else "Other", "text")\nTrouble(message="other text", reason="One")'
+    assert Flows(sources(text)).pairs("Trouble", "reason", "message") == {
+        ("One", "text"),
+        ("Other", "text"),
+        ("One", "other text"),
+    }
+
+
 def test_takers_are_functions_and_classes_with_the_parameter() -> None:
     text = "def lose(self, machine, reason): ...\ndef other(why): ...\ndef filter(prompt, reason): ..."
     assert Flows(sources(text)).takers("reason") == {"Trouble", "lose"}

@@ -104,8 +104,12 @@ def test_a_package_has_its_folders_tests_or_those_that_import_it(package: str, t
     assert about(package, TREE) == tests
 
 
-def test_the_tree_has_the_imports_of_products_tests_and_tools() -> None:
-    tree = imports.tree()
+@pytest.fixture(scope="module")
+def tree() -> Tree:
+    return imports.tree()
+
+
+def test_the_tree_has_the_imports_of_products_tests_and_tools(tree: Tree) -> None:
     direct = tree.importers["rljob_runtime.relay.network.wire"]
     assert {"rljob_runtime.relay.relay", "tests.unit.relay.network.test_wire"} <= direct
     assert "tests.unit.relay.test_chain" in tree.importers["tests.support.relay"]
@@ -115,6 +119,5 @@ def test_the_tree_has_the_imports_of_products_tests_and_tools() -> None:
     assert "tests.e2e.test_chaos" in tree.tests - tree.units
 
 
-def test_no_test_imports_another() -> None:
-    tree = imports.tree()
+def test_no_test_imports_another(tree: Tree) -> None:
     assert {test: importers for test in tree.tests if (importers := tree.importers.get(test))} == {}

@@ -65,6 +65,12 @@ def test_what_runs_beside_runs_meanwhile_and_is_printed_at_the_end(tmp_path: Pat
     assert "seeds done" in capfd.readouterr().out
 
 
+def test_a_pass_beside_prints_its_last_line_only(capfd: pytest.CaptureFixture[str]) -> None:
+    """A log's end would else be that of a part that passed."""
+    assert run([python("lint", "print('contract KEPT\\n' * 50 + '14 kept')", background=True)], [])
+    assert capfd.readouterr().out.splitlines()[:-1] == ["── lint", "── lint", "14 kept"]
+
+
 def test_a_failure_beside_is_a_failure() -> None:
     rows: list[Row] = []
     assert not run([python("beside", "raise SystemExit(1)", background=True)], rows)
@@ -179,6 +185,16 @@ def test_a_table_ends_every_run_and_a_file_has_the_same(tmp_path: Path, capsys) 
     assert "unit           12 s  FAILED\nmake test " in capsys.readouterr().out
     found = json.loads(file.read_text())
     assert [(part["part"], part["passed"]) for part in found["parts"]] == [("set-up", True), ("unit", False)]
+
+
+def test_failed_tests_follow_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with report("make test", tmp_path / "test.json") as rows:
+        (tmp_path / "real-nodes.xml").write_text(
+            '<testsuites><testsuite><testcase classname="tests.e2e.test_job" name="test_a[x]">'
+            '<failure message="assert 1 ==&#10;  2">…</failure></testcase></testsuite></testsuites>'
+        )
+        rows.append(Row("real nodes", 12.0, False))
+    assert capsys.readouterr().out.splitlines()[-1] == "real nodes: tests.e2e.test_job::test_a[x]: assert 1 == 2"
 
 
 def test_a_table_is_aligned() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import subprocess
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -63,6 +65,16 @@ def test_a_mutant_fits_the_code_and_its_tests_exist(mutant: Mutant) -> None:
         file, _, name = test.partition("::")
         assert (ROOT / file).is_file(), test
         assert not name or name.partition("[")[0].rpartition("::")[2] in defined(file), test
+
+
+def test_a_mutant_uses_no_undefined_name(tmp_path: Path) -> None:
+    """It would fail by itself, whatever its tests assert."""
+    for number, mutant in enumerate(every()):
+        (tmp_path / f"{number}.py").write_text(apply(mutant, source(mutant.module)), encoding="utf-8")
+    command = ("ruff", "check", "--isolated", "--target-version=py311", "--select=F821", "--output-format=json")
+    found = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    mutants = [*every()]
+    assert [(mutants[int(Path(one["filename"]).stem)].name, one["message"]) for one in json.loads(found.stdout)] == []
 
 
 def test_mutants_have_names_of_their_own() -> None:
