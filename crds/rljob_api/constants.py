@@ -19,7 +19,7 @@ CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
 # Raised by one with every change of the fields. The chart's policy refuses a downgrade of an installed CRD: the server
 # would drop unknown fields from each object that is written.
-SCHEMA_REVISION: Final = 19
+SCHEMA_REVISION: Final = 21
 SCHEMA_REVISION_ANNOTATION: Final = f"{GROUP}/schema-revision"
 
 # Controller of a job without `spec.managedBy`.
@@ -204,6 +204,20 @@ def egress_secret_of(job: str, uid: str) -> str:
 def proxy_key_item(environment: str) -> str:
     """Name the item of that Secret that is an environment's proxy key."""
     return f"proxy-key-{environment}"
+
+
+PRIVATE_NETWORKS: Final = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
+"""Addresses of networks that are not the Internet."""
+LINK_LOCAL_NETWORKS: Final = ("169.254.0.0/16", "fe80::/10")
+METADATA_NETWORKS: Final = (
+    *LINK_LOCAL_NETWORKS,
+    "100.100.100.200/32",
+    "168.63.129.16/32",
+    "192.0.0.192/32",
+    "fd00:ec2::254/128",
+    "fd20:ce::254/128",
+)
+"""Link-local addresses, and those of metadata services of clouds, which serve the credentials of nodes."""
 
 
 SAMPLES_KEY_HEADER: Final = "Rljob-Samples-Key"

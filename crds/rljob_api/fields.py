@@ -220,9 +220,15 @@ ModelSource = text_type(
     "must be an absolute path, pvc://CLAIM/PATH, hf://ORG/NAME or package://PACKAGE[/MODEL]",
     1024,
 )
+_HOST = r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)*[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+"""Pattern of a host's name, wherever a field has one. The last label is no number, so no name is nearly an address."""
+_OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_PORT = r"(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3})"
 HttpUrl = text_type(
-    r"https?://[A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?(:[0-9]{1,5})?(/[^\s?#]*)?",
-    "must be http:// or https://, a host, and perhaps a port and a path, without user, query or fragment",
+    rf"https?://({_HOST.replace('a-z', 'A-Za-z')}|({_OCTET}\.){{3}}{_OCTET})(:{_PORT})?(/[^\s?#]*)?",
+    "must be http:// or https://, a host, and perhaps a port from 1 to 65535 and a path, without user, query or "
+    "fragment. The host is an IPv4 address, or labels of letters, digits and '-' of which the last begins with a "
+    "letter",
     1024,
 )
 _CIDR = r"[0-9.]+/(0|[1-9][0-9]?)|[0-9a-fA-F:]+/(0|[1-9][0-9]{0,2})"
@@ -233,11 +239,8 @@ Cidr = Annotated[
     AfterValidator(_network),
     WithJsonSchema({"type": "string", "pattern": f"^({_CIDR})$", "maxLength": 43}),
 ]
-EGRESS_HOST = (
-    r"(\*\.)?([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\.)*[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
-    r"(:(6553[0-5]|655[0-2][0-9]|65[0-4][0-9]{2}|6[0-4][0-9]{3}|[1-5][0-9]{4}|[1-9][0-9]{0,3}))?"
-)
-"""Pattern of a host, or of all hosts below a domain, and perhaps a port. The last label is no number."""
+EGRESS_HOST = rf"(\*\.)?{_HOST}(:{_PORT})?"
+"""Pattern of a host, or of all hosts below a domain, and perhaps a port."""
 EgressHost = text_type(
     EGRESS_HOST, "must be a host's name in lower case such as pypi.org, *.example.com or example.com:8443", 253
 )

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
+from typing import Self
 
 from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError, Unreachable
@@ -24,12 +26,30 @@ class LeadershipLost(Exception):
     """Another replica may lead: this process may write no more."""
 
 
-class LeaderElector:
-    """This process's claim on the Lease `namespace/name`.
+@dataclass(frozen=True)
+class ElectionTimes:
+    """Times of an election, in seconds. Raises `ValueError` unless `retry` < `deadline` < `duration`.
 
-    Another replica may take it `duration` seconds after the last renewal. This one stops `deadline` seconds after that
-    renewal, and renews every `retry` seconds.
+    Another replica may take the Lease `duration` seconds after the last renewal. The leader stops `deadline` seconds
+    after that renewal, and renews every `retry` seconds.
     """
+
+    duration: float = 15.0
+    deadline: float = 10.0
+    retry: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not self.retry < self.deadline < self.duration:
+            raise ValueError(f"retry {self.retry} < deadline {self.deadline} < duration {self.duration} must hold")
+
+    @classmethod
+    def lasting(cls, duration: float) -> Self:
+        """Return times in the proportions of Kubernetes' components: 15, 10 and 2 seconds."""
+        return cls(duration, duration * 2 / 3, duration * 2 / 15)
+
+
+class LeaderElector:
+    """This process's claim on the Lease `namespace/name`."""
 
     def __init__(
         self,
@@ -37,21 +57,14 @@ class LeaderElector:
         namespace: str,
         name: str,
         identity: str,
-        *,
-        duration: float = 15.0,
-        deadline: float = 10.0,
-        retry: float = 2.0,
+        times: ElectionTimes = ElectionTimes(),  # noqa: B008 (frozen)
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        if not retry < deadline < duration:
-            raise ValueError(f"retry {retry} < deadline {deadline} < duration {duration} must hold")
         self._kube = kube
         self._namespace = namespace
         self._name = name
         self.identity = identity
-        self._duration = duration
-        self._deadline = deadline
-        self._retry = retry
+        self._times = times
         self._clock = clock
         self._renewed: float | None = None
         self._seen: tuple[str, float] | None = None  # (resourceVersion, when it was first seen)
@@ -59,7 +72,7 @@ class LeaderElector:
     @property
     def leading(self) -> bool:
         """Whether this process is sure to lead now."""
-        return self._renewed is not None and self._clock() - self._renewed < self._deadline
+        return self._renewed is not None and self._clock() - self._renewed < self._times.deadline
 
     async def acquire(self, stop: asyncio.Event) -> bool:
         """Wait until this process leads (True), or until `stop` (False)."""
@@ -67,23 +80,23 @@ class LeaderElector:
             if await self._attempt():
                 _logger.info("%s leads", self.identity)
                 return True
-            await _sleep(self._retry, stop)
+            await _sleep(self._times.retry, stop)
         return False
 
     async def hold(self, stop: asyncio.Event) -> None:
         """Renew until `stop`, then release the Lease. Raises `LeadershipLost`."""
         while not stop.is_set():
-            await _sleep(self._retry, stop)
+            await _sleep(self._times.retry, stop)
             if stop.is_set():
                 break
             await self._attempt()
             if not self.leading:
-                raise LeadershipLost(f"{self.identity}: the Lease could not be renewed for {self._deadline} s")
+                raise LeadershipLost(f"{self.identity}: the Lease could not be renewed for {self._times.deadline} s")
         await self.release()
 
     async def confirm(self) -> None:
         """Ensure a renewal that is at most `retry` old; call it before a destructive act. Raises `LeadershipLost`."""
-        if self._renewed is not None and self._clock() - self._renewed < self._retry:
+        if self._renewed is not None and self._clock() - self._renewed < self._times.retry:
             return
         if not await self._attempt() and not self.leading:
             raise LeadershipLost(f"{self.identity}: no longer the leader")
@@ -127,7 +140,7 @@ class LeaderElector:
         version = lease["metadata"]["resourceVersion"]
         if self._seen is None or self._seen[0] != version:
             self._seen = (version, self._clock())
-        duration = float(lease["spec"].get("leaseDurationSeconds") or self._duration)
+        duration = float(lease["spec"].get("leaseDurationSeconds") or self._times.duration)
         return holder in ("", self.identity) or self._clock() - self._seen[1] >= duration
 
     def _claim(self, lease: Json | None) -> Mapping[str, object]:
@@ -136,7 +149,7 @@ class LeaderElector:
         changed = old.get("holderIdentity") != self.identity
         spec: HeldLeaseSpec = {
             "holderIdentity": self.identity,
-            "leaseDurationSeconds": round(self._duration),
+            "leaseDurationSeconds": round(self._times.duration),
             "acquireTime": now if changed else old.get("acquireTime"),
             "renewTime": now,
             "leaseTransitions": int(old.get("leaseTransitions") or 0) + (1 if changed and lease is not None else 0),

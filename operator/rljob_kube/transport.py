@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Self
 
 import aiohttp
@@ -37,6 +38,15 @@ def ignore(*_: object) -> None:
     """Count nothing."""
 
 
+@dataclass(frozen=True)
+class RequestLimits:
+    """Bounds of a client: seconds of each request, attempts at it, and connections to the server."""
+
+    seconds: float = 20.0
+    attempts: int = 4
+    connections: int = 32
+
+
 class Transport:
     """Connections to one API server. Raises `ApiError` for an answer of 400 and above, `Unreachable` for none."""
 
@@ -47,17 +57,13 @@ class Transport:
         on_request: OnRequest = ignore,
         on_retry: OnRetry = ignore,
         field_manager: str = "rljob-operator",
-        request_seconds: float = 20.0,
-        attempts: int = 4,
-        connections: int = 32,
+        limits: RequestLimits = RequestLimits(),  # noqa: B008 (frozen)
     ) -> None:
         self._credentials = credentials
         self._on_request = on_request
         self._on_retry = on_retry
         self._field_manager = field_manager
-        self._request_seconds = request_seconds
-        self._attempts = attempts
-        self._connections = connections
+        self._limits = limits
         self._session: aiohttp.ClientSession | None = None
         self._random = random.Random()
 
@@ -65,8 +71,8 @@ class Transport:
     async def opened(self) -> AsyncIterator[Self]:
         """Open the session; its connections are closed on leaving."""
         allow_nesting()
-        connector = aiohttp.TCPConnector(limit=self._connections)
-        timeout = aiohttp.ClientTimeout(total=self._request_seconds)
+        connector = aiohttp.TCPConnector(limit=self._limits.connections)
+        timeout = aiohttp.ClientTimeout(total=self._limits.seconds)
         async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
             self._session = session
             try:
@@ -99,14 +105,14 @@ class Transport:
                 code = str(error.status)
                 if error.status == 401 and not renewed and await self._renewed(access):
                     renewed, pause = True, 0.0
-                elif attempt < self._attempts and _may_help_again(error):
+                elif attempt < self._limits.attempts and _may_help_again(error):
                     pause = self._pause(attempt, error.retry_after)
                     attempt += 1
                 else:
                     raise
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 code = "none"
-                if attempt >= self._attempts:
+                if attempt >= self._limits.attempts:
                     raise Unreachable(f"{method} {path}: {error or type(error).__name__}") from error
                 pause = self._pause(attempt, None)
                 attempt += 1
@@ -130,7 +136,7 @@ class Transport:
         self, resource: Resource, path: str, params: Mapping[str, str], accept: str, seconds: int
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Open the response of a watch."""
-        timeout = aiohttp.ClientTimeout(total=seconds + self._request_seconds, sock_connect=self._request_seconds)
+        timeout = aiohttp.ClientTimeout(total=seconds + self._limits.seconds, sock_connect=self._limits.seconds)
         access = await self._access()
         try:
             with self._counted("watch", resource.plural):

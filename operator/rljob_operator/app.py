@@ -19,10 +19,11 @@ from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.event_recorder import EventRecorder
-from rljob_kube.leader_election import LeaderElector, LeadershipLost
+from rljob_kube.leader_election import ElectionTimes, LeaderElector, LeadershipLost
 from rljob_kube.resources import POD, RLJOB, Json, Resource
 from rljob_operator import watch
-from rljob_operator.applier import Applier
+from rljob_operator.api_access import ApiAccess
+from rljob_operator.applier import Applier, WrittenObjects
 from rljob_operator.health import Health, WatchLag
 from rljob_operator.metrics import Metrics
 from rljob_operator.optional_apis.device_claims import DeviceClaimCache
@@ -34,7 +35,7 @@ from rljob_operator.readers.coordinator_leases import CoordinatorLeaseMonitor
 from rljob_operator.readers.deployment_lister import DeploymentLister
 from rljob_operator.readers.kubelet_leases import KubeletLeaseMonitor
 from rljob_operator.readers.node_cache import NodeCache
-from rljob_operator.readers.observer import Key, Observer, PodLister
+from rljob_operator.readers.observer import Key, Observer, PodLister, Sources
 from rljob_operator.reconciler import Reconciler
 from rljob_operator.seals import Seals
 from rljob_operator.workqueue import WorkQueue
@@ -116,36 +117,23 @@ class Operator:
         self._kueue = KueueCache(self._kube, options.scopes, lambda key: self.queue.add(key))
         self._seals = Seals(self._kube)
         self._observer = Observer(
-            self._pods,
-            self._leases.silence,
-            self._nodes.facts,
-            self._kubelets.silent,
-            devices=devices.facts,
-            kueue=self._kueue.facts,
-            gang_served=PodGroupApis(self._kube).served,
-            cluster=self._nodes.all,
-            forged=self._seals.alarm,
-            runners=self._deployments.runners,
+            Sources(
+                self._pods,
+                self._leases.silence,
+                self._nodes.facts,
+                devices=devices.facts,
+                kueue=self._kueue.facts,
+                silent=self._kubelets.silent,
+                gang_served=PodGroupApis(self._kube).served,
+                cluster=self._nodes.all,
+                forged=self._seals.alarm,
+                runners=self._deployments.runners,
+            )
         )
-        recorder = EventRecorder(self._kube)
-        applier = Applier(
-            self._kube,
-            recorder,
-            self.metrics,
-            self._confirm_leader,
-            self._pods.observe,
-            self._seals,
-            observe_deployments=self._deployments.observe,
-        )
-        reconciler = Reconciler(
-            self._kube,
-            self._observer,
-            applier,
-            recorder,
-            self.metrics,
-            options.config,
-            forget=lambda key: self._forget(key, ""),
-        )
+        api = ApiAccess(self._kube, EventRecorder(self._kube), self.metrics)
+        written = WrittenObjects(self._pods.observe, self._deployments.observe)
+        applier = Applier(api, self._confirm_leader, written, self._seals)
+        reconciler = Reconciler(api, self._observer, applier, options.config, forget=lambda key: self._forget(key, ""))
         self.queue: WorkQueue[Key] = WorkQueue(reconciler, failed=reconciler.failed, workers=options.workers)
         self._watch = watch.WatchHandlers(
             self.queue.add, self._forget, self._pods, self._nodes, self._deployments, self.metrics
@@ -317,15 +305,12 @@ class Operator:
 
 
 def _leader_elector(kube: KubeClient, options: Options) -> LeaderElector:
-    """Return the election, with times in the proportions of Kubernetes' components: 15, 10 and 2 seconds."""
     return LeaderElector(
         kube,
         options.lease_namespace,
         options.lease_name,
         options.identity,
-        duration=options.leader_lease_seconds,
-        deadline=options.leader_lease_seconds * 2 / 3,
-        retry=options.leader_lease_seconds * 2 / 15,
+        ElectionTimes.lasting(options.leader_lease_seconds),
     )
 
 

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from rljob_api.constants import KIND, pod_name
 from rljob_api.spec import RLJob
-from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError
-from rljob_kube.event_recorder import EventRecorder
 from rljob_kube.manifests.metadata import Precondition
 from rljob_kube.resources import POD, RLJOB, Json
-from rljob_operator.metrics import Metrics
+from rljob_operator.api_access import ApiAccess
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.decisions import Event, Removal
 from rljob_operator.policies.base.pod_refusal import pod_refusal
@@ -37,37 +36,42 @@ STATUS_TRIES = 5
 """Attempts to write a status between two reports of a busy coordinator."""
 
 
+@dataclass(frozen=True)
+class WrittenObjects:
+    """Receivers of objects as the server stored them, so that no later list is older.
+
+    A member that a list of `pods` does not show counts as lost.
+    """
+
+    pods: Callable[[Iterable[Json]], None]
+    deployments: Callable[[Iterable[Json]], None] = lambda items: None
+
+
 class Applier:
     """Executes plans against the API server."""
 
     def __init__(
         self,
-        kube: KubeClient,
-        recorder: EventRecorder,
-        metrics: Metrics,
+        api: ApiAccess,
         confirm_leader: Callable[[], Awaitable[None]],
-        observe_pods: Callable[[Iterable[Json]], None],
+        written: WrittenObjects,
         seals: Seals,
-        *,
-        observe_deployments: Callable[[Iterable[Json]], None] = lambda items: None,
         parallel: int = 8,
     ) -> None:
         """Take what the applier writes with.
 
         `confirm_leader` raises when another replica may lead; it is called before everything that cannot be undone.
-        `observe_pods` receives pods as the server stored them, so that no later list is older: a member that a list
-        does not show counts as lost. `observe_deployments` does the same for Deployments. `parallel` bounds the
-        concurrent requests of one job.
+        `parallel` bounds the concurrent requests of one job.
         """
-        self._kube = kube
-        self._recorder = recorder
-        self._metrics = metrics
+        self._kube = api.kube
+        self._recorder = api.recorder
+        self._metrics = api.metrics
         self._confirm_leader = confirm_leader
-        self._observe_pods = observe_pods
+        self._observe_pods = written.pods
         self._seals = seals
-        self._children = ChildWriter(kube, seals, parallel)
-        self._deployments = DeploymentWriter(kube, observe_deployments, parallel)
-        self._workloads = WorkloadWriter(kube, confirm_leader, parallel)
+        self._children = ChildWriter(api.kube, seals, parallel)
+        self._deployments = DeploymentWriter(api.kube, written.deployments, parallel)
+        self._workloads = WorkloadWriter(api.kube, confirm_leader, parallel)
         self._parallel = parallel
 
     async def apply(self, job: RLJob, plan: Plan, now: datetime) -> Plan:

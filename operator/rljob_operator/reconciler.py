@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from rljob_api import InvalidSpec
-from rljob_kube.client import KubeClient
 from rljob_kube.errors import ApiError, Unreachable
-from rljob_kube.event_recorder import EventRecorder
 from rljob_kube.leader_election import LeadershipLost
 from rljob_kube.resources import RLJOB, Json
+from rljob_operator.api_access import ApiAccess
 from rljob_operator.applier import Applier
-from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import Event
@@ -39,21 +37,19 @@ class Reconciler:
 
     def __init__(
         self,
-        kube: KubeClient,
+        api: ApiAccess,
         observer: Observer,
         applier: Applier,
-        recorder: EventRecorder,
-        metrics: Metrics,
         config: Config,
         *,
         forget: Callable[[Key], None] = lambda key: None,
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
-        self._kube = kube
+        self._kube = api.kube
         self._observer = observer
         self._applier = applier
-        self._recorder = recorder
-        self._metrics = metrics
+        self._recorder = api.recorder
+        self._metrics = api.metrics
         self._config = config
         self._forget = forget
         self._clock = clock

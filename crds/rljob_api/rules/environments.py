@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from rljob_api import constants as c
@@ -26,7 +25,6 @@ def check_environments(spec: RLJobSpec) -> Errors:
         yield from _state(path, environment)
         yield from _reset(path, environment)
         yield from _runners(path, environment)
-        yield from _ports(path, environment)
         for place, tool in enumerate(environment.tools or ()):
             if (tool.function is None) == (tool.mcp is None):
                 shown = ABSENT if tool.mcp is None else "function, mcp"
@@ -35,7 +33,6 @@ def check_environments(spec: RLJobSpec) -> Errors:
         yield from check_template(f"{path}.template", c.ROLE_ENVIRONMENT, environment.template, 0, None)
     yield from _rewards(spec)
     yield from _limits(spec)
-    yield from _techniques(spec)
 
 
 def _kind(path: str, environment: Environment) -> Errors:
@@ -92,18 +89,6 @@ def _runners(path: str, environment: Environment) -> Errors:
         yield FieldError(f"{path}.maxRunners", environment.max_runners, f"must be at least runners ({runners})")
 
 
-def _ports(path: str, environment: Environment) -> Errors:
-    """Check the ports in the URLs of servers."""
-    tools = enumerate(environment.tools or ())
-    urls = {f"{path}.tools[{place}].mcp.url": tool.mcp.url for place, tool in tools if tool.mcp is not None}
-    if environment.open_env is not None:
-        urls[f"{path}.openEnv.url"] = environment.open_env.url
-    for where, url in urls.items():
-        port = re.match(r"https?://[^/:]*:([0-9]+)", url)
-        if port is not None and not 1 <= int(port[1]) <= 65_535:
-            yield FieldError(where, url, f"must have a port from 1 to 65535, and not {port[1]}")
-
-
 def _rewards(spec: RLJobSpec) -> Errors:
     """Check that rules of kind Environment have a reward to count. Sources may leave them out, by `rewards`."""
     without = [environment.name for environment in spec.environments if not environment.gives_reward]
@@ -127,16 +112,3 @@ def _limits(spec: RLJobSpec) -> Errors:
     if episode.max_tokens is not None and episode.max_tokens > longest:
         advice = f"must be at most data.maxPromptTokens + data.maxResponseTokens ({longest}): engines hold no more"
         yield FieldError("spec.episode.maxTokens", episode.max_tokens, advice)
-
-
-def _techniques(spec: RLJobSpec) -> Errors:
-    """Refuse techniques that move unfinished responses, if they are chosen. `Auto` never chooses them here."""
-    if not spec.environments:
-        return
-    for field, enabled in (
-        ("streamTraining", spec.stream_training.enabled),
-        ("adaptiveTensorParallel", spec.adaptive_tensor_parallel.enabled),
-    ):
-        if enabled is True:
-            advice = "must be false with spec.environments: episodes stay on their replicas"
-            yield FieldError(f"spec.{field}.enabled", True, advice)

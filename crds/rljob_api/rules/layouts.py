@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rljob_api.errors import FieldError
 from rljob_api.spec import RLJobSpec, Rollout
-from rljob_api.spec.training import AUTO
+from rljob_api.spec.training import AUTO, SwitchState
 
 Errors = Iterator[FieldError]
 
@@ -53,6 +53,9 @@ def _switches(spec: RLJobSpec) -> Errors:
             f"needs at least two sizes in spec.rollout.allowedTensorParallelSizes ({shown}): there is nothing to "
             f"switch to; list them, or set it to {AUTO} or false",
         )
+    if spec.environments and adaptive.state is SwitchState.MIGRATE:
+        advice = "must be Auto or Recompute with spec.environments: keys and values of episodes are not moved"
+        yield FieldError(f"{path}.state", adaptive.state.value, advice)
     sizes = adaptive.sizes
     if sizes is None:
         return

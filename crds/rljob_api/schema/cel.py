@@ -12,7 +12,8 @@ from rljob_api.admission.renamed import RENAMED, Renamed
 from rljob_api.rules.algorithm import MAX_RESPONSES_PER_ROUND
 from rljob_api.rules.evaluation import MAX_RESPONSES_PER_EVALUATION
 from rljob_api.rules.job import MAX_ACCELERATORS, MAX_TOKENS_PER_SEQUENCE, MIN_HEARTBEAT_SECONDS
-from rljob_api.schema.cel_changes import ENTRY_FIELDS, Rule, same
+from rljob_api.schema.cel_changes import Rule
+from rljob_api.schema.cel_environments import ENVIRONMENT_RULES
 from rljob_api.spec.accelerators import DEFAULT_RESOURCE
 from rljob_api.spec.rewards import BUILTIN, FORMER_BUILTIN, FUNCTION_KINDS
 
@@ -231,47 +232,7 @@ RULES: dict[str, list[Rule]] = {
         Rule("self.prompts == oldSelf.prompts", "data.sources[].prompts is immutable; make a new RLJob"),
     ],
     "spec.data.sources[].prompts": [_ONE_SOURCE],
-    "spec.environments[]": [
-        Rule(
-            "(self.kind == 'Tools') == has(self.tools)",
-            "tools are required for kind Tools, and for no other kind",
-        ),
-        Rule(
-            "self.kind == 'Agent' ? has(self.command) != has(self.__function__)"
-            " : !has(self.command) && !has(self.__function__)",
-            "exactly one of command and function is required for kind Agent, and none for another kind",
-        ),
-        Rule(
-            "(self.kind == 'OpenEnv') == has(self.openEnv)",
-            "openEnv is required for kind OpenEnv, with its url, and for no other kind",
-        ),
-        Rule(
-            "(self.kind == 'Verifiers') == has(self.verifiers)",
-            "verifiers is required for kind Verifiers, with its id, and for no other kind",
-        ),
-        Rule("!has(self.state) || self.kind == 'Tools'", "state is for kind Tools only; leave it out"),
-        Rule("!has(self.reset) || self.kind == 'Agent'", "reset is for kind Agent only; leave it out"),
-        Rule(
-            "!has(self.checkout) || (has(self.reset) && self.reset == 'GitRestore')",
-            "checkout needs reset: GitRestore; or leave it out",
-        ),
-        Rule("!has(self.minRunners) || self.minRunners <= self.runners", "minRunners must be at most runners"),
-        Rule("!has(self.maxRunners) || self.maxRunners >= self.runners", "maxRunners must be at least runners"),
-        *(
-            Rule(same(field), f"environments[].{field} is immutable; make a new RLJob")
-            for above, _, field in (path.partition("[].") for path in ENTRY_FIELDS)
-            if above == "environments"
-        ),
-    ],
-    "spec.environments[].tools[]": [
-        Rule("has(self.__function__) != has(self.mcp)", "must have exactly one of function and mcp"),
-    ],
-    "spec.environments[].egress.cidrs[]": [
-        Rule(
-            "isCIDR(self.cidr) && cidr(self.cidr) == cidr(self.cidr).masked()",
-            "cidr must be addresses with the length of their prefix, beginning with the first, e.g. 10.20.0.0/16",
-        ),
-    ],
+    **ENVIRONMENT_RULES,
     "spec.rewards[]": [
         Rule(
             "(self.kind == 'Judge') == has(self.judge)",

@@ -116,7 +116,8 @@ class Environment(Model):
     """Pods that run the environment, or processes of `rljob run`."""
     min_runners: Annotated[int | None, Field(ge=1, le=64)] = None
     """Fewest pods. Absent: `runners`. Where it is below maxRunners, the operator chooses between the two by the
-    episodes that were open at a time, starting with `runners`. `rljob run` has always `runners`."""
+    episodes of training that were open at a time, starting with `runners`. Evaluations use the same pods and add none.
+    `rljob run` has always `runners`."""
     max_runners: Annotated[int | None, Field(ge=1, le=64)] = None
     """Most pods. Absent: `runners`. A queue is asked for quota for all of them."""
     episodes_per_runner: int = Field(default=8, ge=1, le=1024)

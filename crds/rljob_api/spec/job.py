@@ -124,14 +124,10 @@ class RLJobSpec(Model):
 
     @property
     def switch_sizes(self) -> tuple[int, ...]:
-        """Return the sizes between which machines switch inside a round, the smallest first; empty without switches.
-
-        Machines of a job with environments never switch: episodes stay on their replicas.
-        """
+        """Return the sizes between which machines switch inside a round, the smallest first; empty without switches."""
         adaptive = self.adaptive_tensor_parallel
         sizes = adaptive.sizes or self.rollout.tensor_parallel_sizes
-        switches = bool(adaptive.enabled) and not self.environments
-        return tuple(sorted(sizes)) if switches and len(sizes) > 1 else ()
+        return tuple(sorted(sizes)) if adaptive.enabled and len(sizes) > 1 else ()
 
     @property
     def adds_environment_rewards(self) -> bool:

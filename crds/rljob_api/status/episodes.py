@@ -28,6 +28,8 @@ class EnvironmentLoad(StatusModel):
     """Name of the environment."""
     most_open: Count
     """Most episodes since the round before that were open at a time: with a runner, or waiting for one."""
+    most_training: Count | None = None
+    """Most of training that were open at a time. The number of runners follows from it."""
     wait_seconds: Seconds = None
     """Mean seconds that these episodes waited for a runner. Absent if none has begun."""
 
@@ -51,6 +53,9 @@ class EpisodesReport(StatusModel):
     """Mean seconds of an episode in which a turn was open."""
     outside_seconds: Seconds = None
     """Mean seconds of an episode in which no turn was open: tools, the harness, and waiting between turns."""
+    outside_token_seconds: Seconds = None
+    """By how many seconds outside these episodes are longer for each token that was sampled more, by least squares; at
+    most outsideSeconds over the mean tokens. The rest of outsideSeconds is the same for short and long episodes."""
     truncated_by_turns: Share = None
     """Share of the episodes trained on that reached maxTurns."""
     truncated_by_tokens: Share = None
@@ -85,11 +90,15 @@ class EpisodesReport(StatusModel):
     tool_calls: Count | None = None
     """Calls of tools since the round before that runners reported, where their environment is of kind Tools."""
     resumed_attempts: Count | None = None
-    """Attempts since the round before whose runner was lost, and that another one went on with. Each time counts."""
+    """Attempts since the round before whose runner was lost, and that another one went on with, or ran again. Each time
+    counts."""
     replayed_calls: Count | None = None
     """Calls that these runners executed again with the same answer, to bring tools to their state."""
+    replayed_turns: Count | None = None
+    """Recorded turns that programs asked for again, because another runner ran them again from their beginning."""
     refused_replays: Count | None = None
-    """Attempts since the round before that ended because such a call had another answer. They are tried again."""
+    """Attempts since the round before that ended because such a call had another answer, or because such a program
+    asked for something else. They are tried again."""
     calls_executed_twice: Count | None = None
     """Calls of Stateless tools that were stored, and executed again. It must be 0."""
     failed_attempts: Annotated[

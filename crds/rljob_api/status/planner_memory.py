@@ -56,8 +56,8 @@ class RunnerPool(StatusModel):
     """The spec's `runners` at the last decision. If the spec's value changes, the pool restarts with the new one."""
     round: Count = 0
     """Last update, or round, that it has counted."""
-    needed: tuple[Count, ...] = Field(default=(), max_length=4)
-    """Runners that each of the last rounds needed."""
+    open: tuple[Count, ...] = Field(default=(), max_length=4)
+    """Most episodes of training that were open at a time in each of the last rounds."""
 
 
 class ElasticityHistory(StatusModel):

@@ -56,8 +56,8 @@ class LoanReport(StatusModel):
     reason: Annotated[str | None, Field(max_length=64)] = None
     """Why not, at the last check: NoGain, KVCacheFull, TooFewMachines, NoWorker, TrainerUnavailable (the trainer is a
     new one, or has failed), PolicyFailed (an error, see warnings), or OutsideWindow (no check was due between
-    minCompleted and maxCompleted). Or why this job's machines never are: OneMachine, NeedsReferenceModel (klCoefficient
-    above 0), SwitchedOff (maxCompleted is 0). Absent with Loaned."""
+    minCompleted and maxCompleted). Or why this job's machines never are: OneMachine, NeedsReferenceModel
+    (klCoefficient above 0), SwitchedOff (maxCompleted is 0). Absent with Loaned."""
 
 
 class RuleReward(StatusModel):

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from time import monotonic
 
 from rljob_api.constants import LABEL_MANAGED_BY, MANAGED_BY_VALUE
@@ -112,44 +113,34 @@ async def _no_runners(job: RLJob) -> Mapping[str, Runners]:
     return {}
 
 
+@dataclass(frozen=True)
+class Sources:
+    """Sources of an observation.
+
+    `silence` returns that of a job's coordinator, `nodes` nodes by name, and `silent` those with silent kubelets.
+    `devices` returns what a job's claims need. `gang_served` tells whether its PodGroup can be created. `cluster`
+    returns all visible nodes. `forged` returns the report about a forged status, by the job's uid. `runners` returns
+    the Deployments of its environments.
+    """
+
+    pods: PodLister
+    silence: Callable[[Key], Silence | None]
+    nodes: Callable[[Iterable[str]], Awaitable[Mapping[str, Node]]]
+    devices: Callable[[RLJob], Awaitable[Devices]]
+    kueue: Callable[[RLJob], Awaitable[Kueue | None]]
+    silent: Callable[[Key, Iterable[str]], frozenset[str]] = lambda key, nodes: frozenset()
+    gang_served: Callable[[RLJob], Awaitable[bool | None]] = _no_gang
+    cluster: Callable[[], tuple[Node, ...] | None] = lambda: None
+    forged: Callable[[str], str | None] = lambda uid: None
+    runners: Callable[[RLJob], Awaitable[Mapping[str, Runners]]] = _no_runners
+
+
 class Observer:
     """Collects the input of a plan."""
 
-    def __init__(
-        self,
-        pods: PodLister,
-        silence: Callable[[Key], Silence | None],
-        nodes: Callable[[Iterable[str]], Awaitable[Mapping[str, Node]]],
-        silent: Callable[[Key, Iterable[str]], frozenset[str]] = lambda key, nodes: frozenset(),
-        *,
-        devices: Callable[[RLJob], Awaitable[Devices]],
-        kueue: Callable[[RLJob], Awaitable[Kueue | None]],
-        gang_served: Callable[[RLJob], Awaitable[bool | None]] = _no_gang,
-        cluster: Callable[[], tuple[Node, ...] | None] = lambda: None,
-        forged: Callable[[str], str | None] = lambda uid: None,
-        runners: Callable[[RLJob], Awaitable[Mapping[str, Runners]]] = _no_runners,
-        recheck: float = 900.0,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        """Take the sources of an observation.
-
-        `silence` returns that of a job's coordinator, `nodes` nodes by name, and `silent` those with silent kubelets.
-        `devices` returns what a job's claims need. `gang_served` tells whether its PodGroup can be created. `cluster`
-        returns all visible nodes. `forged` returns the report about a forged status, by the job's uid. `runners`
-        returns the Deployments of its environments.
-
-        `recheck`: seconds after which the Service, the Role and the other children are checked again.
-        """
-        self._nodes = nodes
-        self._devices = devices
-        self._kueue = kueue
-        self._silent = silent
-        self._gang_served = gang_served
-        self._cluster = cluster
-        self._forged = forged
-        self._runners = runners
-        self._pods = pods
-        self._silence = silence
+    def __init__(self, sources: Sources, recheck: float = 900.0, clock: Callable[[], float] = monotonic) -> None:
+        """`recheck`: seconds after which the Service, the Role and the other children are checked again."""
+        self._sources = sources
         self._recheck = recheck
         self._clock = clock
         self._created: dict[str, float] = {}
@@ -157,7 +148,7 @@ class Observer:
 
     async def observe(self, job: RLJob) -> Observed:
         """Collect pods, nodes, the Lease, and whether the children were checked recently."""
-        items = await self._pods.pods(job.namespace, job.name)
+        items = await self._sources.pods.pods(job.namespace, job.name)
         owned, foreign = sort_pods(job.metadata.uid, items)
         uid = job.metadata.uid
         if owned and uid not in self._created:
@@ -167,14 +158,16 @@ class Observer:
         created = self._created.get(uid)
         present = created is not None and self._clock() - created < self._recheck
         avoided = job.status.replacements.avoided_nodes if job.status.replacements is not None else ()
-        nodes = await self._nodes([*(p.node for p in owned if p.node is not None), *(node.name for node in avoided)])
+        nodes = await self._sources.nodes(
+            [*(p.node for p in owned if p.node is not None), *(node.name for node in avoided)]
+        )
         key = job.namespace, job.name
-        silent = self._silent(key, suspected_nodes(owned, job.status))
-        silence = self._silence(key)
-        devices = await self._devices(job)
-        kueue = await self._kueue(job)
-        gang_served = await self._gang_served(job)
-        runners = dict(await self._runners(job))
+        silent = self._sources.silent(key, suspected_nodes(owned, job.status))
+        silence = self._sources.silence(key)
+        devices = await self._sources.devices(job)
+        kueue = await self._sources.kueue(job)
+        gang_served = await self._sources.gang_served(job)
+        runners = dict(await self._sources.runners(job))
         proxy = runners.pop(PROXY, None)
         address = self._addresses.get(uid)
         return Observed(
@@ -188,8 +181,8 @@ class Observer:
             devices,
             kueue,
             gang_served=gang_served,
-            cluster=self._cluster() if gang_served is not None else None,
-            forged=self._forged(uid),
+            cluster=self._sources.cluster() if gang_served is not None else None,
+            forged=self._sources.forged(uid),
             runners=runners,
             proxy=proxy,
         )

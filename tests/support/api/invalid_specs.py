@@ -281,12 +281,17 @@ ENVIRONMENT_CASES = [
         _environments("[0].egress.hosts[0]", "must be a host's name in lower case", host, {"egress": {"hosts": [host]}})
         for host in ("PyPI.org", "https://pypi.org", "1.2.3.4", "*", "a.*.b", "a:0", "a:65536", "a..b")
     ),
-    Case(
-        {"spec.environments": [{**ECHO, "openEnv": {"url": "http://echo:70000"}}]},
-        "spec.environments[0].openEnv.url",
-        "must have a port from 1 to 65535, and not 70000",
-        value="http://echo:70000",
-        server=False,
+    *(
+        _environments("[0].openEnv.url", "The host is an IPv4 address, or labels of", url, {"openEnv": {"url": url}})
+        for url in ("http://10.1.2.300:8000", "http://tools..example.com/", "http://tools.example.123/reset")
+    ),
+    *(
+        _tool("The host is an IPv4 address, or labels of", url, ".mcp.url", mcp={"url": url})
+        for url in ("http://a.-b.example.com:80/", f"http://{'a' * 64}.com", "http://10.1.2/mcp", "http://[::1]/mcp")
+    ),
+    *(
+        _environments("[0].openEnv.url", "a port from 1 to 65535", url, {"openEnv": {"url": url}})
+        for url in ("http://echo:70000", "http://echo:0", "http://echo:")
     ),
     _environments("[0].reward", "must be path.py:function or module:function", "score", {"reward": "score"}),
     _environments("[0].maxTurns", "must be at least 1", 0, {"maxTurns": 0}),
@@ -359,20 +364,17 @@ ENVIRONMENT_CASES = [
             ("versions", "Newest", "must be one of 'Single' or 'Mixed'"),
         )
     ),
-    *(
-        Case(
-            {"spec.environments": [CALC], f"spec.{field}.enabled": True, **more},
-            f"spec.{field}.enabled",
-            "must be false with spec.environments: episodes stay on their replicas",
-            server=False,
-        )
-        for field, more in (
-            ("streamTraining", {}),
-            (
-                "adaptiveTensorParallel",
-                {"spec.rollout.acceleratorsPerMachine": 2, "spec.rollout.allowedTensorParallelSizes": [1, 2]},
-            ),
-        )
+    Case(
+        {
+            "spec.environments": [CALC],
+            "spec.rollout.acceleratorsPerMachine": 2,
+            "spec.rollout.allowedTensorParallelSizes": [1, 2],
+            "spec.adaptiveTensorParallel.enabled": True,
+            "spec.adaptiveTensorParallel.state": "Migrate",
+        },
+        "spec.adaptiveTensorParallel.state",
+        "must be Auto or Recompute with spec.environments: keys and values of episodes are not moved",
+        server=False,
     ),
 ]
 
@@ -757,7 +759,13 @@ CROSS_FIELD = [
             url,
             "must be http:// or https://, a host",
         )
-        for url in ("judge.example/v1", "https://user:key@judge/v1", "https://judge/v1?key=1", "file:///etc/passwd")
+        for url in (
+            "judge.example/v1",
+            "https://user:key@judge/v1",
+            "https://judge/v1?key=1",
+            "file:///etc/passwd",
+            "http://judge:70000",
+        )
     ),
     one("spec.rewards[0].timeout.minSeconds", 60, "must be at most maxSeconds (30)"),
     one("spec.rewards[0].range.min", 1e6, "must be less than max (1e+06)"),

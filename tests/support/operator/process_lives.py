@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.event_recorder import EventRecorder
-from rljob_operator.applier import Applier
+from rljob_kube.transport import RequestLimits
+from rljob_operator.api_access import ApiAccess
+from rljob_operator.applier import Applier, WrittenObjects
 from rljob_operator.metrics import Metrics
 from rljob_operator.optional_apis.device_claims import DeviceClaimCache
 from rljob_operator.optional_apis.kueue import KueueCache
@@ -16,7 +18,7 @@ from rljob_operator.policies.base.config import Config
 from rljob_operator.readers.coordinator_leases import CoordinatorLeaseMonitor
 from rljob_operator.readers.deployment_lister import DeploymentLister
 from rljob_operator.readers.node_cache import NodeCache
-from rljob_operator.readers.observer import Observer, PodLister
+from rljob_operator.readers.observer import Observer, PodLister, Sources
 from rljob_operator.reconciler import Reconciler
 from rljob_operator.seals import Seals
 from tests.support.operator.harness import FaultyKube, Server
@@ -30,7 +32,7 @@ FIRST = {"j-coordinator-0-1", "j-trainer-0-1", "j-rollout-0-1", "j-rollout-1-1"}
 async def process(connection: Connection, namespace: str) -> AsyncIterator[tuple[FaultyKube, Reconciler]]:
     """What one life of the operator knows, without the watches: a client and a reconciler with empty memories."""
     metrics = Metrics()
-    kube = FaultyKube(Credentials(connection), on_request=metrics.observe_request, attempts=3)
+    kube = FaultyKube(Credentials(connection), on_request=metrics.observe_request, limits=RequestLimits(attempts=3))
     async with kube.opened():
         pods = PodLister(kube)
         await pods.prime([namespace])
@@ -39,23 +41,24 @@ async def process(connection: Connection, namespace: str) -> AsyncIterator[tuple
         seals = Seals(kube)
         deployments = DeploymentLister(kube)
         observer = Observer(
-            pods,
-            leases.silence,
-            NodeCache(kube).facts,
-            devices=DeviceClaimCache(kube).facts,
-            kueue=kueue.facts,
-            forged=seals.alarm,
-            runners=deployments.runners,
+            Sources(
+                pods,
+                leases.silence,
+                NodeCache(kube).facts,
+                devices=DeviceClaimCache(kube).facts,
+                kueue=kueue.facts,
+                forged=seals.alarm,
+                runners=deployments.runners,
+            )
         )
-        recorder = EventRecorder(kube)
+        api = ApiAccess(kube, EventRecorder(kube), metrics)
 
         async def leading() -> None:
             return
 
-        seen = deployments.observe
-        applier = Applier(kube, recorder, metrics, leading, pods.observe, seals, observe_deployments=seen, parallel=1)
+        applier = Applier(api, leading, WrittenObjects(pods.observe, deployments.observe), seals, parallel=1)
         kube.sent.clear()
-        yield kube, Reconciler(kube, observer, applier, recorder, metrics, CONFIG)
+        yield kube, Reconciler(api, observer, applier, CONFIG)
 
 
 async def settle(reconcile: Reconciler, key: tuple[str, str], rounds: int = 4) -> None:

@@ -6,6 +6,14 @@ PLAN = "tests/unit/operator/policies/test_plan.py"
 
 MUTANTS = (
     Mutant(
+        name="the URL of a server has a host that no proxy opens",
+        target="rljob_api.fields:HttpUrl",
+        before="""({_HOST.replace('a-z', 'A-Za-z')}|""",
+        after="""([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|""",
+        text=True,
+        tests=("tests/unit/operator/policies/pods/test_egress.py::test_each_url_that_is_accepted_opens_something",),
+    ),
+    Mutant(
         name="a coordinator ends at a field of a later version",
         target="rljob_api.admission.last_accepted:running_job",
         before="_accepted(document, load_known)",
@@ -133,10 +141,10 @@ MUTANTS = (
         tests=("tests/unit/api/test_models.py::test_a_runner_is_told_about_its_environment_and_not_about_its_pods",),
     ),
     Mutant(
-        name="machines switch sizes under episodes",
+        name="machines with episodes never switch sizes",
         target="rljob_api.spec.job:RLJobSpec.switch_sizes",
-        before="bool(adaptive.enabled) and not self.environments",
-        after="bool(adaptive.enabled)",
+        before="adaptive.enabled and len(sizes) > 1",
+        after="adaptive.enabled and len(sizes) > 1 and not self.environments",
         tests=("tests/unit/api/test_models.py::test_what_a_spec_answers",),
     ),
     Mutant(

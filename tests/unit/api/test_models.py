@@ -51,7 +51,7 @@ def fitting(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
             return st.booleans()
         case "string" if schema.get("format") == "date-time":
             return TIMES
-    return TEXT.filter(bool)
+    return TEXT.map(lambda text: text[: schema.get("maxLength")]).filter(bool)
 
 
 def _holds_empty(value: Any) -> bool:
@@ -192,7 +192,7 @@ def test_what_a_spec_answers() -> None:
     sizes = {"spec.rollout.slotsPerMachine": 2, "spec.rollout.allowedTensorParallelSizes": [1, 2]}
     switching = {**sizes, "spec.adaptiveTensorParallel.enabled": "Auto"}
     assert load(job(switching)).spec.switch_sizes == (1, 2)
-    assert load(job({**switching, "spec.environments": [CALC]})).spec.switch_sizes == ()
+    assert load(job({**switching, "spec.environments": [CALC]})).spec.switch_sizes == (1, 2)
     solved = {"spec.environments": [{**CALC, "reward": "m:f"}], "spec.rewards[1]": {"name": "s", "kind": "Environment"}}
     assert load(job(solved)).spec.adds_environment_rewards
     assert not spec.adds_environment_rewards

@@ -43,7 +43,7 @@ def test_chart_operator_image_has_no_torch() -> None:
     assert "runtime" in re.findall(r"--extra \"?(\S+?)\"? ", stage("build-runtime") + " ")
 
 
-def test_chart_runtime_image_has_the_runner_of_environments_and_what_it_imports() -> None:
+def test_chart_runtime_image_has_the_runner_and_its_dependencies() -> None:
     """Its pods start `python -m rljob_env` in the image."""
     build = stage("build-runtime")
     (command,) = re.findall(r"/opt/uv/bin/uv pip install [^&\n]*\./envs\[openenv\]\"$", build, re.MULTILINE)

@@ -21,6 +21,7 @@ from rljob_kube.credentials import RELOAD_SECONDS, Credentials, find_connection
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.exec_plugin import ExecCredential, ExecPlugin, PluginFailed
 from rljob_kube.resources import POD
+from rljob_kube.transport import RequestLimits
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
 LAB = Connection("http://127.0.0.1:1")
@@ -170,7 +171,9 @@ async def test_a_refused_identity_is_renewed_once(monkeypatch: pytest.MonkeyPatc
     plugin = Plugin(monkeypatch, ExecCredential("old"), ExecCredential("new"))
     door, counted = Door("new"), []
     lab = replace(LAB, plugin=ExecPlugin("aws"))
-    async with door.client(lab, attempts=attempts, on_request=lambda *what: counted.append(what[:3])) as kube:
+    async with door.client(
+        lab, limits=RequestLimits(attempts=attempts), on_request=lambda *what: counted.append(what[:3])
+    ) as kube:
         assert await kube.get(POD, "ns", "p")
         assert await kube.get(POD, "ns", "p")
     assert door.asked == ["old", "new", "new"]

@@ -134,7 +134,7 @@ MUTANTS = (
         name="a plan is made in the event loop",
         target="rljob_operator.reconciler:Reconciler._reconcile",
         before="await asyncio.to_thread(plan, job, observed, now, self._config, admitted.refused)",
-        after="plan(job, seen, now, self._config, admitted.refused)",
+        after="plan(job, observed, now, self._config, admitted.refused)",
         tests=(
             "tests/unit/operator/test_cost.py::test_other_jobs_and_the_loop_go_on_while_the_largest_job_is_planned",
         ),

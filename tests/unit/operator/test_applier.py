@@ -11,7 +11,8 @@ from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.event_recorder import EventRecorder
 from rljob_kube.resources import DISRUPTION_BUDGET
-from rljob_operator.applier import Applier
+from rljob_operator.api_access import ApiAccess
+from rljob_operator.applier import Applier, WrittenObjects
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod, Removal
@@ -46,7 +47,12 @@ async def test_only_the_leader_deletes_a_pod_and_only_the_judged_one() -> None:
         asked.append(len(client.sent))
 
     pod = Pod("demo-rollout-0-1", "uid-7", Role.ROLLOUT, "rollout-0", 1)
-    applier = Applier(client, EventRecorder(client), Metrics(), confirm_leader, lambda pods: None, Seals(client))
+    applier = Applier(
+        ApiAccess(client, EventRecorder(client), Metrics()),
+        confirm_leader,
+        WrittenObjects(lambda pods: None),
+        Seals(client),
+    )
     await applier.apply(make_job(), Plan(removals=(Removal(pod, "Superseded"),)), NOW)
     ((method, path, body),) = client.sent
     assert (method, path) == ("DELETE", "/api/v1/namespaces/default/pods/demo-rollout-0-1")
@@ -62,7 +68,12 @@ async def test_by_force_too_only_the_pod_that_was_judged() -> None:
         return
 
     pod = Pod("demo-rollout-0-1", "uid-7", Role.ROLLOUT, "rollout-0", 1)
-    applier = Applier(client, EventRecorder(client), metrics, confirm_leader, lambda pods: None, Seals(client))
+    applier = Applier(
+        ApiAccess(client, EventRecorder(client), metrics),
+        confirm_leader,
+        WrittenObjects(lambda pods: None),
+        Seals(client),
+    )
     await applier.apply(make_job(), Plan(removals=(Removal(pod, "NodeFenced", 0), Removal(pod, "JobEnded", 15))), NOW)
     bodies = [body for _, _, body in client.sent]
     assert [body["gracePeriodSeconds"] for body in bodies] == [0, 15]
@@ -95,7 +106,9 @@ async def test_no_look_at_pods_is_older_than_those_it_made_itself() -> None:
     job = make_job()
     new = NewPod("rollout-0", Role.ROLLOUT, 1)
     drafts = Drafts(job, Observed(), ("rollout-0",), {Role.ROLLOUT: render_role(job, Role.ROLLOUT, 1, Config(), "")})
-    applier = Applier(client, EventRecorder(client), Metrics(), confirm_leader, pods.observe, Seals(client))
+    applier = Applier(
+        ApiAccess(client, EventRecorder(client), Metrics()), confirm_leader, WrittenObjects(pods.observe), Seals(client)
+    )
     await pods.pods("default", "demo")
     await applier.apply(job, Plan(creations=(Creation(new, drafts),)), NOW)
     await pods.pods("default", "demo")

@@ -6,10 +6,10 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +17,8 @@ import pytest
 from rljob_api import RLJob, load
 from rljob_api.constants import MAX_SPEC_LENGTH
 from rljob_api.status import Role
+from rljob_operator import reconciler as reconciler_module
+from rljob_operator.api_access import ApiAccess
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.kueue_objects import ASKS, Kueue, base_name, parse_workload, surplus_name
@@ -256,14 +258,25 @@ async def _longest_turn(stop: asyncio.Event) -> float:
     return longest
 
 
-async def test_other_jobs_and_the_loop_go_on_while_the_largest_job_is_planned() -> None:
+async def test_other_jobs_and_the_loop_go_on_while_the_largest_job_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[threading.Thread] = []
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            computed.append(threading.current_thread())
+            return function(*args)
+
+        return call
+
+    for name in ("admit", "plan"):
+        monkeypatch.setattr(reconciler_module, name, noted(getattr(reconciler_module, name)))
     small = manifest()
     small["metadata"] |= {"uid": "2", "generation": 1, "resourceVersion": "7"}
     cluster: Any = FakeCluster(
         {"large": {**largest(), "metadata": {**largest()["metadata"], "name": "large"}}, "small": small}
     )
     small["metadata"]["name"] = "small"
-    reconciler = Reconciler(cluster, cluster, cluster, SimpleNamespace(), Metrics(), CONFIG)  # type: ignore[arg-type]
+    reconciler = Reconciler(ApiAccess(cluster, cluster, Metrics()), cluster, cluster, CONFIG)
     queue: WorkQueue[tuple[str, str]] = WorkQueue(reconciler)
     stop = asyncio.Event()
     serving = asyncio.create_task(queue.run(stop))
@@ -277,3 +290,5 @@ async def test_other_jobs_and_the_loop_go_on_while_the_largest_job_is_planned() 
     await serving
     assert await watching < 0.05
     assert cluster.planned[0] == "small"
+    assert len(computed) == 4
+    assert threading.current_thread() not in computed

@@ -17,7 +17,8 @@ from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError
 from rljob_kube.event_recorder import EventRecorder
-from rljob_operator.applier import Applier
+from rljob_operator.api_access import ApiAccess
+from rljob_operator.applier import Applier, WrittenObjects
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.observation import Observed
 from rljob_operator.policies.phases.steps import Plan
@@ -62,7 +63,9 @@ async def _leading() -> None:
 
 async def test_the_secret_of_environments_has_a_key_for_each() -> None:
     api = Api()
-    applier = Applier(api, EventRecorder(api), Metrics(), _leading, lambda items: None, Seals(api))
+    applier = Applier(
+        ApiAccess(api, EventRecorder(api), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(api)
+    )
     await applier.apply(JOB, Plan(children=tuple(children(JOB, 1, 2, CONFIG))), NOW)
     bodies = [body for _, path, body, _ in api.sent if path.endswith("/secrets")]
     own, environments = ({body["metadata"]["name"]: body["stringData"]} for body in bodies)
@@ -80,7 +83,9 @@ async def test_the_secret_of_environments_has_a_key_for_each() -> None:
 
 async def test_the_secret_of_the_egress_proxy_has_a_key_for_each_environment() -> None:
     api = Api()
-    applier = Applier(api, EventRecorder(api), Metrics(), _leading, lambda items: None, Seals(api))
+    applier = Applier(
+        ApiAccess(api, EventRecorder(api), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(api)
+    )
     job = with_environments(CALC, {**SHELL, "egress": {"hosts": ["pypi.org"]}})
     await applier.apply(job, Plan(children=tuple(children(job, 1, 2, CONFIG))), NOW)
     bodies = [body for _, path, body, _ in api.sent if path.endswith("/secrets")]
@@ -94,7 +99,9 @@ async def test_the_secret_of_the_egress_proxy_has_a_key_for_each_environment() -
 
 async def test_a_secret_that_exists_is_not_read() -> None:
     api = Api(POST=ApiError(409, "AlreadyExists", "it exists"))
-    applier = Applier(api, EventRecorder(api), Metrics(), _leading, lambda items: None, Seals(api))
+    applier = Applier(
+        ApiAccess(api, EventRecorder(api), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(api)
+    )
     secrets = tuple(one for one in children(JOB, 1, 2, CONFIG) if one["kind"] == "Secret")
     await applier.apply(JOB, Plan(children=secrets), NOW)
     assert [method for method, *_ in api.sent] == ["POST", "POST"]
@@ -129,7 +136,9 @@ async def test_an_apply_does_not_create_what_was_just_deleted() -> None:
 )
 async def test_a_deployment_that_is_refused_for_good_stalls_the_job(error: ApiError, reason: str) -> None:
     api = Api(GET=ApiError(404, "NotFound", "none"), PATCH=error)
-    applier = Applier(api, EventRecorder(api), Metrics(), _leading, lambda items: None, Seals(api))
+    applier = Applier(
+        ApiAccess(api, EventRecorder(api), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(api)
+    )
     applier.write_status = mock.AsyncMock()  # type: ignore[method-assign]
     done = await applier.apply(JOB, Plan(deployments=(CALC_DEPLOYMENT,)), NOW)
     assert done.status is not None
@@ -151,7 +160,9 @@ class Quota(Api):
 
 async def test_runners_take_no_place_of_a_pod_that_is_refused() -> None:
     api = Quota()
-    applier = Applier(api, EventRecorder(api), Metrics(), _leading, lambda items: None, Seals(api))
+    applier = Applier(
+        ApiAccess(api, EventRecorder(api), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(api)
+    )
     applier.write_status = mock.AsyncMock()  # type: ignore[method-assign]
     decided = plan(JOB, Observed(children_present=True, addressed=1), NOW, CONFIG)
     assert len(decided.deployments) == 2

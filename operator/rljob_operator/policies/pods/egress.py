@@ -17,30 +17,20 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import SplitResult, urlsplit
 
 from rljob_api import constants as c
-from rljob_api.fields import EGRESS_HOST
 from rljob_api.spec import Environment, RLJob
 from rljob_api.status import Role
 from rljob_kube.manifests.objects import EgressRule, IpBlock, NetworkPolicySpec, Peer, PolicyPort
 from rljob_kube.manifests.pods import EnvVar
 from rljob_operator.policies.base.deployments import shape_of
 from rljob_operator.policies.base.names import selector_labels
+from rljob_operator.policies.pods.overlay import user_container
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 """Label of each namespace that holds its name."""
-NOT_PUBLIC = (
-    "10.0.0.0/8",
-    "100.64.0.0/10",
-    "169.254.0.0/16",
-    "172.16.0.0/12",
-    "192.168.0.0/16",
-    "fc00::/7",
-    "fe80::/10",
-)
+NOT_PUBLIC = tuple(sorted((*c.PRIVATE_NETWORKS, *c.LINK_LOCAL_NETWORKS)))
 """Addresses at which a cluster's DNS servers may be that are no pods: on nodes, in a node's cache, of the cloud."""
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-_METADATA = ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128")
-"""Addresses at which clouds serve the credentials of nodes."""
 _DIRECT = ("localhost", "127.0.0.1", ".svc", ".cluster.local")
 """What programs call without the proxy. The gateway is a Service."""
 _EVERY_POD: Peer = {"namespaceSelector": {}}
@@ -50,8 +40,9 @@ _RESOLVERS: EgressRule = {
     "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}],
 }
 _PORTS = {"http": 80, "https": 443}
-_SERVICE = re.compile(r"[a-z0-9-]+|(?:[a-z0-9-]+\.)+(?P<namespace>[a-z0-9-]+)\.svc(\..+)?")
-"""A host that is a Service: its name alone, or with namespace and `svc`. The cluster's domain may follow."""
+_SERVICE = re.compile(r"[a-z0-9-]+|(?:[a-z0-9-]+\.)+(?P<namespace>[a-z0-9-]+)\.svc(\.cluster\.local)?")
+"""A host that is a Service: its name alone, or with namespace and `svc`. The usual domain of clusters may follow. After
+another one the name may be of the internet, and must not open a namespace. The proxy reaches Services by it too."""
 
 
 def of_all(job: RLJob) -> NetworkPolicySpec:
@@ -106,7 +97,7 @@ def hosts(environment: Environment) -> list[str]:
     for url in map(urlsplit, _urls(environment)):
         if not _is_direct(url.hostname or ""):
             named.append(f"{url.hostname}:{_port(url)}")
-    return [host for host in dict.fromkeys(named) if re.fullmatch(EGRESS_HOST, host)]
+    return list(dict.fromkeys(named))
 
 
 def uses_proxy(job: RLJob) -> bool:
@@ -117,8 +108,8 @@ def uses_proxy(job: RLJob) -> bool:
 def proxy_variables(job: RLJob, environment: Environment) -> list[EnvVar]:
     """Render the variables by which programs in a runner find the proxy.
 
-    There are none where it names no host, or where the template names a proxy in any spelling: programs would read
-    the one of both that they prefer, and foreign code would read the credentials of the user's.
+    There are none where it names no host, or where the template's `main` names a proxy in any spelling: programs would
+    read the one of both that they prefer, and foreign code would read the credentials of the user's.
     """
     if not hosts(environment) or _has_own_proxy(environment):
         return []
@@ -139,9 +130,9 @@ def proxy_variables(job: RLJob, environment: Environment) -> list[EnvVar]:
 
 
 def _has_own_proxy(environment: Environment) -> bool:
-    containers = (environment.template.spec or {}).get("containers") or ()
-    names = [one.get("name") for container in containers for one in container.get("env") or ()]
-    return any(str(name).upper() in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "ALL_PROXY") for name in names)
+    """Tell whether the template's `main` names a proxy. A sidecar's variables say nothing about programs in `main`."""
+    names = [one["name"].upper() for one in user_container(environment.template).get("env") or ()]
+    return any(name in ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "ALL_PROXY") for name in names)
 
 
 def _direct_address(cidr: str) -> str | None:
@@ -210,9 +201,9 @@ def _port(url: SplitResult) -> int:
 
 
 def _block(cidr: str) -> IpBlock:
-    """Render a CIDR, without what it contains of `_METADATA`: who names many addresses does not mean those."""
+    """Render a CIDR, without what it contains of `METADATA_NETWORKS`: who names many addresses does not mean those."""
     whole = ipaddress.ip_network(cidr)
-    hidden = [part for part in _METADATA if _is_inside(ipaddress.ip_network(part), whole)]
+    hidden = [part for part in c.METADATA_NETWORKS if _is_inside(ipaddress.ip_network(part), whole)]
     return {"cidr": cidr, "except": hidden} if hidden else {"cidr": cidr}
 
 

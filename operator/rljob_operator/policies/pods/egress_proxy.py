@@ -21,7 +21,8 @@ from rljob_operator.policies.pods.environments import leave_lost_nodes
 from rljob_operator.policies.pods.overlay import only, user_spec
 from rljob_operator.policies.pods.security import LOCKED, pod_security
 
-RESOURCES = {"cpu": "1", "memory": "256Mi"}
+RESOURCES = {"cpu": "1", "memory": "512Mi"}
+"""512 tunnels hold about 0.6 MiB each, if neither side takes what is sent to it."""
 REQUESTS = {"cpu": "50m", "memory": "128Mi"}
 
 _OF_COORDINATOR = ("imagePullSecrets", "nodeSelector", "tolerations", "priorityClassName")

@@ -110,7 +110,8 @@ def _pools(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
         if pool is not None and old is not None and pool.runners != old:
             reason = "RunnersScaledUp" if pool.runners > old else "RunnersScaledDown"
             text = f"{environment.name}: from {old} to {pool.runners} runners"
-            events.append(Event(NORMAL, reason, f"{text} (the last rounds needed {_listed(pool.needed)})"))
+            why = f"open episodes of training in the last rounds: {_listed(pool.open)}"
+            events.append(Event(NORMAL, reason, f"{text} ({why})"))
     return events
 
 
@@ -182,7 +183,7 @@ def _state(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
         events.append(Event(NORMAL, "SpecAccepted", "the spec is valid again and in force"))
     if after.phase is Phase.RUNNING and before.phase is not Phase.RUNNING:
         if before.first_ready_time is None:
-            events.append(Event(NORMAL, "Running", "all pods are ready"))
+            events.append(Event(NORMAL, "Running", "the job is ready"))
         elif before.phase is not None:
             events.append(Event(NORMAL, "Recovered", "the job is ready again"))
     if after.phase is Phase.SUSPENDING and before.phase is not Phase.SUSPENDING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import random
 import time
 from itertools import islice
@@ -15,6 +16,7 @@ from rljob_api import InvalidSpec, load
 from rljob_api.constants import MAX_SPEC_LENGTH
 from rljob_api.errors import MOST_ERRORS, FieldError
 from rljob_api.parsing import pod_schema
+from rljob_api.parsing.pod_schema import MOST_UNKNOWN
 from tests.support.api.jobs import job
 from tests.support.api.kubectl import Kube
 from tests.support.minors import Minor
@@ -140,6 +142,14 @@ def test_a_spec_full_of_mistakes_costs_less_than_a_second(edits: dict[str, Any])
     assert seconds < 1.0
     assert len(errors) <= MOST_ERRORS + 1
     assert len(str(errors)) < 1 << 20
+
+
+def test_few_of_many_unknown_names_are_compared_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    monkeypatch.setattr(difflib, "get_close_matches", lambda name, *others, **options: compared.append(name) or [])
+    errors, _ = refused(job({"spec.rollout.template": {"spec": SLIPS}}))
+    assert len(compared) == MOST_UNKNOWN
+    assert "one more field that no Kubernetes known here has" in errors[0].message
 
 
 def test_a_spec_that_is_too_long_is_told_that_and_nothing_else() -> None:

@@ -63,6 +63,8 @@ FIELDS = {
     17: "3d9d354ab5d4dea4",
     18: "dfc7969ec6bab54e",
     19: "96d2aa0940246fa6",
+    20: "2f6b793b38ebddc3",
+    21: "fdfe14468fc36431",
 }
 """Digest of the names of all fields, by schema revision."""
 

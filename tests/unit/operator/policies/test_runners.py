@@ -49,7 +49,7 @@ def test_nothing_is_applied_while_nothing_changes() -> None:
     assert not Cluster(make_job()).decide().deployments
 
 
-def test_a_job_without_a_runner_is_not_ready_and_one_with_too_few_is_degraded() -> None:
+def test_no_runner_means_not_ready_and_too_few_mean_degraded() -> None:
     cluster = Cluster(with_environments(CALC, SHELL))
     cluster.settle()
     cluster.start_all()
@@ -96,7 +96,7 @@ def test_runners_of_an_earlier_release_get_their_policies_immediately() -> None:
     assert cluster.decide().empty
 
 
-def test_policies_that_changed_during_a_suspension_are_applied_when_runners_start() -> None:
+def test_no_changed_policy_is_applied_while_runners_stop() -> None:
     cluster = running()
     cluster.runners["shell"] = replace(cluster.runners["shell"], egress="old")
     stopped = to_stop(cluster.job, cluster.observed(), CONFIG)
@@ -116,7 +116,7 @@ def test_a_deleted_deployment_comes_back_when_it_is_gone() -> None:
     assert cluster.applied[2:] == [("calc", 2)]
 
 
-def test_an_edit_of_what_the_hash_does_not_show_is_undone_at_the_next_check() -> None:
+def test_an_edit_outside_the_hash_is_undone_at_the_next_check() -> None:
     cluster = running()
     cluster.children = False
     assert len(cluster.decide().deployments) == 2

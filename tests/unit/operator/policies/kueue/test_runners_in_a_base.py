@@ -49,7 +49,7 @@ def test_runners_are_placed_where_their_flavor_is() -> None:
     assert not cluster.decide().deployments, "the assignment is a part of the shape"
 
 
-def test_a_template_that_wants_other_nodes_than_the_flavor_stalls_by_its_path() -> None:
+def test_a_node_selector_that_contradicts_the_flavor_stalls_the_job() -> None:
     elsewhere = {"spec": {"nodeSelector": {"topology.kubernetes.io/zone": "zone-2"}}}
     cluster = admitted(SHELL, calc(template=elsewhere))
     assert cluster.reason("Stalled") == "True/FlavorMismatch"

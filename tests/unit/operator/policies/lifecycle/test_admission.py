@@ -121,7 +121,7 @@ def test_without_a_good_spec_there_is_no_job() -> None:
 CALC: Json = {"environments": [{"name": "calc", "kind": "Tools", "tools": [{"function": "calculator.py:add"}]}]}
 
 
-def test_a_job_that_an_earlier_operator_refused_for_its_environments_begins() -> None:
+def test_a_job_refused_for_environments_by_an_older_operator_begins() -> None:
     """It was told so in its conditions, and nothing of it was accepted."""
     job = Object()
     job.apply(CALC)

@@ -224,7 +224,7 @@ MUTANTS = (
         target="rljob_operator.policies.pods.environments:to_start",
         before="not observed.children_present",
         after="False",
-        tests=(f"{RUNNERS}::test_an_edit_of_what_the_hash_does_not_show_is_undone_at_the_next_check",),
+        tests=(f"{RUNNERS}::test_an_edit_outside_the_hash_is_undone_at_the_next_check",),
     ),
     Mutant(
         name="runners outlive their job",
@@ -259,7 +259,15 @@ MUTANTS = (
         target="rljob_operator.policies.pods.egress:of_one",
         before="runner_labels(job, environment)",
         after="{c.LABEL_ENVIRONMENTS_OF: job.name}",
-        tests=(f"{EGRESS}::test_an_environment_reaches_what_it_names_and_not_what_another_one_does",),
+        tests=(f"{EGRESS}::test_an_environment_reaches_only_what_it_names",),
+    ),
+    Mutant(
+        name="a name of the internet opens a namespace",
+        target="rljob_operator.policies.pods.egress:_SERVICE",
+        before=r"(\.cluster\.local)?",
+        after=r"(\..+)?",
+        text=True,
+        tests=(f"{EGRESS}::test_another_host_is_reached_through_the_proxy",),
     ),
     Mutant(
         name="every namespace's pods are a Service",
@@ -294,7 +302,7 @@ MUTANTS = (
         target="rljob_operator.policies.pods.environments:to_stop",
         before="runners.egress",
         after="egress.digest(job, environment, True)",
-        tests=(f"{RUNNERS}::test_policies_that_changed_during_a_suspension_are_applied_when_runners_start",),
+        tests=(f"{RUNNERS}::test_no_changed_policy_is_applied_while_runners_stop",),
     ),
     Mutant(
         name="a runner has the keys of all environments",
@@ -332,6 +340,15 @@ MUTANTS = (
         before="not hosts(environment) or _has_own_proxy(environment)",
         after="not hosts(environment)",
         tests=("tests/unit/operator/policies/pods/test_egress_proxy.py::test_a_template_may_name_another_proxy",),
+    ),
+    Mutant(
+        name="a sidecar's proxy takes ours away from the programs",
+        target="rljob_operator.policies.pods.egress:_has_own_proxy",
+        before='user_container(environment.template).get("env") or ()',
+        after='[one for part in environment.template.spec["containers"] for one in part.get("env") or ()]',
+        tests=(
+            "tests/unit/operator/policies/pods/test_egress_proxy.py::test_a_sidecars_proxy_is_none_of_the_programs",
+        ),
     ),
     Mutant(
         name="clients read a range of IPv6 addresses at which they end",

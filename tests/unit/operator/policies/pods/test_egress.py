@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_api import InvalidSpec
+from rljob_api.fields import EGRESS_HOST
 from rljob_api.spec import RLJob
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.pods import egress
@@ -17,6 +20,9 @@ from tests.support.operator.environment_jobs import CALC, SHELL, calc, with_envi
 
 Json = dict[str, Any]
 CONFIG = Config()
+
+METADATA = ["169.254.0.0/16", "100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32"]
+"""Addresses of IPv4 at which clouds serve the credentials of nodes."""
 
 
 def policies(job: RLJob, config: Config = CONFIG) -> dict[str, Json]:
@@ -61,7 +67,7 @@ def test_no_public_address_is_a_resolver(address: ipaddress.IPv4Address | ipaddr
     assert not (address.is_global and any(address in block for block in blocks))
 
 
-def test_an_environment_reaches_what_it_names_and_not_what_another_one_does() -> None:
+def test_an_environment_reaches_only_what_it_names() -> None:
     found = policies(with_environments(CALC, SHELL))
     assert set(found) == {"demo", "demo-environments", "demo-environment-calc", "demo-environment-shell"}
     calc_policy, shell_policy = found["demo-environment-calc"], found["demo-environment-shell"]
@@ -95,13 +101,44 @@ def test_where_a_server_is(url: str, peer: Json, port: int) -> None:
     assert of_url(url) == [{"to": [peer], "ports": tcp(port)}]
 
 
-@pytest.mark.parametrize("url", ["https://tools.corp/mcp", "https://search.tools/mcp", "https://svc.example.com"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://tools.corp/mcp",
+        "https://search.tools/mcp",
+        "https://svc.example.com",
+        "https://search.tools.svc.example.com/mcp",
+        "https://search.tools.svc.cluster.local.example.com",
+    ],
+)
 def test_another_host_is_reached_through_the_proxy(url: str) -> None:
     proxy = {"podSelector": {"matchLabels": {"rljob.dev/egress-of": "demo"}}}
     assert of_url(url) == [{"to": [proxy], "ports": tcp(3128)}]
     assert named(SHELL, calc(tools=[{"mcp": {"url": url}}])) == []
     (environment,) = with_environments(calc(tools=[{"mcp": {"url": url}}])).spec.environments
     assert egress.hosts(environment) == [f"{url.split('/')[2]}:443"]
+
+
+LABELS = st.text("aB0-", min_size=1, max_size=5)
+SERVERS = st.one_of(
+    st.from_regex(r"[a-zA-Z0-9.-]{1,20}(:[0-9]{1,5})?(/mcp)?", fullmatch=True),
+    st.lists(LABELS, min_size=1, max_size=4).map(".".join),
+    st.lists(st.integers(0, 300).map(str), min_size=3, max_size=5).map(".".join),
+)
+
+
+@given(SERVERS)
+def test_each_url_that_is_accepted_opens_something(server: str) -> None:
+    """What neither a policy nor the proxy can open is refused when it is applied, and not dropped later."""
+    try:
+        (environment,) = with_environments(calc(tools=[{"mcp": {"url": f"http://{server}"}}])).spec.environments
+    except InvalidSpec:
+        return
+    reached = egress.hosts(environment)
+    assert all(re.fullmatch(EGRESS_HOST, host) for host in reached)
+    assert (
+        reached or named(calc(tools=[{"mcp": {"url": f"http://{server}"}}])) or server.lower().startswith("localhost")
+    )
 
 
 def test_a_service_among_the_hosts_is_called_without_the_proxy() -> None:
@@ -135,7 +172,7 @@ def test_the_proxys_policy() -> None:
     assert spec["ingress"] == [{"from": [runners], "ports": tcp(3128)}]
     names, anywhere = spec["egress"]
     assert {one["port"] for one in names["ports"]} == {53}
-    assert {"ipBlock": {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}} in anywhere["to"]
+    assert {"ipBlock": {"cidr": "0.0.0.0/0", "except": METADATA}} in anywhere["to"]
     assert "demo-egress" not in policies(with_environments(CALC, SHELL))
 
 
@@ -156,8 +193,9 @@ def of_cidrs(*cidrs: Json) -> list[Json]:
     ("cidr", "block"),
     [
         ("10.20.0.0/16", {"cidr": "10.20.0.0/16"}),
-        ("0.0.0.0/0", {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]}),
-        ("::/0", {"cidr": "::/0", "except": ["fe80::/10", "fd00:ec2::254/128"]}),
+        ("0.0.0.0/0", {"cidr": "0.0.0.0/0", "except": METADATA}),
+        ("100.64.0.0/10", {"cidr": "100.64.0.0/10", "except": ["100.100.100.200/32"]}),
+        ("::/0", {"cidr": "::/0", "except": ["fe80::/10", "fd00:ec2::254/128", "fd20:ce::254/128"]}),
         ("169.254.0.0/16", {"cidr": "169.254.0.0/16"}),
         ("169.254.169.254/32", {"cidr": "169.254.169.254/32"}),
     ],

@@ -80,6 +80,17 @@ def test_a_template_may_name_another_proxy(name: str) -> None:
     assert [one["name"] for one in pod["spec"]["containers"][0]["env"]] == ["HOME", name]
 
 
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "NO_PROXY", "all_proxy"])
+def test_a_sidecars_proxy_is_none_of_the_programs(name: str) -> None:
+    """A sidecar of a service mesh has variables of its own; programs run in `main`."""
+    containers = [{"name": "mesh", "image": "x", "env": [{"name": name, "value": "localhost"}]}, {"name": "main"}]
+    job = with_environments({**HOSTS, "template": {"spec": {"containers": containers}}})
+    pod: Json = dict(deployment(job, job.spec.environments[0], 1, CONFIG, anywhere)["spec"]["template"])
+    main, mesh = pod["spec"]["containers"]
+    assert {"HTTPS_PROXY", "NO_PROXY", "https_proxy"} < {one["name"] for one in main["env"]}
+    assert [one["name"] for one in mesh["env"]] == [name]
+
+
 @pytest.mark.parametrize(
     ("cidr", "direct"),
     [("10.1.0.0/16", ["10.1.0.0/16"]), ("192.0.2.7/32", ["192.0.2.7"]), ("2001:db8::/32", []), ("::1/128", [])],

@@ -10,16 +10,23 @@ MUTANTS = (
     Mutant(
         name="runners go after one round that needs fewer",
         target="rljob_operator.policies.scaling.runner_pools:_wanted",
-        before="len(pool.needed) < ROUNDS",
+        before="len(needed) < ROUNDS",
         after="False",
         tests=(RUNNER_POOLS,),
     ),
     Mutant(
         name="episodes wait for four rounds before they get runners",
         target="rljob_operator.policies.scaling.runner_pools:_wanted",
-        before="max(pool.runners, pool.needed[-1])",
+        before="max(pool.runners, needed[-1])",
         after="pool.runners",
         tests=(RUNNER_POOLS,),
+    ),
+    Mutant(
+        name="runners are added for an evaluation that has ended",
+        target="rljob_operator.policies.scaling.runner_pools:_of_training",
+        before="load.most_open if load.most_training is None else load.most_training",
+        after="load.most_open",
+        tests=(f"{RUNNER_POOLS}::test_evaluations_use_the_runners_of_training",),
     ),
     Mutant(
         name="a machine goes though the others cannot do its work",

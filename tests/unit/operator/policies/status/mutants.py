@@ -80,7 +80,7 @@ MUTANTS = (
         target="rljob_operator.policies.status.conditions:Facts._missing",
         before="one.runners and not one.ready",
         after="False",
-        tests=(f"{RUNNERS}::test_a_job_without_a_runner_is_not_ready_and_one_with_too_few_is_degraded",),
+        tests=(f"{RUNNERS}::test_no_runner_means_not_ready_and_too_few_mean_degraded",),
     ),
     Mutant(
         name="runners that are ready stall their job",
