@@ -93,7 +93,7 @@ def _harness(config: Config, direct: httpx.AsyncClient, outside: httpx.AsyncClie
     if config.environment.kind == OPEN_ENV:
         return OpenEnvHarness(direct, outside, config.environment, config.root, guard)
     if config.environment.kind == VERIFIERS:
-        return VerifiersHarness(config.environment, config.root, guard)
+        return VerifiersHarness(direct, config.environment, config.root, guard)
     return AgentHarness(direct, config.environment, config.root, guard)
 
 

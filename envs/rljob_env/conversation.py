@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import httpx
 
 from rljob_env.episode import Assignment, Json
 from rljob_env.failures import EpisodeOver, Failed, Part
-from rljob_env.retrying import AGAIN, delay, error_of
+from rljob_env.retrying import answered, error_of
 
 CONNECT_SECONDS = 5.0
 LATE_SECONDS = 4.0
@@ -43,17 +45,21 @@ async def conversation_of(http: httpx.AsyncClient, assignment: Assignment) -> li
         raise Failed(Part.ENVIRONMENT, f"the gateway gives no conversation: {error}") from error
 
 
+async def conversation_to_score(
+    http: httpx.AsyncClient, assignment: Assignment, answer: str | None = None
+) -> tuple[Sequence[Mapping[str, Any]], str | None]:
+    """Return the messages and the answer that a reward's function is called with: the prompt's without a conversation.
+
+    `answer`: what a program says that it is; None: the model's last one. Raises as `conversation_of`.
+    """
+    messages = await conversation_of(http, assignment)
+    if not messages:
+        return assignment.messages, answer
+    return messages, (messages[-1].get("content") or "") if answer is None else answer
+
+
 async def _answered(http: httpx.AsyncClient, assignment: Assignment) -> httpx.Response:
     """Return the gateway's answer; ask again while it is away."""
-    headers, failures = {"Authorization": f"Bearer {assignment.api_key}"}, 0
-    while True:
-        response: httpx.Response | None = None
-        try:
-            timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
-            response = await http.get(f"{assignment.base_url}/conversation", headers=headers, timeout=timeout)
-            if response.status_code not in AGAIN:
-                return response
-        except httpx.TransportError:
-            pass  # Counted and repeated below, as an answer that may pass.
-        failures += 1
-        await asyncio.sleep(delay(failures, response))
+    url, headers = f"{assignment.base_url}/conversation", {"Authorization": f"Bearer {assignment.api_key}"}
+    timeout = httpx.Timeout(None, connect=CONNECT_SECONDS)
+    return await answered(lambda tries: http.get(url, headers=headers, timeout=timeout), lambda seconds, why: None)

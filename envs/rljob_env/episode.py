@@ -125,12 +125,11 @@ class Report:
 
 
 class Harness(Protocol):
-    """What runs an episode. It raises `Failed` for a failure of ours, and `EpisodeOver`."""
+    """What runs an episode. It raises `Failed` for a failure of ours, and `EpisodeOver`.
 
-    @property
-    def journals(self) -> bool:
-        """Whether it reports executed calls, and goes on with attempts of other runners."""
-        ...
+    It may be one that another runner began. With `Assignment.resume` it goes on where that one was. Without, it runs it
+    from the beginning: the gateway answers with recorded turns what is asked again.
+    """
 
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode to its end, or to its deadline."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ import httpx
 
 from rljob_env.episode import Assignment, Attempt, ExecutedCall, Json, Report
 from rljob_env.failures import EpisodeOver, GatewayAway, GatewayRefused
-from rljob_env.retrying import AGAIN, delay, error_of
+from rljob_env.retrying import answered, error_of
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 15.0
@@ -40,12 +39,9 @@ class GatewayClient:
         self._wait_seconds = wait_seconds
         self._patience_seconds = patience_seconds
 
-    async def lease(self, most: int, journals: bool) -> list[Assignment]:
-        """Return attempts to run, `most` at most; none if there was none for the time of a wait.
-
-        `journals`: see `Harness`.
-        """
-        body: Json = {"waitSeconds": self._wait_seconds, "most": most} | ({"journals": True} if journals else {})
+    async def lease(self, most: int) -> list[Assignment]:
+        """Return attempts to run, `most` at most; none if there was none for the time of a wait."""
+        body: Json = {"waitSeconds": self._wait_seconds, "most": most, "journals": True}
         response = await self._send_again("lease", body, self._wait_seconds)
         if response.status_code == 204:
             return []
@@ -74,22 +70,15 @@ class GatewayClient:
 
     async def _send_again(self, route: str, body: Json, wait: float) -> httpx.Response:
         """Send a request until the gateway answers it, or patience ends."""
-        failures, since = 0, time.monotonic()
-        while True:
-            response: httpx.Response | None = None
-            try:
-                response = await self._send(route, body, wait)
-                if response.status_code not in AGAIN:
-                    return _accepted(response, f"{self._url}/env/{route}")
-                why = error_of(response)[1]
-            except httpx.TransportError as error:
-                why = str(error) or type(error).__name__
-            failures += 1
-            seconds = delay(failures, response)
+        since = time.monotonic()
+
+        def bound(seconds: float, why: str) -> None:
             if time.monotonic() - since + seconds > self._patience_seconds:
                 raise GatewayAway(f"{self._url} did not answer for {self._patience_seconds:g} s: {why}")
             self.stats.sent_again += 1
-            await asyncio.sleep(seconds)
+
+        response = await answered(lambda tries: self._send(route, body, wait), bound)
+        return _accepted(response, f"{self._url}/env/{route}")
 
     async def _send(self, route: str, body: Json, wait: float) -> httpx.Response:
         timeout = httpx.Timeout(wait + ANSWER_SECONDS, connect=CONNECT_SECONDS)

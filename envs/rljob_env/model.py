@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import httpx
 
 from rljob_env.episode import Assignment, Json
 from rljob_env.failures import EpisodeOver, Failed, Part
-from rljob_env.retrying import AGAIN, delay, error_of
+from rljob_env.retrying import answered, error_of
 
 RETRY_HEADER = "x-stainless-retry-count"
 """Says that a request was sent before: the gateway then answers with the recorded turn, if there is one."""
@@ -50,21 +49,19 @@ class Model:
         return await self._asked(request.encode(), 1)
 
     async def _asked(self, body: bytes, tries: int) -> Json:
-        while True:
-            response: httpx.Response | None = None
-            try:
-                headers = {**self._headers, "Content-Type": "application/json", RETRY_HEADER: str(tries)}
-                timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
-                response = await self._http.post(self._url, content=body, headers=headers, timeout=timeout)
-            except httpx.TransportError:
-                pass  # Counted and repeated below, as an answer that may pass.
-            if response is not None and response.status_code not in AGAIN:
-                self.away = False
-                return _message(response)
-            tries += 1
-            self.away = True
-            self.sent_again += 1
-            await asyncio.sleep(delay(tries, response))
+        timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS)
+
+        async def send(tries: int) -> httpx.Response:
+            headers = {**self._headers, "Content-Type": "application/json", RETRY_HEADER: str(tries)}
+            return await self._http.post(self._url, content=body, headers=headers, timeout=timeout)
+
+        response = await answered(send, self._wait, tries)
+        self.away = False
+        return _message(response)
+
+    def _wait(self, seconds: float, why: str) -> None:
+        self.away = True
+        self.sent_again += 1
 
 
 def _message(response: httpx.Response) -> Json:

@@ -113,7 +113,7 @@ class Runner:
                     changed.clear()
                     await changed.wait()
                 # One request for all free places: with one each, the last of many episodes waits for all before it.
-                assignments = await self._gateway.lease(free, self._harness.journals)
+                assignments = await self._gateway.lease(free)
                 self.stats.leases += bool(assignments)
                 self.stats.leased += len(assignments)
                 for assignment in assignments:

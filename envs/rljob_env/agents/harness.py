@@ -26,7 +26,7 @@ import httpx
 
 from rljob_env.agents.checkout import WorkingCopies, open_checkout
 from rljob_env.config import GIT_RESTORE, EnvironmentConfig
-from rljob_env.conversation import conversation_of
+from rljob_env.conversation import conversation_to_score
 from rljob_env.episode import Assignment, Report
 from rljob_env.failures import Failed, Part
 from rljob_env.foreign_code.guard import Guard
@@ -71,11 +71,6 @@ class AgentHarness:
             # -P: what lies in the folder where it begins, as a checkout, must not hide Python's modules.
             self._command = (sys.executable, "-P", "-m", "rljob_env.agents.main", str(root), config.function)
 
-    @property
-    def journals(self) -> bool:
-        """See `Harness`. It does not: the agent's program asks and acts by itself."""
-        return False
-
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
         async with _scratch_folder() as scratch:
@@ -117,11 +112,9 @@ class AgentHarness:
         self, assignment: Assignment, answer: str | None, place: Place
     ) -> tuple[float | None, dict[str, float]]:
         """Call the reward's function with the conversation. `answer`: the program's; None: the model's last one."""
-        messages = await conversation_of(self._gateway_http, assignment)
-        if answer is None and messages:
-            answer = messages[-1].get("content") or ""
+        messages, answer = await conversation_to_score(self._gateway_http, assignment, answer)
         await asyncio.to_thread(make_enterable, place)
-        return await self.scorer.score(assignment, messages or assignment.messages, answer, place)
+        return await self.scorer.score(assignment, messages, answer, place)
 
     async def _ended(
         self, assignment: Assignment, place: Place, variables: Mapping[str, str], output: Output

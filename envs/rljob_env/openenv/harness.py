@@ -83,11 +83,6 @@ class OpenEnvHarness:
         self._schema: Json | None = None
         self.scorer = Scorer(config, root, guard)
 
-    @property
-    def journals(self) -> bool:
-        """See `Harness`. It does not: a session of the server ends with its connection."""
-        return False
-
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
         episode = _Episode([dict(message) for message in assignment.messages])

@@ -46,11 +46,6 @@ class ToolsHarness:
         self.scorer = Scorer(config, root, guard)
         self._descriptions: dict[str, Json] | None = None
 
-    @property
-    def journals(self) -> bool:
-        """See `Harness`: the loop is here, so all that was done is known."""
-        return True
-
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
         async with AsyncExitStack() as stack:

@@ -105,6 +105,8 @@ class Toolbox:
             raise ToolError(f"there is no tool {name!r:.100}; {', '.join(self._sources) or 'none'} would be right")
         try:
             arguments = json.loads(call["function"]["arguments"] or "{}")
+            # Servers are sent what JSON can say: no number beyond all numbers, and no half of a character.
+            json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
         except (ValueError, RecursionError) as error:
             raise ToolError(f"the arguments are no JSON: {error}") from error
         if not isinstance(arguments, dict):

@@ -11,7 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from rljob_env.config import EnvironmentConfig
+from rljob_env.conversation import conversation_to_score
 from rljob_env.episode import Assignment, Report
 from rljob_env.failures import EpisodeOver, Failed, Part
 from rljob_env.foreign_code.guard import Guard
@@ -30,8 +33,16 @@ END_SECONDS = 20.0
 class VerifiersHarness:
     """Plays tasks of one environment. `end_seconds`: the time of its scoring."""
 
-    def __init__(self, config: EnvironmentConfig, root: Path, guard: Guard, end_seconds: float = END_SECONDS) -> None:
+    def __init__(
+        self,
+        gateway: httpx.AsyncClient,
+        config: EnvironmentConfig,
+        root: Path,
+        guard: Guard,
+        end_seconds: float = END_SECONDS,
+    ) -> None:
         assert config.verifiers is not None
+        self._gateway_http = gateway
         self._config = config
         self._verifiers = config.verifiers
         self._end_seconds = end_seconds
@@ -39,11 +50,6 @@ class VerifiersHarness:
         variables = {**inherited, **config.variables}
         self.workers = WorkerPool(WorkerSettings(root, (PLAY,), variables, Part.ENVIRONMENT, guard))
         self.scorer = Scorer(config, root, guard)
-
-    @property
-    def journals(self) -> bool:
-        """See `Harness`. It does not: the environment's program asks and acts by itself."""
-        return False
 
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
@@ -65,9 +71,10 @@ class VerifiersHarness:
         except ValueError as error:
             raise Failed(Part.ENVIRONMENT, f"the environment's {error}") from error
         metrics["env_seconds"] = time.monotonic() - began
-        if reward is not None:
-            return Report(reward, metrics, detail=found["detail"])
-        reward, more = await self.scorer.score(assignment, assignment.messages, None)
+        more = dict[str, float]()
+        if reward is None and self.scorer.has_function:
+            messages, answer = await conversation_to_score(self._gateway_http, assignment)
+            reward, more = await self.scorer.score(assignment, messages, answer)
         return Report(reward, metrics | more, detail=found["detail"])
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
 """Proxy: connects runners with the hosts that their environments name.
 
 It resolves names itself and connects to the address that the rules allow: a second look at the name could give another
-one. Everything of a client is bounded: the connections of all and of one environment, the head of a request, and the
-time for each step. What passes through a tunnel is not read.
+one. Everything of a client is bounded: its connections before and after they show a key, the head of a request, the
+lookups of names, and the time for each step. What passes through a tunnel is not read, and little of it is held.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -27,7 +27,9 @@ log = logging.getLogger(__name__)
 
 Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 
-_CHUNK = 65_536
+_CHUNK = 32_768
+_HELD = 32_768
+"""Bytes that a tunnel holds in each direction until the receiver takes them, besides what one read brings."""
 _LOG_SECONDS = 1.0
 """Shortest time between two log lines about refused requests."""
 _REASONS = {400: "Bad Request", 403: "Forbidden", 407: "Proxy Authentication Required", 502: "Bad Gateway"}
@@ -38,8 +40,12 @@ _REASONS |= {503: "Service Unavailable", 504: "Gateway Timeout"}
 class ProxyLimits:
     """Bounds of connections."""
 
-    connections: int = 1024
-    of_an_environment: int = 512
+    connections: int = 512
+    of_an_environment: int = 256
+    asking: int = 512
+    """Connections without a complete head. For a further one the oldest ends of the address that has most of them."""
+    lookups_of_an_environment: int = 8
+    """Names that are looked up at a time. A name server may be slow for ever, and there are few threads for it."""
     head_bytes: int = 16_384
     head_seconds: float = 10.0
     """Longest time until the head of a request is complete."""
@@ -75,8 +81,10 @@ class EgressProxy:
         self._key = key
         self._limits = limits
         self._resolve = resolve
-        self._open = 0
         self._by_environment: Counter[str] = Counter()
+        self._lookups: Counter[str] = Counter()
+        self._asking: dict[str, dict[asyncio.Task[None], None]] = {}
+        """Connections without a complete head, by address, the oldest first."""
         self._logged = 0.0
 
     @contextlib.asynccontextmanager
@@ -102,22 +110,20 @@ class EgressProxy:
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a client's connection: one request, and what passes after it."""
-        self._open += 1
         try:
-            if self._open <= self._limits.connections:  # else it is closed without an answer, which would cost time
-                await self._answer(reader, writer)
+            await self._answer(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client has gone, or sends nothing more
         finally:
-            self._open -= 1
             writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = "a request"
         try:
             try:
-                async with asyncio.timeout(self._limits.head_seconds):
-                    request = parse_request(await reader.readuntil(b"\r\n\r\n"))
+                with self._asks(writer.get_extra_info("peername")[0]):
+                    async with asyncio.timeout(self._limits.head_seconds):
+                        request = parse_request(await reader.readuntil(b"\r\n\r\n"))
             except (BadRequest, asyncio.LimitOverrunError) as error:
                 raise Refused(400, str(error)) from error
             environment = self._environment(request)
@@ -131,6 +137,24 @@ class EgressProxy:
                 writer.write(_answer(refused))
                 await writer.drain()
 
+    @contextlib.contextmanager
+    def _asks(self, address: str) -> Iterator[None]:
+        """Count this connection among those without a complete head; end another one if there are too many."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._asking.setdefault(address, {})[task] = None
+        if sum(map(len, self._asking.values())) > self._limits.asking:
+            largest = max(self._asking, key=lambda one: len(self._asking[one]))
+            self._asking[largest].pop(oldest := next(iter(self._asking[largest])))
+            oldest.cancel()
+        try:
+            yield
+        finally:
+            mine = self._asking.get(address, {})
+            mine.pop(task, None)
+            if not mine:
+                self._asking.pop(address, None)
+
     def _environment(self, request: ProxyRequest) -> str:
         try:
             return verify_proxy_key(self._key, request.key)
@@ -141,6 +165,8 @@ class EgressProxy:
     async def _place(self, environment: str) -> AsyncIterator[None]:
         if self._by_environment[environment] >= self._limits.of_an_environment:
             raise Refused(503, f"environment {environment} has {self._limits.of_an_environment} connections")
+        if self._by_environment.total() >= self._limits.connections:
+            raise Refused(503, f"the job has {self._limits.connections} connections")
         self._by_environment[environment] += 1
         try:
             yield
@@ -158,7 +184,7 @@ class EgressProxy:
             raise Refused(403, f"environment {environment} does not name {host[:253]!r} port {port}: {advice}")
         try:
             async with asyncio.timeout(self._limits.resolve_seconds):
-                addresses = await self._resolve(host, port)
+                addresses = await self._looked_up(environment, host, port)
         except (OSError, TimeoutError, UnicodeError) as error:  # UnicodeError: a label of more than 63 characters
             raise Refused(502, f"{host!r} has no address: {error or 'no answer in time'}") from error
         usable = allowed(match, addresses)
@@ -172,6 +198,21 @@ class EgressProxy:
         except OSError as error:
             raise Refused(502, f"{host!r} port {port}: {error}") from error
 
+    async def _looked_up(self, environment: str, host: str, port: int) -> Sequence[Address]:
+        """Return a host's addresses. A lookup that no client waits for still has its thread, and counts."""
+        if self._lookups[environment] >= self._limits.lookups_of_an_environment:
+            raise Refused(503, f"environment {environment} looks up {self._lookups[environment]} names")
+        self._lookups[environment] += 1
+        lookup = asyncio.ensure_future(self._resolve(host, port))
+
+        def ended(done: asyncio.Future[Sequence[Address]]) -> None:
+            self._lookups[environment] -= 1
+            if not done.cancelled():
+                done.exception()  # its caller may have gone
+
+        lookup.add_done_callback(ended)
+        return await asyncio.shield(lookup)
+
     async def _pass_on(
         self,
         request: ProxyRequest,
@@ -180,6 +221,8 @@ class EgressProxy:
     ) -> None:
         """Pass bytes in both directions until both have ended, or nothing passes for too long."""
         self.stats.opened += 1
+        for _, writer in (client, server):
+            writer.transport.set_write_buffer_limits(_HELD)
         try:
             if request.tunnel:
                 client[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
@@ -230,8 +273,8 @@ async def _first_answer(addresses: Sequence[Address], port: int) -> tuple[asynci
     """Connect to the first of these addresses that accepts. Raises the last one's `OSError`."""
     for address in addresses[:-1]:
         with contextlib.suppress(OSError):
-            return await asyncio.open_connection(str(address), port)
-    return await asyncio.open_connection(str(addresses[-1]), port)
+            return await asyncio.open_connection(str(address), port, limit=_HELD)
+    return await asyncio.open_connection(str(addresses[-1]), port, limit=_HELD)
 
 
 def _answer(refused: Refused) -> bytes:

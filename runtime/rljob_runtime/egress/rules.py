@@ -17,21 +17,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from rljob_api.constants import METADATA_NETWORKS, PRIVATE_NETWORKS
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 WEB_PORTS = (80, 443)
 """Ports of a host that is named without one."""
-_PRIVATE = tuple(
-    ipaddress.ip_network(one) for one in ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
-)
-_NEVER = tuple(
-    ipaddress.ip_network(one)
-    for one in (
-        *("169.254.0.0/16", "fe80::/10"),
-        *("100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32", "fd00:ec2::254/128", "fd20:ce::254/128"),
-    )
-)
-"""Link-local addresses, and those of metadata services of clouds."""
+_PRIVATE = tuple(map(ipaddress.ip_network, PRIVATE_NETWORKS))
+_NEVER = tuple(map(ipaddress.ip_network, METADATA_NETWORKS))
 _EMBEDDED = ipaddress.ip_network("64:ff9b::/96")
 """Addresses of IPv6 that a gateway translates to those of IPv4 in their last 32 bits."""
 _LABEL = r"[a-z0-9_]([-a-z0-9_]*[a-z0-9_])?"

@@ -97,6 +97,7 @@ async def _gateway(config: Path | None) -> int:
 
     if config is None:
         return await gateway_container.run(Path(GATEWAY_DIR))
+    gateway.leave_out_torch()
     return await _until_asked_to_end(gateway.run(config))
 
 
@@ -104,6 +105,7 @@ def _check(config: Path) -> int:
     # Imported here, as in `_gateway`.
     from rljob_runtime.entrypoints import gateway
 
+    gateway.leave_out_torch()
     return gateway.check(config)
 
 

@@ -43,6 +43,17 @@ REFUSALS = (BadConfig, DataError, ModelError, TemplateNotAppendOnly)
 """Why another start gives the same."""
 
 
+def leave_out_torch() -> None:
+    """Let transformers believe that torch is not installed: tokenizers need none, and it costs 2 s and 500 MB.
+
+    For a process that is a gateway and nothing else, before it imports transformers.
+    """
+    # Of the absence that is meant here transformers would warn.
+    os.environ["TRANSFORMERS_NO_ADVISORY_WARNINGS"] = "1"
+    # So Python notes that a module cannot be imported. Text processes, which are forked, inherit it.
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
+
+
 async def run(file: Path) -> int:
     """Serve until cancelled (SIGTERM). Return `FAILED` or `REFUSED` with a line on standard error."""
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -122,7 +123,9 @@ class EnvironmentRoutes:
             return web.Response(status=204)
         self.stats.leased += len(assignments)
         found = [self._assignment(request, one) for one in assignments]
-        answer = web.json_response(found[0] if asked.most is None else {"assignments": found})
+        # What other runners did may be long, and heartbeats must go on.
+        text = await asyncio.to_thread(json.dumps, found[0] if asked.most is None else {"assignments": found})
+        answer = web.json_response(text=text)
         claim = self.unread.count(environment, answer.content_length or 0)
         try:
             return await send(request, answer, self.access.write_seconds)

@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TypeVar
 
 from rljob_api.keys.signed_text import Refusal
@@ -33,7 +33,7 @@ from rljob_runtime.gateway.errors import GatewayError, bad
 from rljob_runtime.gateway.paths import AttemptPaths, Paths
 from rljob_runtime.gateway.text.turn_text import ReplyText, TurnText, TurnTokens
 from rljob_runtime.gateway.wire.chat_request import ChatRequest, parse_chat_request
-from rljob_runtime.gateway.wire.fields import digest, parse_body
+from rljob_runtime.gateway.wire.fields import canonical, digest, parse_body
 from rljob_runtime.gateway.wire.generate_request import GenerateTokens, parse_generate_request
 from rljob_runtime.gateway.wire.messages import assistant_message, chain
 from rljob_runtime.protocols.trajectory import FinishReason
@@ -51,6 +51,8 @@ from rljob_runtime.protocols.turns import (
 from rljob_runtime.scheduling.backoff import Backoff
 
 log = logging.getLogger(__name__)
+MOST_READS = 2
+"""Attempts whose turns are read from the coordinator at a time."""
 CHAT, GENERATE = "/v1/chat/completions", "/inference/v1/generate"
 
 T = TypeVar("T")
@@ -132,6 +134,8 @@ class Gateway:
         self._paths = AttemptPaths(settings.attempts_kept)
         self._open: Counter[EpisodeAttempt] = Counter()
         self._work: set[asyncio.Task[Answer]] = set()
+        self._readings: dict[EpisodeAttempt, asyncio.Task[Paths]] = {}
+        self._reads = asyncio.Semaphore(MOST_READS)
         self._conversations: set[EpisodeAttempt] = set()
         """Attempts whose conversations are read: that costs the store more than a turn, and any program may ask."""
 
@@ -159,9 +163,10 @@ class Gateway:
 
     async def close(self) -> None:
         """End the work on all requests. Their turns are the coordinator's."""
-        for task in self._work:
+        tasks = [*self._work, *self._readings.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._work, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _to_the_end(self, capability: Capability, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """Wait for the work. It goes on if the client leaves."""
@@ -300,15 +305,27 @@ class Gateway:
     def _reply(self, tokens: TurnTokens, request: ChatRequest, calls: bool) -> ReplyText:
         """Return what a turn says. One that cannot be read says nothing: an error would be the answer to each retry."""
         try:
-            return self._text.reply(tokens, request.tools, calls)
+            reply = self._text.reply(tokens, request.tools, calls)
+            canonical(asdict(reply))
+            return reply
         except Exception as error:  # a model may write what no tokenizer or renderer takes
             log.warning("an answer of %d tokens cannot be read: %r", len(tokens.sampled), error)
             return ReplyText("", malformed=1)
 
     async def _read_paths(self, capability: Capability) -> Paths:
-        """Read the turns of an attempt that this process does not know: it started after them."""
-        stored = await self._asked(capability, lambda: self._turns.history(capability.episode))
-        return self._paths.put(capability.episode, await self._in_thread(lambda: self._rebuilt(stored)))
+        """Read the turns of an attempt that this process does not know: it started after them.
+
+        All requests of the attempt wait for one read: its turns are much larger than they are."""
+        episode = capability.episode
+        if (reading := self._readings.get(episode)) is None:
+            reading = self._readings[episode] = asyncio.create_task(self._paths_of(capability))
+            reading.add_done_callback(lambda _: self._readings.pop(episode))
+        return await asyncio.shield(reading)
+
+    async def _paths_of(self, capability: Capability) -> Paths:
+        async with self._reads:
+            stored = await self._asked(capability, lambda: self._turns.history(capability.episode))
+            return self._paths.put(capability.episode, await self._in_thread(lambda: self._rebuilt(stored)))
 
     def _rebuilt(self, stored: Sequence[StoredTurn]) -> Paths:
         paths = Paths()

@@ -12,7 +12,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +26,7 @@ from rljob_api import RLJob, load
 from rljob_api.keys.runner_key import mint_runner_key, runners_key
 from rljob_api.spec.environments import Environment
 from rljob_runtime.audit import AuditResult, audit
+from rljob_runtime.coordinator.core.settings import recovery_of
 from rljob_runtime.coordinator.episodes.attempt import Attempt, turn_of
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
 from rljob_runtime.coordinator.episodes.replica import EpisodeReplica
@@ -69,6 +71,12 @@ class Question:
     record: Mapping[str, Any] = field(default_factory=dict)
     python: Path = Path(sys.executable)
     """Of the runner: packages of environments have pins of their own."""
+    lost_at: str | None = None
+    """A file that its program writes when its runner is to end. Another one goes on."""
+
+    def of_environment(self, name: str) -> Environment:
+        """Return its environment."""
+        return Environment.model_validate({"name": name, "episodesPerRunner": 1, **self.environment})
 
 
 @dataclass
@@ -210,8 +218,12 @@ async def _play(
         plan = await store.do(
             lambda opened: open_round(opened, VERSION, *prompts.keys.values(), cursor=prompts.drawn)
         )  # fmt: skip
-        rules = EpisodeRules(Limits(seconds=DEADLINE_SECONDS), Versions.SINGLE)
-        book = EpisodeBook(store, BookRules(dict.fromkeys(questions, rules), seed=1), time.time)
+        limits = Limits(seconds=DEADLINE_SECONDS)
+        rules = {
+            name: EpisodeRules(limits, Versions.SINGLE, recovery_of(one.of_environment(name)))
+            for name, one in questions.items()
+        }
+        book = EpisodeBook(store, BookRules(rules, seed=1), time.time)
         book.use_prompts(prompts)
         await stack.enter_async_context(_running(book.run(lambda reason, message: None)))
         gateway = await stack.enter_async_context(_agents(job, book, model, folder, questions))
@@ -279,22 +291,39 @@ async def _agents(
 @contextlib.asynccontextmanager
 async def _runner(name: str, question: Question, folder: Path, url: str) -> AsyncIterator[None]:
     """Run a runner of the question's environment, as `rljob run` starts them. Programs begin in the folder."""
-    environment = Environment.model_validate({"name": name, "episodesPerRunner": 1, **question.environment})
+    environment = question.of_environment(name)
     key, config = folder / f"{name}.key", folder / f"{name}.json"
     key.write_text(mint_runner_key(runners_key(SECRET), name))
     settings = {"url": url, "keyFile": str(key), "root": str(folder), "environment": environment.runner_options()}
     config.write_text(json.dumps(settings))
     variables = {one: os.environ[one] for one in INHERITED if one in os.environ}
     variables |= {"PYTHONPATH": str(ROOT / "envs"), "UV_CACHE_DIR": str(folder / "uv")}
-    command = (question.python, "-m", "rljob_env", config)
-    process = await asyncio.create_subprocess_exec(*command, cwd=folder, env=variables)
-    try:
+    begin = partial(
+        asyncio.create_subprocess_exec, question.python, "-m", "rljob_env", config, cwd=folder, env=variables
+    )  # fmt: skip
+    async with _running(_runners(begin, folder / question.lost_at if question.lost_at else None)):
         yield
-        assert process.returncode is None
+
+
+async def _runners(begin: Callable[[], Awaitable[Process]], lost_at: Path | None) -> None:
+    """Run a runner until cancelled; if this file is written, end it and run another one."""
+    process = await begin()
+    try:
+        if lost_at is not None:
+            while not lost_at.exists():  # noqa: ASYNC110, a program writes it
+                await asyncio.sleep(0.05)
+            await _end(process)
+            process = await begin()
+        await process.wait()
     finally:
+        await _end(process)
+
+
+async def _end(process: Process) -> None:
+    if process.returncode is None:
         process.terminate()
-        async with asyncio.timeout(60.0):
-            await process.wait()
+    async with asyncio.timeout(60.0):
+        await process.wait()
 
 
 @contextlib.asynccontextmanager

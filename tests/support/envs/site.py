@@ -117,7 +117,7 @@ class Site:
     ) -> VerifiersHarness:
         args = {"taskset": {"fault": fault}}
         config = EnvironmentConfig("calc", VERIFIERS, verifiers=VerifiersConfig(id, args), **options)
-        return VerifiersHarness(config, root, self.guard, end_seconds)
+        return VerifiersHarness(self.http, config, root, self.guard, end_seconds)
 
     def prompts(self) -> list[str]:
         """Return the prompt of each turn, as text."""

@@ -19,7 +19,7 @@ from rljob_runtime.protocols.turns import (
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
 from rljob_runtime.scheduling.episodes.node import Node
 from rljob_runtime.scheduling.episodes.sequences import training_sequences
-from rljob_runtime.scheduling.episodes.turns import Generate, InProgress, Recorded, Refused, TurnRequest
+from rljob_runtime.scheduling.episodes.turns import Diverged, Generate, InProgress, Recorded, Refused, TurnRequest
 from tests.support.gateway.light_tokenizer import LightTokenizer
 
 VERSION = 7
@@ -127,7 +127,7 @@ class StandInCoordinator:
     async def _turn(self, episode: Episode, call: TurnCall) -> RecordedTurn:
         forks = episode.stats.forks
         match episode.open(TurnRequest(call.token_ids, call.digest, call.retry), now=1.0):
-            case Refused(reason):
+            case Refused(reason) | Diverged(reason):
                 raise TurnRefused(reason)
             case Recorded(node):
                 return _recorded(node, replayed=True)

@@ -49,4 +49,32 @@ MUTANTS = (
         after="False",
         tests=(f"{PROXY}::test_connections_have_a_bound",),
     ),
+    Mutant(
+        name="the connections of all environments have no bound",
+        target="rljob_runtime.egress.proxy:EgressProxy._place",
+        before="self._by_environment.total() >= self._limits.connections",
+        after="False",
+        tests=(f"{PROXY}::test_connections_have_a_bound",),
+    ),
+    Mutant(
+        name="connections that ask nothing end at the address that has fewest",
+        target="rljob_runtime.egress.proxy:EgressProxy._asks",
+        before="max(self._asking, key=lambda one: len(self._asking[one]))",
+        after="min(self._asking, key=lambda one: len(self._asking[one]))",
+        tests=(f"{PROXY}::test_connections_that_ask_nothing_keep_no_other_out",),
+    ),
+    Mutant(
+        name="connections that ask nothing have no bound",
+        target="rljob_runtime.egress.proxy:EgressProxy._asks",
+        before="sum(map(len, self._asking.values())) > self._limits.asking",
+        after="False",
+        tests=(f"{PROXY}::test_connections_that_ask_nothing_keep_no_other_out",),
+    ),
+    Mutant(
+        name="a lookup that no client waits for does not count",
+        target="rljob_runtime.egress.proxy:EgressProxy._looked_up",
+        before="self._lookups[environment] >= self._limits.lookups_of_an_environment",
+        after="False",
+        tests=(f"{PROXY}::test_slow_name_servers_of_one_environment_keep_no_other_waiting",),
+    ),
 )

@@ -22,7 +22,15 @@ from rljob_runtime.egress.rules import Address, Rules
 
 KEY = b"k" * 32
 CALC = mint_proxy_key(KEY, "calc")
-LIMITS = ProxyLimits(4, 2, 2048, 0.5, 0.5, 1.0, 0.5)
+LIMITS = ProxyLimits(
+    connections=4,
+    of_an_environment=2,
+    head_bytes=2048,
+    head_seconds=0.5,
+    resolve_seconds=0.5,
+    connect_seconds=1.0,
+    idle_seconds=0.5,
+)
 
 
 @dataclass
@@ -159,8 +167,11 @@ async def test_a_head_has_a_bound_in_bytes_and_in_time(monkeypatch: pytest.Monke
         writer.close()
 
 
-async def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with site(monkeypatch, replace(LIMITS, head_seconds=5.0, idle_seconds=5.0)) as one:
+@pytest.mark.parametrize(("of_all", "whose"), [(4, "environment calc has 2"), (2, "the job has 2")])
+async def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch, of_all: int, whose: str) -> None:
+    own = 2 if of_all > 2 else 3
+    limits = replace(LIMITS, head_seconds=5.0, idle_seconds=5.0, connections=of_all, of_an_environment=own)
+    async with site(monkeypatch, limits) as one:
         held = []
         for _ in range(2):
             reader, writer = await asyncio.open_connection("127.0.0.1", one.proxy_port)
@@ -168,12 +179,49 @@ async def test_connections_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None
             writer.write(f"{one.connect()} HTTP/1.1\r\nProxy-Authorization: Basic {basic}\r\n\r\n".encode())
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
             held.append(writer)
-        assert (await one.ask(one.connect())).startswith(b"HTTP/1.1 503 "), "of an environment"
-        held += [(await asyncio.open_connection("127.0.0.1", one.proxy_port))[1] for _ in range(2)]
-        await asyncio.sleep(0.05)
-        assert await one.ask(one.connect()) == b"", "of all"
+        refused = await one.ask(one.connect())
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert whose.encode() in refused
         for writer in held:
             writer.close()
+
+
+async def test_connections_that_ask_nothing_keep_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They need no key. The oldest of the address that has most of them ends."""
+    async with site(monkeypatch, replace(LIMITS, head_seconds=60.0, asking=6)) as one:
+        other = ("127.0.0.2", 0)
+        silent = [
+            await asyncio.open_connection("127.0.0.1", one.proxy_port, local_addr=other if number % 5 else None)
+            for number in range(20)
+        ]
+        answer = await one.ask(f"GET http://site.test:{one.port}/")
+        assert answer.endswith(b"hello")
+        ended = [asyncio.ensure_future(reader.read()) for reader, _ in silent]
+        done, _ = await asyncio.wait(ended, timeout=1.0)
+        left = [number for number, read in enumerate(ended) if read not in done]
+        assert len(left) <= 6
+        assert 15 in left, "of an address that has few of them"
+        for _, writer in silent:
+            writer.close()
+        await asyncio.gather(*ended, return_exceptions=True)
+
+
+async def test_slow_name_servers_of_one_environment_keep_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lookup has its thread until it ends, whether its client still waits or not."""
+    async with site(monkeypatch, replace(LIMITS, resolve_seconds=0.1, lookups_of_an_environment=2)) as one:
+        resolve, answers = one.proxy._resolve, asyncio.Event()
+
+        async def slow(host: str, port: int) -> Sequence[Address]:
+            await answers.wait()
+            return await resolve(host, port)
+
+        monkeypatch.setattr(one.proxy, "_resolve", slow)
+        url = f"GET http://site.test:{one.port}/"
+        for status in (b"502", b"502", b"503"):
+            assert (await one.ask(url)).startswith(b"HTTP/1.1 " + status)
+        answers.set()
+        await asyncio.sleep(0.05)
+        assert (await one.ask(url)).endswith(b"hello")
 
 
 async def test_a_tunnel_in_which_nothing_passes_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,14 @@ MUTANTS = (
         target="rljob_runtime.entrypoints.gateway:_serve",
         before="await link.close()",
         after="pass",
-        tests=(f"{GATEWAY}::test_requests_that_wait_have_an_answer_when_the_process_ends",),
+        tests=(f"{GATEWAY}::test_an_agent_plays_an_episode_and_what_waits_at_the_end_is_answered",),
+    ),
+    Mutant(
+        name="a gateway imports torch",
+        target="rljob_runtime.entrypoints.gateway:leave_out_torch",
+        before='sys.modules.setdefault("torch", None)',
+        after="None",
+        tests=(f"{GATEWAY}::test_an_agent_plays_an_episode_and_what_waits_at_the_end_is_answered",),
     ),
     Mutant(
         name="a gateway outlives its parent",
@@ -30,7 +37,7 @@ MUTANTS = (
         target="rljob_runtime.entrypoints.gateway:_refused",
         before='_say(f"{kind}{error}", REFUSED)',
         after='_say(f"{kind}{error}", FAILED)',
-        tests=(f"{GATEWAY}::test_a_template_that_is_not_append_only_ends_the_process_with_its_difference",),
+        tests=(f"{GATEWAY}::test_a_template_that_changes_earlier_turns_ends_the_process",),
     ),
     Mutant(
         name="connections outlive the program that they belong to",

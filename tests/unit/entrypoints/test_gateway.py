@@ -106,7 +106,7 @@ async def _post(session: aiohttp.ClientSession, url: str, **body: Any) -> Any:
         return await answer.json()
 
 
-async def test_a_runner_leases_an_episode_and_its_agent_plays_it(site: Site) -> None:
+async def test_an_agent_plays_an_episode_and_what_waits_at_the_end_is_answered(site: Site) -> None:
     messages: list[Any] = [{"role": "user", "content": "3 + 4 ="}]
     far = 4_000_000_000.0
     site.coordinator.start(EPISODE)
@@ -137,11 +137,14 @@ async def test_a_runner_leases_an_episode_and_its_agent_plays_it(site: Site) -> 
         assert "rljob_gateway_connections_refused_total 0.0" in counted
         assert "rljob_gateway_memory_refused_total 0.0" in counted
         assert "rljob_gateway_runner_memory_refused_total 0.0" in counted
+        assert "/tokenizers/" in (mapped := Path(f"/proc/{site.process.pid}/maps").read_text())
+        assert "/torch/" not in mapped, "it takes seconds and half a gigabyte"
+        site.environments.leases.clear()
+        await _ends_with_an_answer_to_what_waits(site, session)
 
 
-async def test_requests_that_wait_have_an_answer_when_the_process_ends(site: Site) -> None:
-    headers = {"Authorization": f"Bearer {mint_runner_key(runners_key(SECRET), 'calc')}"}
-    async with asyncio.timeout(60), aiohttp.ClientSession(headers=headers) as session:
+async def _ends_with_an_answer_to_what_waits(site: Site, session: aiohttp.ClientSession) -> None:
+    async with asyncio.timeout(60):
         body = {"runner": "runner-0", "waitSeconds": 60}
         waiting = asyncio.create_task(session.post(f"{site.url}/env/lease", json=body))
         while not site.environments.leases:  # noqa: ASYNC110, the lease arrives from another process
@@ -161,7 +164,8 @@ async def _refusal(file: Path) -> str:
     return said.decode().strip().splitlines()[-1]
 
 
-async def test_a_template_that_is_not_append_only_ends_the_process_with_its_difference(tmp_path: Path) -> None:
+@pytest.mark.slow  # unit/local/test_environments.py starts the same process with such a template
+async def test_a_template_that_changes_earlier_turns_ends_the_process(tmp_path: Path) -> None:
     model = toy_files(tmp_path, STRIPS_THINKING)
     said = await _refusal(config_of(tmp_path, model))
     assert said.startswith("gateway: TemplateNotAppendOnly: the chat template changes earlier turns")

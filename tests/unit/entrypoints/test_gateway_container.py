@@ -74,7 +74,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-async def test_a_gateway_that_dies_is_started_again_and_ends_with_the_coordinator(job: RLJob, folder: Path) -> None:
+async def test_a_dead_gateway_is_restarted_and_ends_with_the_coordinator(job: RLJob, folder: Path) -> None:
     container = GatewayContainer(config_file(folder), SLEEPS, asyncio.Event())
     async with running(container) as task:
         await asyncio.sleep(0.5)

@@ -11,8 +11,17 @@ TOOLS = "tests/unit/envs/test_tools_harness.py"
 
 MUTANTS = (
     Mutant(
+        name="the reward of a Verifiers environment sees the prompt only",
+        target="rljob_env.verifiers.harness:VerifiersHarness.run",
+        before="await conversation_to_score(self._gateway_http, assignment)",
+        after="(assignment.messages, None)",
+        tests=(
+            "tests/unit/envs/test_verifiers.py::test_an_environment_without_a_reward_is_scored_with_its_conversation",
+        ),
+    ),
+    Mutant(
         name="a gateway that is away has no conversation",
-        target="rljob_env.conversation:_answered",
+        target="rljob_env.retrying:answered",
         before="response.status_code not in AGAIN",
         after="True",
         tests=("tests/unit/envs/test_conversation.py::test_it_is_asked_for_until_it_is_there",),
@@ -20,8 +29,8 @@ MUTANTS = (
     Mutant(
         name="the next runner executes calls whose answers are stored",
         target="rljob_env.tools.calls:Calls.observation",
-        before='(known := self._known.get(call["id"])) is None',
-        after="True",
+        before='self._known.get(call["id"])',
+        after="None",
         tests=("tests/unit/envs/test_tool_calls.py::test_another_runner_executes_what_is_not_stored",),
     ),
     Mutant(
@@ -136,7 +145,7 @@ MUTANTS = (
         target="rljob_env.openenv.harness:OpenEnvHarness._blame",
         before="episode.session is None or episode.session.waiting",
         after="False",
-        tests=(f"{OPEN_ENV}::test_an_environment_that_is_silent_at_the_deadline_is_a_failure_of_ours",),
+        tests=(f"{OPEN_ENV}::test_an_environment_silent_at_the_deadline_is_a_failure_of_ours",),
     ),
     Mutant(
         name="actions are taken after the environment's end",
@@ -150,7 +159,7 @@ MUTANTS = (
         target="rljob_env.openenv.harness:reset_arguments",
         before="hashlib.sha256(content)",
         after="hashlib.sha256(repr(object()).encode())",
-        tests=(f"{OPEN_ENV}::test_each_response_of_a_record_plays_the_same_task_in_a_session_of_its_own",),
+        tests=(f"{OPEN_ENV}::test_each_response_to_a_record_has_the_same_task_in_its_own_session",),
     ),
     Mutant(
         name="an episode that was not scored has the reward 0",
@@ -219,8 +228,8 @@ MUTANTS = (
     Mutant(
         name="a runner leases one episode at a time",
         target="rljob_env.runner:Runner._lease_and_run",
-        before="self._gateway.lease(free, self._harness.journals)",
-        after="self._gateway.lease(1, self._harness.journals)",
+        before="self._gateway.lease(free)",
+        after="self._gateway.lease(1)",
         tests=(f"{RUNNER}::test_a_runner_takes_all_that_waits_in_one_lease",),
         canary=True,
     ),

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rljob_env import conversation
+from rljob_env import conversation, retrying
 from rljob_env.conversation import conversation_of
 from rljob_env.episode import Assignment, Attempt
 from rljob_env.failures import EpisodeOver, Failed
@@ -39,7 +39,7 @@ async def asked(answers: Iterator[httpx.Response | Exception], seconds: float = 
     [[], [httpx.ConnectError("refused")], [error(503, "memory_full", "try again"), httpx.ReadError("cut off")]],
 )
 async def test_it_is_asked_for_until_it_is_there(before: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation, "delay", lambda failures, response: 0.0)
+    monkeypatch.setattr(retrying, "delay", lambda failures, response: 0.0)
     assert await asked(iter([*before, httpx.Response(200, json={"messages": MESSAGES})])) == MESSAGES
 
 

@@ -94,7 +94,7 @@ async def test_the_taskset_of_the_guide_is_played_with_its_arguments(tmp_path: P
     assert config.verifiers is not None
     turns = config.verifiers.args["agent"]["max_turns"]
     async with open_site(scripted("again", "5")) as site, site.stack:
-        harness = VerifiersHarness(config, STAND_IN_VERIFIERS, site.guard)
+        harness = VerifiersHarness(site.http, config, STAND_IN_VERIFIERS, site.guard)
         report = await site.report_of(harness, record={**RECORD, "task": 0}, seconds=120.0)
         assert (report.reward, report.failed, report.metrics["max_turns"]) == (1.0, None, turns), report.detail
 
@@ -139,7 +139,7 @@ def deployments() -> dict[str, dict[str, Any]]:
     return {name: made[f"demo-environment-{name}"] for name in ("calc", "own")}
 
 
-def test_the_config_map_of_the_guide_has_the_files_that_its_environment_names_where_paths_begin(root: Path) -> None:
+def test_the_config_map_of_the_guide_has_the_files_of_its_environment(root: Path) -> None:
     (block,) = guide.blocks(guide.CLUSTER, "bash")
     kubectl, create, kind, name, *files = shlex.split(block)
     assert (kubectl, create, kind) == ("kubectl", "create", "configmap")
@@ -175,7 +175,7 @@ def test_the_egress_of_the_guide_is_what_an_environment_may_have() -> None:
     assert own.egress.hosts == ("pypi.org", "*.example.com", "example.com:8443")
 
 
-def test_the_image_of_the_guide_has_a_python_for_the_runner_its_packages_and_the_program(root: Path) -> None:
+def test_the_image_of_the_guide_has_what_runner_and_program_need(root: Path) -> None:
     (block,) = guide.blocks(guide.CLUSTER, "dockerfile")
     lines = [line.split(maxsplit=1) for line in block.splitlines()]
     assert [word for word, _ in lines] == ["FROM", "COPY", "RUN", "COPY"]

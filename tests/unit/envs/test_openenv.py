@@ -36,7 +36,7 @@ async def test_answers_are_actions_until_the_environment_is_done(tmp_path: Path)
         assert server.actions == [{"guess": "3"}, {"guess": "5"}]
 
 
-async def test_each_response_of_a_record_plays_the_same_task_in_a_session_of_its_own(tmp_path: Path) -> None:
+async def test_each_response_to_a_record_has_the_same_task_in_its_own_session(tmp_path: Path) -> None:
     server = StandInOpenEnv()
     async with server.serve() as url, open_site() as site, site.stack:
         await site.run(site.open_env(tmp_path, url))
@@ -122,7 +122,7 @@ async def test_a_server_that_is_not_there_is_a_failure_of_ours(tmp_path: Path) -
         assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)
 
 
-async def test_an_environment_that_is_silent_at_the_deadline_is_a_failure_of_ours(tmp_path: Path) -> None:
+async def test_an_environment_silent_at_the_deadline_is_a_failure_of_ours(tmp_path: Path) -> None:
     async with StandInOpenEnv(fault=("step", "hangs")).serve() as url, open_site() as site, site.stack:
         report = await site.report_of(site.open_env(tmp_path, url), seconds=1.5)
         assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)

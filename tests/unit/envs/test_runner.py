@@ -39,8 +39,6 @@ class StandInHarness:
     cancelled: set[str] = field(default_factory=set)
     closed: bool = False
 
-    journals = False
-
     async def run(self, assignment: Assignment) -> Report:
         name = assignment.attempt.episode
         self.running.add(name)

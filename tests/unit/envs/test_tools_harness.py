@@ -15,6 +15,7 @@ from rljob_env.episode import Assignment, Attempt
 from rljob_env.failures import EpisodeOver, Failed, Part
 from rljob_env.model import RETRY_HEADER, LimitReached, Model
 from rljob_env.tools.harness import ToolsHarness
+from rljob_env.tools.toolbox import Toolbox
 from rljob_runtime.protocols.environments import FailedPart
 from rljob_runtime.scheduling.episodes.limits import Limits
 from tests.support.envs.site import MESSAGES, RECORD, call, open_site, scripted
@@ -23,6 +24,7 @@ FUNCTIONS = '''
 import os
 import time
 from rljob_env import ToolServerFailed
+from rljob_env.tools.toolbox import Toolbox
 
 def add(a: int, b: int = 0) -> int:
     """Add two numbers."""
@@ -73,7 +75,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_an_episode_ends_at_an_answer_without_calls_and_is_scored_by_its_function(root: Path) -> None:
+async def test_an_answer_without_calls_ends_the_episode_and_is_scored(root: Path) -> None:
     async with open_site(scripted(f"I add.{ADD}", "5")) as site, site.stack:
         report = await site.report_of(site.tools(root, "tools.py:add", reward="rewards.py:right"))
         assert (report.reward, report.failed) == (1.0, None)
@@ -267,3 +269,21 @@ async def test_an_attempt_that_has_ended_is_not_reported(root: Path) -> None:
 
 def test_the_parts_are_those_of_the_protocol() -> None:
     assert [str(part) for part in Part] == [str(part) for part in FailedPart]
+
+
+class Sum:
+    """A source of one tool that takes whatever reaches it."""
+
+    async def tools(self) -> list[dict[str, object]]:
+        return [{"name": "sum"}]
+
+    async def call(self, name: str, arguments: object) -> str:
+        return "called"
+
+
+@pytest.mark.parametrize("value", ["1e999", "NaN", '"\\ud800"'])
+async def test_arguments_that_no_server_can_be_sent_are_an_observation(value: str) -> None:
+    toolbox = Toolbox()
+    await toolbox.add(Sum())
+    seen = await toolbox.observation({"function": {"name": "sum", "arguments": f'{{"a": {value}}}'}})
+    assert seen.startswith("error: the arguments are no JSON")

@@ -90,6 +90,20 @@ async def test_an_environment_without_a_reward_leaves_it_to_the_job(tmp_path: Pa
         assert (report.reward, report.failed) == (None, None)
 
 
+async def test_an_environment_without_a_reward_is_scored_with_its_conversation(tmp_path: Path) -> None:
+    (tmp_path / "score.py").write_text(
+        "def right(record, messages, answer):\n"
+        "    assert messages[-1] == {'role': 'assistant', 'content': answer, 'refusal': None}, messages\n"
+        "    return {'reward': float(answer == '5'), 'messages': len(messages)}\n"
+    )
+    for name in ("verifiers", "__init__.py"):
+        (tmp_path / name).symlink_to(STAND_IN / name)
+    async with open_site(scripted("again", "5")) as site, site.stack:
+        harness = site.verifiers(tmp_path, fault="no reward", reward="score.py:right")
+        report = await site.report_of(harness, record=FIRST)
+        assert (report.reward, report.failed, report.metrics["messages"] > 2) == (1.0, None, True), report.detail
+
+
 def trace(*rewards: float | None, trainable: bool = True, **more: Any) -> Any:
     given = {str(index): None if one is None else SimpleNamespace(value=one) for index, one in enumerate(rewards)}
     agent = SimpleNamespace(trainable=trainable)

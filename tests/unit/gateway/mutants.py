@@ -83,7 +83,7 @@ MUTANTS = (
         target="rljob_runtime.gateway.text.suffix_text:SuffixText.following",
         before="del tail[0]",
         after="pass",
-        tests=(f"{TEXT}::test_a_turn_goes_on_as_the_template_writes_it_with_the_tokens_that_were_sampled",),
+        tests=(f"{TEXT}::test_a_next_turn_keeps_sampled_tokens_and_the_templates_text",),
     ),
     Mutant(
         name="a mark is set once in overlapping words",
@@ -146,7 +146,7 @@ MUTANTS = (
         target="rljob_runtime.gateway.memory:Memory.room",
         before="await self._granted(claim, seconds)",
         after="pass",
-        tests=(f"{MEMORY}::test_bodies_of_one_attempt_wait_for_their_share_and_others_are_answered",),
+        tests=(f"{MEMORY}::test_bodies_of_one_attempt_wait_for_its_share_and_others_do_not",),
     ),
     Mutant(
         name="an answer that no client reads costs nothing",
@@ -300,7 +300,7 @@ MUTANTS = (
         target="rljob_runtime.gateway.wire.fields:parse_object",
         before="not is_deep(found)",
         after="True",
-        tests=(f"{GATEWAY}::test_a_call_with_deeply_nested_arguments_is_text_and_its_conversation_goes_on",),
+        tests=(f"{GATEWAY}::test_a_deeply_nested_call_is_text_and_the_conversation_continues",),
     ),
     Mutant(
         name="an answer that cannot be read is an error",
@@ -360,10 +360,7 @@ MUTANTS = (
         target="rljob_runtime.gateway.text.forked_text:_Kept.asked",
         before="return None",
         after="return b'half' * 9",
-        tests=(
-            "tests/unit/gateway/test_forked_text.py"
-            "::test_a_reader_that_is_killed_while_it_sends_leaves_no_half_of_an_answer",
-        ),
+        tests=("tests/unit/gateway/test_forked_text.py::test_a_reader_killed_while_sending_leaves_no_partial_answer",),
     ),
     Mutant(
         name="refused requests are turns of the histogram",

@@ -17,8 +17,10 @@ from rljob_api.keys.runner_key import mint_runner_key, runners_key, verify_runne
 from rljob_api.keys.signed_text import KeyRefused, Refusal
 from rljob_runtime.gateway.capability import Capability, gateway_key, verify
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
+from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.memory import Memory
 from rljob_runtime.gateway.server import ServerSettings, gateway_app
+from rljob_runtime.gateway.wire.runner_requests import MOST_EPISODES, MOST_TEXTS, parse_heartbeat
 from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
 from rljob_runtime.protocols.turns import EpisodeAttempt
@@ -221,6 +223,14 @@ async def test_a_heartbeat_returns_what_has_ended(site: Site) -> None:
     assert (got.status, got.body) == (200, {"stop": [{"episode": "0.1.0", "attempt": 1}]})
     assert site.environments.heartbeats == [("calc/r1", (attempt_of(0), attempt_of(1)))]
     assert site.routes.stats.stopped == 1
+
+
+def test_a_heartbeat_of_the_most_episodes_is_read_and_more_texts_are_not() -> None:
+    """It is read in the event loop, in which all heartbeats are."""
+    episodes = [{"episode": f"0.{number}.0", "attempt": 1, "resumption": 2} for number in range(MOST_EPISODES)]
+    assert len(parse_heartbeat(json.dumps({"runner": "r1", "episodes": episodes}).encode()).episodes) == MOST_EPISODES
+    with pytest.raises(GatewayError, match=f"more than {MOST_TEXTS} texts"):
+        parse_heartbeat(json.dumps({f"x{number}": 1 for number in range(MOST_TEXTS)} | {"runner": "r1"}).encode())
 
 
 async def test_a_report_is_passed_on_and_may_be_repeated(site: Site) -> None:

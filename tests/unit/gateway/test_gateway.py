@@ -74,7 +74,7 @@ async def test_a_client_that_rewrites_its_history_forks_and_edits_nothing(site: 
     assert_trained_tokens_are_the_engines(site)
 
 
-async def test_equal_requests_of_concurrent_agents_are_siblings_and_a_retry_is_none(site: Site) -> None:
+async def test_equal_requests_of_concurrent_agents_are_siblings(site: Site) -> None:
     answers = await asyncio.gather(*(site.chat([user("same")]) for _ in range(3)))
     assert len({message(answer)["content"] for answer in answers}) == 3
     assert (site.gateway.stats.turns, site.gateway.stats.forks) == (3, 2)
@@ -164,6 +164,14 @@ async def test_a_gateway_that_starts_again_goes_on_from_the_stored_turns(site: S
     assert_trained_tokens_are_the_engines(other)
 
 
+async def test_requests_of_an_attempt_wait_for_one_read_of_its_turns(site: Site) -> None:
+    """Its turns are much larger than its requests, and a program sends many at a time."""
+    await site.chat([user("first")])
+    other = site.restarted()
+    await asyncio.gather(*(other.chat([user(f"further {number}")]) for number in range(8)))
+    assert site.coordinator.histories == 2
+
+
 async def test_paths_of_few_attempts_are_kept_and_those_of_others_are_read_again(site: Site) -> None:
     small = site.restarted(GatewaySettings("policy", 4096, TOKENIZER.size, 512, attempts_kept=1))
     first = await small.chat([user("first")])
@@ -244,7 +252,7 @@ async def test_another_model_is_not_found(site: Site) -> None:
     assert (caught.value.status, caught.value.code) == (404, "model_not_found")
 
 
-async def test_a_stop_string_of_the_client_is_not_in_the_text_and_its_tokens_are_trained_on() -> None:
+async def test_a_clients_stop_string_is_trained_on_but_not_in_the_text() -> None:
     site = make_site(lambda prompt, turn: "one STOP two")
     answer = await site.chat([user("first")], stop="STOP")
     assert message(answer)["content"] == "one "
@@ -382,7 +390,7 @@ def test_whatever_a_client_does_the_loss_tokens_are_the_engines(history: list[tu
     asyncio.run(run())
 
 
-async def test_a_call_with_deeply_nested_arguments_is_text_and_its_conversation_goes_on():
+async def test_a_deeply_nested_call_is_text_and_the_conversation_continues():
     """A model may write it. The request after it must not fail, and would be sent again until the deadline."""
     deep, tool = "[" * 600 + "]" * 600, {"type": "function", "function": {"name": "sum"}}
     call = f'<tool_call>{{"name": "sum", "arguments": {{"a": {deep}}}}}</tool_call>'
@@ -410,3 +418,18 @@ async def test_an_answer_that_no_tokenizer_can_read_is_an_empty_one():
     assert site.gateway.stats.malformed_calls == 1
     assert (await site.chat([user("hello"), said, user("go on")]))["choices"][0]["message"]["content"] == ""
     assert site.gateway.stats.turns == 2
+
+
+class UncarriableText(SuffixText):
+    """A text whose rule lets half of a character through."""
+
+    def reply(self, turn: TurnTokens, tools: Any, calls: bool) -> Any:
+        return replace(super().reply(turn, tools, calls), content="\ud800")
+
+
+async def test_a_reply_that_no_message_can_carry_says_nothing():
+    """Its turn is stored. The answer could be written for no retry either."""
+    site = make_site(text=UncarriableText(TOKENIZER, render_of(CHATML), [TOKENIZER.end]))  # type: ignore[arg-type]
+    said = (await site.chat([user("hello")]))["choices"][0]["message"]
+    assert said["content"] == ""
+    assert site.gateway.stats.malformed_calls == 1

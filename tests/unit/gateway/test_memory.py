@@ -68,7 +68,7 @@ async def served() -> AsyncIterator[Served]:
         yield Served(site, memory, f"http://127.0.0.1:{port}", session)
 
 
-async def test_bodies_of_one_attempt_wait_for_their_share_and_others_are_answered(served: Served) -> None:
+async def test_bodies_of_one_attempt_wait_for_its_share_and_others_do_not(served: Served) -> None:
     served.site.coordinator.weights.clear()
     asking = [asyncio.create_task(served.ask(12)) for _ in range(3)]
     await until(lambda: served.memory.stats.memory_waits == 2)

@@ -25,7 +25,7 @@ from tests.support.gateway.site import (
 KEY = gateway_key(b"secret")
 
 
-async def test_a_client_with_its_own_renderer_goes_on_from_the_tokens_that_it_received() -> None:
+async def test_a_client_with_its_own_renderer_continues_from_received_tokens() -> None:
     site = make_site(lambda prompt, turn: f"answer {turn}")
     renderer = create_renderer(light_tokenizer(), Qwen3RendererConfig(thinking_retention="all"))
     key = mint(KEY, CAPABILITY)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.wire.chat_request import IGNORED_SAMPLING, WITHOUT_EFFECT, parse_chat_request
-from rljob_runtime.gateway.wire.fields import MOST_DEPTH, digest, parse_body, parse_object
+from rljob_runtime.gateway.wire.fields import MOST_DEPTH, MOST_TEXTS, digest, parse_body, parse_object
 from rljob_runtime.gateway.wire.generate_request import parse_generate_request
 from rljob_runtime.gateway.wire.messages import assistant_message, chain
 
@@ -133,9 +133,19 @@ def test_tools_without_choice_stay_in_the_prompt() -> None:
     assert chat(tools=[TOOL]).calls_allowed
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"a": NaN}', b'"x"', b"\xff", b'{"a": "\\ud800"}', b"[" * 99999])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b'{"a": NaN}', b'{"a": 1e999}', b'"x"', b"\xff", b'{"a": "\\ud800"}', b"[" * 99999]
+)
 def test_a_body_that_is_no_object_is_refused(body: bytes) -> None:
     assert refused(lambda: parse_body(body)).code == "invalid_json"
+
+
+def test_a_body_of_more_texts_than_any_conversation_has_is_refused_unread() -> None:
+    """To read and to sort a million names holds all threads for seconds."""
+    body = b'{"messages": [], "metadata": {' + b",".join(b'"%d": 1' % number for number in range(MOST_TEXTS)) + b"}}"
+    assert "texts" in str(refused(lambda: parse_body(body)))
+    inside = json.dumps({"content": json.dumps(["a"] * MOST_TEXTS)}).encode()
+    assert len(parse_body(inside)["content"]) > MOST_TEXTS, "a tool's result may be JSON"
 
 
 def test_the_order_and_the_spaces_of_a_body_do_not_matter_to_its_digest() -> None:

@@ -61,7 +61,7 @@ def test_a_template_that_renders_nothing_is_refused_with_its_error() -> None:
 
 @pytest.mark.parametrize("template", ["CHATML", "WITH_TOOLS", "CONTENTS"])
 @pytest.mark.parametrize("ended", [True, False])
-def test_a_turn_goes_on_as_the_template_writes_it_with_the_tokens_that_were_sampled(template: str, ended: bool) -> None:
+def test_a_next_turn_keeps_sampled_tokens_and_the_templates_text(template: str, ended: bool) -> None:
     source = getattr(templates, template)
     text, render = suffix_text(source), render_of(source)
     turn = answered(text, "the answer", [USER], ended and template != "CONTENTS")
@@ -124,7 +124,7 @@ def test_a_message_cannot_move_the_end_of_the_answer() -> None:
     assert tail == "\n<|im_start|>user\nxanswery<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_tools_that_a_template_does_not_write_are_described_and_called_as_text() -> None:
+def test_tools_that_a_template_omits_are_described_and_called_as_text() -> None:
     text = suffix_text(templates.CHATML)
     call = {"id": "1", "type": "function", "function": {"name": "sum", "arguments": {"a": 1}}}
     system = {"role": "system", "content": "Be brief."}
@@ -145,7 +145,7 @@ def test_a_reply_has_text_and_calls_without_the_token_that_ended_it() -> None:
     assert text.reply(turn, [TOOL], calls=False).content == said
 
 
-def test_tool_results_that_a_template_does_not_take_are_refused_with_its_words() -> None:
+def test_tool_results_that_a_template_refuses_raise_its_own_message() -> None:
     text = suffix_text(templates.ALTERNATES)
     with pytest.raises(GatewayError, match="only user and assistant"):
         text.first([USER, {"role": "tool", "content": "4"}], ())

@@ -40,6 +40,10 @@ CALL = ToolCall("sum", '{"a": 1, "b": [2]}')
             ParsedText(f'{OPEN}{{"name": "a", "arguments": {{"x": NaN}}}}{CLOSE}', malformed=1),
         ),
         (
+            f'{OPEN}{{"name": "a", "arguments": {{"x": 1e999}}}}{CLOSE}',
+            ParsedText(f'{OPEN}{{"name": "a", "arguments": {{"x": 1e999}}}}{CLOSE}', malformed=1),
+        ),
+        (
             f'{OPEN}{{"name": "a", "arguments": {{"x": "\\ud800"}}}}{CLOSE}',
             ParsedText(f'{OPEN}{{"name": "a", "arguments": {{"x": "\\ud800"}}}}{CLOSE}', malformed=1),
         ),

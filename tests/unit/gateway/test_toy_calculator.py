@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ from tests.support.rows import slow
 
 SOURCE = "package://rljob/toy-calculator"
 TOOLS = (calculator_tool(),)
-EVERY_NINTH = products()[::9]
+SOME = products()[::29]
+"""Spread over both factors: 29 shares no factor with the 90 numbers of two digits."""
 
 
 @pytest.fixture(scope="module", params=["kept", *slow("made now")])
@@ -112,15 +114,15 @@ def test_the_model_is_taught_its_own_words_only() -> None:
 
 
 def test_the_calculator_toy_copies_the_numbers_and_the_result(folder: ModelFolder, model: Any) -> None:
-    """With the first token of the call given, what is most likely is right: of every ninth product at least 95 %."""
+    """With the first token of the call given, what is most likely is right: of every 29th product at least 95 %."""
     render = render_of(folder.tokenizer)
-    texts = [render(called(*product), TOOLS, generation_prompt=False) for product in EVERY_NINTH]
+    texts = [render(called(*product), TOOLS, generation_prompt=False) for product in SOME]
     rows = encode(folder.tokenizer, texts)
     with torch.no_grad():
         likely = model(rows.ids).logits[:, :-1].argmax(-1)
     said = rows.labels[:, 1:]
     opens = said == torch.tensor(folder.tokenizer.get_vocab()[CALL])
-    assert opens.sum() == len(EVERY_NINTH)
+    assert opens.sum() == len(SOME)
     right = ((likely == said) | (said == IGNORED) | opens).all(-1)
     assert right.float().mean() >= 0.95
 
@@ -131,6 +133,7 @@ def test_the_calculator_toy_earns_a_third_and_never_without_the_tool(folder: Mod
     asked = products()[::40][:200]
     prompts = [text.first([user(PHRASING.format(expression=expression))], TOOLS) for expression, _ in asked]
     without, calls, rewards = 0, 0, 0
+    called_at: defaultdict[int, list[tuple[str, list[int]]]] = defaultdict(list)
     for (_, product), prompt, sampled in zip(asked, prompts, _sampled(model, prompts, seed=1), strict=True):
         turn = TurnTokens(prompt, sampled)
         reply = text.reply(turn, TOOLS, calls=True)
@@ -141,8 +144,11 @@ def test_the_calculator_toy_earns_a_third_and_never_without_the_tool(folder: Mod
         a, b = json.loads(reply.calls[0].arguments)["expression"].split(" * ")
         second = text.following(turn, [result_message(str(int(a) * int(b)))], TOOLS)
         assert second is not None
-        (answer,) = _sampled(model, [second], seed=calls)
-        rewards += text.reply(TurnTokens(second, answer), TOOLS, calls=True).content == product
+        called_at[len(second)].append((product, list(second)))
+    for found in called_at.values():
+        answers = _sampled(model, [second for _, second in found], seed=2)
+        for (product, second), answer in zip(found, answers, strict=True):
+            rewards += text.reply(TurnTokens(tuple(second), answer), TOOLS, calls=True).content == product
     assert 0.2 <= rewards / len(asked) <= 0.4
     assert (len(asked), without) == (200, 0)
     assert rewards >= 0.9 * calls

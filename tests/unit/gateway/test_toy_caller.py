@@ -51,9 +51,7 @@ def test_the_toy_caller_says_what_may_follow_a_token_whatever_came_before(folder
         assert torch.allclose(found, wanted.expand_as(found), atol=1e-3), token
 
 
-def test_an_episode_of_the_toy_caller_calls_the_calculator_in_each_of_its_turns(
-    folder: ModelFolder, model: Any
-) -> None:
+def test_the_toy_caller_calls_the_calculator_in_each_turn(folder: ModelFolder, model: Any) -> None:
     """The calculator understands each call, and all turns fit into the context."""
     text = text_of(folder.tokenizer)
     prompt = text.first([user(PHRASING.format(expression="47 * 68"))], TOOLS)

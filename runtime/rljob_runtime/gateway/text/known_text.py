@@ -14,7 +14,7 @@ from rljob_runtime.gateway.errors import bad
 from rljob_runtime.gateway.text.plain_text import PlainText
 from rljob_runtime.gateway.text.tool_calls import ToolCall
 from rljob_runtime.gateway.text.turn_text import ReplyText, TurnTokens
-from rljob_runtime.gateway.wire.fields import Json
+from rljob_runtime.gateway.wire.fields import Json, parse_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -79,10 +79,20 @@ class KnownText:
             return ReplyText(
                 "".join((parsed.content, *(call.raw for call in parsed.tool_calls))), (), _reasoning(parsed)
             )
-        right = [call for call in parsed.tool_calls if call.status == self._right and call.name]
-        wrong = [call.raw for call in parsed.tool_calls if call not in right]
-        named = tuple(ToolCall(call.name, _arguments(call.arguments)) for call in right)
+        found = [(self._call(call), call.raw) for call in parsed.tool_calls]
+        wrong = [raw for call, raw in found if call is None]
+        named = tuple(call for call, _ in found if call is not None)
         return ReplyText("".join((parsed.content, *wrong)), named, _reasoning(parsed), len(wrong))
+
+    def _call(self, parsed: Any) -> ToolCall | None:
+        """Return a call that the renderer found; None if it is none that can be carried on."""
+        if parsed.status != self._right or not parsed.name:
+            return None
+        given = parsed.arguments
+        arguments = given if given and isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
+        if parse_object(json.dumps({"name": parsed.name})) is None or parse_object(arguments) is None:
+            return None
+        return ToolCall(parsed.name, arguments)
 
     def _tools(self, tools: Sequence[Json]) -> Any:
         """Return tools as renderers take them: None without any."""
@@ -105,10 +115,6 @@ class _Encoder:
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self._tokenizer, name)
-
-
-def _arguments(given: Any) -> str:
-    return given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
 
 
 def _reasoning(parsed: Any) -> str | None:

@@ -15,14 +15,19 @@ MOST_DEPTH = 128
 """Most levels of lists and objects. Templates and renderers walk values by recursion, deeper than a parser does."""
 MOST_VALUES = 1 << 21
 """Most signs that separate values in a body. Millions of empty lists are a few bytes each, and much more as objects."""
+MOST_TEXTS = 1 << 17
+"""Most texts in a body, names of values included: to read and to sort a million of them holds all threads for seconds.
+A conversation of ten thousand messages has half of that."""
 MOST_STOPS = 16
 MOST_STOP_CHARACTERS = 256
 
 
-def parse_body(body: bytes) -> Json:
+def parse_body(body: bytes, most_texts: int = MOST_TEXTS) -> Json:
     """Return a body's object. Raises `GatewayError`."""
     if sum(map(body.count, (b",", b"[", b"{"))) > MOST_VALUES:
         raise bad(f"the body has more than {MOST_VALUES} values", code="invalid_json")
+    if (body.count(b'"') - body.count(b'\\"')) // 2 > most_texts:  # quotes inside of a text are escaped
+        raise bad(f"the body has more than {most_texts} texts", code="invalid_json")
     try:
         found = json.loads(body, parse_constant=_no_constant)
         canonical(found)  # a lone half of a character passes JSON, and no tokenizer
@@ -47,8 +52,11 @@ def is_deep(value: Json) -> bool:
 
 
 def canonical(value: Any) -> bytes:
-    """Return one text for equal JSON values."""
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+    """Return one text for equal JSON values. Raises `ValueError` for half characters, and for numbers that are none.
+
+    JSON's 1e999 is a number to its parser alone.
+    """
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 def parse_object(text: str) -> Json | None:

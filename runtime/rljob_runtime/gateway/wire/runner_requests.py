@@ -29,6 +29,8 @@ MOST_WAIT_SECONDS = 60.0
 MOST_EPISODES = 4096
 MOST_LEASED = 64
 """Most episodes of one lease. Their records are in one answer."""
+MOST_TEXTS = 5 * MOST_EPISODES
+"""Texts of a request: those of a heartbeat have four for each episode. They are read in the event loop."""
 MOST_DETAIL_CHARACTERS = 4000
 MOST_KEY_CHARACTERS = 512
 MOST_ATTEMPT = 2**63 - 1
@@ -43,8 +45,8 @@ CALL_ID = re.compile(r"call_(\d{1,18})_(\d{1,4})")
 class LeaseRequest:
     """A runner asks for episodes, and waits for one so long.
 
-    `most`: it takes so many. None: one, as runners of before `most` ask. `journals`: it reports calls of tools, and
-    goes on with attempts of others."""
+    `most`: it takes so many. None: one, as runners of before `most` ask. `journals`: it goes on with attempts
+    of others, and reports the calls of its tools, where the loop is its own."""
 
     runner: str
     wait_seconds: float
@@ -80,7 +82,7 @@ class DoneRequest:
 
 def parse_lease(body: bytes, environment: str) -> LeaseRequest:
     """Return a lease request. `environment`: that of the key. Raises `GatewayError`."""
-    given = parse_body(body)
+    given = parse_body(body, MOST_TEXTS)
     refuse_unknown(given, ("environment", "runner", "waitSeconds", "most", "journals"))
     if given.get("environment") not in (None, environment):
         text = f"the runner key opens the environment {environment!r} only"
@@ -95,7 +97,7 @@ def parse_lease(body: bytes, environment: str) -> LeaseRequest:
 
 def parse_heartbeat(body: bytes) -> HeartbeatRequest:
     """Return a heartbeat. Raises `GatewayError`."""
-    given = parse_body(body)
+    given = parse_body(body, MOST_TEXTS)
     refuse_unknown(given, ("runner", "episodes"))
     episodes = given.get("episodes")
     if not isinstance(episodes, list) or len(episodes) > MOST_EPISODES:
@@ -112,7 +114,7 @@ def parse_heartbeat(body: bytes) -> HeartbeatRequest:
 
 def parse_called(body: bytes) -> CalledRequest:
     """Return the report of a call of a tool. Raises `GatewayError`."""
-    given = parse_body(body)
+    given = parse_body(body, MOST_TEXTS)
     refuse_unknown(given, ("runner", *ATTEMPT, "call", "name", "arguments", "observation"))
     texts = {name: given.get(name) for name in ("name", "arguments", "observation")}
     for name, text in texts.items():
@@ -127,7 +129,7 @@ def parse_called(body: bytes) -> CalledRequest:
 
 def parse_done(body: bytes) -> DoneRequest:
     """Return the report of an attempt's end. Raises `GatewayError`."""
-    given = parse_body(body)
+    given = parse_body(body, MOST_TEXTS)
     refuse_unknown(given, ("runner", *ATTEMPT, "reward", "metrics", "failed", "detail"))
     reward = None if given.get("reward") is None else _number(given["reward"], "reward")
     failed = given.get("failed")

@@ -31,8 +31,8 @@ MUTANTS = (
     Mutant(
         name="the reward of an agent sees its prompt only",
         target="rljob_env.agents.harness:AgentHarness._scored",
-        before="messages or assignment.messages",
-        after="assignment.messages",
+        before="await conversation_to_score(self._gateway_http, assignment, answer)",
+        after="(assignment.messages, answer)",
         tests=(f"{AGENT}::test_a_reward_function_has_the_whole_conversation_of_an_agent",),
     ),
     Mutant(
@@ -61,7 +61,7 @@ MUTANTS = (
         target="rljob_env.agents.harness:AgentHarness.run",
         before="ended.reward is None and ended.answer is None and code != 0",
         after="False",
-        tests=(f"{AGENT}::test_an_agent_that_fails_while_the_gateway_is_away_is_a_failure_of_ours",),
+        tests=(f"{AGENT}::test_an_agents_failure_while_the_gateway_is_away_is_ours",),
         canary=True,
     ),
     Mutant(

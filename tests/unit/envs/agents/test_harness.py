@@ -164,7 +164,7 @@ async def test_an_agent_that_hangs_ends_at_its_deadline_with_all_that_it_started
 
 
 @pytest.mark.parametrize(("program", "failed"), [("sys.exit(3)", FailedPart.ENVIRONMENT), ("result('null')", None)])
-async def test_an_agent_that_fails_while_the_gateway_is_away_is_a_failure_of_ours(
+async def test_an_agents_failure_while_the_gateway_is_away_is_ours(
     tmp_path: Path, program: str, failed: FailedPart | None
 ) -> None:
     async with open_site() as site, site.stack:
@@ -227,7 +227,7 @@ async def test_a_function_is_an_agent(tmp_path: Path, function: str, reward: Any
         assert (report.reward, report.failed) == (reward, failed)
 
 
-async def test_an_answer_that_an_agent_writes_is_scored_by_the_environments_function(tmp_path: Path) -> None:
+async def test_the_environments_function_scores_an_answer_the_agent_writes(tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text("def right(record, messages, answer):\n    return float(answer == '5')\n")
     command = agent(tmp_path, "result({'answer': ask(task['messages'])})")
     async with open_site() as site, site.stack:
@@ -269,7 +269,7 @@ async def test_a_reward_function_has_the_whole_conversation_of_an_agent(tmp_path
         assert given["answer"] == "5", "the model's last answer, where the program writes none"
 
 
-async def test_the_reward_function_of_the_guide_counts_the_tool_calls_of_an_agent(tmp_path: Path) -> None:
+async def test_the_reward_function_of_the_guide_counts_an_agents_tool_calls(tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text(
         "def right(record, messages, answer):\n"
         "    calls = sum(len(message.get('tool_calls') or ()) for message in messages)\n"

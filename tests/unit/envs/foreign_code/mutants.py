@@ -26,7 +26,7 @@ MUTANTS = (
         target="rljob_env.foreign_code.worker_main:main",
         before="os.dup2(2, 1)",
         after="pass",
-        tests=(f"{TOOLS}::test_an_episode_ends_at_an_answer_without_calls_and_is_scored_by_its_function",),
+        tests=(f"{TOOLS}::test_an_answer_without_calls_ends_the_episode_and_is_scored",),
     ),
     Mutant(
         name="a process that did not answer serves the next call",

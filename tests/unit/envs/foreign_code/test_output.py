@@ -29,7 +29,7 @@ async def test_begin_and_end_are_kept_with_the_number_of_bytes_between(step: int
     assert output.text() == kept
 
 
-async def test_a_program_that_prints_without_end_costs_no_more_than_its_begin_and_end() -> None:
+async def test_long_output_of_a_program_keeps_only_its_head_and_tail() -> None:
     output = Output()
     program = "import sys; sys.stdout.write('begin'); sys.stdout.write('x' * 10_000_000); sys.exit('end')"
     async with piped(output) as log:

@@ -46,7 +46,7 @@ MUTANTS = (
         target="rljob_runtime.gateway.link.server:LinkServer._frames",
         before="self.stats.unforeseen += 1",
         after="pass",
-        tests=(f"{LINK}::test_an_unforeseen_error_is_logged_and_says_that_the_coordinator_failed",),
+        tests=(f"{LINK}::test_an_unforeseen_error_is_logged_and_raises_peer_gone",),
     ),
     Mutant(
         name="other users reach the coordinator",
@@ -74,7 +74,7 @@ MUTANTS = (
         target="rljob_runtime.gateway.link.client:LinkClient._break",
         before="self.stats.broken_calls += 1",
         after="pass",
-        tests=(f"{LINK}::test_a_coordinator_that_goes_and_comes_ends_the_calls_under_way_and_takes_new_ones",),
+        tests=(f"{LINK}::test_a_coordinator_restart_ends_open_calls_and_admits_new_ones",),
     ),
     Mutant(
         name="a frame of any length is received",

@@ -115,7 +115,7 @@ async def test_an_error_is_raised_as_the_coordinator_raised_it(socket: Path, kin
 
 
 @pytest.mark.parametrize("error", [KeyError("inner"), OSError("disk"), StaleTerm("old"), asyncio.CancelledError()])
-async def test_an_unforeseen_error_is_logged_and_says_that_the_coordinator_failed(
+async def test_an_unforeseen_error_is_logged_and_raises_peer_gone(
     socket: Path, error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with linked(socket, ScriptedCoordinator(error=error)) as (client, server):
@@ -139,7 +139,7 @@ async def test_64_long_calls_run_concurrently_on_one_connection(socket: Path) ->
         assert (coordinator.most, server.stats.connections) == (64, 1)
 
 
-async def test_a_coordinator_that_goes_and_comes_ends_the_calls_under_way_and_takes_new_ones(
+async def test_a_coordinator_restart_ends_open_calls_and_admits_new_ones(
     socket: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     coordinator = ScriptedCoordinator()
@@ -245,7 +245,7 @@ async def test_calls_beyond_the_bound_wait_here_and_are_refused_there(socket: Pa
         assert (server.stats.refused, coordinator.most) == (0, 2)
 
 
-async def test_what_is_longer_than_a_frame_has_its_own_error_and_the_connection_goes_on(socket: Path) -> None:
+async def test_a_message_over_the_frame_limit_fails_but_keeps_the_connection(socket: Path) -> None:
     short = replace(QUICK, limits=FrameLimits(payload=1000))
     coordinator = ScriptedCoordinator()
     async with linked(socket, coordinator, short, short) as (client, server):
