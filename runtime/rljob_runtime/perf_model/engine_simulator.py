@@ -32,55 +32,9 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from rljob_runtime.perf_model.engine_records import EngineLoad, Finish, Request
 from rljob_runtime.perf_model.latency_model import LatencyModel
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A response to generate or continue.
-
-    A moved response brings its tokens, and its context is computed again, except for `cached_tokens` whose KV is
-    present."""
-
-    id: Hashable
-    prompt_tokens: int
-    response_tokens: int
-    """Length at which it ends."""
-    generated_tokens: int = 0
-    cached_tokens: int = 0
-    priority: int = 0
-    """Requests of a lower value are admitted first, and preempted last."""
-
-    @property
-    def context_tokens(self) -> int:
-        """Tokens required in the KV cache before the next one can be generated."""
-        return self.prompt_tokens + self.generated_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Finish:
-    """The end of a response."""
-
-    id: Hashable
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLoad:
-    """Metrics of an engine, as a real one exports them. Counters never reset."""
-
-    running: int
-    waiting: int
-    kv_tokens: int
-    kv_use: float
-    generated_tokens: int
-    prefill_tokens: int
-    recomputed_tokens: int
-    """Part of `prefill_tokens` that had been computed before a preemption."""
-    preemptions: int
-    busy_seconds: float
-    passed: int = 0
-    """Requests that were queued before one that had arrived earlier, because of their priority."""
+from rljob_runtime.perf_model.step_totals import NO_STEPS, StepTotals
 
 
 @dataclass(slots=True, eq=False)
@@ -161,6 +115,7 @@ class EngineSimulator:
         self._has_priorities = False
         """Whether a request had another priority than 0."""
         self._busy = 0.0
+        self._decode = self._prefills = NO_STEPS
 
     # --- what is asked of it ---
 
@@ -233,6 +188,8 @@ class EngineSimulator:
             preemptions=self._preemptions,
             busy_seconds=busy,
             passed=self._passed,
+            decode=self._decode + self._decoded(steps),
+            prefill=self._prefills,
         )
 
     # --- iterations ---
@@ -268,9 +225,18 @@ class EngineSimulator:
         done = self.law.steps_within(len(self._running), self._context, now - iteration.start)
         return min(done, iteration.steps - 1)
 
+    def _decoded(self, steps: int) -> StepTotals:
+        """Return what these decode steps of the iteration compute."""
+        if not steps:
+            return NO_STEPS
+        running, context = len(self._running), self._context
+        seconds = self.law.decode(running, context, steps)
+        return StepTotals(steps, steps * running, steps * context + running * steps * (steps + 1) // 2, 0, seconds)
+
     def _complete(self, iteration: _Iteration) -> None:
         self._boundary = iteration.end
         self._busy += iteration.end - iteration.start
+        self._decode += self._decoded(iteration.steps)
         self._steps += iteration.steps
         made = iteration.steps * len(self._running)
         self._context += made
@@ -372,9 +338,11 @@ class EngineSimulator:
         squares = sum(one.context**2 - one.cached**2 for one in admitted)
         if not tokens:
             return 0.0
+        seconds = self.law.prefill(tokens, squares)
         self._prefilled += tokens
+        self._prefills += StepTotals(1, 0, 0, tokens, seconds)
         self._recomputed += sum(one.context for one in admitted if one.preempted)
-        return self.law.prefill(tokens, squares)
+        return seconds
 
     def _take_off(self, sequence: _Sequence) -> None:
         """Remove a sequence from the running batch, with its tokens."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Request
+from rljob_runtime.perf_model.engine_records import Request
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.least_squares import Floats, nonnegative
 from rljob_runtime.perf_model.profile import Profile, ProfiledRound, ProfileError, Sample

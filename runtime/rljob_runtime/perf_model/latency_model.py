@@ -54,7 +54,7 @@ class LatencyModel:
             context_token_seconds=factor * self.context_token_seconds,
         )
 
-    def base(self, batch: int) -> float:
+    def base(self, batch: float) -> float:
         """Return the seconds of a step of `batch` sequences without context."""
         knots = self.knots
         right = min(bisect_right(knots, (batch, math.inf)), len(knots) - 1)

@@ -1,8 +1,7 @@
 """Observed speed: fits the latency model of engines without a profile to the job's own rounds.
 
-A polled engine reports the number of running requests, its tokens, and the use of its KV cache. Between two polls it
-ran some decode steps of about one batch and context: a `SpeedSample`. A sample that starts with a launch includes the
-prefill of the prompts.
+A polled engine reports what its steps computed and took. Those between two polls are a `SpeedSample`; steps in which
+prompts were computed are a sample of their own.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class SpeedSample:
     @property
     def bin(self) -> tuple[bool, int, int, bool, bool]:
         """Bin of samples with similar batch and context, within factors of √2."""
-        mean = max(1.0, self.context / self.batch)
+        mean = max(1.0, self.context / max(1.0, self.batch))
         sizes = round(2 * math.log2(max(1.0, self.batch))), round(2 * math.log2(mean))
         return bool(self.prompt_tokens), *sizes, self.lent, self.profiled
 
@@ -84,20 +83,6 @@ class Speed:
         """Parse the output of `to_json`."""
         told: dict[str, Any] = json.loads(text)
         return cls(**{**told, "stretches": tuple(SpeedSample(**one) for one in told["stretches"])})
-
-
-SAME_BATCH = 0.8
-"""Between two polls the batch may shrink to this share for the time between them to count as one sample."""
-
-
-def same_batch(first: int, last: int) -> bool:
-    """Return whether the batches at two polls are similar enough for one sample. One response may always end.
-
-    >>> same_batch(10, 8), same_batch(10, 7), same_batch(2, 1)
-    (True, False, True)
-    """
-    most = max(first, last)
-    return min(first, last) >= min(SAME_BATCH * most, most - 1)
 
 
 def binned(samples: Iterable[SpeedSample]) -> tuple[SpeedSample, ...]:

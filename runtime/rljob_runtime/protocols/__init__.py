@@ -8,6 +8,7 @@ higher one raises `StaleTerm`. A call raises nothing but `PeerGone` (the peer is
 
 from __future__ import annotations
 
+from rljob_runtime.perf_model.step_totals import StepTotals
 from rljob_runtime.protocols.backend import Backend, ControlPlane, Job, MachinePeers
 from rljob_runtime.protocols.errors import (
     FunctionFailed,
@@ -77,6 +78,7 @@ __all__ = [
     "RewardsNotUsable",
     "RewardsUnavailable",
     "StaleTerm",
+    "StepTotals",
     "TermFence",
     "TrainReport",
     "Trainer",

@@ -24,6 +24,11 @@ class ToolCall:
     arguments: str
     observation: str
 
+    @property
+    def size(self) -> int:
+        """Characters of arguments and observation."""
+        return len(self.arguments) + len(self.observation)
+
 
 MOST_CALLS = 256
 """Calls of a turn. The gateway refuses more."""
@@ -42,6 +47,11 @@ class Resume:
     calls: Sequence[ToolCall]
     replays: bool
 
+    @property
+    def size(self) -> int:
+        """Bytes of the request and characters of the calls."""
+        return len(self.request) + sum(call.size for call in self.calls)
+
 
 @dataclass(frozen=True)
 class Assignment:
@@ -49,7 +59,8 @@ class Assignment:
 
     `record`: the prompt's record as JSON values; `messages`: its prompt as chat messages. `deadline`: seconds of the
     epoch; the attempt opens no turn after it, and the runner ends the harness then. `resume`: of one that another
-    runner began. `traceparent`: by which spans of the agent join the trace of the attempt; None without traces.
+    runner began, where the loop is the runner's; a program runs again from its beginning. `traceparent`: by which spans
+    of the agent join the trace of the attempt; None without traces.
     """
 
     episode: EpisodeAttempt
@@ -106,8 +117,8 @@ class Environments(Protocol):
     ) -> Sequence[Assignment]:
         """Return the next attempts of an environment for a runner, `most` at most; wait up to `wait_seconds` for one.
 
-        Of several runners that wait, each receives its part. `journals`: it reports the calls of tools, and goes on
-        with attempts of others.
+        Of several runners that wait, each receives its part. `journals`: it goes on with attempts of others, and
+        reports the calls of its tools, where the loop is its own.
         """
         ...
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Protocol
 
+from rljob_runtime.perf_model.step_totals import NO_STEPS, StepTotals
 from rljob_runtime.protocols.trajectory import FinishReason, Sampling, TrajectoryKey
 
 
@@ -154,6 +155,10 @@ class EngineStats:
     profile_seconds_total: float = 0.0
     passed_total: int = 0
     """Requests that were queued before one that had arrived earlier, because of their priority."""
+    decode: StepTotals = NO_STEPS
+    """Steps in which each running request got a token, and none its first one."""
+    prefill: StepTotals = NO_STEPS
+    """All other steps: prompts were computed, or a preempted request again."""
 
     @property
     def computed_tokens(self) -> int:

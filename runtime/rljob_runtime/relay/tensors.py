@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from rljob_runtime.relay.manifest import Manifest
 
@@ -114,4 +114,9 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 def _gathered(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    # Its module takes half a second to import. It is there in a process that has such a tensor, and not in an engine's.
+    sharded = sys.modules.get("torch.distributed.tensor")
+    if sharded is None or not isinstance(tensor, sharded.DTensor):
+        return tensor
+    gathered: torch.Tensor = tensor.full_tensor()
+    return gathered

@@ -19,7 +19,9 @@ log = logging.getLogger(__name__)
 
 NOTHING = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0)
 GAUGES = frozenset({"running", "waiting", "kv_use", "kv_tokens", "max_running", "kv_size"})
-TOTALS = tuple(field.name for field in fields(EngineStats) if field.name not in GAUGES | {"kv"})
+MEASURED = frozenset({"decode", "prefill"})
+"""Totals of the slot, which the replica measures."""
+TOTALS = tuple(field.name for field in fields(EngineStats) if field.name not in GAUGES | MEASURED | {"kv"})
 
 
 class NoLayout(RuntimeError):

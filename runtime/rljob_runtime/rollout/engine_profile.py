@@ -41,6 +41,11 @@ class EngineProfiler:
         self._profiles = 0
         self._seconds = 0.0
 
+    @property
+    def runs(self) -> bool:
+        """Whether a profile runs."""
+        return self._profile is not None
+
     def begin(self, engine: Engine, limits: ProfileLimits) -> Future[EngineProfile]:
         """Begin a profile of the engine, which holds no request. The future gets the result when the profile ends."""
         self.end(engine)

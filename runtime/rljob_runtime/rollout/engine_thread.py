@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -23,7 +24,8 @@ class EngineDied(Exception):
 class EngineThread:
     """Builds the engine in its own thread, then serves calls and steps until `close` or a failure.
 
-    `on_change` receives each step's outputs. After each call it receives no outputs, before the caller gets its answer.
+    `on_change` receives each step's outputs and seconds. After each call it receives no outputs and None, before the
+    caller gets its answer. A step's seconds begin at the end of the step or the call before it.
     A call that raises passes its error to the caller, and the engine continues. A step that raises ends the engine,
     because the engine's state is unknown afterwards.
     """
@@ -32,10 +34,13 @@ class EngineThread:
         self,
         name: str,
         make: Callable[[], Engine],
-        on_change: Callable[[Engine, list[StepOutput]], None],
+        on_change: Callable[[Engine, list[StepOutput], float | None], None],
         on_end: Callable[[], None],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._make, self._on_change, self._on_end = make, on_change, on_end
+        self._clock = clock
+        self._since = 0.0
         self._calls: queue.SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._gate = threading.Lock()
         self._ended = False
@@ -73,12 +78,17 @@ class EngineThread:
             engine = self._make()
             while self._serve(engine):
                 if engine.busy:
-                    self._on_change(engine, engine.step())
+                    self._step(engine)
         except BaseException as error:
             log.exception("the engine failed and is closed")
             self._cause = error
         finally:
             self._end(engine)
+
+    def _step(self, engine: Engine) -> None:
+        outputs = engine.step()
+        began, self._since = self._since, self._clock()
+        self._on_change(engine, outputs, self._since - began)
 
     def _serve(self, engine: Engine) -> bool:
         """Run all waiting calls, blocking for the first if there is nothing to step; return False to stop."""
@@ -101,11 +111,13 @@ class EngineThread:
             try:
                 result = work(engine)
             finally:
-                self._on_change(engine, [])
+                self._on_change(engine, [], None)
         except Exception as error:
             future.set_exception(error)
         else:
             future.set_result(result)
+        finally:
+            self._since = self._clock()
 
     def _end(self, engine: Engine | None) -> None:
         with self._gate:

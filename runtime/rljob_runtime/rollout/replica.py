@@ -38,6 +38,7 @@ from rljob_runtime.rollout.engines.base import Engine, EngineRequest, RequestRej
 from rljob_runtime.rollout.engines.weights import VersionUnavailable, WeightMismatch
 from rljob_runtime.rollout.kv_exchange import KvExchange
 from rljob_runtime.rollout.outbox import Outbox
+from rljob_runtime.rollout.step_meter import StepMeter
 from rljob_runtime.rollout.stop_strings import ResponseText, StopStrings, no_text
 
 Result = TypeVar("Result")
@@ -72,6 +73,7 @@ class RolloutReplica:
         self._fence = TermFence(f"replica {name}")
         self._attempts = AttemptTracker()
         self._stops = StopStrings(open_text)
+        self._meter = StepMeter()
         self._outbox = Outbox(self.boot)
         self._kv = kv
         self._devices: tuple[str, ...] = ()
@@ -198,6 +200,7 @@ class RolloutReplica:
     def _abort(self, engine: Engine, ids: Sequence[str]) -> None:
         engine.abort(list(ids))
         self._stops.forget(ids)
+        self._meter.forget(ids)
 
     def _export_kv(self, engine: Engine, attempts: Mapping[TrajectoryKey, int]) -> KvExport:
         if self._kv is None or self._cache.tensor_parallel is None:
@@ -225,6 +228,7 @@ class RolloutReplica:
         asked = [self._engine_request(request) for request in admitted.started]
         if self._kv is not None:
             asked = self._kv.with_kv(self._cache.kv_engine(), admitted.started, asked)
+        self._meter.start(asked)
         for request, one in zip(admitted.started, asked, strict=True):
             engine.add(one)
             self._stops.start(one.id, request.sampling.stop_strings, request.prefix_token_ids)
@@ -276,11 +280,15 @@ class RolloutReplica:
                 return version
         raise VersionUnavailable(version, None)
 
-    def _changed(self, engine: Engine, outputs: list[StepOutput]) -> None:
+    def _changed(self, engine: Engine, outputs: list[StepOutput], seconds: float | None) -> None:
+        profiles = self._profiler.runs
         outputs, ended = self._stops.cut(self._profiler.stepped(engine, outputs))
         if ended:
             engine.abort(ended)
         stats = self._profiler.without_profiles(engine.stats())
+        if seconds is not None and not profiles:
+            self._meter.step(outputs, stats.running, seconds)
+        stats = replace(stats, decode=self._meter.decode, prefill=self._meter.prefill)
         if self._kv is not None:
             asleep = self._cache.tensor_parallel is None
             stats = replace(stats, kv=stats.kv + self._kv.stats, kv_size=None if asleep else self._kv.size)

@@ -10,13 +10,16 @@ ENGINE_MODEL = (
 
 IDLE = "tests/unit/scheduling/adaptive_tp/test_idle_profile.py"
 
+OUTSIDE = "tests/unit/perf_model/test_outside_time.py"
+EPISODE_LOANS = "tests/simulation/test_episodes.py"
+
 MUTANTS = (
     Mutant(
         name="a simulated engine knows no priorities",
         target="rljob_runtime.perf_model.engine_simulator:EngineSimulator._queue",
         before="one.priority > sequence.priority",
         after="False",
-        tests=(f"{ENGINE_SIMULATOR}::test_requests_of_a_lower_value_pass_those_that_wait_and_are_preempted_last",),
+        tests=(f"{ENGINE_SIMULATOR}::test_lower_priority_values_start_first_and_are_preempted_last",),
     ),
     Mutant(
         name="nothing passes a preempted sequence before another ends",
@@ -88,5 +91,19 @@ MUTANTS = (
         before="median(one.seconds for one in its)",
         after="max(one.seconds for one in its)",
         tests=("tests/unit/perf_model/test_profile.py::test_repeats_of_a_load_are_their_median",),
+    ),
+    Mutant(
+        name="a response meets all others in its engine, also those in tools",
+        target="rljob_runtime.perf_model.outside_time:OutsideTime.batch",
+        before="self.inside",
+        after="1.0",
+        tests=(f"{OUTSIDE}::test_a_response_takes_as_long_as_its_turns_and_tools",),
+    ),
+    Mutant(
+        name="a token takes a step only, without its time outside",
+        target="rljob_runtime.perf_model.outside_time:OutsideTime.latency",
+        before="seconds + self.token_seconds",
+        after="seconds",
+        tests=(f"{OUTSIDE}::test_a_response_takes_as_long_as_its_turns_and_tools",),
     ),
 )

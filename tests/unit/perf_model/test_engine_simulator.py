@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Finish, Request
+from rljob_runtime.perf_model.engine_records import Finish, Request
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator
 from rljob_runtime.perf_model.hardware import H800
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.model_shape import QWEN2_5_32B
@@ -172,7 +173,7 @@ def test_the_youngest_is_preempted_queued_first_and_computed_again():
     assert engine.load(20.0).prefill_tokens == 6 + 6 + 10 + 6
 
 
-def test_requests_of_a_lower_value_pass_those_that_wait_and_are_preempted_last():
+def test_lower_priority_values_start_first_and_are_preempted_last():
     engine = EngineSimulator(LAW, 100, max_sequences=1)
     engine.submit(0.0, [Request("runs", 5, 1)])
     engine.submit(0.5, [Request("first", 5, 1), Request("second", 5, 1)])

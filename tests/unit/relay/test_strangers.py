@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 import pytest
 import torch
@@ -22,8 +21,6 @@ from rljob_runtime.relay.receiver import MAX_CALLERS, MAX_CALLERS_OF_A_HOST
 from tests.support.relay import SETTINGS, Predecessor, join_all, whole
 from tests.support.waiting import until
 
-IMPATIENT = replace(SETTINGS, heartbeat_seconds=0.5)
-"""Handshakes of four seconds at most."""
 WEIGHTS = {"w": torch.ones(1000)}
 Answer = Callable[[socket.socket], None]
 
@@ -97,9 +94,10 @@ async def test_a_stranger_that_hardly_speaks_is_given_up(relays, publisher, monk
         await until(lambda: publisher.counters.connections_lost >= 1, 20)
 
 
-async def test_slow_callers_keep_no_other_out(relays):
+async def test_slow_callers_keep_no_other_out(relays, monkeypatch):
     """They have few of the connections, and none for long."""
-    relay = relays("rollout-0", settings=IMPATIENT)
+    monkeypatch.setattr(type(SETTINGS), "silence_seconds", property(lambda self: 2.0))
+    relay = relays("rollout-0")
     await join_all([relay])
     drips = [socket.create_connection(relay.address, 5, ("127.0.0.2", 0)) for _ in range(MAX_CALLERS)]
     try:

@@ -6,6 +6,7 @@ CLIENTS = "tests/integration/envs/test_engine_clients.py"
 REPACK = "tests/integration/coordinator/test_repack.py"
 ENGINE_CACHE = "tests/unit/rollout/test_engine_cache.py"
 ENGINE_THREAD = "tests/unit/rollout/test_engine_thread.py"
+STEP_METER = "tests/unit/rollout/test_step_meter.py"
 STOPS = "tests/unit/rollout/test_stop_strings.py"
 REPLICA = "tests/unit/rollout/test_replica.py"
 
@@ -165,5 +166,36 @@ MUTANTS = (
         after="raise",
         nth=2,
         tests=("tests/unit/rollout/engines/test_kv_transfer.py::test_a_profile_moves_kv_within_its_bounds",),
+    ),
+    Mutant(
+        name="the step that computes a prompt counts as a decode step",
+        target="rljob_runtime.rollout.step_meter:StepMeter.step",
+        before="self._advanced.issuperset(made)",
+        after="True",
+        tests=(f"{STEP_METER}::test_what_the_engine_held_of_a_prompt_is_not_computed",),
+    ),
+    Mutant(
+        name="a decode step may leave out requests that run",
+        target="rljob_runtime.rollout.step_meter:StepMeter.step",
+        before="0 < len(made) == running + len(ended & made.keys())",
+        after="bool(made)",
+        tests=(
+            f"{STEP_METER}::test_a_step_in_which_a_running_request_gets_no_token_is_no_decode_step"
+            "[a prompt is computed in parts]",
+        ),
+    ),
+    Mutant(
+        name="the copy of KV is taken for computed prompts",
+        target="rljob_runtime.rollout.step_meter:StepMeter.start",
+        before="one.kv is not None",
+        after="False",
+        tests=(f"{STEP_METER}::test_steps_that_copy_kv_are_not_counted",),
+    ),
+    Mutant(
+        name="a step begins with the engine's last step, however long it was idle",
+        target="rljob_runtime.rollout.engine_thread:EngineThread._answer",
+        before="self._since = self._clock()",
+        after="pass",
+        tests=(f"{ENGINE_THREAD}::test_a_step_begins_with_the_end_of_what_came_before_it",),
     ),
 )

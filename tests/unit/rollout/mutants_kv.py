@@ -59,7 +59,7 @@ MUTANTS = (
         target="rljob_runtime.rollout.kv_exchange:KvExchange.export",
         before="self._last is not None and self._last[0] == attempts",
         after="False",
-        tests=(f"{TRANSFER}::test_a_repeated_export_has_the_same_receipt_and_a_new_one_replaces_the_file",),
+        tests=(f"{TRANSFER}::test_a_repeated_export_is_the_same_and_a_new_one_replaces_the_file",),
     ),
     Mutant(
         name="the name of a KV file leads out of its folder",

@@ -99,7 +99,7 @@ class Workshop:
 
 
 @given(st.lists(st.sampled_from([1, 2, 4, 8, None]), max_size=16), st.sampled_from([2, 3, None]))
-def test_every_engine_that_has_room_is_kept_and_the_least_recently_used_goes(
+def test_only_the_least_recently_used_engine_goes_when_room_is_short(
     sizes: list[int | None], places: int | None
 ) -> None:
     """None: no engine is in use. In any order: one engine is awake, without weights at first, and totals only grow."""

@@ -28,7 +28,7 @@ def thread(on_change: Any) -> EngineThread:
 def test_a_call_has_an_answer_though_telling_of_it_fails() -> None:
     failures: queue.SimpleQueue[Exception] = queue.SimpleQueue()
 
-    def on_change(engine: Any, outputs: Any) -> None:
+    def on_change(engine: Any, outputs: Any, seconds: float | None) -> None:
         if not failures.empty():
             raise failures.get()
 
@@ -44,7 +44,7 @@ def test_a_call_has_an_answer_though_telling_of_it_fails() -> None:
 
 
 def test_a_failed_call_raises_for_its_caller_alone() -> None:
-    found = thread(lambda engine, outputs: None)
+    found = thread(lambda *_: None)
     with pytest.raises(ZeroDivisionError):
         found.call(lambda engine: 1 / 0).result(20)
     assert not found.ended
@@ -95,3 +95,41 @@ def test_an_engine_that_cannot_be_made_is_told() -> None:
     with pytest.raises(EngineDied, match="no room"):
         found.call(lambda engine: 1).result(20)
     assert ended.wait(20)
+
+
+class Stepping:
+    """An engine that makes three steps of 2 s after a call of 50 s."""
+
+    def __init__(self) -> None:
+        self.now, self.steps = 100.0, 0
+
+    @property
+    def busy(self) -> bool:
+        return self.steps > 0
+
+    def work(self) -> None:
+        self.now, self.steps = self.now + 50.0, 3
+
+    def step(self) -> list[Any]:
+        self.now, self.steps = self.now + 2.0, self.steps - 1
+        return []
+
+    def close(self) -> None:
+        return
+
+
+def test_a_step_begins_with_the_end_of_what_came_before_it() -> None:
+    """Neither idle time nor the seconds of a call are in it, but the seconds in which its output is handed on."""
+    engine, told = Stepping(), queue.SimpleQueue[float | None]()
+    made: Any = engine
+
+    def on_change(_: Any, outputs: Any, seconds: float | None) -> None:
+        engine.now += 0.5
+        told.put(seconds)
+
+    found = EngineThread("test", lambda: made, on_change, lambda: None, lambda: engine.now)
+    for _ in range(2):
+        found.call(lambda engine: made.work()).result(20)
+        assert [told.get(timeout=20) for _ in range(4)] == [None, 2.0, 2.5, 2.5]
+        engine.now += 1000.0
+    assert found.close(20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent import futures
 from dataclasses import replace
@@ -77,6 +78,19 @@ async def test_tokens_logprobs_and_version_of_what_was_asked(
     assert report.weight_version == publisher.version
     assert report.stats.prefix_resets_total == report.stats.weight_loads_total == 3
     assert report.stats.generated_tokens_total == 2 * 8 * 20
+
+
+async def test_every_step_is_counted_with_what_it_computed(replica: RolloutReplica, publisher: Publisher) -> None:
+    reader, began = Reader(replica, cursor=(await replica.poll(1, 0, 0)).cursor), time.perf_counter()
+    await replica.submit(1, [ask(i, publisher.version) for i in range(8)])
+    await reader.until_finished(8)
+    passed, stats = time.perf_counter() - began, (await replica.poll(1, 0, 0)).stats
+    decode, prefill = stats.decode, stats.prefill
+    assert decode.sequences + prefill.sequences == stats.generated_tokens_total == 8 * 20
+    assert (decode.prompt_tokens, prefill.prompt_tokens) == (0, sum(map(len, prompts(16)[:8])))
+    assert 19 <= decode.steps + prefill.steps <= 20 * 8
+    assert decode.steps > prefill.steps > 0
+    assert 0 < decode.seconds + prefill.seconds < passed
 
 
 async def test_a_response_ends_with_the_token_that_completes_a_stop_string(

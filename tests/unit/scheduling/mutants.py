@@ -36,7 +36,7 @@ MUTANTS = (
         target="rljob_runtime.scheduling.round:Round.launch",
         before="key not in placed",
         after="placed.get(key) is None",
-        tests=(f"{LAYOUT_SWITCH}::test_placed_responses_go_to_their_replica_or_wait_and_the_others_are_spread",),
+        tests=(f"{LAYOUT_SWITCH}::test_placed_responses_follow_their_placement_and_others_are_spread",),
     ),
     Mutant(
         name="the last weights are not evaluated",
@@ -207,7 +207,7 @@ MUTANTS = (
         before="step > self.furthest",
         after="True",
         tests=(
-            "tests/unit/scheduling/test_coordinator_decisions.py::test_only_a_round_that_was_not_finished_before_is_progress_of_the_trainer",
+            "tests/unit/scheduling/test_coordinator_decisions.py::test_only_a_round_finished_for_the_first_time_is_trainer_progress",
         ),
     ),
 )

@@ -39,7 +39,7 @@ def test_a_claim_that_cannot_be_granted_is_none(amount, before):
     assert budget.ask("b", 40) is not None
 
 
-def test_bytes_that_exist_are_counted_without_a_wait_and_later_claims_wait_for_them():
+def test_a_granted_claim_grows_without_a_wait_and_later_claims_wait():
     budget = ByteBudget[str](100, 100, 8)
     first = asked(budget, "a", 90)
     budget.change(first, 120)
@@ -48,7 +48,7 @@ def test_bytes_that_exist_are_counted_without_a_wait_and_later_claims_wait_for_t
     assert budget.change(first, 20) == [second]
 
 
-def test_what_exists_is_counted_whatever_is_held_and_later_claims_wait_for_it():
+def test_existing_bytes_count_whatever_is_held_and_later_claims_wait():
     budget = ByteBudget[str](100, 100, 1)
     first, second = asked(budget, "a", 90), budget.count("a", 50)
     waiting = asked(budget, "b", 1)
@@ -70,7 +70,7 @@ def test_a_claim_that_waits_may_end():
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.booleans()), max_size=60))
-def test_no_more_than_total_and_shares_is_held_and_all_are_granted_in_the_end(steps):
+def test_claims_stay_within_total_and_share_and_all_are_granted(steps):
     budget = ByteBudget[str](100, 60, 20)
     open_claims: list[Claim[str]] = []
     for owner, amount, ends in steps:

@@ -94,7 +94,7 @@ def test_a_reward_that_fails_too_often_filters_its_group(reason):
     assert round_.state(TrajectoryKey(B, 0)) is SampleState.RUNNING
 
 
-def test_a_failure_that_does_not_count_is_generated_again_and_filters_no_group():
+def test_an_uncounted_failure_is_generated_again_and_filters_no_group():
     round_, key = Round(plan(max_failures=1)), TrajectoryKey(A, 0)
     for attempt in range(1, 6):
         launches = {launch.key: launch for launch in round_.launch(["r"])}

@@ -75,7 +75,7 @@ def test_the_largest_round_of_the_most_sources_takes_less_than_a_second() -> Non
         ({"b": 1}, 4, 2.0, 8),
     ],
 )
-def test_filtered_groups_in_a_row_are_replaced_as_often_as_the_share_allows(
+def test_the_share_limits_replacements_of_consecutive_filtered_groups(
     weights: dict[str, float], prompts: int, factor: float, times: int
 ) -> None:
     shares = Shares.of(weights)
@@ -84,7 +84,7 @@ def test_filtered_groups_in_a_row_are_replaced_as_often_as_the_share_allows(
 
 
 @given(WEIGHTS, st.integers(1, 50), st.integers(10, 1000).map(lambda tenths: tenths / 10))
-def test_a_source_has_one_replacement_at_least_and_all_have_little_more_than_the_factor_allows(
+def test_each_source_gets_a_replacement_and_the_factor_limits_their_sum(
     weights: dict[str, float], prompts: int, factor: float
 ) -> None:
     shares = Shares.of(weights)

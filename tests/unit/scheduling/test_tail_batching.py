@@ -147,7 +147,7 @@ def test_the_next_round_of_two_sources(name, places, queued, later, kind, launch
     st.none() | st.builds(Factors, st.sampled_from([1, 1.25, 1.5, 2, 4])),
     st.randoms(use_true_random=False),
 )
-def test_each_round_of_several_sources_keeps_the_shares_and_nothing_is_left(weights, groups, rounds, factors, rng):
+def test_rounds_of_several_sources_keep_the_shares_and_leave_nothing(weights, groups, rounds, factors, rng):
     shares = Shares.of({f"s{number}": weight for number, weight in enumerate(weights)})
     queue, counts, drawn_of = (), Counter(), Counter()
     trained = []

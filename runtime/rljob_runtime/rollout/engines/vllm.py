@@ -189,7 +189,8 @@ def engine_args(settings: EngineSettings) -> Any:
         enable_sleep_mode=not on_cpu,
         worker_extension_cls=WORKER_EXTENSION,
         load_format="dummy",
-        # The default, raw_logprobs, ignores the temperature, but tokens are drawn from the tempered distribution.
+        # Those that `report_all_tokens` puts in place. The default, raw_logprobs, ignores the temperature on
+        # accelerators, and is computed for nothing on processors.
         logprobs_mode="processed_logprobs",
         # Tokens in, tokens out: the coordinator owns the tokenizer.
         skip_tokenizer_init=True,

@@ -70,7 +70,7 @@ class SwitchOutcome(StrEnum):
     """A switch would end generation earlier, but not the round: the trainer processes complete groups until later."""
     NO_GAIN = "NoGain"
     KV_CACHE_FULL = "KVCacheFull"
-    """The responses would not fit the caches of any other size."""
+    """The responses would not fit the caches of any other size, or could not run there together."""
     NOT_PREDICTED = "NotPredicted"
     """The speed of this size, or of every other one, is unknown, or no length was observed yet."""
     MAX_SWITCHES = "MaxSwitches"

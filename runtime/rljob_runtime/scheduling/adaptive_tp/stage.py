@@ -12,7 +12,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Request
+from rljob_runtime.perf_model.engine_records import Request
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator
 from rljob_runtime.scheduling.adaptive_tp.packing import pack
 from rljob_runtime.scheduling.adaptive_tp.policy import LookCadence
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, Running, SizedEngine

@@ -36,8 +36,8 @@ class SwitchPlan:
     """Predicted seconds from now until the machine is done.
 
     `never`: without a switch. `wait`: with the best plan that does not switch now. `now`: with the best plan after a
-    switch to each size that holds the responses. `full`: sizes that do not hold them. `after`: the switches that follow
-    the one to the best size."""
+    switch to each size that holds the responses. `full`: sizes that do not hold all, or run all together. `after`: the
+    switches that follow the one to the best size."""
 
     never: float
     wait: float
@@ -132,9 +132,12 @@ def _base(engine: SizedEngine, batch: float) -> float:
 
 
 def _fits(course: Sequence[Point], engine: SizedEngine, replicas: int) -> list[bool]:
-    """Return for each point whether the caches hold the expected tokens from there on."""
+    """Return for each point whether the engines run all responses, and their caches hold the tokens, from there on.
+
+    A step is predicted for responses that run together: those that wait for others would end much later."""
     most, fits = -inf, []
     for point in reversed(course):
         most = max(most, point.tokens)
-        fits.append(most <= FULL * engine.kv_tokens * replicas)
+        runs = point.carried.responses <= engine.max_running * replicas
+        fits.append(runs and most <= FULL * engine.kv_tokens * replicas)
     return fits[::-1]

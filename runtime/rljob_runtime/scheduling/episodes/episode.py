@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from rljob_runtime.protocols.trajectory import FinishReason
+from rljob_runtime.scheduling.episodes.counts import EpisodeStats
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit, Limits
 from rljob_runtime.scheduling.episodes.node import ROOT, Node, NodeKind
+from rljob_runtime.scheduling.episodes.rerun import MadeTurn, Rerun
 from rljob_runtime.scheduling.episodes.resumption import Recovery
 from rljob_runtime.scheduling.episodes.tree import Attachment, TokenTree, extended
 from rljob_runtime.scheduling.episodes.turns import (
     Decision,
+    Diverged,
     Generate,
     InProgress,
     Recorded,
@@ -59,27 +62,6 @@ class EpisodeRules:
         return replace(self, versions=Versions.SINGLE)
 
 
-@dataclass
-class EpisodeStats:
-    """Counts of one attempt."""
-
-    turns: int = 0
-    """Turns that are open or committed."""
-    forks: int = 0
-    """Turns that opened a branch beside an existing one."""
-    retries: int = 0
-    """Retries that were answered from a former turn."""
-    late: int = 0
-    """Results that came after their turn was committed, dropped or ended. They change nothing."""
-    given_tokens: int = 0
-    sampled_tokens: int = 0
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all nodes."""
-        return self.given_tokens + self.sampled_tokens
-
-
 @dataclass(frozen=True)
 class _OpenTurn:
     turn: Turn
@@ -89,7 +71,7 @@ class _OpenTurn:
 
 
 class Episode:
-    """One attempt of an episode, from `started` on.
+    """One attempt of an episode. `started`: from when its time limit counts (`times.limit_start`).
 
     `stored`: its committed nodes, of a former process. That process may have used ids up to `last_id` for turns that it
     did not store. They are not used again, so that a late result of such a turn is not taken for that of another.
@@ -113,6 +95,7 @@ class Episode:
         """The version of all turns; None for several versions, and before the first turn."""
         self._tree = TokenTree.of(stored)
         self._last_id = max(last_id, *self._tree.nodes, ROOT)
+        self._rerun: Rerun | None = None
         self._restore()
 
     # --- questions ---
@@ -158,7 +141,23 @@ class Episode:
         """The time from which no turn opens; None without a limit."""
         return None if self.rules.limits.seconds is None else self.started + self.rules.limits.seconds
 
+    @property
+    def unrepeated(self) -> tuple[int, ...]:
+        """The turns that a program which runs again has not asked for again, in the order of their opening."""
+        return () if self._rerun is None else self._rerun.left
+
     # --- turns ---
+
+    def run_again(self, cause: AbortCause, repeated: Collection[int] = ()) -> None:
+        """Let the program of the attempt run again from its beginning: each turn is given to it once more.
+
+        `cause`: of the attempt's end, if the program becomes another one. `repeated`: turns that it has repeated.
+        """
+        turns: list[Node | Turn] = [*self.sampled, *self.open_turns]
+        left = (
+            MadeTurn(one.id, one.digest, self._sampled_above(one.parent)) for one in turns if one.id not in repeated
+        )
+        self._rerun = Rerun(left, cause)
 
     def open(self, request: TurnRequest, now: float, version: int | None = None) -> Decision:
         """Decide about a request.
@@ -169,13 +168,18 @@ class Episode:
         if request.retry and (former := self._former(request.digest)) is not None:
             self.stats.retries += 1
             return former
+        if (repeated := self._repeated(request.digest)) is not None:
+            return repeated
         if self.end is not None:
             return Refused(f"the episode has ended: {self.end.state}")
         if not len(request.token_ids):
             raise ValueError("a request has no tokens")
+        place = self._tree.attach(request.token_ids)
+        if self._rerun is not None and (missed := self._rerun.misses(self._sampled_above(place.node))) is not None:
+            return Diverged(f"its program ran again, and asks for something else than turn {missed}")
         if self.truncated_by is None:
             self.truncated_by = self.rules.limits.reached(turns=self.stats.turns, seconds=now - self.started)
-        return self._refusal() or self._open_turn(request, now, version)
+        return self._refusal() or self._open_turn(request, place, now, version)
 
     def commit(
         self,
@@ -213,6 +217,8 @@ class Episode:
         self.stats.turns -= 1
         self.stats.forks -= found.is_branch
         self._turns[found.turn.digest].remove(turn)
+        if self._rerun is not None:
+            self._rerun.forget(turn)
 
     # --- ends ---
 
@@ -225,8 +231,11 @@ class Episode:
     def complete(self) -> EpisodeEnd:
         """End the attempt as its environment says; return its end.
 
-        It is truncated if a limit was reached, and aborted if the model was never called.
+        It is truncated if a limit was reached, and aborted if the model was never called, or if its program ran again
+        and did not ask for all turns again.
         """
+        if self.unrepeated:
+            return self.diverge(f"its program ran again, and did not ask for turn {self.unrepeated[0]} again")
         if not self.sampled:
             refused = f", after the limit of {self.truncated_by} was reached" if self.truncated_by else ""
             return self.abort(AbortCause.NO_TURN, f"the agent ended without an answer of the model{refused}")
@@ -237,6 +246,11 @@ class Episode:
     def abort(self, cause: AbortCause, detail: str = "") -> EpisodeEnd:
         """End the attempt because of a failure of ours; return its end. The first end counts."""
         return self._end(EpisodeEnd(EndState.ABORTED, cause=cause, detail=detail))
+
+    def diverge(self, reason: str) -> EpisodeEnd:
+        """End the attempt because its program, which ran again, has become another one; return its end."""
+        assert self._rerun is not None
+        return self.abort(self._rerun.cause, reason)
 
     # --- inside ---
 
@@ -255,22 +269,38 @@ class Episode:
         self.stats.forks = sum(max(0, self._tree.children(one) - 1) for one in parents)
 
     def _former(self, digest: str) -> Decision | None:
-        """Return the decision about a retry: the newest turn of its request, None if there is none."""
-        turn = next(reversed(self._turns.get(digest, ())), None)
-        if turn is None:
-            return None
+        """Return the decision about a retry: the newest turn of its request, None if there is none.
+
+        A program that runs again sends a request again only for a turn that it has asked for itself."""
+        left = self.unrepeated
+        turn = next((one for one in reversed(self._turns.get(digest, ())) if one not in left), None)
+        return None if turn is None else self._known(turn)
+
+    def _known(self, turn: int, repeated: bool = False) -> Decision | None:
+        """Return the decision about a turn that was opened before; None if it was never committed."""
         if turn in self._open:
-            return InProgress(self._open[turn].turn)
+            return InProgress(self._open[turn].turn, repeated)
         node = self.nodes.get(turn)
-        return None if node is None else Recorded(node)
+        return None if node is None else Recorded(node, repeated)
+
+    def _repeated(self, digest: str) -> Decision | None:
+        """Return the decision about a request that a program which runs again repeats; None of another one."""
+        if self.end is not None or self._rerun is None or (turn := self._rerun.repeat(digest)) is None:
+            return None
+        return self._known(turn, repeated=True)
+
+    def _sampled_above(self, node: int) -> int:
+        """Return the deepest sampled node of a path that ends at this node; `ROOT` without one."""
+        while node != ROOT and not self.nodes[node].is_sampled:
+            node = self.nodes[node].parent
+        return node
 
     def _refusal(self) -> Refused | None:
         if self.truncated_by is None:
             return None
         return Refused(f"the episode's limit of {self.truncated_by} was reached", self.truncated_by)
 
-    def _open_turn(self, request: TurnRequest, now: float, version: int | None) -> Decision:
-        place = self._tree.attach(request.token_ids)
+    def _open_turn(self, request: TurnRequest, place: Attachment, now: float, version: int | None) -> Decision:
         is_fork = bool(self._tree.children(place.node) or self._open_below.get(place.node))
         forks = self.stats.forks + is_fork
         tokens, limit = self.stats.tokens + len(place.tail), self.rules.limits.tokens

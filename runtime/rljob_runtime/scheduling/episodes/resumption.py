@@ -2,9 +2,10 @@
 
     call executed → reported → stored → next turn       runner lost → may_resume → next runner, one resumption later
 
-A runner reports each call of a tool before it asks for the next turn. So its successor knows which calls were executed.
-Where tools keep nothing between calls, it takes the stored observations, and executes what is missing. Where they keep
-a state, it executes all stored calls once more, in their order: the attempt goes on if it observes the same.
+Where the loop is ours, a runner reports each call of a tool before it asks for the next turn. So its successor knows
+which calls were executed. Where tools keep nothing between calls, it takes the stored observations, and executes what
+is missing. Where they keep a state, it executes all stored calls once more, in their order: the attempt goes on if it
+observes the same. A foreign program runs again from its beginning, see `rerun`.
 
 The number of the resumption is the fencing token of a runner: what an earlier one asks, reports or ends is refused.
 Nothing here reads a clock.
@@ -27,14 +28,16 @@ class Recovery(StrEnum):
     """Tools keep nothing between calls: no stored call is executed again."""
     REPLAY = "replay"
     """Tools keep a state, in the runner or at their server: stored calls are executed again and compared."""
+    RERUN = "rerun"
+    """A program runs again from its beginning, and gets the recorded answers to what it asks again."""
 
 
 @dataclass(frozen=True)
 class LostRunner:
     """An attempt whose runner is silent, or handed it back.
 
-    `journals`: whether that runner reports the calls of tools. `seconds_left`: from the moment at which it was heard
-    last to the attempt's deadline.
+    `journals`: whether that runner goes on with attempts of others, and others with its own. `seconds_left`: from the
+    moment at which it was heard last to the attempt's deadline.
     """
 
     recovery: Recovery | None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -32,20 +32,33 @@ class _Held:
 class RunnerLeases(Generic[A]):
     """The attempts that wait for a runner, by environment, and those that a runner holds.
 
-    `patience`: seconds for which a runner may be silent.
+    `patience`: seconds for which a runner may be silent. `wanted`: whether a runner may have an attempt now. It could
+    do nothing with one that no engine generates. `trains`: whether an attempt is of training.
     """
 
-    def __init__(self, patience: float) -> None:
-        self.loads: RunnerLoads[A] = RunnerLoads()
+    def __init__(
+        self,
+        patience: float,
+        wanted: Callable[[A], bool] = lambda attempt: True,
+        trains: Callable[[A], bool] = lambda attempt: True,
+    ) -> None:
+        self.loads: RunnerLoads[A] = RunnerLoads(trains)
         """What the runners have to do."""
         self.claims_refused = 0
         """Attempts that a runner of another environment claimed. An attempt counts each time."""
         self._patience = patience
+        self._wanted = wanted
         self._waiting: dict[str, OrderedDict[A, float]] = {}
         """By environment: attempts in their order, with the time since which each waits."""
+        self._environment_heard: dict[str, float] = {}
+        """By environment: when a runner of it asked for attempts or sent a heartbeat last."""
         self._environments: dict[A, str] = {}
         """The environment of each attempt here, so that the end of an attempt needs no search."""
         self._held: dict[A, _Held] = {}
+        self._without_engine: dict[A, float] = {}
+        """Held attempts that no engine generates, and since when that was seen."""
+        self._leaving: set[A] = set()
+        """Held attempts that leave their runners at their next turn."""
 
     def offer(self, attempt: A, environment: str, now: float) -> None:
         """Let the next runner of this environment that asks have the attempt."""
@@ -60,15 +73,17 @@ class RunnerLeases(Generic[A]):
         self.loads.opened(attempt, environment, None)
 
     def take(self, environment: str, runner: str, now: float, most: int = 1, runners: int = 1) -> list[A]:
-        """Give the attempts that wait longest to a runner, `most` at most.
+        """Give the attempts that wait longest and are wanted to a runner, `most` at most.
 
         `runners`: how many ask now, this one included. Each is given its part, so that none runs all of them while
         another has nothing to do.
         """
+        self._environment_heard[environment] = now
         waiting = self._waiting.get(environment) or OrderedDict[A, float]()
-        count = min(most, math.ceil(len(waiting) / max(1, runners)))
-        taken = [waiting.popitem(last=False)[0] for _ in range(count)]
+        wanted = [attempt for attempt in waiting if self._wanted(attempt)]
+        taken = wanted[: min(most, math.ceil(len(wanted) / max(1, runners)))]
         for attempt in taken:
+            del waiting[attempt]
             self._held[attempt] = _Held(runner, now, begun=False)
         return taken
 
@@ -95,8 +110,36 @@ class RunnerLeases(Generic[A]):
         self.offer(successor, environment, now)
         self._waiting[environment].move_to_end(successor, last=False)
 
+    def leave(self, attempt: A, waits: bool) -> bool:
+        """Let an attempt that no engine generates leave its runner; return whether it does so now.
+
+        `waits`: whether it waits for a turn. If not, a call of its tools may be under way, and another runner would
+        execute it twice: then it leaves at its next turn.
+        """
+        if attempt not in self._held:
+            return False
+        if not waits:
+            self._leaving.add(attempt)
+        return waits
+
+    def leavers(self, without_engine: Mapping[A, bool], now: float) -> list[tuple[A, float]]:
+        """Return the attempts that leave their runners now, and from when on their time does not count.
+
+        `without_engine`: the held attempts that no engine generates, and whether each waits for a turn. They leave as
+        `leave` decided, or when that has lasted for as long as a runner may be silent.
+        """
+        self._without_engine = {one: self._without_engine.get(one, now) for one in without_engine}
+        self._leaving &= without_engine.keys()
+        found: list[tuple[A, float]] = []
+        for attempt, since in self._without_engine.items():
+            decided = attempt in self._leaving
+            if (decided or now - since > self._patience) and self.leave(attempt, without_engine[attempt]):
+                found.append((attempt, now if decided else since))
+        return found
+
     def heartbeat(self, environment: str, runner: str, attempts: Iterable[A], now: float) -> list[A]:
         """Record that a runner lives; return those of the attempts that it names which are not its own."""
+        self._environment_heard[environment] = now
         foreign = []
         for attempt in attempts:
             if self.may_have(attempt, environment, runner):
@@ -148,7 +191,14 @@ class RunnerLeases(Generic[A]):
         return [one for one, held in self._held.items() if held.begun and now - held.heard > self._patience]
 
     def unserved(self, now: float, seconds: float) -> list[str]:
-        """Return the environments for whose attempts no runner has asked for so long."""
+        """Return the environments that have had wanted attempts and no runner for so long.
+
+        A runner without a free place asks for nothing. Its heartbeats say that it will.
+        """
+        before = now - seconds
         return [
-            name for name, waiting in self._waiting.items() if waiting and now - next(iter(waiting.values())) > seconds
+            name
+            for name, waiting in self._waiting.items()
+            if self._environment_heard.get(name, -math.inf) < before
+            and any(since < before and self._wanted(attempt) for attempt, since in waiting.items())
         ]

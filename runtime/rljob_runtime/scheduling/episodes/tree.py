@@ -129,8 +129,18 @@ class TokenTree:
         return found[::-1]
 
     def leaves(self) -> list[Node]:
-        """Return the nodes without children, in the order of their ids."""
-        return [self._nodes[one] for one in sorted(self._nodes) if not self._children[one]]
+        """Return the sampled nodes that no sampled one follows, in the order of their ids.
+
+        What a turn was given and never answered is no part of an episode, and the store does not have it.
+        """
+        found: list[Node] = []
+        inner: set[int] = set()
+        for node in (self._nodes[one] for one in sorted(self._nodes, reverse=True)):
+            if node.is_sampled and node.id not in inner:
+                found.append(node)
+            if node.is_sampled or node.id in inner:
+                inner.add(node.parent)
+        return found[::-1]
 
 
 def extended(path: hashlib.blake2b, tokens: Sequence[int]) -> hashlib.blake2b:

@@ -51,16 +51,18 @@ class Generate:
 
 @dataclass(frozen=True)
 class InProgress:
-    """A retry of a turn that is still open: wait for its commit."""
+    """A former turn that is still open: wait for its commit. `repeated`: by a program that runs again; else a retry."""
 
     turn: Turn
+    repeated: bool = False
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A retry of a committed turn: answer with this node."""
+    """A committed turn: answer with this node. `repeated`: by a program that runs again; else a retry."""
 
     node: Node
+    repeated: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,14 @@ class Refused:
     limit: Limit | None = None
 
 
-Decision = Generate | InProgress | Recorded | Refused
+@dataclass(frozen=True)
+class Diverged:
+    """A program that runs again asks for something else than before (`rerun`): end the attempt by `Episode.diverge`."""
+
+    reason: str
+
+
+Decision = Generate | InProgress | Recorded | Refused | Diverged
 
 
 def evaluation_seed(run_seed: int, key: TrajectoryKey, prompt: Sequence[int], sibling: int) -> int:

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RoundLayout:
-    """The layout of a round: the tensor parallel size at its start, and the machines that have another one by now."""
+    """The layout of a round: the tensor parallel size at its start, and the machines that have another one by now.
+
+    `switches`: how often each machine changed its size so far."""
 
     size: int
     machines: Mapping[str, int] = field(default_factory=dict)
+    switches: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, machine: str) -> int:
         """Return the size of a machine."""
@@ -23,9 +26,16 @@ class RoundLayout:
         """Return the layout after these changes, in order: machines with their sizes.
 
         >>> RoundLayout.after(1, [("a", 4), ("b", 2), ("a", 1)])
-        RoundLayout(size=1, machines={'b': 2})
+        RoundLayout(size=1, machines={'b': 2}, switches={'a': 2, 'b': 1})
         """
-        return cls(size, {name: its for name, its in dict(changes).items() if its != size})
+        return cls(size).changed(changes)
+
+    def changed(self, changes: Iterable[tuple[str, int]]) -> RoundLayout:
+        """Return the layout after further changes, in order."""
+        changes = list(changes)
+        sizes = {**self.machines, **dict(changes)}
+        switches = Counter(self.switches) + Counter(name for name, _ in changes)
+        return RoundLayout(self.size, {name: its for name, its in sizes.items() if its != self.size}, dict(switches))
 
     def changes_to(self, machines: Mapping[str, int]) -> list[tuple[str, int]]:
         """Return the changes from this layout to the one in which `machines` have another size than at the start.

@@ -5,7 +5,7 @@ The policy is injected, so that the simulator can force switches. All other choi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -115,7 +115,7 @@ class LayoutSwitch:
     `decision`: what was predicted. `at`: when it began, in seconds since generation began. `responses`: those that wait
     for it. `seconds`: duration of each part so far. `reached`: the size that the machine has after it; 0 if lost.
     `exported_tokens`, `exported_bytes`: KV that the old engines wrote. `imported_tokens`: those of them that the new
-    engines took so far.
+    engines took so far. `engines`: those of size `target` that the machine has after it.
     """
 
     machine: str
@@ -129,6 +129,7 @@ class LayoutSwitch:
     exported_tokens: int = 0
     exported_bytes: int = 0
     imported_tokens: int = 0
+    engines: int = 1
 
     @property
     def moves_kv(self) -> bool:
@@ -279,6 +280,37 @@ def most_telling(decisions: Iterable[SwitchDecision]) -> SwitchDecision | None:
     <SwitchOutcome.NO_GAIN: 'NoGain'>
     """
     return min(decisions, key=lambda one: (TELLING.index(one.outcome), -(one.gain or 0.0)), default=None)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Where responses go on whose machines switch now: a name for each engine to come, and its size."""
+
+    replicas: Mapping[TrajectoryKey, str] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+def expected_of(
+    switches: Iterable[LayoutSwitch],
+    waits: Callable[[TrajectoryKey], bool],
+    length_of: Callable[[TrajectoryKey], int],
+) -> Expected:
+    """Return where the responses of these switches are expected to go on: they take part in the round's race.
+
+    `waits`: of a response whether it is still in the round, and no replica has it. `length_of`: its tokens so far.
+
+    >>> from rljob_runtime.protocols.trajectory import PromptKey
+    >>> key = TrajectoryKey(PromptKey(0, 0), 0)
+    >>> found = expected_of([LayoutSwitch("a", 1, 2, responses=(key,), engines=2)], lambda key: True, lambda key: 9)
+    >>> found.replicas[key], found.sizes
+    ('a/switched-0', {'a/switched-0': 2, 'a/switched-1': 2})
+    """
+    replicas, sizes = dict[TrajectoryKey, str](), dict[str, int]()
+    for switch in switches:
+        names = [f"{switch.machine}/switched-{number}" for number in range(switch.engines)]
+        sizes |= dict.fromkeys(names, switch.target)
+        replicas |= replicas_of({key: length_of(key) for key in switch.responses if waits(key)}, names)
+    return Expected(replicas, sizes)
 
 
 def replicas_of(responses: Mapping[TrajectoryKey, int], replicas: Sequence[str]) -> dict[TrajectoryKey, str]:

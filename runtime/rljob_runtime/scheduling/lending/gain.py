@@ -22,6 +22,7 @@ from statistics import fmean
 
 from rljob_runtime.perf_model.batch_timeline import BatchTimeline
 from rljob_runtime.perf_model.latency_model import LatencyModel
+from rljob_runtime.perf_model.outside_time import INSIDE, OutsideTime
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, LoanableMachine, Unfinished
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
@@ -41,26 +42,29 @@ class EngineSpeed:
     """Latency of an engine.
 
     The model holds between the smallest and the largest observed batch; outside, tokens per second are those of the
-    nearest one."""
+    nearest one. `outside`: time that its responses spend outside of it."""
 
     latency: LatencyModel
     least: int
     most: int
+    outside: OutsideTime = INSIDE
 
     def decode(self, running: int, context_tokens: float, steps: float) -> float:
-        """Return the seconds of `steps` consecutive steps, each of which adds a token to each of `running` responses.
+        """Return the seconds in which each of `running` responses gets `steps` tokens.
 
-        `context_tokens`: the total of their contexts before the first step."""
-        seen = min(max(running, self.least), self.most)
-        grown = context_tokens + running * steps / 2
-        return steps * (self.latency.base(seen) * running / seen + self.latency.context_token_seconds * grown)
+        `context_tokens`: the total of their contexts before the first one."""
+        batch = self.outside.batch(running)
+        seen = min(max(batch, self.least), self.most)
+        grown = self.outside.inside * (context_tokens + running * steps / 2)
+        step = self.latency.base(seen) * batch / seen + self.latency.context_token_seconds * grown
+        return steps * (step + self.outside.token_seconds)
 
     @property
     def prompt_token(self) -> float:
         """Seconds to compute one context token again.
 
         Without a measured prefill it is the decode time per token of the largest batch, which is longer."""
-        return self.latency.prefill_token_seconds or self.decode(self.most, 0, 1) / self.most
+        return self.latency.prefill_token_seconds or self.latency.base(self.most) / self.most
 
 
 class Rate:

@@ -76,7 +76,7 @@ class Costs:
     """Measured costs of a round besides generation, in seconds."""
 
     reward: float = 0.0
-    """From a response's end to its reward."""
+    """From the last token of a response to its reward, with the seconds that any response spends outside of engines."""
     update: float = 0.0
     """Fixed part of an update."""
     token: float = 0.0
@@ -127,12 +127,16 @@ def update_costs(updates: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class PlanningHorizon:
-    """State of the job: P0, R0, the remaining rounds (at least 1) and the prompts queued for a long round."""
+    """State of the job: P0, R0, the remaining rounds (at least 1) and the prompts queued for a long round.
+
+    `most_prompts`: the most prompts that a round may draw, replacements included.
+    """
 
     prompts: int
     responses: int
     rounds_left: int
     queued: int = 0
+    most_prompts: int = 0
 
     def rounds(self, factors: Factors | None) -> tuple[int, int, int]:
         """Return the numbers of plain, short and long rounds to come, by the rule that opens them."""
@@ -177,8 +181,7 @@ class Prediction:
 class RoundPlanner:
     """Predictions of the candidate plans, deterministic in its arguments: all randomness comes from `seed`.
 
-    `most_prompts`: the most prompts that a round may draw, replacements included. `events` counts the simulated events,
-    which are its cost; after MOST_EVENTS it simulates no more."""
+    `events` counts the simulated events, which are its cost; after MOST_EVENTS it simulates no more."""
 
     def __init__(
         self,
@@ -187,7 +190,6 @@ class RoundPlanner:
         lengths: LengthModel,
         costs: Costs,
         horizon: PlanningHorizon,
-        most_prompts: int = 0,
         seed: str = "",
     ) -> None:
         self.candidates = candidates
@@ -202,7 +204,7 @@ class RoundPlanner:
         self._responses = ceil_product(max((one.responses for one in factors), default=1), horizon.responses)
         prompts = ceil_product(max((one.prompts for one in factors), default=1), horizon.prompts)
         spares = ceil(prompts * SPARE / max(1 - lengths.filtered, 0.01)) if lengths.filtered else 0
-        self._prompts = max(prompts, min(spares, most_prompts))
+        self._prompts = max(prompts, min(spares, horizon.most_prompts))
         self._drawn: dict[int, tuple[PromptDemand, ...]] = {}
         self._simulated: dict[tuple[Factors | None, int], tuple[SimulatedRound, SimulatedRound | None]] = {}
 

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Request
+from rljob_runtime.perf_model.engine_records import Request
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator
 from rljob_runtime.perf_model.latency_model import LatencyModel
 
 

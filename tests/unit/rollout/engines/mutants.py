@@ -65,9 +65,9 @@ MUTANTS = (
     ),
     Mutant(
         name="log-probabilities ignore the temperature",
-        target="rljob_runtime.rollout.engines.vllm:engine_args",
-        before='"processed_logprobs"',
-        after='"raw_logprobs"',
+        target="rljob_runtime.rollout.engines.vllm_compat:report_all_tokens",
+        before="metadata.temperature is not None",
+        after="False",
         tests=VLLM,
     ),
     Mutant(
@@ -96,7 +96,7 @@ MUTANTS = (
         target="rljob_runtime.rollout.engines.vllm:VllmEngine._place",
         before='{"priority": request.priority, "arrival_time": float(self._arrivals)}',
         after="{}",
-        tests=(f"{CONTRACT}::test_requests_of_a_lower_value_start_first_and_equal_ones_as_they_arrive[VLLM]",),
+        tests=(f"{CONTRACT}::test_lower_priority_values_start_first_equal_ones_in_arrival_order[VLLM]",),
     ),
     Mutant(
         name="the reference engine knows no priorities",
@@ -104,7 +104,7 @@ MUTANTS = (
         before="self.request.priority",
         after="0",
         tests=(
-            f"{CONTRACT}::test_requests_of_a_lower_value_start_first_and_equal_ones_as_they_arrive[Reference]",
+            f"{CONTRACT}::test_lower_priority_values_start_first_equal_ones_in_arrival_order[Reference]",
             f"{CONTRACT}::test_of_two_requests_that_do_not_fit_the_one_of_the_lower_value_stays[Reference]",
         ),
     ),

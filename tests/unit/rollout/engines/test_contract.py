@@ -151,6 +151,7 @@ def test_abort_ends_output_and_frees_the_cache(engine: Engine) -> None:
     assert engine.stats().kv_use == 0.0
 
 
+@pytest.mark.engine  # in both rows one of the two is vLLM's
 def test_another_engine_goes_on_with_the_same_tokens(
     engine: Engine, kind: str, engines: Engines, publisher: Publisher, model: LlamaForCausalLM
 ) -> None:
@@ -227,7 +228,7 @@ def starts(engine: Engine, waiting: list[EngineRequest], late: list[EngineReques
     return list(seen)
 
 
-def test_requests_of_a_lower_value_start_first_and_equal_ones_as_they_arrive(
+def test_lower_priority_values_start_first_equal_ones_in_arrival_order(
     kind: str, engines: Engines, publisher: Publisher, model: LlamaForCausalLM
 ) -> None:
     engine = engines(kind, max_running=1, has_priorities=True)

@@ -5,6 +5,8 @@ wrong with a file. Over both engines where they matter; the reference engine dec
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from rljob_runtime.protocols import GenerateRequest, KvExport, KvSize, KvStats, 
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.rollout import kv_exchange
 from rljob_runtime.rollout.attempts import engine_id
-from rljob_runtime.rollout.engines.base import EngineSettings, SleepableEngine
+from rljob_runtime.rollout.engines.base import EngineSettings, SleepableEngine, StepOutput
 from rljob_runtime.rollout.engines.factory import make_engine
 from rljob_runtime.rollout.engines.multi_process import PEERS, MultiProcessEngine
 from rljob_runtime.rollout.engines.rank_processes import ForkServer, RankDied
@@ -106,13 +108,44 @@ def vllm(settings: EngineSettings) -> Iterator[Make]:
     fork_server.close()
 
 
+class Brake:
+    """Slows engines down once all responses have so many new tokens.
+
+    A test that wants them half way has the time for it then, also on a busy machine."""
+
+    def __init__(self) -> None:
+        self.set(LENGTH)
+
+    def set(self, tokens: int) -> None:
+        self._tokens, self._made, self._steps = tokens, Counter[str](), 60
+
+    def step(self, step: Callable[[], list[StepOutput]]) -> list[StepOutput]:
+        outputs, made, tokens = step(), self._made, self._tokens
+        for one in outputs:
+            made[one.id] += len(one.token_ids)
+        if tokens < LENGTH and self._steps and sum(count >= tokens for count in made.values()) >= RESPONSES:
+            self._steps -= 1
+            time.sleep(0.05)
+        return outputs
+
+
+BRAKE = Brake()
+
+
+def braked(engine: SleepableEngine) -> SleepableEngine:
+    """Return the engine, with the brake of this module."""
+    step = engine.step
+    engine.step = lambda: BRAKE.step(step)  # type: ignore[method-assign]
+    return engine
+
+
 @pytest.fixture
 def make(kind: str, settings: EngineSettings, request: pytest.FixtureRequest) -> Make:
     """Engines of one machine: vLLM's in rank processes, as in a job of several sizes."""
     if kind == "VLLM":
         engines: Make = request.getfixturevalue("vllm")
         return engines
-    return lambda size, devices: make_engine(kind, replace(settings, tensor_parallel=size))
+    return lambda size, devices: braked(make_engine(kind, replace(settings, tensor_parallel=size)))
 
 
 @pytest.fixture
@@ -126,7 +159,10 @@ async def small(
         own = replace(settings, **changes)  # type: ignore[arg-type]
         made.append(
             RolloutReplica(
-                f"r{len(made)}", lambda size, devices: make_engine("Reference", own), frozenset(), kv=kv or exchange()
+                f"r{len(made)}",
+                lambda size, devices: braked(make_engine("Reference", own)),
+                frozenset(),
+                kv=kv or exchange(),
             )
         )
         await made[-1].switch_layout(1, 1)
@@ -163,6 +199,7 @@ class Conversation:
     async def go_on(self, replica: RolloutReplica, until: int = LENGTH, kv: str | None = None) -> None:
         """Generate on a replica until every response has `until` tokens or has ended."""
         self.attempt += 1
+        BRAKE.set(until - min(len(one.tokens) for one in self.known.values()) if until < LENGTH else LENGTH)
         self._cursor = (await replica.poll(1, 0, 0)).cursor
         await replica.submit(1, [self.request(index, kv) for index in self.known])
         async with asyncio.timeout(PATIENCE):
@@ -182,6 +219,7 @@ class Conversation:
     async def export(self, replica: RolloutReplica) -> KvExport:
         """Export the KV of all responses and read what was generated before."""
         receipt = await replica.export_kv(1, {key(index): self.attempt for index in self.known})
+        BRAKE.set(LENGTH)
         await self.poll(replica)
         return receipt
 
@@ -569,7 +607,7 @@ async def test_a_new_coordinator_finds_no_file_of_the_one_before(small, publishe
     assert not list((tmp_path / "kv").iterdir())
 
 
-async def test_a_repeated_export_has_the_same_receipt_and_a_new_one_replaces_the_file(
+async def test_a_repeated_export_is_the_same_and_a_new_one_replaces_the_file(
     small, publisher: Publisher, tmp_path: Path
 ) -> None:
     one = await small()

@@ -135,6 +135,13 @@ MUTANTS = (
         tests=(f"{POLICY}::test_the_decision", f"{POLICY}::test_caches_of_the_new_size_are_not_exceeded"),
     ),
     Mutant(
+        name="a size is chosen whose engines run only a part of the responses",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_plan:_fits",
+        before="point.carried.responses <= engine.max_running * replicas",
+        after="True",
+        tests=(f"{POLICY}::test_the_decision",),
+    ),
+    Mutant(
         name="a switch in a plan is for nothing",
         target="rljob_runtime.scheduling.adaptive_tp.switch_plan:plan_switches",
         before="paid = costs[current, target].seconds(course[0].carried)",
@@ -293,7 +300,7 @@ MUTANTS = (
         target="rljob_runtime.scheduling.adaptive_tp.policy:_played",
         before="ends_between_looks(snapshot.count)",
         after="ends_between_looks(snapshot.count + 800)",
-        tests=(f"{POLICY}::test_one_look_later_is_that_of_the_machine_however_much_its_fleet_completed",),
+        tests=(f"{POLICY}::test_a_switch_waits_for_a_response_that_ends_soon_in_a_large_fleet",),
     ),
     Mutant(
         name="a start costs a switch for a hair's breadth",
@@ -340,7 +347,7 @@ MUTANTS = (
         after="median(everywhere)",
         tests=(
             f"{COSTS}::test_a_rate_of_state_is_believed_from_the_first_measurement_on",
-            f"{COSTS}::test_fewer_than_three_measurements_move_a_rate_within_bounds_and_no_fixed_part_of_other_pairs",
+            f"{COSTS}::test_few_measurements_change_other_pairs_within_bounds_at_most",
         ),
     ),
     Mutant(

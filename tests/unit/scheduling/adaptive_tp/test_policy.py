@@ -29,6 +29,8 @@ TAIL = machine((1, 1, 1, 1))
 """Four responses on four engines of one accelerator, with thousands of tokens to go."""
 ALIGNED = machine((60, 60, 60, 60), generated=0)
 FULL_ENGINES = {1: ENGINES[1], 2: engine(2, kv_tokens=300), 4: engine(4, kv_tokens=300)}
+BUSY_ENGINES = {1: ENGINES[1], **{size: replace(engine(size), max_running=size // 2) for size in (2, 4)}}
+"""Each machine of a wider size runs two of the four responses together."""
 WIDER_IS_WORSE = {1: ENGINES[1], 2: engine(2, slow=3), 4: engine(4, slow=4)}
 
 
@@ -69,6 +71,9 @@ WIDER_IS_WORSE = {1: ENGINES[1], 2: engine(2, slow=3), 4: engine(4, slow=4)}
         ),
         pytest.param(
             TAIL, FULL_ENGINES, RULES, 0.5, SwitchOutcome.KV_CACHE_FULL, None, id="other caches are too small"
+        ),
+        pytest.param(
+            TAIL, BUSY_ENGINES, RULES, 0.5, SwitchOutcome.KV_CACHE_FULL, None, id="others run fewer responses together"
         ),
         pytest.param(
             replace(TAIL, closed=frozenset({(1, 2), (1, 4)})),
@@ -140,7 +145,7 @@ def test_other_machines_of_a_size_that_is_not_allowed_win_places():
     assert decision.without == pytest.approx(fmean(play(race, draw, ENGINES, pairs) for draw in draws))
 
 
-def test_one_look_later_is_that_of_the_machine_however_much_its_fleet_completed():
+def test_a_switch_waits_for_a_response_that_ends_soon_in_a_large_fleet():
     """16 machines ended 800 responses; two are left here. One ends after 3 tokens: then it need not be migrated."""
     lengths = [903] * 400 + [4000] * 400
     two = replace(machine((), lengths=lengths), replicas=((Running(100, 900),), (Running(100, 900),), (), ()))

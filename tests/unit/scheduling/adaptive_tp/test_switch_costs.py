@@ -93,9 +93,7 @@ def test_a_rate_of_state_is_believed_from_the_first_measurement_on(part, measure
 
 
 @given(st.sampled_from(Part), st.floats(1e-3, 1e3), st.lists(st.floats(1e-6, 1e6), max_size=ENOUGH - 1))
-def test_fewer_than_three_measurements_move_a_rate_within_bounds_and_no_fixed_part_of_other_pairs(
-    part, prior, measured
-):
+def test_few_measurements_change_other_pairs_within_bounds_at_most(part, prior, measured):
     costs = SwitchCosts({part: prior})
     for seconds in measured:
         costs.record(1, 2, part, 1, seconds)

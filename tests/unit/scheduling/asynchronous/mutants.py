@@ -37,7 +37,7 @@ MUTANTS = (
         target="rljob_runtime.scheduling.asynchronous.async_groups:GroupTracker._fits",
         before="version >= group.version if self._mixed else version == group.version",
         after="version == group.version",
-        tests=(f"{ASYNC_GROUPS}::test_newer_weights_go_on_with_a_group_of_mixed_versions_and_older_ones_do_not",),
+        tests=(f"{ASYNC_GROUPS}::test_a_mixed_group_continues_on_newer_weights_but_not_on_older_ones",),
     ),
     Mutant(
         name="newer weights wait for the last response, though turns may be mixed",

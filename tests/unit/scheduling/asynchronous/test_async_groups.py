@@ -78,7 +78,7 @@ def test_a_group_whose_weights_no_machine_holds_is_orphaned(flight):
     assert flight.orphaned(set()) == []
 
 
-def test_newer_weights_go_on_with_a_group_of_mixed_versions_and_older_ones_do_not():
+def test_a_mixed_group_continues_on_newer_weights_but_not_on_older_ones():
     flight = GroupTracker(group_size=2, mixed=True)
     flight.add(ONE, 5, "a")
     assert launched(flight, {"a": 4, "b": 4}) == {}
@@ -128,7 +128,7 @@ def test_a_failed_reward_is_generated_again_until_the_group_is_filtered(flight, 
     assert flight.drain_aborts() == (Launch(key(ONE, 1), Lease("a", 1)),)
 
 
-def test_a_failure_that_does_not_count_is_generated_again_and_filters_no_group(flight):
+def test_an_uncounted_failure_is_generated_again_and_filters_no_group(flight):
     for attempt in range(1, 6):
         assert launched(flight, {"a": 5})[key(ONE, 0)] == Lease("a", attempt)
         assert flight.generated(key(ONE, 0), Lease("a", attempt))
@@ -136,7 +136,7 @@ def test_a_failure_that_does_not_count_is_generated_again_and_filters_no_group(f
     assert (flight.failures(key(ONE, 0)), flight.drain_done()) == (0, ())
 
 
-def test_a_group_that_failed_before_the_restart_is_filtered_for_the_same_reason():
+def test_a_restart_filters_a_failed_group_for_the_same_reason():
     flight = GroupTracker(group_size=2)
     flight.add(ONE, 5, "a", {key(ONE, 1): RestoredSample(3, failures=3, failure=ENVIRONMENT_FAILED)})
     assert [over.reason for over in flight.drain_done()] == [ENVIRONMENT_FAILED]

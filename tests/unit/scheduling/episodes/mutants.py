@@ -5,6 +5,7 @@ from hack.mutants import Mutant
 HISTORIES = "tests/unit/scheduling/episodes/test_histories.py"
 TREE = "tests/unit/scheduling/episodes/test_tree.py"
 EPISODE = "tests/unit/scheduling/episodes/test_episode.py"
+RERUN = "tests/unit/scheduling/episodes/test_rerun.py"
 RESPONSES = "tests/unit/scheduling/episodes/test_responses.py"
 SEQUENCES = "tests/unit/scheduling/episodes/test_sequences.py"
 TIMES = "tests/unit/scheduling/episodes/test_times.py"
@@ -20,12 +21,12 @@ MUTANTS = (
         tests=(
             TURN_PRIORITY,
             "tests/unit/coordinator/episodes/test_book.py"
-            "::test_turns_of_started_episodes_go_before_first_turns_the_older_episode_first",
+            "::test_turns_of_started_episodes_go_before_first_turns_oldest_first",
         ),
     ),
     Mutant(
         name="the parts of an attempt overlap where turns run concurrently",
-        target="rljob_runtime.scheduling.episodes.times:attempt_parts",
+        target="rljob_runtime.scheduling.episodes.times:_parts",
         before="max(span.opened, reached)",
         after="span.opened",
         tests=(f"{TIMES}::test_the_parts_of_an_attempt_follow_one_another_and_have_its_seconds",),
@@ -36,13 +37,6 @@ MUTANTS = (
         before="samples[::2]",
         after="samples",
         tests=("tests/unit/scheduling/episodes/test_levels.py",),
-    ),
-    Mutant(
-        name="a runner claims an attempt of another environment",
-        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.may_have",
-        before="self._environments[attempt] != environment",
-        after="False",
-        tests=("tests/unit/scheduling/episodes/test_runners.py::test_no_runner_of_another_environment_has_an_attempt",),
     ),
     Mutant(
         name="a call without a state is executed again",
@@ -66,6 +60,34 @@ MUTANTS = (
         tests=("tests/unit/scheduling/episodes/test_resumption.py",),
     ),
     Mutant(
+        name="a program that runs again is sampled again",
+        target="rljob_runtime.scheduling.episodes.episode:Episode._repeated",
+        before="self._rerun.repeat(digest)",
+        after="None",
+        tests=(f"{RERUN}::test_equal_requests_get_their_turns_in_order_then_a_new_one",),
+    ),
+    Mutant(
+        name="a program whose tools answer otherwise goes on",
+        target="rljob_runtime.scheduling.episodes.rerun:Rerun.misses",
+        before="turn.after == after",
+        after="False",
+        tests=(f"{RERUN}::test_a_tool_that_answers_otherwise_ends_the_attempt_before_a_turn",),
+    ),
+    Mutant(
+        name="turns that a program did not ask for again are trained on",
+        target="rljob_runtime.scheduling.episodes.episode:Episode.complete",
+        before="self.unrepeated",
+        after="()",
+        tests=(f"{RERUN}::test_a_program_that_ends_earlier_has_no_reward",),
+    ),
+    Mutant(
+        name="a retry of a program that runs again takes the next equal turn",
+        target="rljob_runtime.scheduling.episodes.episode:Episode._former",
+        before="one not in left",
+        after="one in left",
+        tests=(f"{RERUN}::test_a_retry_gets_the_turn_of_its_request_and_not_the_next_equal_one",),
+    ),
+    Mutant(
         name="an attempt whose calls are not known goes on",
         target="rljob_runtime.scheduling.episodes.resumption:may_resume",
         before="lost.journals",
@@ -74,7 +96,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an episode that a runner has is not open",
-        target="rljob_runtime.scheduling.episodes.runner_loads:RunnerLoads.take",
+        target="rljob_runtime.scheduling.episodes.runner_loads:_Peak.take",
         before="{name: count for name, count in self._open.items() if count}",
         after="{}",
         tests=("tests/unit/scheduling/episodes/test_runner_loads.py",),
@@ -210,7 +232,7 @@ MUTANTS = (
         target="rljob_runtime.scheduling.episodes.episode:Episode._open_turn",
         before="bool(self._tree.children(place.node) or self._open_below.get(place.node))",
         after="bool(self._tree.children(place.node))",
-        tests=(f"{EPISODE}::test_concurrent_requests_are_siblings_and_their_given_node_is_stored_once",),
+        tests=(f"{EPISODE}::test_concurrent_requests_are_siblings_and_share_one_given_node",),
     ),
     Mutant(
         name="an agent that never calls the model completes",
@@ -253,43 +275,8 @@ MUTANTS = (
         before="hand_backs > MOST_HAND_BACKS",
         after="False",
         tests=(
-            "tests/unit/coordinator/episodes/test_book.py::test_an_attempt_that_its_runner_hands_back_is_no_failure_until_there_are_many",
+            "tests/unit/coordinator/episodes/test_book.py::test_a_handed_back_attempt_is_no_failure_until_there_are_many",
         ),
-    ),
-    Mutant(
-        name="one of several runners takes all attempts",
-        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.take",
-        before="math.ceil(len(waiting) / max(1, runners))",
-        after="len(waiting)",
-        tests=(
-            "tests/unit/scheduling/episodes/test_runners.py::test_each_of_several_runners_takes_its_part_of_what_waits",
-        ),
-    ),
-    Mutant(
-        name="an attempt on its way to a runner is silent",
-        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.lapsed",
-        before="held.begun and now - held.heard > self._patience",
-        after="now - held.heard > self._patience",
-        tests=(
-            "tests/unit/scheduling/episodes/test_runners.py::test_until_a_runner_receives_an_attempt_none_is_silent",
-            "tests/unit/coordinator/episodes/test_resumptions.py::test_an_attempt_on_its_way_to_a_runner_is_neither_silent_nor_late",
-        ),
-    ),
-    Mutant(
-        name="an attempt on its way to a runner is late",
-        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.has_begun",
-        before="held is not None and held.begun and held.runner is not None",
-        after="held is not None and held.runner is not None",
-        tests=(
-            "tests/unit/coordinator/episodes/test_resumptions.py::test_an_attempt_on_its_way_to_a_runner_is_neither_silent_nor_late",
-        ),
-    ),
-    Mutant(
-        name="an attempt that no runner received waits last",
-        target="rljob_runtime.scheduling.episodes.runners:RunnerLeases.hand_over",
-        before="self._waiting[environment].move_to_end(successor, last=False)",
-        after="pass",
-        tests=("tests/unit/scheduling/episodes/test_runners.py",),
     ),
     Mutant(
         name="given tokens of a turn that was dropped count",
@@ -300,9 +287,23 @@ MUTANTS = (
     ),
     Mutant(
         name="forks are never told",
-        target="rljob_runtime.scheduling.episodes.forks:told_forks",
+        target="rljob_runtime.scheduling.episodes.counts:told_forks",
         before="forks <= LARGEST_SHARE * turns",
         after="forks <= turns",
         tests=("tests/unit/coordinator/episodes/test_metrics.py::test_forks_are_told_above_their_share",),
+    ),
+    Mutant(
+        name="what a turn was given and never answered is a leaf",
+        target="rljob_runtime.scheduling.episodes.tree:TokenTree.leaves",
+        before="node.is_sampled and node.id not in inner",
+        after="node.id not in inner",
+        tests=("tests/unit/scheduling/episodes/test_sequences.py",),
+    ),
+    Mutant(
+        name="what a turn was given and never answered follows its parent",
+        target="rljob_runtime.scheduling.episodes.tree:TokenTree.leaves",
+        before="node.is_sampled or node.id in inner",
+        after="True",
+        tests=("tests/unit/scheduling/episodes/test_sequences.py",),
     ),
 )

@@ -32,7 +32,7 @@ def test_two_turns_make_a_chain_of_given_and_sampled_nodes() -> None:
     assert one.complete() == EpisodeEnd(EndState.COMPLETED)
 
 
-def test_concurrent_requests_are_siblings_and_their_given_node_is_stored_once() -> None:
+def test_concurrent_requests_are_siblings_and_share_one_given_node() -> None:
     one, engine = episode(), RecordingEngine()
     turns = [opened(one, (1, 2)), opened(one, (1, 2)), opened(one, (1, 2, 8))]
     assert [turn.parent for turn in turns] == [1, 1, 4]
@@ -183,7 +183,7 @@ def test_several_versions_are_each_turns_own_and_the_oldest_counts() -> None:
         ((1,), (float("nan"),), "not finite"),
     ],
 )
-def test_an_answer_that_cannot_be_trained_on_is_refused_and_the_turn_stays_open(tokens, logprobs, reason) -> None:
+def test_an_invalid_answer_is_refused_and_the_turn_stays_open(tokens, logprobs, reason) -> None:
     one = episode()
     turn = opened(one, (1,))
     with pytest.raises(ValueError, match=reason):

@@ -36,7 +36,53 @@ def test_each_of_several_runners_takes_its_part_of_what_waits(waiting, most, run
     assert leases.take("a", "last", 2.0, 99) == list(range(taken, waiting))
 
 
-def test_a_runner_that_is_silent_loses_its_attempts_and_one_that_says_so_keeps_them():
+def test_an_attempt_that_is_not_wanted_waits_and_asks_for_no_runner():
+    unwanted = {1, 2}
+    leases: RunnerLeases[int] = RunnerLeases(PATIENCE, lambda attempt: attempt not in unwanted)
+    for number in (1, 2, 3):
+        leases.offer(number, "a", 0.0)
+    assert leases.take("a", "r", 1.0, 9, 1) == [3]
+    assert leases.unserved(100.0, 60.0) == []
+    unwanted.remove(2)
+    assert leases.unserved(100.0, 60.0) == ["a"]
+    assert leases.take("a", "r", 101.0, 9, 1) == [2]
+    leases.end(1)
+    unwanted.clear()
+    assert leases.take("a", "r", 102.0, 9, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("decided", "looks", "expected"),
+    [
+        (None, [(0.0, True), (PATIENCE, True), (PATIENCE + 1, True)], [[], [], [(1, 0.0)]]),
+        (None, [(0.0, True), (5.0, None), (6.0, True), (PATIENCE + 6, True)], [[], [], [], []]),
+        (None, [(0.0, False), (PATIENCE + 1, False), (PATIENCE + 9, True)], [[], [], [(1, PATIENCE + 9)]]),
+        (True, [(1.0, None)], [[]]),
+        (False, [(1.0, False), (2.0, True)], [[], [(1, 2.0)]]),
+        (False, [(1.0, None), (2.0, True)], [[], []]),
+    ],
+    ids=[
+        "for long",
+        "again meanwhile",
+        "busy for long",
+        "at once",
+        "at its next turn",
+        "generated before its next turn",
+    ],
+)
+def test_an_attempt_that_no_engine_generates_leaves_its_runner(decided, looks, expected):
+    """Each look: when, and whether the attempt waits for a turn; None if an engine generates it."""
+    leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
+    leases.offer(1, "a", 0.0)
+    assert not leases.leave(1, True), "no runner has it"
+    assert leases.take("a", "r", 0.0) == [1]
+    if decided is not None:
+        assert leases.leave(1, decided) == decided
+    found = [leases.leavers({} if waits is None else {1: waits}, now) for now, waits in looks]
+    assert found == expected
+
+
+def test_runners_keep_their_attempts_only_while_they_send_heartbeats():
     leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
     for number, runner in [(1, "silent"), (2, "lives")]:
         leases.offer(number, "a", 0.0)
@@ -77,7 +123,7 @@ def test_a_runner_is_told_which_attempts_are_not_its_own():
     assert leases.heartbeat("a", "one", [1], 2.0) == [1]
 
 
-def test_an_attempt_of_a_former_process_belongs_to_the_first_that_claims_it():
+def test_an_adopted_attempt_belongs_to_the_first_runner_that_claims_it():
     leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
     leases.adopt(4, "a", 0.0)
     assert leases.runner(4) is None
@@ -110,7 +156,7 @@ def test_what_is_handed_over_has_another_name_and_is_the_next_one():
     assert leases.heartbeat("a", "lost", ["one", "one resumed"], 17.0) == ["one", "one resumed"]
     assert leases.take("a", "next", 18.0) == ["one resumed"]
     leases.begin(["one resumed"], 18.0)
-    assert leases.loads.take() == {"a": RunnerLoad(2, 2, 4.0)}, "it waited twice, and is one episode"
+    assert leases.loads.take() == {"a": RunnerLoad(2, 2, 2, 4.0)}, "it waited twice, and is one episode"
     leases.end("one resumed")
     assert leases.take("a", "next", 19.0) == ["other"]
 
@@ -123,6 +169,30 @@ def test_environments_for_which_no_runner_asks_are_found():
     assert leases.unserved(60.1, 60.0) == ["a"]
     leases.end(1)
     assert leases.unserved(100.0, 60.0) == []
+
+
+@pytest.mark.parametrize(
+    ("heard", "expected"),
+    [
+        (lambda leases, now: leases.take("a", "r", now), []),
+        (lambda leases, now: leases.heartbeat("a", "r", [1], now), []),
+        (lambda leases, now: leases.heartbeat("a", "s", [], now), []),
+        (lambda leases, now: leases.take("b", "r", now), ["a"]),
+        (lambda leases, now: leases.heartbeat("b", "r", [], now), ["a"]),
+    ],
+    ids=["asks", "is full", "has none yet", "asks of another", "lives in another"],
+)
+def test_an_environment_of_which_a_runner_is_heard_is_served(heard, expected):
+    """A runner without a free place asks for nothing, whatever waits."""
+    leases: RunnerLeases[int] = RunnerLeases(PATIENCE)
+    for number in (1, 2, 3):
+        leases.offer(number, "a", 0.0)
+    assert leases.take("a", "r", 1.0) == [1]
+    heard(leases, 100.0)
+    assert leases.unserved(100.0 + 60.0, 60.0) == expected
+    assert leases.unserved(100.1 + 60.0, 60.0) == ["a"], "no runner has been heard for that long"
+    leases.heartbeat("a", "r", [1], 200.0)
+    assert leases.unserved(200.0, 60.0) == [], "a runner is there again"
 
 
 def test_an_attempt_that_no_runner_received_is_the_next_one():

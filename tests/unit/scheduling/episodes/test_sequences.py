@@ -36,7 +36,15 @@ def test_a_shared_turn_is_trained_on_in_its_first_leaf_only() -> None:
 
 
 def test_tokens_after_the_last_turn_are_left_out() -> None:
-    assert shown(given(1, ROOT, 1), sampled(2, 1, 2), given(3, 2, 3)) == [(3, [(1, False), (2, True)])]
+    assert shown(given(1, ROOT, 1), sampled(2, 1, 2), given(3, 2, 3)) == [(2, [(1, False), (2, True)])]
+
+
+def test_a_turn_that_was_never_answered_leaves_the_sequences_as_they_were() -> None:
+    """The store does not have what it was given: a restarted coordinator trains on the same rows."""
+    stored = (given(1, ROOT, 1), sampled(2, 1, 2), given(4, 2, 5), sampled(5, 4, 6))
+    unanswered = (*stored[:2], given(3, 2, 4), *stored[2:], given(6, 5, 7))
+    assert shown(*unanswered) == shown(*stored)
+    assert [node.id for node in TokenTree.of(unanswered).leaves()] == [5]
 
 
 def test_a_leaf_with_nothing_left_to_train_on_is_no_sequence() -> None:

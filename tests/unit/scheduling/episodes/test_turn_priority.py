@@ -15,7 +15,7 @@ def test_first_turns_are_served_as_they_arrive_like_responses_of_one_turn():
 
 
 @given(starts, starts, st.integers(1, 100), st.integers(1, 100))
-def test_a_started_episode_goes_before_first_turns_and_never_after_a_younger_one(one, other, turns, more):
+def test_started_episodes_go_before_first_turns_and_the_oldest_first(one, other, turns, more):
     older, younger = sorted((one, other))
     assert turn_priority(older, turns) <= turn_priority(younger, more) < FIRST_TURN
     if younger - older > 0.002:

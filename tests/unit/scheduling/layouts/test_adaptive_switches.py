@@ -135,13 +135,13 @@ def test_the_model_of_a_size_follows_surprises_of_the_round(speeds, factor):
         assert found == pytest.approx(factor * expected, rel=0.05)
 
 
-def test_a_size_without_a_sample_has_no_engine_and_an_unknown_cache_is_unbounded():
+def test_an_unmeasured_size_has_no_engine_and_an_unknown_cache_no_bound():
     speeds = {1: (seen(1), Speed()), 2: (Speed(2, 99, 8),), 4: (replace(seen(4), kv_tokens=0),)}
     found = sized_engines(speeds)
     assert {size: engine.kv_tokens for size, engine in found.items()} == {1: 10**7, 4: UNBOUNDED}
 
 
-def test_tokens_are_not_computed_again_for_nothing_before_that_was_measured():
+def test_prefill_is_not_free_before_it_has_been_measured():
     never = Speed(1, 1 << 40, 64, (SpeedSample(100, 4, 0.0, 0.5), SpeedSample(100, 1, 0.0, 0.5)))
     latency = sized_engines({1: (never,)})[1].latency
     assert latency.prefill(1000, 0.0) == pytest.approx(1000 * latency.step(4, 0.0) / 4)

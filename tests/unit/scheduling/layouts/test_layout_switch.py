@@ -1,6 +1,7 @@
 """Layouts of a round and switches inside it: tables and properties of the pure parts."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -66,7 +67,9 @@ def test_a_layout_follows_from_its_changes(size, courses):
         assert all(layout.of(name) != its for name, its in new), "a row for each change, and no other"
         changes += new
         layout = RoundLayout(size, machines)
-        assert RoundLayout.after(size, changes) == layout
+        found = RoundLayout.after(size, changes)
+        assert replace(found, switches={}) == layout
+        assert sum(found.switches.values()) == len(changes)
     assert layout.changes_to(layout.machines) == []
 
 
@@ -91,7 +94,7 @@ def round_of(prompts: int = 3, responses: int = 2) -> Round:
     return Round(RoundPlan(1, 1, shape, tuple(PromptKey(0, index) for index in range(prompts))))
 
 
-def test_placed_responses_go_to_their_replica_or_wait_and_the_others_are_spread():
+def test_placed_responses_follow_their_placement_and_others_are_spread():
     round_ = round_of()
     placed = {response(0, 0): "b", response(0, 1): None, response(1, 0): "b", response(9, 9): "a"}
     launched = {launch.key: launch.lease.replica for launch in round_.launch(["a", "b"], placed)}

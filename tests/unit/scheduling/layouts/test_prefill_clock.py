@@ -80,7 +80,7 @@ def test_the_clock_runs_until_every_response_has_a_token(
 @pytest.mark.parametrize(
     ("number", "is_complete"), [(3, False), (0, True)], ids=["before its first token", "after its first token"]
 )
-def test_a_response_that_leaves_before_its_token_leaves_a_part_of_the_prefill(number: int, is_complete: bool) -> None:
+def test_leaving_before_the_first_token_leaves_the_prefill_incomplete(number: int, is_complete: bool) -> None:
     made = after((11.0, 0), (11.0, 2), (12.0, 1))
     made.retain(lambda one: LEASES[one] if one != key(number) else None)
     assert made.is_complete is is_complete

@@ -91,8 +91,8 @@ MUTANTS = (
     Mutant(
         name="larger batches than any seen are believed in",
         target="rljob_runtime.scheduling.lending.gain:EngineSpeed.decode",
-        before="min(max(running, self.least), self.most)",
-        after="running",
+        before="min(max(batch, self.least), self.most)",
+        after="batch",
         tests=(f"{GAIN}::test_outside_observed_batches_the_nearest_speed_counts",),
     ),
     Mutant(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.perf_model.latency_model import LatencyModel
+from rljob_runtime.perf_model.step_totals import NO_STEPS, StepTotals
 from rljob_runtime.protocols import EngineStats, ReplicaReport
 from rljob_runtime.scheduling.lending.gain import (
     EngineSpeed,
@@ -81,14 +82,11 @@ def test_a_larger_batch_is_never_slower_nor_its_step_shorter(one, other, a, b, l
 
 def watch_of(*batches: int, step: float = 0.1, tensor_parallel: int = 1) -> EngineObserver:
     """A watch that observed ten steps of each of these batches."""
-    watch, made, now = EngineObserver(lambda replica: tensor_parallel), 0, 0.0
-    for batch in batches:
-        for _ in range(2):
-            stats = EngineStats(batch, 0, 0.0, 0, made, 0, 0, 0, kv_tokens=900)
-            watch.record("m0/replica-0", ReplicaReport("boot", 0, (), 1, stats), now)
-            made, now = made + 10 * batch, now + 10 * step
-        # The next batch begins without a stretch from this one.
-        watch.record("m0/replica-0", ReplicaReport(f"{now}", 0, (), 1, stats), now)
+    watch, steps = EngineObserver(lambda replica: tensor_parallel), NO_STEPS
+    for made in (NO_STEPS, *(StepTotals(10, 10 * batch, seconds=10 * step) for batch in batches)):
+        steps += made
+        stats = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0, kv_tokens=900, decode=steps)
+        watch.record("m0/replica-0", ReplicaReport("boot", 0, (), 1, stats))
     return watch
 
 

@@ -357,7 +357,8 @@ def test_a_long_tail_races_and_a_plateau_does_not():
 
 
 def test_the_same_question_has_the_same_answer():
-    first, second = (decide(what_if(tailed(Random(0), 64, 8)), in_force=Plan()) for _ in range(2))
+    outlook = PlanningHorizon(8, 4, 100)
+    first, second = (decide(what_if(tailed(Random(0), 24, 4), outlook=outlook), in_force=Plan()) for _ in range(2))
     assert first == second
 
 
@@ -384,7 +385,9 @@ def test_filtered_prompts_stand_ready_for_a_round_that_replaces_them():
     random = Random(0)
     seen = [replace(prompt, filtered=number % 2 == 0) for number, prompt in enumerate(tailed(random, 64, 8))]
     lengths = LengthModel(seen, limit=4000)
-    replaced, kept = (RoundPlanner(AUTO, STAGE, lengths, Costs(), OUTLOOK, most_prompts=most) for most in (128, 16))
+    replaced, kept = (
+        RoundPlanner(AUTO, STAGE, lengths, Costs(), replace(OUTLOOK, most_prompts=most)) for most in (128, 16)
+    )
     assert replaced.predict_plan(Plan(), draws=1).seconds >= kept.predict_plan(Plan(), draws=1).seconds
     assert replaced.events > 1.3 * kept.events
 
@@ -410,9 +413,8 @@ def test_filters_and_preemptions_do_not_slow_a_decision(filtered, kv_tokens):
         for number, random in enumerate(map(Random, range(256)))
     ]
     lengths = LengthModel(prompts, limit=4000)
-    costly = RoundPlanner(
-        EVERY, EngineFleet(BUSY.latency, 8, kv_tokens), lengths, Costs(), PlanningHorizon(128, 8, 100), 1024
-    )
+    horizon = PlanningHorizon(128, 8, 100, most_prompts=1024)
+    costly = RoundPlanner(EVERY, EngineFleet(BUSY.latency, 8, kv_tokens), lengths, Costs(), horizon)
     decision = decide(costly, in_force=Plan(Factors()))
     assert len(EVERY.plans) == 18
     assert costly.events <= MOST_EVENTS

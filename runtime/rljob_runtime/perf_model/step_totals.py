@@ -1,0 +1,32 @@
+"""Step totals: what steps of an engine computed and took, as sums.
+
+The latency model is linear in these, so the sums of any steps are as good for a fit as each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from operator import add, sub
+
+
+@dataclass(frozen=True, slots=True)
+class StepTotals:
+    """Sums over steps; they only grow."""
+
+    steps: int = 0
+    sequences: int = 0
+    """Requests that got a token."""
+    context: int = 0
+    """Their tokens in the KV cache, the new ones included."""
+    prompt_tokens: int = 0
+    """Tokens that were computed before a new one: of prompts, and of requests that were preempted or moved."""
+    seconds: float = 0.0
+
+    def __add__(self, other: StepTotals) -> StepTotals:
+        return StepTotals(*map(add, astuple(self), astuple(other)))
+
+    def __sub__(self, other: StepTotals) -> StepTotals:
+        return StepTotals(*map(sub, astuple(self), astuple(other)))
+
+
+NO_STEPS = StepTotals()
