@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from rljob_runtime.audit.findings import EpisodeCounts, Finding, Rule
@@ -34,7 +34,13 @@ _GROUPS = (
 
 
 ENVIRONMENT_FAILED = "EnvironmentFailed"
-"""Reason of a filtered group. It stands here, because the audit does not trust the code that wrote it."""
+"""Reason of a filtered group. It stands here, as the next four, because the audit does not trust the writing code."""
+RUNNER_LEFT, NOT_NEEDED = "runner left", "not needed"
+"""Causes of aborted attempts that are no failures."""
+MOST_HAND_BACKS = 8
+"""Attempts of a response with the cause `RUNNER_LEFT`; more are a failure."""
+NUMBERS_A_TERM = 1 << 32
+"""A store that a coordinator of term n creates numbers its attempts from n - 1 times this."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +70,17 @@ class _Trained:
 def audit_episodes(db: sqlite3.Connection, asynchronous: bool) -> Lineage | None:
     """Audit the episodes of the remaining updates; None for a job without any."""
     tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if "episodes" not in tables or db.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is None:
+    if not _has_episodes(db, tables):
         return None
     trained = _GROUPS if asynchronous else _ROUNDS
+    tokens_of_all = db.execute(f"SELECT ifnull(SUM(tokens), 0) FROM ({trained})").fetchone()[0]
+    if missing := sorted({"episodes", "turns"} - tables):
+        told = f"is of a job with episodes, and has no table {' and none '.join(missing)}"
+        return Lineage((Finding(Rule.DAMAGED, "file", told),), EpisodeCounts(unproved=tokens_of_all))
     findings = [*_ties(db, trained), *_attempts(db), *_filtered(db, asynchronous), *_nodes(db)]
     findings += _tool_calls(db) if "tool_calls" in tables else ()
+    columns = {row[1] for row in db.execute("PRAGMA table_info(turns)")}
+    findings += _unrepeated(db) if "resumption" in columns else ()
     proved = turns = tokens = 0
     for one in list(_tied(db, trained)):
         nodes = db.execute(
@@ -80,9 +92,25 @@ def audit_episodes(db: sqlite3.Connection, asynchronous: bool) -> Lineage | None
         findings += [Finding(rule, one.key, _told(one, what)) for rule, what in wrong]
         if not wrong:
             proved, turns, tokens = proved + 1, turns + len(nodes), tokens + length
-    tokens_of_all = db.execute(f"SELECT ifnull(SUM(tokens), 0) FROM ({trained})").fetchone()[0]
     states = dict(db.execute("SELECT ifnull(state, 'open'), COUNT(*) FROM episodes GROUP BY 1").fetchall())
     return Lineage(tuple(findings), EpisodeCounts(states, proved, turns, tokens, tokens_of_all - tokens))
+
+
+def _has_episodes(db: sqlite3.Connection, tables: Collection[str]) -> bool:
+    """Tell whether the job has episodes. Rows that are gone must not prove that there was nothing to prove.
+
+    So three places are asked: the attempts, the last number that one was given, and the reports of rounds.
+    """
+    if "episodes" in tables and db.execute("SELECT 1 FROM episodes LIMIT 1").fetchone() is not None:
+        return True
+    if "sqlite_sequence" in tables:
+        rows = db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'episodes'").fetchall()
+        if any(number % NUMBERS_A_TERM for (number,) in rows):
+            return True
+    if "report" not in {row[1] for row in db.execute("PRAGMA table_info(boundaries)")}:
+        return False
+    of_episodes = "CASE WHEN json_valid(report) THEN json_type(report, '$.episodes') END = 'object'"
+    return db.execute(f"SELECT 1 FROM boundaries WHERE {of_episodes} LIMIT 1").fetchone() is not None
 
 
 def _told(one: _Trained, what: str) -> str:
@@ -137,16 +165,20 @@ def _attempts(db: sqlite3.Connection) -> Iterator[Finding]:
 
 
 def _filtered(db: sqlite3.Connection, asynchronous: bool) -> Iterator[Finding]:
-    """Check that a group which was filtered for failing environments has an attempt that was aborted."""
+    """Check that a group which was filtered for failing environments has an attempt that failed.
+
+    An attempt that was not needed any more has not failed, nor has one that its runner handed back, up to a bound.
+    """
     table, order = ("groups", "draw") if asynchronous else ("prompts", "step")
+    of_group = "SELECT 1 FROM episodes AS a WHERE a.epoch = e.epoch AND a.idx = e.idx AND a.state = 'aborted'"
     rows = db.execute(
         f"SELECT {prompt_sql('e')}, e.{order} FROM {table} AS e WHERE e.fate = 'filtered' AND e.reason = ?"
-        " AND NOT EXISTS (SELECT 1 FROM episodes AS a"
-        " WHERE a.epoch = e.epoch AND a.idx = e.idx AND a.state = 'aborted')",
-        (ENVIRONMENT_FAILED,),
+        f" AND NOT EXISTS ({of_group} AND a.cause NOT IN (?, ?))"
+        f" AND NOT EXISTS ({of_group} AND a.cause = ? GROUP BY a.sample HAVING COUNT(*) > {MOST_HAND_BACKS})",
+        (ENVIRONMENT_FAILED, NOT_NEEDED, RUNNER_LEFT, RUNNER_LEFT),
     )
     for key, place in rows:
-        told = f"is filtered in {order} {place} because its environment failed, and none of its attempts was aborted"
+        told = f"is filtered in {order} {place} because its environment failed, and none of its attempts failed"
         yield Finding(Rule.UNFOUNDED, key, told)
 
 
@@ -201,6 +233,18 @@ def _tool_calls(db: sqlite3.Connection) -> Iterator[Finding]:
             yield Finding(Rule.TWICE, key, f"{what} was executed {executions} times, and it was stored after the first")
         if not has_turn:
             yield Finding(Rule.UNFOUNDED, key, f"{what} follows from a turn that is not stored")
+
+
+def _unrepeated(db: sqlite3.Connection) -> Iterator[Finding]:
+    """Check that the program which ended an attempt has asked for all of its turns: the reward is of that program."""
+    rows = db.execute(
+        f"SELECT {_KEY}, e.id, t.node, t.resumption, e.resumption"
+        " FROM turns AS t JOIN episodes AS e ON e.id = t.episode"
+        " WHERE e.state IN ('completed', 'truncated') AND t.resumption IS NOT NULL AND t.resumption IS NOT e.resumption"
+    )
+    for key, attempt, node, asked, ended in rows:
+        told = f"node {node} of attempt {attempt} was asked for by the program of resumption {asked}"
+        yield Finding(Rule.UNFOUNDED, key, f"{told}, and the program of resumption {ended} ended the attempt")
 
 
 def _response(

@@ -32,6 +32,7 @@ class Cluster:
         from rljob_kube.client import KubeClient
         from rljob_kube.connection import NoCredentials
         from rljob_kube.credentials import Credentials
+        from rljob_kube.transport import RequestLimits
 
         try:
             connection = kubeconfig.load(kubeconfig.files())
@@ -40,7 +41,7 @@ class Cluster:
         self.namespace = connection.namespace
         self._server = connection.server
         # One client for all requests: a plug-in signs the user in once.
-        self._kube = KubeClient(Credentials(connection), request_seconds=_REQUEST_SECONDS, attempts=1)
+        self._kube = KubeClient(Credentials(connection), limits=RequestLimits(seconds=_REQUEST_SECONDS, attempts=1))
 
     def rljob(self, namespace: str, name: str) -> dict[str, Any]:
         """Return the RLJob as the server stores it. Raises `NoAnswer`."""

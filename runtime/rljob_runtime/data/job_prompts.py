@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from rljob_runtime.data.held_out import HeldOut
 from rljob_runtime.data.prompt import Prompt
 from rljob_runtime.data.prompt_cache import PromptCache
 from rljob_runtime.data.prompt_sets import PromptSets
-from rljob_runtime.data.prompts import PromptSet, open_source
+from rljob_runtime.data.prompts import PromptRules, PromptSet, open_source
 from rljob_runtime.data.records import PROMPTS
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.stop_tokens import stop_token_ids
@@ -146,13 +146,11 @@ def open_prompts(
     kept: dict[str, HeldOut] = {}
     if held_out is not None:
         kept = {name: HeldOut(one.name, len(one), held_out, data.seed) for name, one in sources.items()}
-    cache = PromptCache()
+    cache, rules = PromptCache(), PromptRules(data, tokenizer, tuple(stop), problem)
     opened: dict[str, EvaluationPrompts] = {}
     for each in evaluations:
         parts = [
-            Part(
-                PromptSet(OnAccess(one.records), data, tokenizer, stop, problem, None, one.name, cache, key), one.order
-            )
+            Part(PromptSet(OnAccess(one.records), rules, None, one.name, cache, key), one.order)
             for key, one in _candidates(each, data, scratch, sources, kept).items()
         ]
         names = list(sources)
@@ -160,10 +158,8 @@ def open_prompts(
         opened[each.name] = EvaluationPrompts(parts, places, f"{each.field} {each.name}")
     overlap = Overlap(opened)
     watching = overlap.watching(problem)
-    training = {
-        name: PromptSet(one, data, tokenizer, stop, watching, kept.get(name), name, cache)
-        for name, one in sources.items()
-    }
+    watched = replace(rules, problem=watching)
+    training = {name: PromptSet(one, watched, kept.get(name), name, cache) for name, one in sources.items()}
     return JobPrompts(PromptSets(training), opened, overlap.counts(), environments)
 
 

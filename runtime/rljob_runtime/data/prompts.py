@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+@dataclass(frozen=True)
+class PromptRules:
+    """What the prompts of all sources of a job have in common.
+
+    `problem` returns a fault of a tokenised prompt, for example that no reward can score it.
+    """
+
+    data: DataSpec
+    tokenizer: PreTrainedTokenizerBase
+    stop_token_ids: tuple[int, ...] = ()
+    problem: Callable[[Prompt], str | None] = lambda prompt: None
+
+
 class PromptSet:
     """The prompts of one source.
 
@@ -33,10 +47,7 @@ class PromptSet:
     def __init__(
         self,
         source: RecordSource,
-        data: DataSpec,
-        tokenizer: PreTrainedTokenizerBase,
-        stop_token_ids: Sequence[int] = (),
-        problem: Callable[[Prompt], str | None] = lambda prompt: None,
+        rules: PromptRules,
         held_out: HeldOut | None = None,
         name: str = "",
         cache: PromptCache | None = None,
@@ -45,16 +56,16 @@ class PromptSet:
         """Create the set, and check its template and the records of a file. `name`: of the source, if it has one.
 
         `cache` is shared with the job's other sets, which are cached under other names than `cached_as` (absent:
-        `name`). Absent: the set has one of its own.
-        `problem` returns a fault of a tokenised prompt, for example that no reward can score it. Records of `held_out`
-        are never drawn, and neither checked nor counted here.
+        `name`). Absent: the set has one of its own. Records of `held_out` are never drawn, and neither checked nor
+        counted here.
         """
+        data, tokenizer = rules.data, rules.tokenizer
         self._source = source
         self._data = data
         self._tokenizer = tokenizer
         self._order = DrawOrder(len(source), data.seed)
-        self._stop = tuple(stop_token_ids)
-        self._problem = problem
+        self._stop = rules.stop_token_ids
+        self._problem = rules.problem
         self._held_out = held_out
         self._name = name
         self._cached_as = name if cached_as is None else cached_as

@@ -188,7 +188,7 @@ def _recorded(path: Path) -> tuple[RLJob, dict[str, str]]:
         recorded = json.loads(path.read_text(encoding="utf-8"))
         return load(recorded["job"]), dict(recorded["sha256"])
     except (ValueError, KeyError, TypeError, InvalidSpec) as error:
-        cure = "remove it if name, data, model, mode and seed are those of the previous run"
+        cure = "remove it if the job's name and all that cannot change are those of the previous run"
         raise FolderRefused(f"{path}: cannot be read: {error}; {cure}") from None
 
 

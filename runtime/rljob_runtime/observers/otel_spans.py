@@ -2,10 +2,14 @@
 
     invoke_agent ENVIRONMENT
       chat MODEL                a turn: from its request to the stored answer
-      execute_tool TOOL         from the answer that calls it to the next request
+      execute_tool TOOL         from the answer that calls it to the first request that has its result
 
-Names follow the semantic conventions for generative AI. They state tokens, ids and times, and no text of a prompt, an
-answer or a tool: those are in the samples, and a collector keeps what it receives.
+Names follow the semantic conventions for generative AI. They state tokens, ids, times, and values of closed sets: no
+text of a prompt, an answer, a tool or a program. Those are in the samples, and a collector keeps what it receives. So
+an error is described by its cause alone, and a tool that the model was not offered has no name: the model wrote it.
+
+Times are those at which turns were asked for and stored. Samples of an earlier release have seconds only, which are
+added up.
 """
 
 from __future__ import annotations
@@ -21,6 +25,8 @@ from rljob_runtime.protocols.traces import root_span_id, trace_id
 
 Json = Mapping[str, Any]
 NANOSECONDS = 1_000_000_000
+UNKNOWN = "unknown"
+"""Name of a tool that was not offered."""
 
 
 @dataclass(frozen=True)
@@ -82,32 +88,42 @@ class EpisodeSpans:
         )
         self._ids.attempt = None
         if episode.get("state") == "aborted":
-            agent.set_status(Status(StatusCode.ERROR, str(episode.get("end", ""))))
+            agent.set_status(Status(StatusCode.ERROR, str(episode.get("cause", ""))))
         context = set_span_in_context(agent)
         places = {0: _Place(float(episode["started"]))}
+        told: set[tuple[int, int]] = set()
         for turn in episode["turns"]:
-            before = places[turn.get("after", 0)]
-            asked = before.seconds + turn["outsideSeconds"]
+            above = turn.get("after", 0)
+            before = places[above]
+            asked = turn.get("opened", before.seconds + turn["outsideSeconds"])
             places[turn["node"]] = self._chat(turn, before, asked, shared, context)
-            for call in _answered(before.calls, turn):
-                self._tracer.start_span(
-                    f"execute_tool {call['name']}",
-                    context,
-                    start_time=_time(before.seconds),
-                    attributes={
-                        **shared,
-                        "gen_ai.operation.name": "execute_tool",
-                        "gen_ai.tool.name": call["name"],
-                        "gen_ai.tool.call.id": call.get("id", ""),
-                        "gen_ai.tool.type": "function",
-                    },
-                ).end(_time(asked))
+            for place in _answered(before.calls, turn):
+                if (above, place) not in told:
+                    told.add((above, place))
+                    offered = before.calls[place]["name"] in episode.get("tools", ())
+                    self._tool(before.calls[place], offered, (before.seconds, asked), shared, context)
         agent.end(_time(max(place.seconds for place in places.values())))
+
+    def _tool(self, call: Json, offered: bool, seconds: tuple[float, float], shared: Json, context: Any) -> None:
+        """Export a call of a tool. `seconds`: from the answer that called it to the request that has its result."""
+        name = call["name"] if offered else UNKNOWN
+        self._tracer.start_span(
+            f"execute_tool {name}",
+            context,
+            start_time=_time(seconds[0]),
+            attributes={
+                **shared,
+                "gen_ai.operation.name": "execute_tool",
+                "gen_ai.tool.name": name,
+                "gen_ai.tool.call.id": call.get("id", ""),
+                "gen_ai.tool.type": "function",
+            },
+        ).end(_time(seconds[1]))
 
     def _chat(self, turn: Json, before: _Place, asked: float, shared: Json, context: Any) -> _Place:
         """Export a turn; return its end."""
         given = before.tokens + turn.get("givenTokens", 0)
-        sampled, stored = turn.get("sampledTokens", 0), asked + turn["modelSeconds"]
+        sampled, stored = turn.get("sampledTokens", 0), turn.get("stored", asked + turn["modelSeconds"])
         self._tracer.start_span(
             f"chat {self._model}",
             context,
@@ -133,10 +149,10 @@ def _has_times(episode: Json) -> bool:
     return bool(turns) and known and "started" in episode
 
 
-def _answered(calls: Sequence[Json], turn: Json) -> list[Json]:
-    """Return the calls whose results a turn's request has."""
+def _answered(calls: Sequence[Json], turn: Json) -> list[int]:
+    """Return the places of the calls whose results a turn's request has."""
     results = {message.get("callId") for message in turn.get("messages", ()) if message["role"] == "tool"}
-    return [call for call in calls if call.get("id") in results]
+    return [place for place, call in enumerate(calls) if call.get("id") in results]
 
 
 def _time(seconds: float) -> int:

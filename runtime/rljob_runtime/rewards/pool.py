@@ -21,7 +21,6 @@ from rljob_runtime.rewards.code_scorer import CodeScorer
 from rljob_runtime.rewards.environment_terms import environment_terms
 from rljob_runtime.rewards.errors import BY_RESPONSE, Failure, ScoreFailed
 from rljob_runtime.rewards.function_scorer import FunctionScorer
-from rljob_runtime.rewards.judge_scorer import JudgeScorer
 from rljob_runtime.rewards.remote_client import RemoteFunctionScorer, RemoteSandbox, RewardServerClient
 from rljob_runtime.rewards.rules import AnyRule, CodeRule, EnvironmentRule, JudgeRule, Rule, scores
 from rljob_runtime.sandbox.sandbox import Sandbox
@@ -63,6 +62,13 @@ def _code(rule: CodeRule, reward_server: RewardServerClient | None) -> CodeScore
     return CodeScorer(rule, Sandbox(processes) if reward_server is None else RemoteSandbox(reward_server, processes))
 
 
+def _judge(rule: JudgeRule) -> Scorer:
+    # Each worker of a function imports this package, and would wait 0.1 s for the HTTP client of judges.
+    from rljob_runtime.rewards.judge_scorer import JudgeScorer
+
+    return JudgeScorer(rule)
+
+
 class RewardPool:
     """Implements `rljob_runtime.protocols.Rewards`.
 
@@ -94,7 +100,7 @@ class RewardPool:
         self._scorers: tuple[tuple[Scorer, Sequence[AnyRule]], ...] = (
             *zip(self._functions, by_worker, strict=True),
             *((self._codes[rule.name], [rule]) for rule in codes),
-            *((JudgeScorer(rule), [rule]) for rule in judges),
+            *((_judge(rule), [rule]) for rule in judges),
         )
         self._closing = AsyncExitStack()
 

@@ -1,7 +1,7 @@
 """Samples: what the model answered, round by round, with rewards and outcomes, for people to read."""
 
 from rljob_runtime.samples.choice import Candidate, choose
-from rljob_runtime.samples.files import EvaluationSampleFolder, SampleFolder, TornFile, delete_abandoned
+from rljob_runtime.samples.files import EvaluationSampleFolder, SampleFolder, TornFile, all_folders, delete_abandoned
 from rljob_runtime.samples.lengths import LengthFolder, PromptLengths
 from rljob_runtime.samples.record import Sample, SampleOutcome
 
@@ -14,6 +14,7 @@ __all__ = [
     "SampleFolder",
     "SampleOutcome",
     "TornFile",
+    "all_folders",
     "choose",
     "delete_abandoned",
 ]

@@ -55,9 +55,13 @@ class SampleTurn:
     finish: str | None = None
     """`stop`, or `length` at the limit of its tokens."""
     model_seconds: float | None = None
-    """From its request to the stored answer."""
+    """From its request to the stored answer, without the time in which the attempt had no runner."""
     outside_seconds: float | None = None
-    """From the answer before, or from the start of the attempt, to its request."""
+    """From the answer before, or from the start of the attempt, to its request, without such time."""
+    opened: float | None = None
+    """Seconds of the epoch at which its request came."""
+    stored: float | None = None
+    """Seconds of the epoch at which its answer was stored."""
     given_ids: tuple[int, ...] = ()
     """Tokens, until the texts are decoded. A file has none."""
     sampled_ids: tuple[int, ...] = ()
@@ -73,7 +77,9 @@ class SampleEpisode:
     state: str | None = None
     """`completed`, `truncated` or `aborted`; absent if it was stopped before its end."""
     end: str | None = None
-    """Why it was truncated or aborted."""
+    """Why it was truncated or aborted. A program or a tool may have written a part of it."""
+    cause: str | None = None
+    """The part that failed, of an aborted one. One of a closed set, without a text of others."""
     forks: int = 0
     """Turns that opened a branch beside an existing one."""
     tools: tuple[str, ...] = ()
@@ -82,7 +88,7 @@ class SampleEpisode:
     """Of the environment."""
     turns: tuple[SampleTurn, ...] = ()
     started: float | None = None
-    """Seconds of the epoch at which a runner had it."""
+    """Seconds of the epoch at which its first runner had it."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values in camelCase. What is empty is absent."""

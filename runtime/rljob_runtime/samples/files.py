@@ -57,15 +57,25 @@ class EvaluationSampleFolder(SampleFolder):
         return rounds[-keep:][0]
 
 
+def all_folders(job: Path) -> list[SampleFolder]:
+    """Return the samples of training, and those of each evaluation that has any. Raises `OSError`."""
+    return [SampleFolder(job), *_of_evaluations(job).values()]
+
+
+def _of_evaluations(job: Path) -> dict[str, EvaluationSampleFolder]:
+    folder = job / EVALUATION_FOLDER
+    names = sorted(one.name for one in folder.iterdir() if one.is_dir()) if folder.exists() else []
+    return {name: EvaluationSampleFolder(job, name) for name in names}
+
+
 def delete_abandoned(job: Path, results: Mapping[str, Collection[int]], first: int) -> int:
     """Delete the files of evaluations without a result, and return their number. Raises `OSError`.
 
     `results`: the rounds whose weights have a result, by evaluation. `first`: the first round that the store knows.
     Where a store was lost, it cannot tell of earlier rounds, so their files stay.
     """
-    folder, deleted = job / EVALUATION_FOLDER, 0
-    for name in [one.name for one in folder.iterdir()] if folder.exists() else []:
-        files = EvaluationSampleFolder(job, name)
+    deleted = 0
+    for name, files in _of_evaluations(job).items():
         for number in files.rounds():
             if number >= first and number not in results.get(name, ()):
                 files.file(number).unlink(missing_ok=True)

@@ -109,6 +109,28 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="the check takes any aborted attempt for a failed environment",
+        target="rljob_runtime.audit.lineage:_filtered",
+        before="AND a.cause NOT IN (?, ?)",
+        after="AND ? IS NOT ?",
+        text=True,
+        tests=(
+            f"{LINEAGE}::test_a_group_of_a_failed_environment_has_an_attempt_that_failed"
+            "[rounds-prompts-not needed-20-False]",
+        ),
+    ),
+    Mutant(
+        name="the check does not count hand-backs of a failed environment",
+        target="rljob_runtime.audit.lineage:_filtered",
+        before="HAVING COUNT(*) > {MOST_HAND_BACKS}",
+        after="HAVING COUNT(*) > 0",
+        text=True,
+        tests=(
+            f"{LINEAGE}::test_a_group_of_a_failed_environment_has_an_attempt_that_failed"
+            "[rounds-prompts-runner left-8-False]",
+        ),
+    ),
+    Mutant(
         name="the check does not see that a call of a tool was executed twice",
         target="rljob_runtime.audit.lineage:_tool_calls",
         before="executions != 1",
@@ -116,6 +138,17 @@ MUTANTS = (
         tests=(
             f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key"
             "[a call of a tool is executed twice-rounds]",
+        ),
+    ),
+    Mutant(
+        name="the check lets a reward be that of another program than the turns",
+        target="rljob_runtime.audit.lineage:_unrepeated",
+        before="t.resumption IS NOT e.resumption",
+        after="FALSE",
+        text=True,
+        tests=(
+            f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key"
+            "[a program that did not end the attempt asked for a turn-rounds]",
         ),
     ),
     Mutant(
@@ -140,6 +173,28 @@ MUTANTS = (
         before="one.held",
         after="False",
         tests=(f"{LINEAGE}::test_tokens_that_wait_for_a_checkpoint_are_compared",),
+    ),
+    Mutant(
+        name="the lineage check takes the absence of all attempts for a job without episodes",
+        target="rljob_runtime.audit.lineage:audit_episodes",
+        before="not _has_episodes(db, tables)",
+        after="db.execute('SELECT 1 FROM episodes LIMIT 1').fetchone() is None",
+        tests=(f"{LINEAGE}::test_responses_are_without_origin_if_all_attempts_are_gone[numbers-rounds]",),
+    ),
+    Mutant(
+        name="reports of rounds say nothing about episodes that are gone",
+        target="rljob_runtime.audit.lineage:_has_episodes",
+        before="= 'object'",
+        after="= 'no type'",
+        text=True,
+        tests=(f"{LINEAGE}::test_responses_are_without_origin_if_all_attempts_are_gone[reports-rounds]",),
+    ),
+    Mutant(
+        name="the first number of a term passes for that of an attempt",
+        target="rljob_runtime.audit.lineage:_has_episodes",
+        before="number % NUMBERS_A_TERM",
+        after="number",
+        tests=(f"{LINEAGE}::test_a_job_without_environments_has_no_line_about_episodes[7]",),
     ),
     Mutant(
         name="the lineage check reads nodes in the order of their ids",

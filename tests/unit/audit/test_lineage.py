@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rljob_runtime.audit import Rule, audit
+from rljob_runtime.audit import Rule, audit, lineage
 from rljob_runtime.audit.findings import EpisodeCounts
 from rljob_runtime.cli import app
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.episodes.ends import EndState, EpisodeEnd
+from rljob_runtime.scheduling.episodes.ends import MOST_HAND_BACKS, NO_FAILURES, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit
 from tests.support.histories import broken, expect
 from tests.support.stored_episodes import (
@@ -155,6 +156,10 @@ SABOTAGES = {
     ),
     "a call of a tool is executed twice": (Rule.TWICE, [CALL.format(node=2, executions=2)]),
     "a call of a tool is of no turn": (Rule.UNFOUNDED, [CALL.format(node=77, executions=1)]),
+    "a program that did not end the attempt asked for a turn": (
+        Rule.UNFOUNDED,
+        [f"UPDATE turns SET resumption = 0 WHERE episode = {FIRST} AND node = 2"],
+    ),
     "a logprob is missing": (
         Rule.UNEQUAL,
         [f"UPDATE turns SET logprobs = x'00000000' WHERE episode = {FIRST} AND node = 4"],
@@ -179,16 +184,34 @@ def test_an_episode_that_goes_back_to_older_weights_is_told_by_its_turn(rounds, 
     assert any("node 4" in one.what and "a newer one generated an earlier turn" in one.what for one in verdict.findings)
 
 
+@pytest.mark.parametrize(
+    ("cause", "times", "proved"),
+    [
+        (None, 0, False),
+        ("environment", 1, True),
+        ("engine", 1, True),
+        ("not needed", 20, False),
+        ("runner left", 8, False),
+        ("runner left", 9, True),
+    ],
+)
 @pytest.mark.parametrize(("history", "table"), [("rounds", "prompts"), ("groups", "groups")])
-def test_a_group_of_a_failed_environment_has_an_aborted_attempt(request, tmp_path, history, table) -> None:
+def test_a_group_of_a_failed_environment_has_an_attempt_that_failed(
+    request, tmp_path, history, table, cause, times, proved
+) -> None:
     filtered = f"UPDATE {table} SET fate = 'filtered', reason = 'EnvironmentFailed' WHERE idx = 1"
-    aborted = "UPDATE episodes SET state = 'aborted', reward = NULL WHERE idx = 1"
-    found = {}
-    for name, sabotages in (("without", [filtered]), ("with", [filtered, aborted])):
-        (tmp_path / name).mkdir()
-        verdict = audit(broken(request.getfixturevalue(history), tmp_path / name, *sabotages))
-        found[name] = [(one.rule, one.key) for one in verdict.findings if "its environment failed" in one.what]
-    assert found == {"without": [(Rule.UNFOUNDED, "0.1")], "with": []}
+    aborted = (
+        "INSERT INTO episodes (epoch, idx, sample, version, environment, started, state, cause, ended)"
+        f" VALUES (0, 1, 0, 1, 'calc', 0.0, 'aborted', '{cause}', 1.0)"
+    )
+    verdict = audit(broken(request.getfixturevalue(history), tmp_path, filtered, *[aborted] * times))
+    found = [(one.rule, one.key) for one in verdict.findings if "its environment failed" in one.what]
+    assert found == ([] if proved else [(Rule.UNFOUNDED, "0.1")])
+
+
+def test_the_audit_has_the_causes_and_the_bound_of_hand_backs_that_count() -> None:
+    assert {lineage.RUNNER_LEFT, lineage.NOT_NEEDED} == NO_FAILURES
+    assert lineage.MOST_HAND_BACKS == MOST_HAND_BACKS
 
 
 UNPROVED = [name for name, (rule, _) in SABOTAGES.items() if rule is Rule.LINEAGE]
@@ -208,7 +231,7 @@ def test_a_node_is_stored_once(rounds, tmp_path) -> None:
         db.execute("ALTER TABLE copied RENAME TO turns")
         db.execute(
             "INSERT INTO turns SELECT 1000 + number, episode, node, parent, kind, version, digest, tokens, logprobs,"
-            f" finish, body, stored_at, opened FROM turns WHERE episode = {FIRST} AND node = 2"
+            f" finish, body, stored_at, opened, resumption FROM turns WHERE episode = {FIRST} AND node = 2"
         )
     verdict = audit(copy)
     expect(verdict, Rule.TWICE, KEY)
@@ -261,11 +284,48 @@ def test_episodes_of_kept_rounds_are_proved(tmp_path) -> None:
     assert verdict.episodes == EpisodeCounts({"completed": 2}, proved=2, turns=4, tokens=6, unproved=0)
 
 
-def test_a_job_without_environments_has_no_line_about_episodes(tmp_path) -> None:
+ALL_GONE = ["DELETE FROM turns", "DELETE FROM episodes"]
+NUMBERS_GONE = "DELETE FROM sqlite_sequence"
+REPORTED = """UPDATE boundaries SET report = '{"episodes": {"attempts": 9}}' WHERE step = 1"""
+
+
+@pytest.mark.parametrize("history", ["rounds", "groups"])
+@pytest.mark.parametrize("traces", [[], [REPORTED], [NUMBERS_GONE, REPORTED]], ids=["numbers", "both", "reports"])
+def test_responses_are_without_origin_if_all_attempts_are_gone(request, tmp_path, history, traces) -> None:
+    whole = audit(request.getfixturevalue(history))
+    verdict = audit(broken(request.getfixturevalue(history), tmp_path, *ALL_GONE, *traces))
+    found = [one for one in verdict.findings if one.rule is Rule.LINEAGE]
+    assert len({one.key for one in found}) == len(found) == whole.trajectories
+    assert verdict.episodes == EpisodeCounts(unproved=whole.tokens)
+    done = CliRunner().invoke(app, ["check", str(tmp_path / "state.db")])
+    assert (done.exit_code, f"tokens of another origin {whole.tokens}\n" in done.stdout) == (1, True)
+
+
+@pytest.mark.parametrize("tables", [["turns"], ["turns", "episodes"]])
+def test_tables_of_episodes_that_are_gone_are_told(rounds, tmp_path, tables) -> None:
+    copy = broken(rounds, tmp_path, REPORTED)
+    with closing(sqlite3.connect(copy, isolation_level=None)) as db:
+        for table in tables:
+            db.execute(f"DROP TABLE {table}")
+    verdict = audit(copy)
+    (found,) = verdict.findings
+    assert (found.rule, found.key, verdict.episodes.unproved) == (Rule.DAMAGED, "file", 27)
+    assert all(table in found.what for table in tables)
+
+
+def test_the_audit_has_the_numbers_that_a_term_gives() -> None:
+    assert lineage.NUMBERS_A_TERM == attempts.NUMBERS_A_TERM
+
+
+@pytest.mark.parametrize("term", [1, 7])
+def test_a_job_without_environments_has_no_line_about_episodes(tmp_path, term) -> None:
     store = Store(tmp_path / "state.db", "uid-1")
     store.start_at(Boundary(0, Cursor()))
     settle(store, open_round(store, 1, PROMPTS[0]))
     store.close()
+    with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as db:
+        db.execute("""UPDATE boundaries SET report = '{"round": 1}'""")
+        attempts.begin_numbers(db, term)  # as a store that begins in this term
     verdict = audit(tmp_path)
     assert verdict.episodes is None
     assert "episodes" not in verdict.to_dict()

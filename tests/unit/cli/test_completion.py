@@ -13,15 +13,20 @@ import typer
 
 from rljob_runtime.cli import app, kubectl_complete
 from tests.support.paths import ROOT
+from tests.support.rows import slow
 
 COMMANDS = {name for name in typer.main.get_command(app).commands if name.startswith("s")}
 SCRIPT = """
 set -euo pipefail
 eval "$($1 --show-completion bash)"
 function_=$(complete -p "$1" | sed 's/.*-F \\([^ ]*\\) .*/\\1/')
-COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-"$function_" "$1"
-printf '%s\\n' "${COMPREPLY[@]}"
+for line in "${@:2}"; do
+    COMP_WORDS=("$1" $line)
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    "$function_" "$1"
+    printf '%s ' "${COMPREPLY[@]}"
+    echo
+done
 """
 
 
@@ -37,23 +42,20 @@ def programs(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
 
 
-def completed(programs: dict[str, str], *words: str) -> list[str]:
-    """What bash offers for the last word."""
-    command = ["bash", "-c", SCRIPT, "bash", *words]
+def completed(programs: dict[str, str], program: str, *lines: str) -> list[list[str]]:
+    """What bash offers for the last word of each line."""
+    command = ["bash", "-c", SCRIPT, "bash", program, *lines]
     done = subprocess.run(command, env=programs, capture_output=True, text=True, timeout=300, check=True)
-    return done.stdout.split()
+    return [line.split() for line in done.stdout.splitlines()]
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("program", ["rljob", "kubectl-rljob"])
-def test_bash_completes_commands(programs: dict[str, str], program: str) -> None:
+@pytest.mark.parametrize("program", ["rljob", *slow("kubectl-rljob")])
+def test_bash_completes_commands_and_options_of_a_command(programs: dict[str, str], program: str) -> None:
     assert {"samples", "status", "submit"} <= COMMANDS
-    assert set(completed(programs, program, "s")) == COMMANDS
-
-
-@pytest.mark.timeout(600)
-def test_bash_completes_options_of_a_command(programs: dict[str, str]) -> None:
-    assert completed(programs, "rljob", "samples", "--ht") == ["--html"]
+    commands, options = completed(programs, program, "s", "samples --ht")
+    assert set(commands) == COMMANDS
+    assert options == ["--html"]
 
 
 @pytest.mark.timeout(600)

@@ -56,7 +56,7 @@ def test_a_summary_has_the_first_the_last_and_the_best(
     assert evaluation_summary(report(last, best)) == summary
 
 
-def test_each_new_result_is_printed_once_and_those_of_an_earlier_run_are_not() -> None:
+def test_results_are_printed_once_and_those_of_an_earlier_run_never() -> None:
     console = screen()
     lines = Lines(console, 10)
     with console.capture() as captured:

@@ -133,7 +133,7 @@ def test_a_source_with_few_filtered_groups_in_a_row_keeps_its_share(tmp_path: Pa
     assert abs(kept["a"] - kept["b"]) <= 2
 
 
-def test_asynchronous_draws_take_each_source_once_in_the_order_of_the_shares(
+def test_asynchronous_draws_take_from_each_source_once_in_share_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []

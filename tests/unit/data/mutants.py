@@ -78,7 +78,7 @@ MUTANTS = (
         target="rljob_runtime.data.chat_template:ChatTemplate._check_arguments",
         before="self._arguments.keys() - used",
         after="()",
-        tests=(f"{TEMPLATES}::test_an_argument_that_the_template_does_not_use_is_refused_with_those_that_it_uses",),
+        tests=(f"{TEMPLATES}::test_an_unused_template_argument_is_refused_naming_the_used_ones",),
     ),
     Mutant(
         name="a chat template may drop the text of the system prompt",

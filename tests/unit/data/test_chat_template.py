@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from rljob_api.spec.training import DataSpec
 from rljob_runtime.data import DataError, PromptSet
 from rljob_runtime.data.chat_template import ChatTemplate
+from rljob_runtime.data.prompts import PromptRules
 from rljob_runtime.data.rows import Record
 from rljob_runtime.models.toy import toy_tokenizer
 from rljob_runtime.protocols.trajectory import PromptKey
@@ -57,7 +58,7 @@ def test_arguments_reach_the_template(arguments: dict[str, Any] | None, text: st
     assert rendered(THINKING, chat_template_arguments=arguments) == text
 
 
-def test_an_argument_that_the_template_does_not_use_is_refused_with_those_that_it_uses() -> None:
+def test_an_unused_template_argument_is_refused_naming_the_used_ones() -> None:
     told = refusal(THINKING, chat_template_arguments={"enable_thinking": False, "enable_thinkin": False})
     assert told == (
         "spec.data.chatTemplateArguments.enable_thinkin: the model's chat template does not use it; "
@@ -157,9 +158,9 @@ def test_prompts_are_tokenised_with_them_and_refusals_name_the_file(tmp_path: Pa
     own.write_text("{{ messages[0].content }}{{ tail }}")
     settings = {"chat_template_file": str(own), "chat_template_arguments": {"tail": "!"}}
     tokenizer = toy_tokenizer()
-    prompts = PromptSet(One(), data(**settings), tokenizer)
+    prompts = PromptSet(One(), PromptRules(data(**settings), tokenizer))
     assert tokenizer.decode(prompts.prompt(PromptKey(0, 0)).token_ids) == "2+2!"
     own.write_text("{{ raise_exception('never') }}{{ tail }}")
-    refusing = PromptSet(One(), data(**settings), tokenizer)
+    refusing = PromptSet(One(), PromptRules(data(**settings), tokenizer))
     with pytest.raises(DataError, match=f"the chat template {own} refuses it: never"):
         refusing.prompt(PromptKey(0, 0))

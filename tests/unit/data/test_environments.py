@@ -50,7 +50,7 @@ def test_without_environments_the_field_is_as_any_other(tmp_path: Path) -> None:
     assert prompts.prompt(PromptKey(0, 0)).metadata["environment"] == "laboratory"
 
 
-def test_a_runner_receives_all_fields_with_prompt_and_answer_under_these_names(tmp_path: Path) -> None:
+def test_a_runner_receives_all_fields_with_prompt_and_answer_renamed(tmp_path: Path) -> None:
     prompts = opened(tmp_path, {**GOOD, "environment": "calc", "tests": [{"input": None}]})
     record = prompts.record(PromptKey(0, 0))
     assert record == {

@@ -18,6 +18,7 @@ from rljob_runtime.data.evaluation_prompts import EvaluationPrompts, OnAccess, P
 from rljob_runtime.data.held_out import HeldOut
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompt_cache import PromptCache
+from rljob_runtime.data.prompts import PromptRules
 from rljob_runtime.data.rows import Record
 from rljob_runtime.models.toy import toy_tokenizer
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
@@ -95,9 +96,9 @@ def test_training_draws_every_good_record_but_the_held_out_ones(size: int, fract
     spec = data(on_invalid_record="Skip", seed=seed)
     if not good:
         with pytest.raises(DataError, match="records can be used"):
-            PromptSet(Sums(size, bad), spec, TOKENIZER, held_out=held)
+            PromptSet(Sums(size, bad), PromptRules(spec, TOKENIZER), held_out=held)
         return
-    prompts = PromptSet(Sums(size, bad), spec, TOKENIZER, held_out=held)
+    prompts = PromptSet(Sums(size, bad), PromptRules(spec, TOKENIZER), held_out=held)
     assert sorted(drawn(prompts, 2 * len(good))) == sorted([*good, *good])
     assert prompts.skipped == len({index for index in bad if index < size} - set(held))
     for index in held:
@@ -108,7 +109,9 @@ def test_training_draws_every_good_record_but_the_held_out_ones(size: int, fract
 @given(size=st.integers(1, 60), most=st.integers(1, 70), bad=st.frozensets(st.integers(0, 59)), seed=st.integers(0, 4))
 def test_an_evaluation_takes_the_first_good_records_of_one_order(size: int, most: int, bad, seed: int) -> None:
     def chosen(most: int) -> EvaluationPrompts:
-        prompts = PromptSet(OnAccess(Sums(size, bad)), data(on_invalid_record="Skip", seed=seed), TOKENIZER)
+        prompts = PromptSet(
+            OnAccess(Sums(size, bad)), PromptRules(data(on_invalid_record="Skip", seed=seed), TOKENIZER)
+        )
         part = Part(prompts, in_seeded_order(size, seed))
         return EvaluationPrompts([part], [0] * most, "spec.evaluation[0] sums")
 
@@ -123,8 +126,8 @@ def test_an_evaluation_takes_the_first_good_records_of_one_order(size: int, most
     assert [some.prompt(index).index for index in some.records] == list(some.records)
 
 
-def test_a_bad_record_of_an_evaluation_fails_the_job_unless_it_may_be_skipped() -> None:
-    prompts = PromptSet(OnAccess(Sums(3, frozenset({1}))), data(), TOKENIZER)
+def test_a_bad_evaluation_record_fails_the_job_unless_it_may_be_skipped() -> None:
+    prompts = PromptSet(OnAccess(Sums(3, frozenset({1}))), PromptRules(data(), TOKENIZER))
     with pytest.raises(DataError, match="sums: 1 bad record: record 1: bad"):
         EvaluationPrompts([Part(prompts, range(3))], [0] * 3, "spec.evaluation[0] sums")
 
@@ -246,7 +249,7 @@ def test_held_out_records_of_several_sources_have_their_shares(tmp_path: Path, m
     assert fewer.evaluation_prompts("held") == numbers[:4]
 
 
-def test_shares_of_held_out_records_end_with_the_first_source_that_has_no_more(tmp_path: Path, model_files) -> None:
+def test_held_out_shares_end_with_the_first_exhausted_source(tmp_path: Path, model_files) -> None:
     weights = {"plus": 1.0, "minus": 1.0}
     spec = of_sources(tmp_path, {"plus": 40, "minus": 8}, weights)
     evaluation = held_of(sequence(weights, 30))
@@ -278,7 +281,7 @@ def test_prompts_that_training_has_too_are_counted(tmp_path: Path, model_files) 
     assert opened.overlaps == {"leaks": 3}
 
 
-def test_a_held_out_record_does_not_overlap_with_itself_but_with_its_double(tmp_path: Path, model_files) -> None:
+def test_a_held_out_record_overlaps_with_a_duplicate_not_with_itself(tmp_path: Path, model_files) -> None:
     texts = [f"{index}+2=" for index in range(10)]
     once = rows(tmp_path / "t.jsonl", texts)
     opened = open_prompts(data(once), model_files, tmp_path / "s", held_out=0.3, evaluations=[HELD])

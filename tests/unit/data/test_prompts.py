@@ -19,7 +19,7 @@ from rljob_api.spec.training import DataSpec
 from rljob_runtime.data import BadRecord, DataError, Prompt, PromptSet, open_prompts
 from rljob_runtime.data.order import DrawOrder
 from rljob_runtime.data.prompt_cache import PromptCache, bytes_of
-from rljob_runtime.data.prompts import open_source
+from rljob_runtime.data.prompts import PromptRules, open_source
 from rljob_runtime.data.rows import ROLES, Record
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey
 from tests.support.examples import examples
@@ -55,7 +55,7 @@ def lines(path: Path, *rows: object) -> Path:
 
 def open_file(path: Path, tokenizer: PreTrainedTokenizerFast, **settings: Any) -> PromptSet:
     data = spec({"file": {"path": str(path)}}, **settings)
-    return PromptSet(open_source(data.prompts, data.seed, CACHE), data, tokenizer)
+    return PromptSet(open_source(data.prompts, data.seed, CACHE), PromptRules(data, tokenizer))
 
 
 BAD_LINES = {
@@ -250,7 +250,7 @@ def test_what_no_reward_can_use_is_a_bad_record(tmp_path: Path, tokenizer: PreTr
         return "reward math cannot score it: '?' says nothing; repair it" if prompt.answer == "?" else None
 
     with pytest.raises(DataError, match=r"line 2: reward math cannot score it: '.' says nothing; repair it\."):
-        PromptSet(open_source(data.prompts, data.seed, CACHE), data, tokenizer, problem=problem)
+        PromptSet(open_source(data.prompts, data.seed, CACHE), PromptRules(data, tokenizer, problem=problem))
 
 
 def test_a_data_set_on_disk(tmp_path, tokenizer) -> None:
@@ -261,7 +261,7 @@ def test_a_data_set_on_disk(tmp_path, tokenizer) -> None:
     def opened(**settings: Any) -> PromptSet:
         source = {"path": str(tmp_path / "set"), "prompt_field": "q", "answer_field": "a", **settings}
         data = spec({"dataset": source})
-        return PromptSet(open_source(data.prompts, data.seed, tmp_path / "cache"), data, tokenizer)
+        return PromptSet(open_source(data.prompts, data.seed, tmp_path / "cache"), PromptRules(data, tokenizer))
 
     prompt = opened().prompt(PromptKey(0, 3))
     assert (prompt.text_or_messages, prompt.answer, prompt.metadata) == ("3+1", "4", {"note": "n"})
@@ -280,7 +280,7 @@ def test_a_data_set_on_disk(tmp_path, tokenizer) -> None:
 def gym(tokenizer: PreTrainedTokenizerFast, task: str = "chain_sum", **settings: Any) -> PromptSet:
     fields = {key: settings.pop(key) for key in ("size", "config") if key in settings}
     data = spec({"reasoning_gym": {"task": task, **fields}}, **settings)
-    return PromptSet(open_source(data.prompts, data.seed, CACHE), data, tokenizer)
+    return PromptSet(open_source(data.prompts, data.seed, CACHE), PromptRules(data, tokenizer))
 
 
 def test_a_reasoning_gym_task(tokenizer) -> None:
@@ -359,10 +359,10 @@ class Numbers:
 @pytest.mark.parametrize("seed", range(5))
 def test_one_good_record_is_enough_wherever_an_epoch_has_it(tokenizer, size, seed) -> None:
     data = spec({"file": {"path": "/unused"}}, on_invalid_record="Skip", seed=seed)
-    drawn, _ = PromptSet(Numbers(size, set(range(size - 1))), data, tokenizer).draw(Cursor(), 40)
+    drawn, _ = PromptSet(Numbers(size, set(range(size - 1))), PromptRules(data, tokenizer)).draw(Cursor(), 40)
     assert [(key.epoch, key.index) for key in drawn] == [(epoch, size - 1) for epoch in range(40)]
     with pytest.raises(DataError, match="not one record can be used; record"):
-        PromptSet(Numbers(size, set(range(size))), data, tokenizer).draw(Cursor(), 1)
+        PromptSet(Numbers(size, set(range(size))), PromptRules(data, tokenizer)).draw(Cursor(), 1)
 
 
 @given(
@@ -377,10 +377,12 @@ def test_draws_in_any_portions_give_each_good_record_once_an_epoch(tokenizer, si
     if not good:
         return
     data = spec({"file": {"path": "/unused"}}, on_invalid_record="Skip", seed=seed)
-    prompts = PromptSet(Numbers(size, bad), data, tokenizer)
+    prompts = PromptSet(Numbers(size, bad), PromptRules(data, tokenizer))
     cursor, drawn = Cursor(), []
     for count in counts:
-        keys, cursor = PromptSet(Numbers(size, bad), data, tokenizer).draw(cursor, count)  # state is the cursor alone
+        keys, cursor = PromptSet(Numbers(size, bad), PromptRules(data, tokenizer)).draw(
+            cursor, count
+        )  # state is the cursor alone
         assert len(keys) == count
         drawn += keys
     at_once, after = prompts.draw(Cursor(), sum(counts))
@@ -425,7 +427,7 @@ def test_a_prompt_takes_little_more_memory_than_its_tokens():
     data = spec({"file": {"path": "/x"}}, max_prompt_tokens=tokens)
     tracemalloc.start()
     try:
-        prompts = PromptSet(Numbered(count), data, Counting(tokens))
+        prompts = PromptSet(Numbered(count), PromptRules(data, Counting(tokens)))
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -436,7 +438,7 @@ def test_a_prompt_takes_little_more_memory_than_its_tokens():
 def test_prompts_in_memory_have_a_bound_in_bytes():
     source = Numbered(100, text="x" * 1000)
     data = spec({"file": {"path": "/x"}})
-    whole = PromptSet(source, data, Counting(10))
+    whole = PromptSet(source, PromptRules(data, Counting(10)))
     one = bytes_of(whole.prompt(PromptKey(0, 0)))
     assert one > 2000 + 40, "the text and the tests of a record that the source does not keep are counted"
     source.asked.clear()

@@ -40,7 +40,7 @@ MUTANTS = (
         target="rljob_runtime.local.blocking:Interrupt.twice_is_early",
         before="self._wanted",
         after="False",
-        tests=(f"{BLOCKING}::test_an_interrupt_while_ray_stops_is_the_second_one_of_a_run_that_was_interrupted",),
+        tests=(f"{BLOCKING}::test_only_a_second_interrupt_ends_a_run_early_while_ray_stops",),
     ),
     Mutant(
         name="a process of the environments dies unseen",
@@ -54,7 +54,7 @@ MUTANTS = (
         target="rljob_runtime.local.environments:LocalEnvironments._runner_command",
         before="RUNNER_PYTHON in os.environ",
         after="False",
-        tests=(f"{ENVIRONMENTS}::test_runners_may_have_a_python_of_their_own",),
+        tests=(f"{ENVIRONMENTS}::test_episodes_are_played_through_the_death_of_runners_and_gateway",),
     ),
     Mutant(
         name="runners outlive the run",
@@ -77,6 +77,13 @@ MUTANTS = (
         before="differences(before, job, NEVER)",
         after="differences(before, job, ('mode',))",
         tests=("tests/unit/local/test_run_folder.py",),
+    ),
+    Mutant(
+        name="a local run may have other environments",
+        target="rljob_runtime.local.run_folder:_refused",
+        before="differences(before, job, NEVER)",
+        after="differences(before, job, [path for path in NEVER if not path.startswith('environments')])",
+        tests=("tests/unit/local/test_run_folder.py::test_what_makes_an_environment_another_one_is_refused",),
     ),
     Mutant(
         name="a notebook's interrupt stops nothing",

@@ -128,7 +128,7 @@ def test_a_program_that_is_told_to_exit_stops_the_work_first():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_ctrl_c_stops_the_work_also_in_a_program_that_runs_in_an_event_loop():
+def test_ctrl_c_stops_the_work_inside_a_running_event_loop():
     interrupt, running = Interrupt(), threading.Event()
 
     async def caller() -> str:
@@ -178,7 +178,7 @@ def test_a_signal_that_comes_while_the_work_begins_stops_it(monkeypatch, number)
 
 
 @pytest.mark.parametrize(("interrupted", "raised"), [(True, EndedEarly), (False, KeyboardInterrupt)])
-def test_an_interrupt_while_ray_stops_is_the_second_one_of_a_run_that_was_interrupted(interrupted, raised):
+def test_only_a_second_interrupt_ends_a_run_early_while_ray_stops(interrupted, raised):
     interrupt = Interrupt()
     if interrupted:
         interrupt.interrupt()

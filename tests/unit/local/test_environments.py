@@ -112,8 +112,17 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
-async def test_episodes_are_played_through_the_death_of_runners_and_gateway(folder: Path) -> None:
-    run = run_in(folder)
+async def test_episodes_are_played_through_the_death_of_runners_and_gateway(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runners have a Python of their own."""
+    python = folder / "python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$1 $2" = "-m rljob_env" ] || exit 2\nshift 2\nexec {sys.executable} {folder}/runner.py "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setenv(RUNNER_PYTHON, str(python))
+    run = run_in(folder, named=False)
     async with run.served():
         assert await run.played(0) == 5.0
         assert run.local.observe(None, None) is None  # type: ignore[arg-type]
@@ -136,18 +145,6 @@ async def test_episodes_are_played_through_the_death_of_runners_and_gateway(fold
             assert file.name == "gateway-port" or file.stat().st_mode & 0o077 == 0, file
     assert [line for line in processes().values() if str(folder) in line] == []
     assert sorted(run.coordinator.loss_tokens(attempt_of(0))) == run.coordinator.engine.emitted[:1]
-
-
-async def test_runners_may_have_a_python_of_their_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python = folder / "python"
-    python.write_text(
-        f'#!/bin/sh\n[ "$1 $2" = "-m rljob_env" ] || exit 2\nshift 2\nexec {sys.executable} {folder}/runner.py "$@"\n'
-    )
-    python.chmod(0o755)
-    monkeypatch.setenv(RUNNER_PYTHON, str(python))
-    run = run_in(folder, named=False)
-    async with run.served():
-        assert await run.played(0) == 5.0
 
 
 async def test_a_template_that_cannot_be_used_ends_the_run_with_its_reason(folder: Path) -> None:

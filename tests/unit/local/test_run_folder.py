@@ -262,6 +262,18 @@ def test_an_edit_that_an_api_server_refuses_is_refused(tmp_path, job):
     )
 
 
+@pytest.mark.parametrize("field", ["reward", "tools"])
+def test_what_makes_an_environment_another_one_is_refused(tmp_path, job, field):
+    """It is no field of a short list: all that never change on a cluster never change in a folder."""
+    one = {"name": "calc", "kind": "Tools", "tools": [{"function": "calc.py:add"}], "reward": "calc.py:score"}
+    other = {**one, "reward": "calc.py:other", "tools": [{"function": "calc.py:other"}]}
+    folder = tmp_path / "run"
+    played(folder, job(environments=[one]))
+    assert refusal(folder, job(environments=[{**one, field: other[field]}])).startswith(
+        f"{folder}: spec.environments[0].{field}"
+    )
+
+
 def test_what_a_run_would_change_is_told_and_nothing_is_recorded(tmp_path, job):
     folder = tmp_path / "run"
     played(folder, job(rounds=8))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,23 @@ SECONDS = 240.0
 """The process imports transformers."""
 
 
+@pytest.mark.slow  # the next two represent it: the status of a process, and a process that reads a model
 def test_a_template_that_appends_is_told(tmp_path: Path) -> None:
     assert check_template(job(), toy_files(tmp_path), SECONDS) == APPENDS
 
 
-def test_a_template_that_changes_earlier_turns_is_refused_with_its_difference(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("line", "told"), [("exit 0", APPENDS), ("echo why >&2; exit 1", "not checked: why")])
+def test_what_is_told_is_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, told: str
+) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{line}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert check_template(job(), toy_files(tmp_path), SECONDS) == told
+
+
+def test_a_template_that_is_not_append_only_is_refused_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(TemplateRefused, match=r"^TemplateNotAppendOnly: the chat template changes earlier turns"):
         check_template(job(), toy_files(tmp_path, STRIPS_THINKING), SECONDS)
 

@@ -49,6 +49,27 @@ MUTANTS = (
         tests=(f"{SPANS}::test_turns_and_tools_of_an_episode_are_spans_below_its_agent",),
     ),
     Mutant(
+        name="a collector receives what a program said of its failure",
+        target="rljob_runtime.observers.otel_spans:EpisodeSpans._episode",
+        before='str(episode.get("cause", ""))',
+        after='str(episode.get("end", ""))',
+        tests=(f"{SPANS}::test_no_text_of_an_episode_is_in_a_span",),
+    ),
+    Mutant(
+        name="a collector receives a name that the model wrote",
+        target="rljob_runtime.observers.otel_spans:EpisodeSpans._tool",
+        before='call["name"] if offered else UNKNOWN',
+        after='call["name"]',
+        tests=(f"{SPANS}::test_no_text_of_an_episode_is_in_a_span",),
+    ),
+    Mutant(
+        name="each branch with a result has run the tool",
+        target="rljob_runtime.observers.otel_spans:EpisodeSpans._episode",
+        before="(above, place) not in told",
+        after="True",
+        tests=(f"{SPANS}::test_a_call_whose_result_two_branches_have_is_one_span",),
+    ),
+    Mutant(
         name="a call without a result is a tool that ran",
         target="rljob_runtime.observers.otel_spans:_answered",
         before='call.get("id") in results',
@@ -61,5 +82,14 @@ MUTANTS = (
         before='{"round", *OF_TRAINING}',
         after='{"round"}',
         tests=("tests/unit/coordinator/reporting/test_training_metrics.py::test_no_observer_gets_a_number_twice",),
+    ),
+    Mutant(
+        name="spans of a turn stand at sums of seconds",
+        target="rljob_runtime.observers.otel_spans:EpisodeSpans._episode",
+        before='turn.get("opened", before.seconds + turn["outsideSeconds"])',
+        after='before.seconds + turn["outsideSeconds"]',
+        tests=(
+            "tests/unit/observers/test_otel_spans.py::test_spans_are_at_the_moments_of_turns_and_not_at_sums_of_seconds",
+        ),
     ),
 )

@@ -177,7 +177,7 @@ def test_an_observer_without_a_method_is_not_called_for_it(tmp_path):
     assert recorder.rounds == [1]
 
 
-def test_an_observer_that_fails_over_them_costs_a_warning_and_is_made_again(tmp_path):
+def test_a_failure_on_samples_and_events_warns_and_renews_the_observer(tmp_path):
     recorder = Complete()
     recorder.error = ConnectionError("the server refused the table")
     feed = feed_of(recorder, tmp_path)

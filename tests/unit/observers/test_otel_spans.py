@@ -18,7 +18,8 @@ from rljob_runtime.observers.otel_metrics import OtelMetrics
 from rljob_runtime.observers.protocol import ObservedJob
 from rljob_runtime.observers.sent_traces import traced_run
 from rljob_runtime.protocols.traces import traceparent
-from tests.support.sample_episodes import ANSWERED, ASKED, EPISODE, episode_sample
+from rljob_runtime.samples.episode import SampleCall, SampleMessage
+from tests.support.sample_episodes import ANSWERED, ASKED, CALL, EPISODE, episode_sample
 
 JOB = ObservedJob("calculator", "default", "uid-1", {}, Path("/unused"))
 PLAYED = replace(EPISODE, turns=(ASKED, ANSWERED), started=1000.0)
@@ -49,9 +50,35 @@ def test_turns_and_tools_of_an_episode_are_spans_below_its_agent() -> None:
     assert all("47" not in str(value) for one in (agent, first, tool, second) for value in one.attributes.values())
 
 
-def test_an_aborted_episode_is_an_error_with_its_reason() -> None:
-    agent, *_ = exported(replace(PLAYED, state="aborted", end="tool server: gone"))
-    assert (agent.status.status_code, agent.status.description) == (StatusCode.ERROR, "tool server: gone")
+def test_spans_are_at_the_moments_of_turns_and_not_at_sums_of_seconds() -> None:
+    """Between the turns the attempt had no runner for 30 s, which are no seconds of it."""
+    asked = replace(ASKED, opened=1000.0, stored=1000.25)
+    answered = replace(ANSWERED, opened=1031.75, stored=1031.875)
+    agent, first, tool, second = exported(replace(PLAYED, turns=(asked, answered)))
+    seconds = [(one.start_time / 1e9, one.end_time / 1e9) for one in (agent, first, tool, second)]
+    assert seconds == [(1000.0, 1031.875), (1000.0, 1000.25), (1000.25, 1031.75), (1031.75, 1031.875)]
+
+
+@pytest.mark.parametrize(("cause", "shown"), [("tool server", "tool server"), (None, "")])
+def test_an_aborted_episode_is_an_error_with_its_cause_alone(cause: str | None, shown: str) -> None:
+    agent, *_ = exported(replace(PLAYED, state="aborted", cause=cause, end="tool server: key sk-live"))
+    assert (agent.status.status_code, agent.status.description or "") == (StatusCode.ERROR, shown)
+
+
+SECRET = "John Doe"
+
+
+def test_no_text_of_an_episode_is_in_a_span() -> None:
+    """Each text of the sample that a prompt, a model, a tool or a program writes has the secret."""
+    call = SampleCall(SECRET, f'{{"of": "{SECRET}"}}', "call_2_0")
+    asked = replace(ASKED, messages=(SampleMessage("user", SECRET),), given=SECRET, sampled=SECRET, calls=(call,))
+    answer = (SampleMessage("tool", SECRET, call_id="call_2_0"),)
+    answered = replace(ANSWERED, messages=answer, given=SECRET, sampled=SECRET)
+    spans = exported(replace(PLAYED, turns=(asked, answered), state="aborted", end=f"tool server: {SECRET}"))
+    assert [one.name for one in spans] == [
+        "invoke_agent calc", "chat calculator", "execute_tool unknown", "chat calculator"
+    ]  # fmt: skip
+    assert not [one for one in spans if SECRET in one.to_json()]
 
 
 @pytest.mark.parametrize(
@@ -69,6 +96,27 @@ def test_a_call_without_a_result_is_no_tool_that_ran() -> None:
     assert [one.name for one in exported(replace(PLAYED, turns=(ASKED, silent)))] == [
         "invoke_agent calc", "chat calculator", "chat calculator"
     ]  # fmt: skip
+
+
+def test_a_call_whose_result_two_branches_have_is_one_span() -> None:
+    """Each branch has another part of the results; a call ends with the first request that has its own."""
+    asked = replace(ASKED, calls=(CALL, replace(CALL, id="call_2_1")))
+    second = SampleMessage("tool", "7", call_id="call_2_1")
+    later = replace(ANSWERED, node=6, outside_seconds=3.0, messages=(*ANSWERED.messages, second))
+    last = replace(later, node=8, outside_seconds=4.0)
+    spans = exported(replace(PLAYED, turns=(asked, ANSWERED, later, last)))
+    tools = [one for one in spans if one.name.startswith("execute_tool")]
+    assert [(one.attributes["gen_ai.tool.call.id"], one.end_time / 1e9) for one in tools] == [
+        ("call_2_1", 1003.25), ("call_2_0", 1001.75)
+    ]  # fmt: skip
+    assert len([one for one in spans if one.name.startswith("chat")]) == 4
+
+
+def test_equal_calls_of_two_turns_are_two_spans() -> None:
+    again = replace(ANSWERED, calls=(CALL,))
+    last = replace(ANSWERED, node=6, after=4)
+    names = [one.name for one in exported(replace(PLAYED, turns=(ASKED, again, last)))]
+    assert names.count("execute_tool calculate") == 2
 
 
 def test_spans_are_sent_only_where_an_endpoint_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -355,7 +355,7 @@ def test_arithmetic_ends_soon_whatever_is_written(text: str) -> None:
         assert isinstance(value, Fraction)
 
 
-def test_a_new_process_prints_nothing_of_the_library_that_compares_formulas() -> None:
+def test_a_new_process_prints_nothing_of_the_formula_library() -> None:
     program = (
         "from rljob_runtime.rewards.answers.symbolic import _verified, parsed\n"
         "print(_verified(parsed('\\\\frac{1}{2}'), parsed('0.5')))"

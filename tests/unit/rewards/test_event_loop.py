@@ -17,7 +17,7 @@ from rljob_api.spec.rewards import CodeReward, JudgeReward
 from rljob_api.spec.training import DataSpec
 from rljob_runtime.coordinator.inputs import ObservedPrompts
 from rljob_runtime.data import DataError, JobPrompts, Prompt, PromptSet
-from rljob_runtime.data.prompts import open_source
+from rljob_runtime.data.prompts import PromptRules, open_source
 from rljob_runtime.models.toy import toy_tokenizer
 from rljob_runtime.protocols import RewardFailed
 from rljob_runtime.protocols.trajectory import Cursor
@@ -165,7 +165,7 @@ async def test_no_response_holds_the_loop_while_it_becomes_text(tmp_path: Path) 
     path.write_text('{"prompt": "1 + 1 = ", "answer": "2"}\n')
     data = DataSpec.model_validate({"prompts": {"file": {"path": str(path)}}, "chat_template": False})
     tokenizer = toy_tokenizer()
-    training = PromptSet(open_source(data.prompts, data.seed, tmp_path), data, tokenizer)
+    training = PromptSet(open_source(data.prompts, data.seed, tmp_path), PromptRules(data, tokenizer))
     prompts = ObservedPrompts(JobPrompts(training, {}, {}), DataError)
     chance = random.Random(26)
     responses = [tuple(chance.choices(range(len(tokenizer)), k=100_000)) for _ in range(4)]

@@ -28,6 +28,7 @@ from rljob_runtime.rewards import (
     rules_of,
 )
 from tests.support.paths import ROOT
+from tests.support.rows import slow
 
 PROMPT = Prompt(0, "What is 2 + 2?", (1,), "4")
 
@@ -91,7 +92,7 @@ async def test_a_failure_of_ours_is_reported_and_the_next_sample_is_scored() -> 
 
 @pytest.mark.parametrize(
     "line",
-    ['{"value": 1.0}', '{"call": "0", "value": 1.0}', "5", "null", "[]", '"process"', "[" * 10_000],
+    ['{"call": "0", "value": 1.0}', "null", "[" * 10_000, *slow('{"value": 1.0}', "5", "[]", '"process"')],
 )
 async def test_what_an_evaluated_text_writes_is_the_answer_of_no_call(line: str) -> None:
     """A function of the job's may evaluate a text where later ones are scored. One line shifted all later answers."""
@@ -212,7 +213,10 @@ async def test_leaving_the_pool_ends_its_processes() -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (Rule("r", "no_such_module:f"), "module 'no_such_module' cannot be imported"),
+        # A module that cannot be imported is told by the container's test of the same.
+        pytest.param(
+            Rule("r", "no_such_module:f"), "module 'no_such_module' cannot be imported", marks=pytest.mark.slow
+        ),
         (rule("absent"), "has no function 'absent'"),
         pytest.param(rule("number"), "has no function 'number'", marks=pytest.mark.slow),
         pytest.param(rule("needs_three"), "missing a required argument: 'extra'", marks=pytest.mark.slow),

@@ -53,4 +53,13 @@ MUTANTS = (
         after="rounds[-1] - keep + 1",
         tests=("tests/unit/coordinator/evaluation/test_samples.py::test_the_newest_files_of_each_evaluation_stay",),
     ),
+    Mutant(
+        name="an episode of an evaluation has no texts",
+        target="rljob_runtime.samples.files:all_folders",
+        before="[SampleFolder(job), *_of_evaluations(job).values()]",
+        after="[SampleFolder(job)]",
+        tests=(
+            "tests/unit/cli/episodes/test_command.py::test_an_attempt_of_an_evaluation_has_the_texts_of_its_sample",
+        ),
+    ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from typing import Any
 from rljob_runtime.audit.open_store import FILE, store_copy
 from rljob_runtime.audit.stored_keys import add_sources, prompt_of
 from rljob_runtime.cli.files import Unusable
-from rljob_runtime.coordinator.store.tables.turns import NODE, node_of
-from rljob_runtime.samples import SampleFolder
+from rljob_runtime.coordinator.store.tables.turns import NODE, node_of, pauses_of
+from rljob_runtime.samples import all_folders
 from rljob_runtime.samples.episode import SampleEpisode
 from rljob_runtime.scheduling.episodes.counts import EpisodeCounts, episode_counts
 from rljob_runtime.scheduling.episodes.node import Node
-from rljob_runtime.scheduling.episodes.times import AttemptTimes, TurnSpan, attempt_times
+from rljob_runtime.scheduling.episodes.times import AttemptTimes, Pause, TurnSpan, attempt_times
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class StoredAttempt:
     spans: Mapping[int, TurnSpan] = field(default_factory=dict)
     stored: Mapping[int, float] = field(default_factory=dict)
     """When each node was stored, in seconds of the epoch."""
+    pauses: tuple[Pause, ...] = ()
+    """When it had no runner."""
 
     @property
     def counts(self) -> EpisodeCounts:
@@ -55,7 +57,7 @@ class StoredAttempt:
         turns = {one for one, node in self.nodes.items() if node.is_sampled}
         if self.ended is None or self.spans.keys() != turns:
             return None
-        return attempt_times(self.started, self.ended, self.spans.values())
+        return attempt_times(self.started, self.ended, self.spans.values(), self.pauses)
 
 
 def stored_attempts(run: Path, number: int | None = None, attempt: int | None = None) -> Iterator[StoredAttempt]:
@@ -69,26 +71,29 @@ def stored_attempts(run: Path, number: int | None = None, attempt: int | None = 
             raise Unusable(f"{run} has no episodes: it is the run of an earlier version")
         add_sources(db)
         timed = "opened" in {row[1] for row in db.execute("PRAGMA table_info(turns)")}
+        pauses = "pauses" if "pauses" in {row[1] for row in db.execute("PRAGMA table_info(episodes)")} else "NULL"
         rows = db.execute(
             "SELECT id, epoch, idx, sample, environment, started, state, ifnull(reached, cause), reward, metrics,"
-            " ended, step FROM episodes WHERE (?1 IS NULL OR step = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
+            f" ended, step, {pauses} FROM episodes"
+            " WHERE (?1 IS NULL OR step = ?1) AND (?2 IS NULL OR id = ?2) ORDER BY id",
             (number, attempt),
         ).fetchall()
         for row in rows:
             yield _attempt(db, row, timed)
 
 
-def kept_texts(run: Path, rounds: Sequence[int] | None = None) -> dict[int, SampleEpisode]:
-    """Return the episodes of a run's samples, by the number of their attempt. Raises `OSError` and `TornFile`."""
-    folder = SampleFolder(run)
-    found = (
-        one.episode for number in folder.rounds() if rounds is None or number in rounds for one in folder.read(number)
-    )
+def kept_texts(run: Path) -> dict[int, SampleEpisode]:
+    """Return the episodes of a run's samples, by the number of their attempt. Raises `OSError` and `TornFile`.
+
+    The samples of training and of evaluations: the store has the attempts of both.
+    """
+    folders = all_folders(run)
+    found = (one.episode for folder in folders for number in folder.rounds() for one in folder.read(number))
     return {one.attempt: one for one in found if one is not None}
 
 
 def _attempt(db: sqlite3.Connection, row: tuple[Any, ...], timed: bool) -> StoredAttempt:
-    number, epoch, index, sample, environment, started, state, end, reward, metrics, ended, step = row
+    number, epoch, index, sample, environment, started, state, end, reward, metrics, ended, step, pauses = row
     turns = db.execute(
         f"SELECT {'opened' if timed else 'NULL'}, stored_at, {NODE} FROM turns WHERE episode = ? ORDER BY node",
         (number,),
@@ -110,4 +115,5 @@ def _attempt(db: sqlite3.Connection, row: tuple[Any, ...], timed: bool) -> Store
         nodes={node.id: node for node in nodes},
         spans={node.id: TurnSpan(opened, at) for node, (opened, at, *_) in known if opened is not None},
         stored={node.id: at for node, (_, at, *_) in known},
+        pauses=pauses_of(pauses),
     )

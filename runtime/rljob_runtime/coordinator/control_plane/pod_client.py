@@ -10,7 +10,7 @@ from rljob_kube.client import KubeClient
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import Json, Resource
-from rljob_kube.transport import OnRequest, ignore
+from rljob_kube.transport import OnRequest, RequestLimits, ignore
 from rljob_runtime.protocols import PeerTimeout, Refused
 
 
@@ -45,8 +45,7 @@ class ApiClient:
         kube = KubeClient(
             credentials,
             field_manager=COORDINATOR_FIELD_MANAGER,
-            request_seconds=bound,
-            attempts=1,
+            limits=RequestLimits(seconds=bound, attempts=1),
             on_request=on_request,
         )
         async with kube.opened():

@@ -59,7 +59,9 @@ def switch_rules(spec: RLJobSpec) -> SwitchRules | None:
     adaptive = spec.adaptive_tensor_parallel
     if not spec.switch_sizes:
         return None
-    sizes, state = frozenset(spec.switch_sizes), State(adaptive.state.value)
+    # Keys and values of episodes are not moved.
+    state = State.RECOMPUTE if spec.environments else State(adaptive.state.value)
+    sizes = frozenset(spec.switch_sizes)
     return SwitchRules(sizes, adaptive.min_gain, adaptive.max_switches, state)
 
 
@@ -84,12 +86,12 @@ def episode_rules(spec: RLJobSpec) -> dict[str, EpisodeRules]:
     }
 
 
-def recovery_of(environment: Environment) -> Recovery | None:
-    """Return how another runner goes on with an episode; None if it cannot.
+def recovery_of(environment: Environment) -> Recovery:
+    """Return how another runner goes on with an episode.
 
-    It can where the loop is ours: programs of the other kinds have in their memory what they did."""
+    Where the loop is ours, it knows what was done. Programs of the other kinds have that in their memory."""
     if environment.kind is not EnvironmentKind.TOOLS:
-        return None
+        return Recovery.RERUN
     return Recovery.NEXT_TURN if environment.state is EnvironmentState.STATELESS else Recovery.REPLAY
 
 
@@ -337,12 +339,9 @@ class Settings:
 
 
 def _choices(spec: RLJobSpec) -> CandidatePlans:
-    """Return the plans that the spec allows. `Auto` leaves them open.
-
-    Several updates a round exclude streaming, and so do environments: episodes stay on their replicas.
-    """
+    """Return the plans that the spec allows. `Auto` leaves them open. Several updates a round exclude streaming."""
     algorithm, tail, stream = spec.algorithm, spec.tail_batching, spec.stream_training
-    may_stream = algorithm.minibatches == 1 and not spec.environments
+    may_stream = algorithm.minibatches == 1
 
     def fits(factors: Factors) -> bool:
         prompts = ceil_product(factors.prompts, algorithm.prompts_per_round)

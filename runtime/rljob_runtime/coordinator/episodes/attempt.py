@@ -18,8 +18,15 @@ from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, TurnCall
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.episodes.episode import Episode, Versions
 from rljob_runtime.scheduling.episodes.limits import Limit
-from rljob_runtime.scheduling.episodes.resumption import ToolJournal
-from rljob_runtime.scheduling.episodes.times import AttemptTimes, TurnSpan, attempt_times
+from rljob_runtime.scheduling.episodes.resumption import Recovery, ToolJournal
+from rljob_runtime.scheduling.episodes.times import (
+    AttemptTimes,
+    Pause,
+    TurnSpan,
+    attempt_times,
+    counted_seconds,
+    limit_start,
+)
 from rljob_runtime.scheduling.episodes.turns import Turn
 
 
@@ -71,6 +78,8 @@ class OpenTurn:
     """Seconds that it has waited for loads."""
     interrupted: bool = False
     """Whether a load has interrupted it."""
+    was_without_engine: bool = False
+    """Whether no engine generated it for a time that its client has waited for."""
 
     def wait(self, now: float, interrupted: bool = False) -> None:
         """Wait for a load of weights: no engine has the turn."""
@@ -81,6 +90,7 @@ class OpenTurn:
 
     def submit(self, replica: Holder, now: float) -> None:
         """Record that a replica generates it from now on."""
+        self.was_without_engine |= self.submitted > 0.0
         self.replica, self.submitted = replica, now
         if self.waits_since is not None:
             self.waited += now - self.waits_since
@@ -107,9 +117,11 @@ class Attempt:
     version: int
     episode: Episode
     journals: bool = False
-    """Whether its runner reports them."""
+    """Whether another runner may go on with it: its runner knows of resumptions, and reports the calls of its tools."""
     lost: float = 0.0
     """When the runner before the present one was heard last."""
+    lost_by: AbortCause = AbortCause.ENVIRONMENT
+    """What ended the runner before: the cause of the attempt's end if this one cannot bring it to where it was."""
     lease: int = 0
     sampling: Sampling | None = None
     holder: Holder | None = None
@@ -122,6 +134,8 @@ class Attempt:
     token_ids: list[int] = field(default_factory=list)
     """Of the stored turns."""
     logprobs: list[float] = field(default_factory=list)
+    call_characters: int = 0
+    """Of the calls of tools that this process has stored."""
     told: int = 0
     """Tokens that its holder has reported."""
     report: EpisodeReport | None = None
@@ -137,15 +151,53 @@ class Attempt:
     """Seconds of the epoch."""
     spans: dict[int, TurnSpan] = field(default_factory=dict)
     """When the stored turns were open, by node; without those of a store of an earlier format."""
+    pauses: list[Pause] = field(default_factory=list)
+    """When it had no runner, in order."""
+    began: float = field(init=False)
+    """When its first runner received it; before that, when it began."""
 
     def __post_init__(self) -> None:
+        self.began = self.episode.started
         self.calls = ToolJournal(self.episode.rules.recovery)
         """The executed calls of tools."""
 
-    def hand_over(self, heard: float) -> None:
-        """Let another runner go on. What the former one names is no attempt any more."""
+    def hand_over(self, heard: float, cause: AbortCause) -> None:
+        """Let another runner go on. What the former one names is no attempt any more.
+
+        `cause`: of the attempt's end, if the next runner cannot bring it to where it was."""
         self.id = replace(self.id, resumption=self.id.resumption + 1)
-        self.lost = heard
+        self.lost, self.lost_by = heard, cause
+        if self.reruns:
+            self.episode.run_again(cause)
+
+    def take(self, now: float) -> None:
+        """Let the runner that receives it now have it. Time without a runner does not count towards its limit.
+
+        A former runner that did not receive it prolongs the time without one."""
+        if not self.id.resumption:
+            self.began = now
+        else:
+            again = bool(self.pauses) and self.pauses[-1].until == self.lost
+            self.pauses.append(Pause(self.pauses.pop().since if again else self.lost, now))
+            self.lost = now
+        self.count_limit()
+
+    def count_limit(self) -> None:
+        """Let the time limit count from the moment that follows from its times."""
+        self.episode.started = limit_start(self.began, self.pauses, self.reruns)
+
+    @property
+    def reruns(self) -> bool:
+        """Whether the next runner runs a program again from its beginning."""
+        return self.episode.rules.recovery is Recovery.RERUN
+
+    def asked_by(self, turn: int) -> int | None:
+        """Return the resumption whose program asked for a turn last; None where the loop is ours.
+
+        Of a turn that the present program has not asked for it is the one before, whichever asked."""
+        if not self.reruns or not self.journals:
+            return None
+        return self.id.resumption - (turn in self.episode.unrepeated)
 
     @property
     def key(self) -> TrajectoryKey:
@@ -169,11 +221,22 @@ class Attempt:
         return self.scored or (end is not None and end.cause is AbortCause.NOT_NEEDED)
 
     @property
+    def deadline(self) -> float:
+        """Seconds of the epoch."""
+        assert self.episode.deadline is not None, "every environment has a longest time"
+        return self.episode.deadline
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether an engine has it, or may have it."""
+        return self.holder is not None and self.holder.generates
+
+    @property
     def waits_for_engine(self) -> bool:
-        """Whether a client waits for a turn that no engine generates."""
-        if any(live.waits_since is not None for live in self.open.values()):
+        """Whether a client waits for a turn that no engine generates, or generated for a time."""
+        if any(live.waits_since is not None or live.was_without_engine for live in self.open.values()):
             return True
-        return bool(self.open) and not (self.holder is not None and self.holder.generates)
+        return bool(self.open) and not self.is_generated
 
     @property
     def ended(self) -> bool:
@@ -185,7 +248,13 @@ class Attempt:
         """Its seconds in the model and outside; None while it is open, or where a turn's time is not known."""
         if self.ended_at is None or self.spans.keys() != self.recorded.keys():
             return None
-        return attempt_times(self.episode.started, self.ended_at, self.spans.values())
+        return attempt_times(self.began, self.ended_at, self.spans.values(), self.pauses)
+
+    @property
+    def seconds(self) -> float:
+        """Its seconds with a runner. It has ended."""
+        assert self.ended_at is not None
+        return counted_seconds(self.began, self.ended_at, self.pauses)
 
     def record(self, turn: RecordedTurn, span: TurnSpan | None) -> None:
         """Add a stored turn. `span`: when it was open, if that is known."""

@@ -27,7 +27,7 @@ from rljob_runtime.coordinator.store.tables.turns import KeptEpisode
 from rljob_runtime.protocols import GenerateRequest
 from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
-from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, StoredTurn
+from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt, RecordedTurn
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
 from rljob_runtime.scheduling.episodes.levels import Level
@@ -102,18 +102,18 @@ class EpisodeBook:
         if not unknown:
             return
 
-        def read(store: Store) -> list[tuple[KeptEpisode, list[StoredTurn]]]:
+        def read(store: Store) -> list[tuple[KeptEpisode, list[RecordedTurn]]]:
             found = store.turns.newest(unknown)
             kept = (one for one in found.values() if one.nodes or not with_turns)
-            return [(one, store.turns.history(one.number)) for one in kept]
+            return [(one, store.turns.recorded(one.number)) for one in kept]
 
         with self._unwritten.reading(unknown) as pending:
             found = await self._store.do(read)
-        for kept, history in found:
+        for kept, turns in found:
             if self._unwritten.is_outdated(kept, pending) or self._of(kept.key) is not None:
                 # It is known meanwhile, or was discarded: a second copy would end the first.
                 continue
-            attempt = restored(kept, history, self._rules.environments[kept.environment])
+            attempt = restored(kept, turns, self._rules.environments[kept.environment])
             if kept.key not in (pending.known if attempt.ended else pending.needed):
                 self._discard(attempt)
                 continue
@@ -191,12 +191,19 @@ class EpisodeBook:
         samples[attempt.key.sample] = attempt
         self._numbers[attempt.id.attempt] = attempt
 
+    def release(self, keys: Iterable[TrajectoryKey]) -> None:
+        """Take the open attempts of these responses from their runners: no engine generates them for now."""
+        for attempt in filter(None, map(self._of, keys)):
+            if not attempt.ended and attempt.holder is None:
+                self.runners.release(attempt)
+
     def _hold(self, attempt: Attempt, request: GenerateRequest, holder: Holder) -> None:
         attempt.lease, attempt.sampling = request.attempt, request.sampling
         attempt.told = len(request.prefix_token_ids)
         if attempt.holder is not None and attempt.holder is not holder:
             attempt.holder.stop(attempt, {})
         holder.hold(attempt)
+        self.runners.served()
 
     def _discard(self, attempt: Attempt) -> None:
         """Forget an attempt; end it if it is open."""

@@ -44,20 +44,16 @@ def level_intervals(levels: Levels, to_loop: float) -> list[Interval]:
 def slowest_intervals(trained: Iterable[Attempt], to_loop: float) -> list[Interval]:
     """Return the parts of the attempts that took longest, a row for each. `to_loop`: see `level_intervals`."""
     found: list[Interval] = []
-    slowest = nlargest(SLOWEST, (one for one in trained if one.ended_at is not None), _seconds)
+    ended = (one for one in trained if one.ended_at is not None)
+    slowest = nlargest(SLOWEST, ended, lambda one: one.seconds)
     for number, attempt in enumerate((one for one in slowest if one.times is not None), 1):
         row = f"episodes {attempt.environment}/slowest {number}"
         args = {"response": str(attempt.key), "attempt": attempt.id.attempt, "turns": len(attempt.recorded)}
         assert attempt.ended_at is not None
-        parts = attempt_parts(attempt.episode.started, attempt.ended_at, attempt.spans.values())
+        parts = attempt_parts(attempt.began, attempt.ended_at, attempt.spans.values(), attempt.pauses)
         whole = [
             Interval(row, MODEL if is_open else OUTSIDE, since + to_loop, until + to_loop, args)
             for is_open, since, until in parts
         ]
         found += packed(whole, MOST_PARTS)
     return found
-
-
-def _seconds(attempt: Attempt) -> float:
-    assert attempt.ended_at is not None
-    return attempt.ended_at - attempt.episode.started

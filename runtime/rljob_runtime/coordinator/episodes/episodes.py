@@ -26,7 +26,7 @@ from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import Backend, PromptSource, Rewards
 from rljob_runtime.protocols.trajectory import Group, PromptKey, TrajectoryKey
-from rljob_runtime.scheduling.episodes.forks import told_forks
+from rljob_runtime.scheduling.episodes.counts import told_forks
 from rljob_runtime.scheduling.episodes.levels import Levels
 from rljob_runtime.scheduling.episodes.responses import ScoredEpisode, group_of
 
@@ -73,6 +73,10 @@ class Episodes(Protocol):
         """End what is still generated for these prompts: it is not needed."""
         ...
 
+    def release(self, keys: Iterable[TrajectoryKey]) -> None:
+        """Let the runners of these responses have others: no engine generates these, unless they race again."""
+        ...
+
     def drop(self, prompts: Iterable[PromptKey]) -> None:
         """Forget these prompts: trained, filtered, requeued or not needed."""
         ...
@@ -110,6 +114,9 @@ class SingleTurns:
 
     def cut(self, prompts: Iterable[PromptKey]) -> None:
         """Do nothing: an abort has ended it."""
+
+    def release(self, keys: Iterable[TrajectoryKey]) -> None:
+        """Do nothing: there are no runners."""
 
     def drop(self, prompts: Iterable[PromptKey]) -> None:
         """Do nothing: nothing is kept."""
@@ -188,6 +195,10 @@ class ManyTurns:
     def cut(self, prompts: Iterable[PromptKey]) -> None:
         """See `Episodes.cut`."""
         self.book.cut(set(prompts))
+
+    def release(self, keys: Iterable[TrajectoryKey]) -> None:
+        """See `Episodes.release`."""
+        self.book.release(keys)
 
     def drop(self, prompts: Iterable[PromptKey]) -> None:
         """See `Episodes.drop`."""

@@ -9,6 +9,7 @@ from rljob_api.status import EnvironmentLoad, EpisodesReport, FailedAttempts
 from rljob_runtime.coordinator.episodes.attempt import Attempt
 from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.reporting.group_metrics import quantile
+from rljob_runtime.perf_model.outside_time import token_seconds
 from rljob_runtime.protocols.trajectory import Response
 from rljob_runtime.scheduling.episodes.counts import episode_counts
 from rljob_runtime.scheduling.episodes.ends import NO_FAILURES
@@ -30,7 +31,8 @@ def episodes_report(
     Its time grows with the tokens, so the event loop must not call it."""
     counts = [episode_counts(attempt.episode.nodes) for attempt, _ in trained]
     turns = sorted(one.turns for one in counts)
-    times = [one for attempt, _ in trained if (one := attempt.times) is not None]
+    timed = [(len(attempt.token_ids), one) for attempt, _ in trained if (one := attempt.times) is not None]
+    times = [one for _, one in timed]
     limits = [attempt.episode.end.limit for attempt, _ in trained if attempt.episode.end is not None]
     failed = [
         FailedAttempts(part=cause, attempts=count)
@@ -46,6 +48,9 @@ def episodes_report(
         given_tokens=sum(one.given_tokens for one in counts),
         model_seconds=rounded(fmean(one.model for one in times)) if times else None,
         outside_seconds=rounded(fmean(one.outside for one in times)) if times else None,
+        outside_token_seconds=rounded(token_seconds([(tokens, one.outside) for tokens, one in timed]))
+        if times
+        else None,
         truncated_by_turns=rounded(limits.count(Limit.TURNS) / len(trained)),
         truncated_by_tokens=rounded(limits.count(Limit.TOKENS) / len(trained)),
         truncated_by_seconds=rounded(limits.count(Limit.SECONDS) / len(trained)),
@@ -65,6 +70,7 @@ def episodes_report(
         tool_calls=since.tool_calls,
         resumed_attempts=since.resumed,
         replayed_calls=since.replayed_calls,
+        replayed_turns=since.replayed_turns,
         refused_replays=since.refused_replays,
         calls_executed_twice=since.calls_executed_twice,
         failed_attempts=tuple(failed) or None,
@@ -74,7 +80,7 @@ def episodes_report(
 
 def _load(name: str, load: RunnerLoad) -> EnvironmentLoad:
     wait = rounded(load.waited / load.begun) if load.begun else None
-    return EnvironmentLoad(name=name, most_open=load.most_open, wait_seconds=wait)
+    return EnvironmentLoad(name=name, most_open=load.most_open, most_training=load.most_training, wait_seconds=wait)
 
 
 def turns_of_newer_weights(attempt: Attempt, response: Response) -> int:

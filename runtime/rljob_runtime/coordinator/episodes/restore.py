@@ -8,7 +8,8 @@ from rljob_runtime.coordinator.episodes.attempt import Attempt
 from rljob_runtime.coordinator.store.tables.turns import KeptEpisode
 from rljob_runtime.protocols.environments import EpisodeReport
 from rljob_runtime.protocols.trajectory import PromptKey
-from rljob_runtime.protocols.turns import EpisodeAttempt, StoredTurn
+from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn
+from rljob_runtime.scheduling.episodes.ends import AbortCause
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
 from rljob_runtime.scheduling.episodes.resumption import ToolJournal
 
@@ -18,14 +19,20 @@ def rules_of(prompt: PromptKey, rules: EpisodeRules) -> EpisodeRules:
     return rules if prompt.evaluation is None else rules.of_evaluation
 
 
-def restored(kept: KeptEpisode, history: Sequence[StoredTurn], rules: EpisodeRules) -> Attempt:
+def restored(kept: KeptEpisode, recorded: Sequence[RecordedTurn], rules: EpisodeRules) -> Attempt:
     """Return the attempt. It has no holder, and no turn of it is open."""
     episode = Episode(rules_of(kept.key.prompt, rules), kept.started, kept.nodes, kept.last_node_id)
     number = EpisodeAttempt(kept.key, kept.number, kept.resumption or 0)
     attempt = Attempt(number, kept.environment, kept.version, episode, journals=kept.resumption is not None)
     attempt.calls = ToolJournal(rules.recovery, kept.calls)
+    attempt.pauses = list(kept.pauses)
+    attempt.count_limit()
+    if attempt.reruns and number.resumption:
+        # What ended its former runner is not stored.
+        repeated = [node for node, resumption in kept.asked_by.items() if resumption == number.resumption]
+        episode.run_again(AbortCause.ENVIRONMENT, repeated)
     episode.truncated_by = kept.refusing
-    turns = {one.turn.node: one.turn for one in history}
+    turns = {one.node: one for one in recorded}
     for node in kept.nodes:
         if node.is_sampled:
             attempt.record(turns[node.id], kept.spans.get(node.id))

@@ -1,5 +1,7 @@
 """Resumptions: what runners report of the tools of an attempt, and what the next runner receives of it.
 
+A program of another kind receives nothing: it runs again, and asks for its turns again (`turn_service`).
+
 A call is in the store before its report is answered, and the runner asks for no turn before. So the next runner gets
 each call that a stored turn follows from.
 """
@@ -22,7 +24,7 @@ from rljob_runtime.scheduling.episodes.resumption import CallId, LostRunner, Rec
 log = logging.getLogger(__name__)
 
 MOST_RESUME_BYTES = 24 << 20
-"""Requests and observations that one answer to a runner can have."""
+"""Requests and observations that one answer to a runner can have, and calls of tools that an attempt can have."""
 
 
 class Resumptions:
@@ -37,46 +39,49 @@ class Resumptions:
         self._now = now
 
     async def lease(self, attempts: Sequence[Attempt], journals: bool) -> None:
-        """Record that a runner has these attempts. Time without a runner does not count towards the time limit."""
+        """Record that a runner has these attempts.
+
+        Time without a runner does not count towards the time limit. A program that runs again has all of it again."""
         now = self._now()
         for attempt in attempts:
-            if attempt.id.resumption:
-                # Take out the time since the lost runner was heard last.
-                attempt.episode.started += now - attempt.lost
-                attempt.lost = now
-            else:
-                attempt.episode.started = now
+            attempt.take(now)
             attempt.journals = journals
-        rows = [(one.id.attempt, one.episode.started, one.id.resumption if one.journals else None) for one in attempts]
+        rows = [
+            (one.id.attempt, one.began, tuple(one.pauses), one.id.resumption if one.journals else None)
+            for one in attempts
+        ]
         await self._journal.written(lambda store: store.turns.lease(rows))
 
-    def lose(self, attempt: Attempt, heard: float) -> bool:
-        """Let the next runner go on with an attempt whose runner was heard last at that time; False if it must end."""
+    def lose(self, attempt: Attempt, heard: float, cause: AbortCause, counts: bool = True) -> bool:
+        """Let the next runner go on with an attempt whose runner was heard last at that time; False if it must end.
+
+        `cause`: of its end, if the next runner cannot bring it to where it was. `counts`: its runner was lost, and not
+        its engine."""
         deadline = attempt.episode.deadline
-        left = float("inf") if deadline is None else deadline - heard
+        # A program that runs again has all of its time again.
+        left = float("inf") if deadline is None or attempt.reruns else deadline - heard
         if not may_resume(LostRunner(attempt.calls.recovery, attempt.journals, attempt.id.resumption, left)):
             return False
-        self._totals.resumed += 1
-        attempt.hand_over(heard)
+        self._totals.resumed += counts
+        attempt.hand_over(heard, cause)
         return True
 
     async def resume(self, attempt: Attempt) -> Resume | None:
-        """Return where the next runner goes on; None if it begins the attempt. Raises `ValueError` for too much."""
-        if not attempt.id.resumption:
+        """Return where the next runner goes on; None if it begins, also again. Raises `ValueError` for too much."""
+        if not attempt.id.resumption or attempt.reruns:
             return None
         number = attempt.id.attempt
         under_way = max(attempt.open, default=None)
         # The next runner receives the answer of an open turn. The journal writes all other turns before this read.
         body = None if under_way is None else attempt.open[under_way].call.body
 
-        def read(store: Store) -> tuple[bytes, list[ToolCall]]:
+        def read(store: Store) -> tuple[bytes, list[ToolCall] | None]:
             request = store.tool_calls.last_request(number) if body is None else body
-            return request, store.tool_calls.of(number)
+            return request, store.tool_calls.of(number, MOST_RESUME_BYTES - len(request))
 
         request, calls = await self._journal.written(read)
-        size = len(request) + sum(len(one.arguments) + len(one.observation) for one in calls)
-        if size > MOST_RESUME_BYTES:
-            raise ValueError(f"its turns and calls of tools are {size} bytes; {MOST_RESUME_BYTES} can be handed over")
+        if calls is None:
+            raise ValueError(f"its turns and calls of tools are more than {MOST_RESUME_BYTES} bytes")
         return Resume(request, calls, attempt.calls.recovery is Recovery.REPLAY)
 
     async def called(self, attempt: Attempt, call: ToolCall) -> None:
@@ -84,10 +89,16 @@ class Resumptions:
         place = CallId(call.node, call.place)
         if place.node not in attempt.recorded:
             self._refuse(attempt, f"its runner reports {place}, and no such turn is stored")
+        if attempt.reruns:
+            self._refuse(attempt, f"its runner reports {place}, and a program calls its own tools")
         number, resumption, now = attempt.id.attempt, attempt.id.resumption, self._now()
         verdict = attempt.calls.take(place, call_digest(call), resumption)
         match verdict:
             case Verdict.NEW:
+                attempt.call_characters += call.size
+                if attempt.call_characters > MOST_RESUME_BYTES:
+                    most = f"{MOST_RESUME_BYTES} characters can be handed over to another runner"
+                    self._refuse(attempt, f"its calls of tools are too long: {most}")
                 self._totals.tool_calls += 1
                 await self._journal.written(lambda store: store.tool_calls.add(number, call, resumption, now))
             case Verdict.KNOWN:
@@ -104,9 +115,14 @@ class Resumptions:
                 self._refuse(attempt, f"{place} {verdict}")
             case Verdict.DIFFERENT | Verdict.MISSED:
                 self._totals.refused_replays += 1
-                self._refuse(attempt, f"{place} {verdict}")
+                self._refuse(attempt, f"{place} {verdict}", attempt.lost_by)
 
-    def _refuse(self, attempt: Attempt, why: str) -> None:
+    def complete(self, attempt: Attempt) -> EpisodeEnd:
+        """Return the end of an attempt as its environment says. A program that ran again may have left out turns."""
+        self._totals.refused_replays += bool(attempt.episode.unrepeated)
+        return attempt.episode.complete()
+
+    def _refuse(self, attempt: Attempt, why: str, cause: AbortCause = AbortCause.ENVIRONMENT) -> None:
         log.warning("%s is aborted: %s", attempt.id, why)
-        self._end(attempt, attempt.episode.abort(AbortCause.ENVIRONMENT, why))
+        self._end(attempt, attempt.episode.abort(cause, why))
         raise AttemptEnded(f"{attempt.id}: {why}")

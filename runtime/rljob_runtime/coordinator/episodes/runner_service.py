@@ -6,18 +6,15 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from rljob_api.status import StatusWarning
 from rljob_runtime.coordinator.core.async_utils import wait_for_event
 from rljob_runtime.coordinator.episodes.attempt import Attempt
-from rljob_runtime.coordinator.episodes.resumptions import Resumptions
-from rljob_runtime.coordinator.store.tables.turns import metrics_text
+from rljob_runtime.coordinator.episodes.reports import storable_report, trace_difference
+from rljob_runtime.coordinator.episodes.resumptions import MOST_RESUME_BYTES, Resumptions
 from rljob_runtime.protocols.environments import (
-    LARGEST_REWARD,
-    TRACE_TOKENS,
-    TRACE_TURNS,
     Assignment,
     EpisodeReport,
     FailedPart,
@@ -40,7 +37,7 @@ CAUSES = {
     FailedPart.RUNNER: AbortCause.RUNNER_LEFT,
 }
 NO_RUNNER = "NoRunner"
-"""Reason of the warning about an environment for whose episodes no runner asks."""
+"""Reason of the warning about an environment whose episodes wait, and of which no runner is heard."""
 
 Warn = Callable[[str, StatusWarning | None], None]
 """Shows the warning of a reason, or withdraws it with None."""
@@ -127,7 +124,7 @@ class RunnerService:
         self._resumptions = resumptions
         self._rules = rules
         self._now = now
-        self._leases: RunnerLeases[EpisodeAttempt] = RunnerLeases(rules.silence)
+        self._leases: RunnerLeases[EpisodeAttempt] = RunnerLeases(rules.silence, self._may_be_served, _trains)
         self._offered = asyncio.Event()
         self._asking: Counter[str] = Counter()
         """Runners that ask for attempts now, by environment."""
@@ -161,6 +158,23 @@ class RunnerService:
     def has_begun(self, attempt: Attempt) -> bool:
         """Return whether a runner has received an attempt."""
         return self._leases.has_begun(attempt.id)
+
+    def served(self) -> None:
+        """Let runners that ask look again: engines generate attempts that waited for that."""
+        self._offered.set()
+
+    def release(self, attempt: Attempt) -> None:
+        """Let an attempt leave its runner: no engine generates it, and its runner would wait with it."""
+        if attempt.episode.end is None and self._leases.leave(attempt.id, bool(attempt.open)):
+            self._take_away(attempt, self._now())
+
+    def _take_away(self, attempt: Attempt, since: float) -> None:
+        """Let the next runner go on with an attempt, once an engine has it again. One that cannot go on stays.
+
+        `since`: its time does not count from then on."""
+        former = attempt.id
+        if self._resumptions.lose(attempt, since, AbortCause.ENGINE, counts=False):
+            self._leases.hand_over(former, attempt.id, self._now())
 
     def forget(self, attempt: Attempt) -> None:
         """Forget an attempt that has ended."""
@@ -203,11 +217,11 @@ class RunnerService:
             await known.stored.wait()
             return
         attempt = await self._of(environment, runner, episode)
-        if report.failed is FailedPart.RUNNER and self._goes_on(attempt, self._now()):
+        if report.failed is FailedPart.RUNNER and self._goes_on(attempt, self._now(), AbortCause.RUNNER_LEFT):
             return
-        attempt.report, attempt.reporter = _storable(report, episode), runner
+        attempt.report, attempt.reporter = storable_report(report, episode), runner
         report = attempt.report
-        if difference := _difference(attempt, report):
+        if difference := trace_difference(attempt, report):
             self.traces_differ += 1
             log.warning("the environment's trace of %s differs: %s. The stored turns count", episode, difference)
         if report.failed is not None:
@@ -216,7 +230,7 @@ class RunnerService:
             # Its harness gave up while it waited for us. Its reward would say that the policy was slow.
             end = attempt.episode.abort(AbortCause.ENGINE, "no engine generated its turn when its harness ended")
         else:
-            end = attempt.episode.complete()
+            end = self._resumptions.complete(attempt)
         self._attempts.end(attempt, end)
         await attempt.stored.wait()
 
@@ -235,11 +249,11 @@ class RunnerService:
         return attempt
 
     def _take(self, environment: str, runner: str, most: int, journals: bool) -> list[EpisodeAttempt]:
-        """Return attempts for a runner. If it does not report calls of tools, attempts that others began end."""
+        """Return attempts for a runner. If it does not go on with those of others, attempts that others began end."""
         taken = self._leases.take(environment, runner, self._now(), most, self._asking[environment])
         begun = [] if journals else [one for one in taken if one.resumption]
         for one in begun:
-            self._fail(one, "its runner was lost, and the next one does not report the calls of tools")
+            self._fail(one, "its runner was lost, and the next one does not go on with attempts of others", lost=True)
         return [one for one in taken if one not in begun]
 
     async def _assignments(
@@ -249,8 +263,7 @@ class RunnerService:
         attempts = [attempt for one in taken if (attempt := self._attempts.number(one.attempt)) is not None]
         assert len(attempts) == len(taken), "an attempt that has ended does not wait for a runner"
         try:
-            tasks = await asyncio.gather(*map(self._task, attempts))
-            read = [(attempt, task) for attempt, task in zip(attempts, tasks, strict=True) if task is not None]
+            read = await self._tasks(attempts)
             # A restarted coordinator must know whose an attempt is, and since when its time counts.
             await self._resumptions.lease([attempt for attempt, _ in read], journals)
             self._leases.begin([attempt.id for attempt, _ in read], self._now())
@@ -267,7 +280,7 @@ class RunnerService:
                 environment=environment,
                 record=task.record,
                 messages=task.messages,
-                deadline=_deadline(attempt),
+                deadline=attempt.deadline,
                 resume=task.resume,
                 traceparent=None if run is None else traceparent(run, attempt.id.attempt),
             )
@@ -275,19 +288,39 @@ class RunnerService:
             if attempt.episode.end is None
         ]
 
+    async def _tasks(self, attempts: Sequence[Attempt]) -> list[tuple[Attempt, _Task]]:
+        """Return what a runner receives of these attempts, without those that end because it cannot be read.
+
+        Attempts of former runners are read one by one, as far as one answer can have them. Others wait again."""
+        fresh = [attempt for attempt in attempts if not attempt.id.resumption]
+        tasks = await asyncio.gather(*map(self._task, fresh))
+        read = [(attempt, task) for attempt, task in zip(fresh, tasks, strict=True) if task is not None]
+        size = 0
+        for attempt in attempts:
+            if not attempt.id.resumption:
+                continue
+            if size >= MOST_RESUME_BYTES:
+                if self._leases.give_back(attempt.id, self._now()):
+                    self._offered.set()
+                continue
+            if (task := await self._task(attempt)) is not None:
+                read.append((attempt, task))
+                size += task.resume.size if task.resume is not None else 0
+        return read
+
     async def _task(self, attempt: Attempt) -> _Task | None:
         """Return what a runner receives of an attempt; end it and return None if that cannot be read.
 
         An error of one attempt must not keep the others from their runner."""
         assert self.prompts is not None, "attempts begin after the prompts were opened"
-        prompt, fault = attempt.key.prompt, "another runner cannot go on with it"
+        prompt, fault, lost = attempt.key.prompt, "another runner cannot go on with it", True
         try:
             resume = await self._resumptions.resume(attempt)
-            fault = "its record cannot be read"
+            fault, lost = "its record cannot be read", False
             return _Task(await self.prompts.record(prompt), await self.prompts.messages(prompt), resume)
         except Exception as error:  # data sets are read by foreign code too
             log.exception("%s ends: %s", attempt.id, fault)
-            self._fail(attempt.id, f"{fault}: {error}")
+            self._fail(attempt.id, f"{fault}: {error}", lost)
             return None
 
     # --- its task ---
@@ -304,58 +337,51 @@ class RunnerService:
         """End the attempts of runners that are silent or late now; return the environments that have no runner."""
         for one in self._leases.lapsed(now):
             attempt = self._attempts.number(one.attempt)
-            if attempt is None or not self._goes_on(attempt, now):
+            if attempt is None or not self._goes_on(attempt, now, AbortCause.ENVIRONMENT):
                 self._fail(one, f"its runner was silent for {self._rules.silence:g} s")
+        without = {one.id: one for one in self._held() if not one.is_generated}
+        for episode, since in self._leases.leavers({number: bool(one.open) for number, one in without.items()}, now):
+            self._take_away(without[episode], since)
         for one in self._late(now):
             self._fail(one, f"its runner did not end it within {self._rules.overtime:g} s of its deadline")
         return self._leases.unserved(now, self._rules.unserved)
+
+    def _held(self) -> list[Attempt]:
+        """Return the attempts of runners that have not ended."""
+        held = (self._attempts.number(one.attempt) for one in self._leases.held)
+        return [one for one in held if one is not None and one.episode.end is None]
+
+    def _may_be_served(self, episode: EpisodeAttempt) -> bool:
+        attempt = self._attempts.number(episode.attempt)
+        return attempt is None or attempt.holder is not None
 
     def _late(self, now: float) -> Collection[EpisodeAttempt]:
         held = [one for one in self._attempts.numbers() if self._leases.has_begun(one.id)]
         before = now - self._rules.overtime
         return [one.id for one in held if one.episode.deadline is not None and one.episode.deadline < before]
 
-    def _goes_on(self, attempt: Attempt, now: float) -> bool:
-        """Let the next runner go on with an attempt whose runner is lost; False if it must end."""
+    def _goes_on(self, attempt: Attempt, now: float, cause: AbortCause) -> bool:
+        """Let the next runner go on with an attempt whose runner is lost; False if it must end.
+
+        `cause`: of its end, if the next runner cannot bring it to where it was."""
         former = attempt.id
-        if attempt.episode.end is not None or not self._resumptions.lose(attempt, self._leases.heard(former)):
+        if attempt.episode.end is not None or not self._resumptions.lose(attempt, self._leases.heard(former), cause):
             return False
         log.warning("%s: its runner is lost, and the next one goes on with it", former)
         self._leases.hand_over(former, attempt.id, now)
         self._offered.set()
         return True
 
-    def _fail(self, episode: EpisodeAttempt, why: str) -> None:
+    def _fail(self, episode: EpisodeAttempt, why: str, lost: bool = False) -> None:
+        """End an attempt as a failure. `lost`: because no other runner goes on with it; it counts as its loss does."""
         attempt = self._attempts.number(episode.attempt)
         if attempt is None or attempt.episode.end is not None:
             self._leases.end(episode)
             return
         log.warning("%s is aborted: %s", attempt.id, why)
-        self._attempts.end(attempt, attempt.episode.abort(AbortCause.ENVIRONMENT, why))
+        cause = attempt.lost_by if lost else AbortCause.ENVIRONMENT
+        self._attempts.end(attempt, attempt.episode.abort(cause, why))
 
 
-def _deadline(attempt: Attempt) -> float:
-    deadline = attempt.episode.deadline
-    assert deadline is not None, "every environment has a longest time"
-    return deadline
-
-
-def _difference(attempt: Attempt, report: EpisodeReport) -> str:
-    """Return how a harness's trace differs from the stored turns; nothing if it does not, or if there is none."""
-    stored = {TRACE_TURNS: len(attempt.recorded), TRACE_TOKENS: len(attempt.token_ids)}
-    traced = {name: report.metrics.get(name, own) for name, own in stored.items()}
-    return ", ".join(f"{name} is {traced[name]:g}, stored {own}" for name, own in stored.items() if traced[name] != own)
-
-
-def _storable(report: EpisodeReport, episode: EpisodeAttempt) -> EpisodeReport:
-    """Return a report that the store takes: a runner is foreign, and what it says must not end the coordinator."""
-    if report.reward is not None and not -LARGEST_REWARD <= report.reward <= LARGEST_REWARD:  # not a number either
-        right = f"a number from {-LARGEST_REWARD:g} to {LARGEST_REWARD:g} would be right"
-        text = f"the environment's reward was {report.reward:g}; {right}"
-        return EpisodeReport(failed=FailedPart.ENVIRONMENT, detail=text)
-    try:
-        metrics_text(report.metrics)
-    except ValueError as error:
-        log.warning("the metrics of %s are left out: %s", episode, error)
-        return replace(report, metrics={})
-    return report
+def _trains(attempt: EpisodeAttempt) -> bool:
+    return attempt.key.prompt.evaluation is None

@@ -34,8 +34,10 @@ class BookTotals:
     """Attempts that another runner went on with. An attempt counts each time."""
     replayed_calls: int = 0
     """Calls that the next runner executed again, and that observed the same."""
+    replayed_turns: int = 0
+    """Turns that were given once more, to a program that runs again."""
     refused_replays: int = 0
-    """Attempts that ended because another runner did not observe the same."""
+    """Attempts that ended because another runner did not observe the same, or its program did not ask the same."""
     calls_executed_twice: int = 0
     """Stored calls of tools without a state that were executed again. It must be 0."""
     ends: Counter[EndState] = field(default_factory=Counter)
@@ -61,6 +63,7 @@ class BookTotals:
             self.tool_calls - before.tool_calls,
             self.resumed - before.resumed,
             self.replayed_calls - before.replayed_calls,
+            self.replayed_turns - before.replayed_turns,
             self.refused_replays - before.refused_replays,
             self.calls_executed_twice - before.calls_executed_twice,
             self.ends - before.ends,

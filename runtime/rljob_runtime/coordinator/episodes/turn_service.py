@@ -23,6 +23,7 @@ from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.times import TurnSpan
 from rljob_runtime.scheduling.episodes.turn_priority import turn_priority
 from rljob_runtime.scheduling.episodes.turns import (
+    Diverged,
     Generate,
     InProgress,
     Recorded,
@@ -86,13 +87,18 @@ class TurnService:
                     raise AttemptEnded(reason)
                 await self._store_limit(attempt, limit)
                 raise TurnRefused(reason)
-            case Recorded(node):
-                self._totals.retries += 1
+            case Diverged(reason):
+                self._totals.refused_replays += 1
+                log.warning("%s is aborted: %s", attempt.id, reason)
+                self._attempts.end(attempt, attempt.episode.diverge(reason))
+                raise AttemptEnded(f"{attempt.id}: {reason}")
+            case Recorded(node, repeated):
+                await self._count_former(attempt, node.id, repeated)
                 if (unstored := attempt.unstored.get(node.id)) is not None:
                     return replace(await asyncio.shield(unstored.answer), replayed=True)
                 return replace(attempt.recorded[node.id], replayed=True)
-            case InProgress(turn):
-                self._totals.retries += 1
+            case InProgress(turn, repeated):
+                await self._count_former(attempt, None, repeated)
                 return replace(await asyncio.shield(attempt.open[turn.id].answer), replayed=True)
             case Generate(turn):
                 answer: asyncio.Future[RecordedTurn] = asyncio.get_running_loop().create_future()
@@ -100,7 +106,21 @@ class TurnService:
                 live = attempt.open[turn.id] = OpenTurn(turn, call, attempt.episode.stats.forks > forks, answer)
                 if attempt.holder is not None:
                     attempt.holder.generate(attempt, live)
+                else:
+                    live.was_without_engine = True
                 return await asyncio.shield(answer)
+
+    async def _count_former(self, attempt: Attempt, node: int | None, repeated: bool) -> None:
+        """Count a turn that is given again. That a program has repeated it is stored before the program has it.
+
+        `node`: of a turn that is committed; None of one that is under way, whose commit stores it."""
+        if not repeated:
+            self._totals.retries += 1
+            return
+        self._totals.replayed_turns += 1
+        if node is not None:
+            number, resumption = attempt.id.attempt, attempt.id.resumption
+            await self._journal.written(lambda store: store.turns.repeat(number, node, resumption))
 
     async def history(self, episode: EpisodeAttempt, newest: bool = False) -> Sequence[StoredTurn]:
         """See `protocols.turns.Turns.history`."""
@@ -225,9 +245,9 @@ class TurnService:
             if attempt.holder is not None:
                 attempt.holder.tell(attempt)
 
-        limit = attempt.episode.truncated_by
+        limit, asked_by = attempt.episode.truncated_by, attempt.asked_by(turn.node)
 
         def save(store: Store) -> None:
-            store.turns.commit(number, nodes, body, stored_at, opened, limit)
+            store.turns.commit(number, nodes, body, stored_at, opened, limit, asked_by)
 
         self._journal.write(save, then)

@@ -196,8 +196,10 @@ class Fleet:
                 self._join(machine)
                 await machine.left.wait()
                 if machine.loss_reason == SILENT and await self._detector.becomes_reachable(machine):
+                    # The same processes: they keep their layout, and what they refused.
                     continue
                 failures = 1
+                self.layouts.processes_ended(member.machine)
                 await self._backend.release(member)
             await asyncio.sleep(self._settings.back_off.delay(failures) or self._settings.back_off.maximum)
 
@@ -256,7 +258,6 @@ class Fleet:
         if broken and self._restarts.record(name, incarnation, now):
             log.warning("machine %s keeps failing: it was restarted in place within the restart window", name)
             reason = KEEPS_FAILING
-        self.layouts.processes_ended(name)
         self._detector.suspect(machine.member, reason, machine.address)
         machine.loss_reason = reason
         machine.left.set()

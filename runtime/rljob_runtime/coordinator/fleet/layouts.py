@@ -17,7 +17,7 @@ from rljob_runtime.coordinator.core.errors import LayoutNotUsable
 from rljob_runtime.coordinator.fleet.machine import SLEEPING, release_accelerators
 from rljob_runtime.coordinator.reporting.status_reporter import Reporter
 from rljob_runtime.perf_model.model_shape import ModelShape
-from rljob_runtime.protocols import MachinePeers, Refused, Replica, StaleTerm
+from rljob_runtime.protocols import MachinePeers, PeerError, Refused, Replica, StaleTerm
 from rljob_runtime.scheduling.fault_detection.layout_refusals import MIN_REFUSALS, LayoutRefusals, refused_again
 from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
 
@@ -137,7 +137,8 @@ class Layouts:
     def drain_parts(self, machine: str) -> dict[str, float]:
         """Return the seconds of each part of a machine's last switch, which is no switch of a boundary.
 
-        `build` is in place of `start` if the machine had no engines of the size."""
+        `build` is in place of `start` if the machine had no engines of the size. `failed`: until a size was refused, or
+        the machine was lost."""
         self._seconds.pop(machine, None)
         return self._parts.pop(machine, {})
 
@@ -188,7 +189,8 @@ class Layouts:
                 self._record_failure(machine.member.machine, clock(), error)
             raise
         finally:
-            if before is not None:
+            # A machine that returns from a loan in its own size has not changed it.
+            if before is not None and before != SLEEPING:
                 name = machine.member.machine
                 self._seconds[name] = max(self._seconds.get(name, 0.0), clock() - since)
             self._report()
@@ -198,14 +200,17 @@ class Layouts:
         self._unable[name] = refused_again(self._unable.get(name), now, reason)
 
     async def _apply(self, machine: MachinePeers, fallback: int) -> tuple[int, tuple[Replica, ...]]:
-        name = machine.member.machine
-        target = self.target_of(name)
+        name, clock = machine.member.machine, asyncio.get_running_loop().time
+        target, began = self.target_of(name), clock()
+        self._parts[name] = {}
         try:
             return target, await self._switch(machine, target)
         except StaleTerm:
             raise
-        except Refused as error:
-            if fallback == target:
+        except PeerError as error:
+            # Responses wait for it as for any other part.
+            self._parts[name]["failed"] = clock() - began
+            if not isinstance(error, Refused) or fallback == target:
                 raise
             log.warning("%s refused tensor parallel size %d: %s", name, target, error)
             replicas = await self._switch(machine, fallback)
@@ -220,7 +225,7 @@ class Layouts:
         released = clock()
         await asyncio.gather(*(one.switch_layout(self._term, tensor_parallel) for one in leading))
         start, seconds = "start" if tensor_parallel in self._built[name] else "build", clock() - released
-        self._parts[name] = {"release": released - began, start: seconds}
+        self._parts[name] |= {"release": released - began, start: seconds}
         if tensor_parallel not in self._built[name] and seconds >= LEAST_BUILD:
             self.build_seconds = max(seconds, self.build_seconds or 0.0)
         self._built[name].add(tensor_parallel)

@@ -1,7 +1,8 @@
 """Engine observer: samples of the engines' speed from the polls of a round.
 
-It sends no request of its own. `perf_model.observed_speed` fits a latency model to the samples. Samples of two layouts
-are never fitted together: a wider engine has another latency model.
+Engines measure their steps. Those between two polls are a sample; an engine that waits for requests or for tools makes
+none. The observer sends no request of its own. `perf_model.observed_speed` fits a latency model to the samples. Samples
+of two layouts are never fitted together: a wider engine has another latency model.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass, field, replace
 
 from rljob_runtime.coordinator.fleet.machine import SLEEPING
 from rljob_runtime.coordinator.generation.observed_engines import engine_speed
-from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned, same_batch
-from rljob_runtime.protocols import EngineProfile, EngineStats, GenerateRequest, LoadTiming, ReplicaReport
+from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample, binned
+from rljob_runtime.perf_model.step_totals import StepTotals
+from rljob_runtime.protocols import EngineProfile, EngineStats, LoadTiming, ReplicaReport
 from rljob_runtime.scheduling.lending.gain import EngineSpeed
 
 MAX_SAMPLES = 256
@@ -24,14 +26,11 @@ ROUNDS_KEPT = 4
 
 @dataclass
 class _Observation:
-    """A replica at its last poll, or at its last launch."""
+    """A replica at its last poll."""
 
-    time: float
     boot: str
     stats: EngineStats
     tensor_parallel: int
-    starting: int = 0
-    """Prompt tokens of the last launch, until the engine has admitted all of it."""
 
 
 @dataclass
@@ -67,6 +66,13 @@ def one_accelerator(replica: str) -> int:
     return 1
 
 
+def sample_of(steps: StepTotals, loaned: bool) -> SpeedSample:
+    """Return the sample of consecutive steps. `loaned`: whether other machines of the round were on loan."""
+    count = steps.steps
+    means = steps.sequences / count, steps.context / count
+    return SpeedSample(count, *means, steps.seconds, steps.prompt_tokens, loaned)
+
+
 def samples_of(timings: Iterable[LoadTiming]) -> list[SpeedSample]:
     """Return what a profile says of an engine's speed, marked as such. A part that took no time says nothing."""
     found = []
@@ -80,7 +86,7 @@ def samples_of(timings: Iterable[LoadTiming]) -> list[SpeedSample]:
 class EngineObserver:
     """The observations of one round. `layout_of` returns the tensor parallel size of a replica's engine.
 
-    `past`: speeds of earlier rounds, by size. Times are the event loop's."""
+    `past`: speeds of earlier rounds, by size."""
 
     def __init__(
         self,
@@ -90,8 +96,6 @@ class EngineObserver:
         self._layout_of = layout_of
         self._layouts = {size: _LayoutObservations(tuple(speeds)) for size, speeds in (past or {}).items()}
         self._last: dict[str, _Observation] = {}
-        self._submitted: dict[str, int] = {}
-        """Prompt tokens of launches at replicas that were not polled in their present layout."""
         self._loaned = False
 
     def continue_from(self, before: EngineObserver) -> None:
@@ -102,30 +106,19 @@ class EngineObserver:
             self._layouts[size] = _LayoutObservations(past)
         for name, last in before._last.items():
             idle = replace(last.stats, running=0, waiting=0)
-            self._last[name] = _Observation(last.time, last.boot, idle, last.tensor_parallel)
+            self._last[name] = _Observation(last.boot, idle, last.tensor_parallel)
             self._layout(last.tensor_parallel).gauges[name] = idle
 
-    def record_submitted(
-        self, requests: Mapping[str, Sequence[GenerateRequest]], available: Collection[str], now: float
-    ) -> None:
-        """Record requests, submitted while the replicas `available` were.
+    def record_submitted(self, names: Collection[str], available: Collection[str]) -> None:
+        """Record that these replicas got requests, while those `available` were.
 
         In a round that is restored near its end, few of them get requests.
         """
         for size, count in Counter(map(self._layout_of, available)).items():
             seen = self._layout(size)
             seen.replicas = max(seen.replicas, count)
-        for name, its in requests.items():
-            size = self._layout_of(name)
-            self._layout(size).used.add(name)
-            tokens = sum(len(one.prompt_token_ids) + len(one.prefix_token_ids) for one in its)
-            last = self._last.get(name)
-            if last is None:
-                continue
-            if last.tensor_parallel == size:
-                last.time, last.starting = now, tokens
-            else:
-                self._submitted[name] = tokens
+        for name in names:
+            self._layout(self._layout_of(name)).used.add(name)
 
     def record_profile(self, tensor_parallel: int, profiles: Mapping[str, EngineProfile]) -> None:
         """Record what the engines of a machine measured of a layout while they rested, by replica."""
@@ -140,7 +133,7 @@ class EngineObserver:
         """Record that machines are loaned from now on, so that the others have more work."""
         self._loaned = True
 
-    def record(self, replica: str, report: ReplicaReport, now: float) -> None:
+    def record(self, replica: str, report: ReplicaReport) -> None:
         """Record the answer to a poll."""
         size = self._layout_of(replica)
         if report.weight_version is None or size == SLEEPING:
@@ -148,16 +141,9 @@ class EngineObserver:
             return
         stats, last = report.stats, self._last.get(replica)
         self._layout(size).gauges[replica] = stats
-        if last is None or last.boot != report.boot or last.tensor_parallel != size:
-            starting = self._submitted.pop(replica, 0)
-            self._last[replica] = _Observation(now, report.boot, stats, size, starting)
-            return
-        made = stats.generated_tokens_total - last.stats.generated_tokens_total
-        if last.starting and (stats.waiting or not 0 < stats.running <= made):
-            # The launch has not arrived, is not fully admitted, or is still in prefill.
-            return
-        self._learn(last, stats, made, now - last.time)
-        self._last[replica] = _Observation(now, report.boot, stats, size)
+        self._last[replica] = _Observation(report.boot, stats, size)
+        if last is not None and last.boot == report.boot and last.tensor_parallel == size:
+            self._learn(last.stats, stats, size)
 
     def speeds(self) -> dict[int, Speed]:
         """Return the speed of the round so far, by tensor parallel size: of layouts with samples or requests."""
@@ -190,19 +176,8 @@ class EngineObserver:
     def _layout(self, tensor_parallel: int) -> _LayoutObservations:
         return self._layouts.setdefault(tensor_parallel, _LayoutObservations())
 
-    def _learn(self, last: _Observation, stats: EngineStats, made: int, seconds: float) -> None:
-        before = last.stats
-        first = before.running if not last.starting else stats.running
-        most = max(first, stats.running)
-        if made < most or not first or seconds <= 0 or stats.preemptions_total != before.preemptions_total:
-            return
-        # A poll returns when a response ends. If one ended, the batch had the larger size until then.
-        batch = most if abs(first - stats.running) <= 1 else (first + stats.running) / 2
-        kv_use = (before.kv_use + stats.kv_use) / 2
-        sample = SpeedSample(made / batch, batch, kv_use * stats.kv_tokens, seconds, last.starting, self._loaned)
-        if last.starting:
-            learned = before.running == 0
-        else:
-            learned = not stats.waiting and not before.waiting and same_batch(first, stats.running)
-        if learned:
-            self._layout(last.tensor_parallel).add(sample)
+    def _learn(self, before: EngineStats, now: EngineStats, size: int) -> None:
+        """Learn from the steps between two polls, whatever began and ended between them."""
+        for steps in (now.decode - before.decode, now.prefill - before.prefill):
+            if steps.steps > 0 and steps.seconds > 0:
+                self._layout(size).add(sample_of(steps, self._loaned))

@@ -9,6 +9,7 @@ from math import ceil, inf
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.observed_speed import Speed, fit_latency
+from rljob_runtime.perf_model.outside_time import INSIDE, OutsideTime
 from rljob_runtime.protocols import KvSize
 from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MAX_RUNNING, SizedEngine
@@ -23,7 +24,8 @@ class ObservedEngines:
     """The engines of a stage at one moment.
 
     `kv_tokens`, `waiting` (requests in the engine) and `sizes` (tensor parallel) are by replica. `speeds`: by size, in
-    earlier rounds and, last, in this one. `size`: that of most machines. `kv`: size of the KV that engines can move."""
+    earlier rounds and, last, in this one. `size`: that of most machines. `kv`: size of the KV that engines can move.
+    `outside`: time that responses spend outside of their engines."""
 
     kv_tokens: Mapping[str, int]
     waiting: Mapping[str, int]
@@ -31,27 +33,33 @@ class ObservedEngines:
     speeds: Mapping[int, Sequence[Speed]]
     size: int
     kv: KvSize | None = None
+    outside: OutsideTime = INSIDE
 
     @property
     def speed(self) -> EngineSpeed | None:
         """The speed of an engine in the layout of most machines; None before one was observed."""
-        return engine_speed(self.speeds.get(self.size, ()))
+        return engine_speed(self.speeds.get(self.size, ()), self.outside)
 
     @property
     def other_speeds(self) -> dict[str, EngineSpeed | None]:
         """The speed of the engines of each machine in another layout, by machine; None before one was observed."""
         others = {machine_of(name): size for name, size in self.sizes.items() if size != self.size}
-        known = {size: engine_speed(self.speeds.get(size, ())) for size in set(others.values())}
+        known = {size: engine_speed(self.speeds.get(size, ()), self.outside) for size in set(others.values())}
         return {machine: known[size] for machine, size in others.items()}
 
+    @property
+    def sized(self) -> dict[int, SizedEngine]:
+        """The engine of each size with a sample."""
+        return sized_engines(self.speeds, self.kv, self.outside)
 
-def engine_speed(speeds: Sequence[Speed]) -> EngineSpeed | None:
-    """Return the speed of engines that were observed so; None without a sample."""
+
+def engine_speed(speeds: Sequence[Speed], outside: OutsideTime = INSIDE) -> EngineSpeed | None:
+    """Return the speed of engines that were observed so; None without a sample. `outside`: of their responses."""
     latency, batches = fit_latency(speeds), [one.batch for speed in speeds for one in speed.stretches]
     if latency is None:
         return None
     most = max(1, int(max(batches)))
-    return EngineSpeed(latency, min(most, ceil(min(batches))), most)
+    return EngineSpeed(latency, max(1, min(most, ceil(min(batches)))), most, outside)
 
 
 def _latency(speeds: Sequence[Speed]) -> LatencyModel | None:
@@ -73,10 +81,13 @@ def _sized(size: int, latency: LatencyModel, seen: Sequence[Speed], kv: KvSize |
     )
 
 
-def sized_engines(speeds: Mapping[int, Sequence[Speed]], kv: KvSize | None = None) -> dict[int, SizedEngine]:
+def sized_engines(
+    speeds: Mapping[int, Sequence[Speed]], kv: KvSize | None = None, outside: OutsideTime = INSIDE
+) -> dict[int, SizedEngine]:
     """Return the engine of each size with a sample. `speeds`: of earlier rounds and, last, of this one.
 
-    `kv`: size of the KV that the engines can move; None if they move none.
+    `kv`: size of the KV that the engines can move; None if they move none. `outside`: time that their responses spend
+    outside of them.
 
     The latency model is that of all rounds, unless this round's steps take clearly longer than earlier ones predict."""
     guard, engines, earlier = SurpriseGuard(), {}, {}
@@ -90,4 +101,9 @@ def sized_engines(speeds: Mapping[int, Sequence[Speed]], kv: KvSize | None = Non
                 predicted = one.steps * before.step(round(one.batch), one.context)
                 guard.stepped(size, one.steps, one.seconds, predicted)
     surprised = {size: engine for size, engine in earlier.items() if guard.slowdown(size) > 1}
-    return engines | guard.corrected(surprised)
+    found = engines | guard.corrected(surprised)
+    return {size: _with_outside(engine, outside) for size, engine in found.items()}
+
+
+def _with_outside(engine: SizedEngine, outside: OutsideTime) -> SizedEngine:
+    return replace(engine, latency=outside.latency(engine.latency), max_running=outside.responses(engine.max_running))

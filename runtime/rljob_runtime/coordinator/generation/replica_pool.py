@@ -83,6 +83,10 @@ class ReplicaPool:
         """By replica: the statistics of the last report, for its KV."""
         self._transfers: Counter[str] = Counter()
         """By replica: calls under way that move KV. Its engine computes nothing else meanwhile."""
+        self._beside: set[asyncio.Task[None]] = set()
+        """Calls of replicas that move KV first."""
+        self._moved = asyncio.Event()
+        """Set, and replaced, when a call that moves KV has ended."""
         self._stopping: set[str] = set()
         self._tasks = StageTasks(post)
 
@@ -163,9 +167,9 @@ class ReplicaPool:
     async def submit(self, requests: Mapping[str, Sequence[GenerateRequest]]) -> None:
         """Submit these requests to these replicas.
 
-        A replica that copies KV first is not waited for: that takes as long as the KV is large. An abort meanwhile
-        holds for its requests too, since no attempt starts after its abort."""
-        self._observer.record_submitted(requests, self._tracked, asyncio.get_running_loop().time())
+        A replica that copies KV is not waited for: that takes as long as the KV is large. An abort meanwhile holds for
+        its requests too, since no attempt starts after its abort."""
+        self._observer.record_submitted(requests.keys(), self._tracked)
         calls = []
         for name, its in requests.items():
             replica = self._tracked[name]
@@ -176,8 +180,25 @@ class ReplicaPool:
             if any(one.kv_file is not None for one in its):
                 self._tasks.start(self._submit_with_kv(replica, its), name=f"import-{name}")
             else:
-                calls.append(self._command(replica, partial(replica.submit, self._term, its)))
-        await asyncio.gather(*calls)
+                calls.append((replica, partial(replica.submit, self._term, its)))
+        await self._answered(calls)
+
+    async def _answered(self, calls: Iterable[tuple[Replica, Callable[[], Coroutine[Any, Any, None]]]]) -> None:
+        """Call replicas and wait for their answers. Those that move KV are called afterwards, and not waited for."""
+        waited = []
+        for replica, call in calls:
+            if self._transfers[replica.name]:
+                task = self._tasks.start(self._afterwards(replica, call), name=f"after-{replica.name}")
+                self._beside.add(task)
+                task.add_done_callback(self._beside.discard)
+            else:
+                waited.append(self._command(replica, call))
+        await asyncio.gather(*waited)
+
+    async def _afterwards(self, replica: Replica, call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while self._transfers[replica.name]:
+            await self._moved.wait()
+        await self._command(replica, call)
 
     async def _submit_with_kv(self, replica: Replica, requests: Sequence[GenerateRequest]) -> None:
         await self._transfer(replica, partial(replica.submit, self._term, requests))
@@ -189,6 +210,8 @@ class ReplicaPool:
             return await self._command(replica, call)
         finally:
             self._transfers[replica.name] -= 1
+            self._moved.set()
+            self._moved = asyncio.Event()
 
     @contextmanager
     def stopping(self, machine: str) -> Iterator[None]:
@@ -203,7 +226,12 @@ class ReplicaPool:
 
     async def abort(self, launches: Iterable[Launch]) -> None:
         """Abort these responses at their replicas, if those are still tracked and their machine is not stopping."""
-        await self.stop([launch for launch in launches if machine_of(launch.lease.replica) not in self._stopping])
+        await self.stop(self._of_others(launches))
+
+    async def drop(self, launches: Iterable[Launch]) -> None:
+        """Abort these responses like `abort`; replicas that move KV are not waited for."""
+        calls = self._stop_assigned(self._of_others(launches))
+        await self._answered((replica, partial(replica.abort, self._term, attempts)) for replica, attempts in calls)
 
     async def stop(self, launches: Iterable[Launch]) -> None:
         """Abort these responses at their replicas, if those are still tracked."""
@@ -222,6 +250,10 @@ class ReplicaPool:
         )
         answered = zip(calls, receipts, strict=True)
         return [(replica, receipt) for (replica, _), receipt in answered if receipt is not None]
+
+    def _of_others(self, launches: Iterable[Launch]) -> list[Launch]:
+        """Return the launches on machines that are not stopping."""
+        return [launch for launch in launches if machine_of(launch.lease.replica) not in self._stopping]
 
     def _stop_assigned(self, launches: Iterable[Launch]) -> list[tuple[Replica, dict[TrajectoryKey, int]]]:
         """Record that these responses are not assigned any more; return their attempts at each tracked replica."""
@@ -243,7 +275,9 @@ class ReplicaPool:
         await asyncio.gather(*(self._command(replica, partial(self._collect, replica, last)) for replica in tracked))
 
     async def close(self) -> None:
-        """Stop polling."""
+        """Stop polling, once all replicas have what they were told: new weights are loaded next."""
+        if self._beside:
+            await asyncio.wait(self._beside)
         for name in self._tracked:
             self._fleet.timeline.activity(name, None)
         await self._tasks.close()
@@ -291,7 +325,7 @@ class ReplicaPool:
             elif not recorded and stats.generated_tokens_total > first_total:
                 recorded = True
                 self._fleet.record_generating(replica)
-            self._observer.record(replica.name, report, clock())
+            self._observer.record(replica.name, report)
             self._receive(replica, report)
 
     def _receive(self, replica: Replica, report: ReplicaReport, last: bool = False) -> None:

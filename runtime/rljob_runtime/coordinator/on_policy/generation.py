@@ -19,6 +19,7 @@ from rljob_runtime.coordinator.evaluation.stage import drain
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.generation.engine_observer import EngineObserver
 from rljob_runtime.coordinator.generation.inbox import Inbox
+from rljob_runtime.coordinator.generation.observed_engines import ObservedEngines
 from rljob_runtime.coordinator.generation.replica_pool import ReplicaPolled, ReplicaPool
 from rljob_runtime.coordinator.generation.requests import Requests
 from rljob_runtime.coordinator.generation.scoring import RewardReceived
@@ -32,12 +33,13 @@ from rljob_runtime.coordinator.on_policy.stops import MachineStopped, Stops
 from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.coordinator.store.records import OpenRound
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
+from rljob_runtime.perf_model.outside_time import OutsideTime
 from rljob_runtime.protocols import GenerateRequest, PromptSource, Replica
 from rljob_runtime.protocols.trajectory import (
     Group,
 )
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.layouts.layout_switch import SwitchLook
+from rljob_runtime.scheduling.layouts.layout_switch import SwitchLook, expected_of
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.scheduling.round_plan import Launch
 
@@ -58,6 +60,8 @@ class GenerationContext:
     evaluator: Evaluator
     measured: LoanMeasurements
     switch_costs: SwitchCosts
+    outside: OutsideTime
+    """Of the responses of the round before."""
     on_progress: Callable[[float, GenerationStats], None]
     """Called with the complete share of the round, and the stage's stats."""
     on_groups: Callable[[Sequence[Group]], None]
@@ -78,18 +82,20 @@ class Generation:
         self._draws = context.draws
         self._fleet = shared.fleet
         self._store = shared.store
+        self._episodes = shared.episodes
         self._flush_seconds = shared.settings.flush
         self._on_progress = context.on_progress
         self._on_groups = context.on_groups
         self._loans = context.loans
         self._evaluator = context.evaluator
         self._measured = context.measured
+        self._outside = context.outside
         self._inbox: Inbox[Event] = Inbox()
         post = self._inbox.post
         self._tasks = StageTasks(post)
         self._pool = ReplicaPool(shared.fleet, shared.term, shared.settings, self.watch, post, self._available)
         sizes, costs = shared.settings.tensor_parallel_sizes, context.switch_costs
-        self.switcher = Switcher(shared.switch_policy, shared.fleet, sizes, self._step, self.notify, costs)
+        self.switcher = Switcher(shared.switch_policy, shared.fleet, sizes, opened, self.notify, costs)
         self._looks = Looks(context.loans, self.switcher, shared.apart, self.notify, shared.policy_failures)
         self._kv = KvHandovers(shared.fleet, self._pool, shared.term, costs)
         self.responses = RoundResponses(opened, shared, context.prompts, self.stats, post, self.switcher.record_tokens)
@@ -129,8 +135,6 @@ class Generation:
         await self.responses.restore()
         flushed = asyncio.get_running_loop().time()
         try:
-            # Also without work: a former coordinator may have died before it aborted the losers.
-            await self._track_replicas()
             while await self._goes_on():
                 if self._interrupted or self._fleet.weights.no_source:
                     await self._stops.everything()
@@ -207,7 +211,7 @@ class Generation:
         """Record which machines have another layout than the round's first one: a restarted coordinator goes on so."""
         switched = dict(self._fleet.layouts.switched)
         if changes := self.layout.changes_to(switched):
-            self.layout = replace(self.layout, machines=switched)
+            self.layout = self.layout.changed(changes)
             await self._store.do(lambda store: store.rounds.change_layouts(self._step, changes))
 
     async def _launch(self) -> None:
@@ -242,25 +246,37 @@ class Generation:
         """Abort responses that no longer count. Their tokens are kept: a failed reward frees the place."""
         if aborts := self.round.drain_aborts():
             self.stats.aborted_responses += len(aborts)
-            await self._pool.abort(aborts)
+            await self._pool.drop(aborts)
+            # Those that race again meanwhile have an engine, and keep their runners.
+            self._episodes.release(launch.key for launch in aborts)
 
     # --- loans and layout switches ---
 
     async def _look(self) -> None:
         """Have loans and layout switches decided for the round as it is now, if a look is due."""
         responses = self.responses
-        look = self._looks.begin(len(responses.ended), responses.wanted, self._pool.observed)
+        look = self._looks.begin(len(responses.ended), responses.wanted, self._observed)
         if look is not None:
-            held_back = self.switcher.held_back()
+            # A switch may end while the round is described.
+            switches = self.switcher.under_way()
 
             def observe() -> SwitchLook:
-                waiting = sum(map(responses.waits, held_back))
-                round_ = responses.snapshot(look.engines, look.computed_tokens, self._measured.lengths)
-                return look.switch_look(round_, responses.held(), waiting)
+                expected = expected_of(switches, responses.waits, responses.partials.length_of)
+                lengths = self._measured.lengths
+                round_ = responses.snapshot(look.engines, look.computed_tokens, lengths, expected.replicas)
+                return look.switch_look(round_, responses.held(), expected.sizes)
 
             seen = await self._looks.observe(look, observe)
             if seen is not None:
                 self._tasks.start(self._looks.decide(look, seen), name="look")
+
+    def _observed(self) -> ObservedEngines:
+        """Return what was observed of the engines. The requests that wait there may be those of an evaluation.
+
+        They hold up no switch, which stops them."""
+        engines, load = self._pool.observed(), self._evaluator.load
+        waiting = {name: max(0, count - load(name)) for name, count in engines.waiting.items()}
+        return replace(engines, waiting=waiting, outside=self._outside)
 
     # --- events ---
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rljob_runtime.coordinator.core.async_utils import Apart
-from rljob_runtime.coordinator.generation.observed_engines import ObservedEngines, sized_engines
+from rljob_runtime.coordinator.generation.observed_engines import ObservedEngines
 from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.coordinator.reporting.policy_failures import OptionalPolicy, PolicyFailures, attempt
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
@@ -50,15 +50,16 @@ class Look:
     computed_tokens: int
     training_token: float | None
 
-    def switch_look(self, round_: RoundSnapshot, held: Sequence[tuple[Launch, int]], held_back: int = 0) -> SwitchLook:
+    def switch_look(
+        self, round_: RoundSnapshot, held: Sequence[tuple[Launch, int]], expected: Mapping[str, int]
+    ) -> SwitchLook:
         """Return what switches are decided from.
 
-        `held`: the launches that generate, with their tokens so far. `held_back`: waiting responses that wait for a
-        machine which switches: they are nothing that the others have to start first."""
-        machines = with_responses(self.machines, held, len(round_.waiting) - held_back)
-        return SwitchLook(
-            machines, round_, self.engines.sizes, sized_engines(self.engines.speeds, self.engines.kv), self.costs
-        )
+        `held`: the launches that generate, with their tokens so far. `expected`: sizes of the engines that machines
+        which switch now will have, by their names in the round."""
+        machines = with_responses(self.machines, held, len(round_.waiting))
+        sizes = {**self.engines.sizes, **expected}
+        return SwitchLook(machines, round_, sizes, self.engines.sized, self.costs)
 
 
 class Looks:

@@ -24,6 +24,7 @@ from rljob_runtime.coordinator.on_policy.prompt_draw import PromptSelector
 from rljob_runtime.coordinator.on_policy.report import RoundTimer, round_report
 from rljob_runtime.coordinator.reporting.group_metrics import with_group_metrics
 from rljob_runtime.coordinator.reporting.idle_metrics import round_activity, with_idle_shares
+from rljob_runtime.coordinator.reporting.outside_time import outside_time
 from rljob_runtime.coordinator.reporting.timeline import ROUNDS, TRAINER
 from rljob_runtime.coordinator.reporting.totals import totals_after
 from rljob_runtime.coordinator.store.records import Boundary, OpenRound
@@ -124,7 +125,7 @@ class OnPolicyLoop:
         opened = await self._begin_generation(opened)
         clock.start()
         with self._phase("generation", plan.step):
-            generation, groups = await self._generate(opened, draws, clock)
+            generation, groups = await self._generate(boundary, opened, draws, clock)
         self._context.reporter.update(stage="Training", progress=1.0)
         async with self._evaluation.during_update():
             evaluates = self._evaluation.evaluator.active
@@ -171,7 +172,7 @@ class OnPolicyLoop:
         return replace(opened, layout=RoundLayout(size))
 
     async def _generate(
-        self, opened: OpenRound, draws: PromptSelector, clock: RoundTimer
+        self, boundary: Boundary, opened: OpenRound, draws: PromptSelector, clock: RoundTimer
     ) -> tuple[Generation, tuple[Group, ...]]:
         """Run the stage until there are groups to train on.
 
@@ -194,6 +195,7 @@ class OnPolicyLoop:
             evaluator=self._evaluation.evaluator,
             measured=measured,
             switch_costs=self._switch_costs,
+            outside=outside_time([] if boundary.report is None else [boundary.report]),
             on_progress=self._progress,
             on_groups=streaming.offer if self._context.settings.fetch_as_they_end else held.extend,
         )

@@ -15,10 +15,12 @@ from statistics import fmean
 from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.generation.observed_engines import sized_engines
+from rljob_runtime.coordinator.reporting.outside_time import outside_time
 from rljob_runtime.coordinator.reporting.policy_failures import OptionalPolicy, PolicyFailures, attempt
 from rljob_runtime.coordinator.store.round_history import Remembered, RememberedRound
 from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.perf_model.observed_speed import fit_latency, slowdown
+from rljob_runtime.perf_model.outside_time import OutsideTime
 from rljob_runtime.protocols import PromptSource
 from rljob_runtime.scheduling.adaptive_tp.forecast import stages_to_draw, switch_gains
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Race
@@ -107,19 +109,22 @@ def _choose(
     fleet = _stage(remembered, most_tokens)
     if fleet is None:
         return _unforeseen(candidates, "the engines have not been seen at work for long enough to predict")
-    most = settings.rules(next_round(horizon.prompts, horizon.responses, None, 0, 1).shape).max_prompts
+    most_prompts = settings.rules(next_round(horizon.prompts, horizon.responses, None, 0, 1).shape).max_prompts
+    horizon = replace(horizon, most_prompts=most_prompts)
     costs, seed = _costs(remembered, updates, fleet), f"{settings.seed}/what-if/{step}"
+    outside = outside_time([one.report for one in rounds])
+    fleet, costs = _with_outside(fleet, outside), replace(costs, reward=costs.reward + outside.fixed)
     layout = rounds[-1].report.tensor_parallel_size or 0
     fleets = _machines(remembered, fleet, settings)
     present = max(1, fleet.replicas * layout // settings.slots)
+
+    switching, limit = _switching(settings, remembered, switch_costs, outside), settings.max_response_tokens
 
     def saving(factors: Factors | None) -> dict[tuple[int, int], float]:
         return {
             (size, number): seconds
             for number in sorted({present, *fleets})
-            for size, seconds in _saved_by_switches(
-                settings, remembered, number, switch_costs, lengths, horizon, seed, factors
-            ).items()
+            for size, seconds in _saved_by_switches(switching, number, lengths, limit, horizon, seed, factors).items()
         }
 
     saved = saving(None)
@@ -132,7 +137,7 @@ def _choose(
     ) -> RoundPlanner:
         of = size, number
         its = replace(costs, saved=saved.get(of, 0.0), saved_in_race=in_race.get(of, 0.0))
-        return RoundPlanner(candidates, fleet, lengths, its, horizon, most, seed)
+        return RoundPlanner(candidates, fleet, lengths, its, horizon, seed)
 
     chosen = SelectedPlan(candidates.reference)
     if candidates.is_undecided:
@@ -148,7 +153,7 @@ def _choose(
     def predicted(fleet: EngineFleet, size: int = layout, number: int = present) -> float | None:
         return planner(plan, fleet, size, number).predict(*following)
 
-    layouts = _layouts(remembered, fleet, most_tokens, settings.tensor_parallel_sizes)
+    layouts = _layouts(remembered, fleet, most_tokens, settings.tensor_parallel_sizes, outside)
     return replace(
         chosen,
         layouts=_rounded((size, predicted(its, size)) for size, its in sorted(layouts.items())),
@@ -160,27 +165,36 @@ def _rounded(predicted: Iterable[tuple[int, float | None]]) -> tuple[tuple[int, 
     return tuple((number, round(seconds, 3)) for number, seconds in predicted if seconds is not None)
 
 
+def _switching(
+    settings: Settings, remembered: Remembered, switch_costs: SwitchCosts | None, outside: OutsideTime
+) -> Machine | None:
+    """Return a machine that switches its layout inside rounds; None if machines do not.
+
+    `switch_costs`: None if the policy of switches is not asked any more."""
+    rules, layout = settings.switch_rules, remembered.rounds[-1].report.tensor_parallel_size
+    if rules is None or layout is None or switch_costs is None:
+        return None
+    speeds = {**remembered.elsewhere, layout: remembered.alone or remembered.beside}
+    return Machine(sized_engines(speeds, switch_costs.kv, outside), settings.slots, switch_costs, rules)
+
+
 def _saved_by_switches(
-    settings: Settings,
-    remembered: Remembered,
+    machine: Machine | None,
     machines: int,
-    switch_costs: SwitchCosts | None,
     lengths: LengthModel,
+    limit: int,
     horizon: PlanningHorizon,
     seed: str,
-    factors: Factors | None = None,
+    factors: Factors | None,
 ) -> dict[int, float]:
     """Return the seconds that layout switches save in a round on this many machines, by the size in which it begins.
 
-    Empty if machines do not switch, or fewer than two of their sizes were measured. `switch_costs`: None if the policy
-    of switches is not asked any more. `factors`: of a race; None if the last response ends the round."""
-    rules, layout = settings.switch_rules, remembered.rounds[-1].report.tensor_parallel_size
-    if rules is None or layout is None or switch_costs is None:
+    Empty if machines do not switch, or fewer than two of their sizes were measured. `limit`: tokens of a response.
+    `factors`: of a race; None if the last response ends the round."""
+    if machine is None:
         return {}
-    engines = sized_engines({**remembered.elsewhere, layout: remembered.alone or remembered.beside}, switch_costs.kv)
     stages, race = _stages(lengths, horizon, machines, f"{seed}/switches", factors)
-    machine = Machine(engines, settings.slots, switch_costs, rules)
-    return switch_gains(machine, stages, lengths.observed, settings.max_response_tokens, race)
+    return switch_gains(machine, stages, lengths.observed, limit, race)
 
 
 def _stages(
@@ -261,8 +275,13 @@ def _stage(remembered: Remembered, longest: int) -> EngineFleet | None:
     )
 
 
+def _with_outside(fleet: EngineFleet, outside: OutsideTime) -> EngineFleet:
+    most = outside.responses(fleet.max_sequences)
+    return replace(fleet, latency=outside.latency(fleet.latency), max_sequences=most)
+
+
 def _layouts(
-    remembered: Remembered, fleet: EngineFleet, longest: int, sizes: Collection[int]
+    remembered: Remembered, fleet: EngineFleet, longest: int, sizes: Collection[int], outside: OutsideTime
 ) -> dict[int, EngineFleet]:
     """Return the same accelerators in each measured TP size among `sizes`; empty for fewer than two sizes."""
     layout = remembered.rounds[-1].report.tensor_parallel_size
@@ -273,7 +292,8 @@ def _layouts(
         latency, replicas, seen = fit_latency(speeds), fleet.replicas * layout // size, speeds[-1]
         if latency is not None and replicas:
             kv_tokens = max(seen.kv_tokens or UNBOUNDED, longest)
-            fleets[size] = EngineFleet(latency, replicas, kv_tokens, seen.max_running or ANY_NUMBER)
+            other = EngineFleet(latency, replicas, kv_tokens, seen.max_running or ANY_NUMBER)
+            fleets[size] = _with_outside(other, outside)
     usable = {size: one for size, one in fleets.items() if size in sizes}
     return usable if len(usable) > 1 else {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from rljob_runtime.coordinator.core.async_utils import Broken
 from rljob_runtime.coordinator.generation.observed_engines import ObservedEngines
@@ -47,6 +47,8 @@ class RoundResponses:
         self.round = Round(opened.plan, opened.saved)
         self.ended: dict[TrajectoryKey, Response] = {}
         """All complete responses, kept or not."""
+        # Failures before a restart are the round's too.
+        stats.aborted_samples += sum(one.failures for one in opened.saved.values())
         self._stats = stats
         self._receiver = TokenReceiver(stats)
         self.partials = self._receiver.partials
@@ -132,7 +134,11 @@ class RoundResponses:
         return lease.replica if lease is not None else None
 
     def snapshot(
-        self, engines: ObservedEngines, computed_tokens: int, earlier: Iterable[LengthObservation]
+        self,
+        engines: ObservedEngines,
+        computed_tokens: int,
+        earlier: Iterable[LengthObservation],
+        expected: Mapping[TrajectoryKey, str],
     ) -> RoundSnapshot:
         """Return the round as a look takes it. `earlier`: lengths of rounds before. See `snapshot_round`."""
         curve = Survival.of([*self.lengths(), *earlier])
@@ -145,6 +151,7 @@ class RoundResponses:
             engines,
             ExpectedLengths(curve, self._settings.max_response_tokens),
             computed_tokens,
+            expected,
         )
 
     # --- what comes in ---

@@ -27,7 +27,10 @@ _WHY = {
     SwitchOutcome.NO_GAIN: (
         "the best switch was predicted to save {gain} of {without}: not minGain, or not clearly more than it costs"
     ),
-    SwitchOutcome.KV_CACHE_FULL: "the unfinished responses would not fit the KV caches of another size",
+    SwitchOutcome.KV_CACHE_FULL: (
+        "the unfinished responses would not fit the KV caches of another size, or could not run there together "
+        "(maxConcurrentRequests)"
+    ),
     SwitchOutcome.NOT_PREDICTED: (
         "nothing could be predicted: the speed of this size, or of every other one, was not observed yet; machines "
         "measure other sizes during updates that are long enough, and a round that begins in another size observes it"
@@ -40,17 +43,21 @@ _WHY = {
 """A sentence for each outcome; a test compares the keys with the policy's."""
 
 
-def switches_report(switches: Sequence[LayoutSwitch], decision: SwitchDecision | None) -> LayoutSwitchesReport:
-    """Return the report of a round with these switches. `decision`: the most telling one, None without a look."""
+def switches_report(
+    switches: Sequence[LayoutSwitch], decision: SwitchDecision | None, before: int = 0
+) -> LayoutSwitchesReport:
+    """Return the report of a round with these switches. `decision`: the most telling one, None without a look.
+
+    `before`: switches that former coordinators of the round made. Of them nothing but their number is known."""
     ended = [one for one in switches if one.reached is not None]
-    made = sum(one.succeeded for one in ended)
+    made = before + sum(one.succeeded for one in ended)
     reason, message = (None, None) if made else _why_not(ended, decision)
     return LayoutSwitchesReport(
         state=SwitchesState.SWITCHED if made else SwitchesState.NOT_SWITCHED,
         reason=reason,
         message=message,
         made=made,
-        failed=len(ended) - made,
+        failed=before + len(ended) - made,
         responses=sum(len(one.responses) for one in ended),
         seconds=round(sum(one.total_seconds for one in ended), 3),
         kv_bytes=sum(one.moved_bytes for one in ended),

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from rljob_runtime.coordinator.fleet.fleet import Fleet
 from rljob_runtime.coordinator.fleet.machine import RolloutMachine, machine_of
+from rljob_runtime.coordinator.store.records import OpenRound
 from rljob_runtime.protocols import EngineStats, Replica
 from rljob_runtime.protocols.trajectory import Lease, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
@@ -61,14 +62,16 @@ class Switcher:
         policy: SwitchPolicy,
         fleet: Fleet,
         sizes: Sequence[int],
-        step: int,
+        opened: OpenRound,
         notify: Callable[[], None],
         costs: SwitchCosts,
     ) -> None:
         self._policy = policy
         self._fleet = fleet
         self._sizes = sizes
-        self._step = step
+        self._step = opened.plan.step
+        self._before = {} if opened.layout is None else opened.layout.switches
+        """How often machines switched in this round under former coordinators."""
         self._notify = notify
         self.costs = costs
         self._clock = asyncio.get_running_loop().time
@@ -88,6 +91,11 @@ class Switcher:
         """All switches of the round, in order."""
         self.decision: SwitchDecision | None = None
         """The decision that began the first switch, or else the most telling one of the round."""
+
+    @property
+    def made_before(self) -> int:
+        """Switches of the round under former coordinators."""
+        return sum(self._before.values())
 
     @property
     def machines(self) -> Set[str]:
@@ -127,7 +135,7 @@ class Switcher:
             tuple(size for size in self._sizes if size != machine.tensor_parallel and size not in refused),
             {replica.name: {} for replica in machine.replicas},
             sum(waiting.get(replica.name, 0) for replica in machine.replicas),
-            sum(switch.machine == machine.name for switch in self.switches),
+            self._before.get(machine.name, 0) + sum(switch.machine == machine.name for switch in self.switches),
             guard.closed if guard is not None else frozenset(),
         )
 
@@ -155,7 +163,9 @@ class Switcher:
             self._record(replace(decision, outcome=SwitchOutcome.CHANGED))
             return None
         self._record(decision)
-        switch = LayoutSwitch(name, seen.tensor_parallel, decision.target, decision, self._clock() - self._began)
+        engines = max(1, seen.tensor_parallel * len(seen.replicas) // decision.target)
+        at = self._clock() - self._began
+        switch = LayoutSwitch(name, seen.tensor_parallel, decision.target, decision, at, engines=engines)
         self._running[name] = switch
         self._stopping[name] = seen.machine
         self.switches.append(switch)
@@ -179,9 +189,9 @@ class Switcher:
             log.info("round %d, layout switch: %s", self._step, told)
         self.decision = told
 
-    def held_back(self) -> Collection[TrajectoryKey]:
-        """Return the responses that wait for their own machine, which switches, and take no place on others."""
-        return {key for switch in (*self._running.values(), *self._ended.values()) for key in switch.responses}
+    def under_way(self) -> list[LayoutSwitch]:
+        """Return the switches for whose machines responses wait now. They take no place on other machines."""
+        return [*self._running.values(), *self._ended.values()]
 
     def stopped(self, switch: LayoutSwitch) -> RolloutMachine:
         """Return the machine of a switch whose responses have stopped: its replicas are no longer available."""

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from rljob_api.status import EvaluationReport, LayoutSwitchesReport, RoundReport, RuntimeStatus, SwitchesState
 from rljob_runtime.coordinator.reporting.episode_metrics import EpisodeMetrics
 from rljob_runtime.coordinator.reporting.group_metrics import QUANTILES
+from rljob_runtime.coordinator.reporting.labelled_gauge import LabelledGauge
 from rljob_runtime.coordinator.reporting.layout_stats import LayoutStats
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.reward_stats import RewardStats
@@ -90,16 +91,16 @@ class CoordinatorMetrics:
         self._prediction = self._gauge(
             "prediction_error", "Seconds of the last round that was predicted, over the prediction, less one."
         )
-        self._lengths = self._gauge(
+        self._lengths = self._labelled(
             "mean_response_tokens",
             "Mean length of the last round's responses: trained on, and launched (a survival estimate).",
             "responses",
         )
-        self._loss = self._gauge("loss_metric", "Metrics of the loss function in the last round, by name.", "name")
-        self._quantiles = self._gauge(
+        self._loss = self._labelled("loss_metric", "Metrics of the loss function in the last round, by name.", "name")
+        self._quantiles = self._labelled(
             "response_tokens", "Length of the last round's responses, by quantile; 1 is the longest.", "quantile"
         )
-        self._rules = self._gauge(
+        self._rules = self._labelled(
             "rule_reward",
             "Values of a reward rule in the last round, before its weight: mean or deviation.",
             "rule",
@@ -110,7 +111,8 @@ class CoordinatorMetrics:
         self._episodes = EpisodeMetrics(self._counter, self._gauge)
         text = "Prompts trained on, by their source in spec.data.sources."
         self._source_prompts = self._counter("source_prompts", text, "source")
-        self._source_reward = self._gauge("source_reward", "Mean reward of a source in the last round.", "source")
+        text = "Mean reward of a source in the last round."
+        self._source_reward = self._labelled("source_reward", text, "source")
         self._suspects = self._gauge("suspects", "Machines believed dead.")
         self._generating = self._gauge("generating_machines", "Machines that have generated since they joined.")
         self._chain = self._gauge("relay_revision", "Repairs of the relay chain in its epoch.")
@@ -129,6 +131,9 @@ class CoordinatorMetrics:
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"rljob_coordinator_{name}", text, labels, registry=self.registry)
+
+    def _labelled(self, name: str, text: str, *labels: str) -> LabelledGauge:
+        return LabelledGauge(self._gauge(name, text, *labels))
 
     def count_request(self, verb: str, resource: str, code: str, seconds: float) -> None:
         """Count a request to the API server. `code`: the status, `2xx`, or `none` without an answer."""
@@ -153,8 +158,7 @@ class CoordinatorMetrics:
             self._counted[name].inc(getattr(report, name) or 0)
         self._show(report, _OF_ROUND)
         self._show(trained, _OF_TRAINING)
-        for name, value in trained.metrics.items():
-            self._loss.labels(name).set(value)
+        self._loss.show({(name,): value for name, value in trained.metrics.items()})
         self._rounds.labels(report.kind.value).inc()
         self._last_round.set_to_current_time()
         self._responses.labels("trained").inc(report.responses or 0)
@@ -165,17 +169,14 @@ class CoordinatorMetrics:
             self._gain.set(report.predicted_gain_seconds)
         if report.predicted_seconds and report.seconds is not None:
             self._prediction.set(report.seconds / report.predicted_seconds - 1)
-        self._lengths.labels("trained").set(report.mean_response_tokens or 0)
-        self._lengths.labels("launched").set(report.launched_mean_tokens or 0)
-        for name, share in QUANTILES.items():
-            self._quantiles.labels(f"{share:g}").set(getattr(report, name) or 0)
-        self._quantiles.labels("1").set(report.max_response_tokens or 0)
-        for rule in report.reward_rules or ():
-            self._rules.labels(rule.name, "mean").set(rule.mean)
-            self._rules.labels(rule.name, "deviation").set(rule.deviation)
+        self._lengths.show({("trained",): report.mean_response_tokens, ("launched",): report.launched_mean_tokens})
+        quantiles = {f"{share:g}": name for name, share in QUANTILES.items()} | {"1": "max_response_tokens"}
+        self._quantiles.show({(label,): getattr(report, name) for label, name in quantiles.items()})
+        rules = report.reward_rules or ()
+        self._rules.show({(rule.name, of): getattr(rule, of) for rule in rules for of in ("mean", "deviation")})
+        self._source_reward.show({(source.name,): source.reward for source in report.sources or ()})
         for source in report.sources or ():
             self._source_prompts.labels(source.name).inc(source.prompts)
-            self._source_reward.labels(source.name).set(source.reward or 0)
         if report.layout_switches is not None:
             self._switches.count(report.layout_switches)
         if report.episodes is not None:

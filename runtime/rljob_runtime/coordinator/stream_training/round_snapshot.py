@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.generation.observed_engines import ObservedEngines
@@ -26,11 +27,12 @@ def snapshot_round(
     engines: ObservedEngines,
     lengths: ExpectedLengths,
     computed_tokens: int,
+    expected: Mapping[TrajectoryKey, str] = MappingProxyType({}),
 ) -> RoundSnapshot:
     """Return the state of a round.
 
     `responses`: the finished ones. `running`: launches that generate now. `computed_tokens`: loss tokens of complete
-    groups that have their gradients.
+    groups that have their gradients. `expected`: the replicas to come of waiting responses whose machines switch now.
     """
     complete, size = round_.complete_prompts, round_.plan.shape.group_size
     open_prompts = [
@@ -51,6 +53,8 @@ def snapshot_round(
     for launch in running:
         by_replica[launch.lease.replica].append(one := unfinished(launch.key))
         by_machine[machine_of(launch.lease.replica)].append(one)
+    for key, replica in expected.items():
+        by_replica[replica].append(unfinished(key))
     capacity: dict[str, list[int]] = defaultdict(list)
     for name, kv_tokens in engines.kv_tokens.items():
         capacity[machine_of(name)].append(kv_tokens)
@@ -59,7 +63,7 @@ def snapshot_round(
             LoanableMachine(name, sum(each), tuple(by_machine[name]), len(each))
             for name, each in sorted(capacity.items())
         ],
-        waiting=[unfinished(key) for key in round_.in_state(SampleState.WAITING)],
+        waiting=[unfinished(key) for key in round_.in_state(SampleState.WAITING) if key not in expected],
         lengths=lengths,
         groups=[OpenGroup(size - len(places[prompt]), tokens(prompt)) for prompt in open_prompts],
         wanted=round_.plan.shape.groups - len(complete),

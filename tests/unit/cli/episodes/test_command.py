@@ -16,10 +16,11 @@ from rljob_runtime.coordinator.store.records import Boundary, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables.kept_samples import SampleRules
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, TrajectoryKey
-from rljob_runtime.samples import SampleFolder
+from rljob_runtime.samples import EvaluationSampleFolder, SampleFolder
 from rljob_runtime.samples.episode import SampleCall, SampleEpisode, SampleMessage, SampleTurn
 from rljob_runtime.scheduling.episodes.ends import EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit
+from rljob_runtime.scheduling.evaluation import evaluation_key
 from tests.support.sample_episodes import episode_sample
 from tests.support.stored_episodes import given, open_round, sampled, settle
 
@@ -104,7 +105,7 @@ def test_the_table_has_ends_turns_tokens_and_seconds(run):
     assert "no episode is kept" in RUN.invoke(app, ["episodes", str(run), "--round", "7"]).output
 
 
-def test_a_trajectory_has_the_tokens_of_the_store_and_the_texts_of_the_sample(run):
+def test_a_trajectory_has_the_stores_tokens_and_the_samples_texts(run):
     first, branch, bare = documents(str(run))
     assert [(one["schema_version"], one["session_id"], one["trajectory_id"]) for one in (first, branch, bare)] == [
         ("ATIF-v1.8", "my-agent/0.0.0", "1-4"),
@@ -128,6 +129,24 @@ def test_a_trajectory_has_the_tokens_of_the_store_and_the_texts_of_the_sample(ru
     }  # fmt: skip
     assert [step["message"] for step in bare["steps"]] == [""]
     assert "No sample of this episode is kept" in bare["notes"]
+
+
+def test_an_attempt_of_an_evaluation_has_the_texts_of_its_sample(run):
+    store = Store(run / "state.db", "uid-1")
+    for index, name in enumerate(("held", "held", "other")):
+        number = store.turns.begin(TrajectoryKey(evaluation_key(name, 1, index), 0), 1, 30.0, "calc")
+        store.turns.commit(number, [given(1, 0, 1), sampled(2, 1, 9)], b"{}", 31.0)
+        store.turns.end(number, EpisodeEnd(EndState.COMPLETED), 32.0, 1.0)
+    store.close()
+    for name, attempt in (("held", 3), ("other", 5)):
+        texts = SampleEpisode("calc", attempt=attempt, turns=(SampleTurn(2, sampled=f"Of {name}."),))
+        EvaluationSampleFolder(run, name).write(1, [episode_sample(texts)], keep=9)
+    *_, first, second, third = documents(str(run))
+    assert [one["session_id"] for one in (first, second, third)] == [
+        "my-agent/evaluation:held/1.0.0", "my-agent/evaluation:held/1.1.0", "my-agent/evaluation:other/1.2.0"
+    ]  # fmt: skip
+    assert [one["steps"][-1]["message"] for one in (first, second, third)] == ["Of held.", "", "Of other."]
+    assert ["notes" in one for one in (first, second, third)] == [False, True, False]
 
 
 def test_each_sampled_token_is_in_one_step_that_is_no_copy(run):

@@ -38,11 +38,6 @@ MUTANTS = (
         target="rljob_runtime.cli.run.command:_preview",
         before="job.spec.environments",
         after="False",
-        tests=(
-            (
-                "tests/unit/cli/run/test_command.py::"
-                "test_a_dry_run_of_agents_checks_their_template_and_refuses_what_the_run_would"
-            ),
-        ),
+        tests=(("tests/unit/cli/run/test_command.py::test_a_dry_run_of_agents_checks_their_template_as_a_run_would"),),
     ),
 )

@@ -158,7 +158,7 @@ def test_an_interrupt_while_ray_starts_is_one_line(rljob):
     ]
 
 
-def test_an_interrupt_while_ray_starts_for_a_folder_with_rounds_does_not_say_that_there_are_none(rljob, tmp_path):
+def test_an_interrupt_before_continuing_reports_unchanged_rounds(rljob, tmp_path):
     (tmp_path / "w").mkdir()
     (tmp_path / "w/rounds.jsonl").write_text("")
     told = rljob(raising(KeyboardInterrupt()), "--workdir", "w")
@@ -178,7 +178,7 @@ def test_a_second_interrupt_says_how_to_go_on(rljob):
     ]
 
 
-def test_an_interrupt_while_a_run_with_rounds_ends_does_not_say_that_it_had_not_continued(rljob):
+def test_an_interrupt_while_a_run_ends_reports_its_last_checkpoint(rljob):
     def run(job: Any, place: Any, show: Any, tell_round: Callable[..., None], *_: Any, **__: Any) -> RuntimeStatus:
         tell_round(RoundReport(round=1), None)
         raise KeyboardInterrupt
@@ -248,7 +248,7 @@ def test_a_dry_run_prints_a_manifest_that_loads_and_starts_nothing(rljob, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_of_agents_checks_their_template_and_refuses_what_the_run_would(rljob, tmp_path, monkeypatch):
+def test_a_dry_run_of_agents_checks_their_template_as_a_run_would(rljob, tmp_path, monkeypatch):
     asked: list[tuple[str, Path | None]] = []
     agents = ["--set", "spec.environments=[{name: calc, kind: Agent, command: [python, a.py]}]"]
     agents += ["--set", f"spec.model.source={tmp_path}"]
@@ -269,7 +269,7 @@ def test_a_dry_run_of_agents_checks_their_template_and_refuses_what_the_run_woul
     assert refused.stderr == "minimal: TemplateNotAppendOnly: it changes earlier turns\n"
 
 
-def test_a_dry_run_says_what_would_change_in_a_used_folder_and_what_would_be_refused(rljob, tmp_path):
+def test_a_dry_run_in_a_used_folder_reports_changes_and_refusals(rljob, tmp_path):
     started = raising(AssertionError("started"))
     with (
         local.run_folder.hold(tmp_path / "w", load(EXAMPLE.read_text())),

@@ -32,7 +32,7 @@ MUTANTS = (
         target="rljob_runtime.coordinator.asynchronous.group_ends:GroupEnds.requeue_too_stale",
         before="self._buffer.is_too_stale(self._groups.version(prompt))",
         after="False",
-        tests=(f"{BUFFER}::test_a_group_in_flight_that_no_update_may_take_is_drawn_again_before_its_end",),
+        tests=(f"{BUFFER}::test_an_open_group_that_is_too_stale_is_requeued_before_its_end",),
     ),
     Mutant(
         name="weights of a lost history are fresher than those after them",

@@ -50,7 +50,7 @@ def test_a_version_is_too_stale_over_the_bound_only():
     assert not buffer().is_too_stale(1), "no bound"
 
 
-async def test_a_group_in_flight_that_no_update_may_take_is_drawn_again_before_its_end():
+async def test_an_open_group_that_is_too_stale_is_requeued_before_its_end():
     class Lost:
         async def do(self, work: Callable[[Any], int]) -> int:
             return 7

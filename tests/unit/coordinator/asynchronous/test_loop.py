@@ -447,7 +447,7 @@ def test_the_last_long_responses_move_together(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_repack_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only(tmp_path, monkeypatch):
+def test_a_failing_repack_policy_is_given_up_and_the_job_completes(tmp_path, monkeypatch):
     asked = []
 
     def fails(self, replicas):

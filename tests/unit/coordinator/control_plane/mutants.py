@@ -32,7 +32,7 @@ MUTANTS = (
         name="a restarted coordinator follows a refused edit",
         target="rljob_runtime.coordinator.control_plane.kubernetes:KubernetesControlPlane.observe",
         before="running_job(newest)",
-        after="load(newest)",
+        after='__import__("rljob_api").load(newest)',
         tests=(f"{KUBERNETES}::test_a_spec_is_followed_once_the_operator_has_accepted_it",),
     ),
     Mutant(

@@ -6,6 +6,13 @@ LOANS = "tests/unit/coordinator/stream_training/test_loans.py"
 
 MUTANTS = (
     Mutant(
+        name="keys and values of episodes are to be moved",
+        target="rljob_runtime.coordinator.core.settings:switch_rules",
+        before="spec.environments",
+        after="False",
+        tests=("tests/unit/coordinator/core/test_settings.py::test_keys_and_values_of_episodes_are_not_moved",),
+    ),
+    Mutant(
         name="episodes of mixed versions are merged for nothing",
         target="rljob_runtime.coordinator.core.settings:repack_rules",
         before="one.versions is Versions.MIXED",

@@ -16,6 +16,7 @@ from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
 from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
 from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.scheduling.episodes.resumption import Recovery
+from rljob_runtime.scheduling.lending.policy import LoanRules
 from tests.support.simulated_job import Stage, job
 
 CHOSEN = {"temperature": 0.7, "topP": 0.9, "topK": 20, "minP": 0.05}
@@ -94,7 +95,7 @@ def test_the_lower_limit_of_environment_and_job_bounds_an_episode(
     rules = Settings.of(job(environments=[CALC, SWE], **spec)).environments
     assert list(rules.items()) == [
         ("calc", EpisodeRules(calc, Versions.SINGLE, Recovery.REPLAY)),
-        ("swe", EpisodeRules(swe, Versions.SINGLE)),
+        ("swe", EpisodeRules(swe, Versions.SINGLE, Recovery.RERUN)),
     ]
 
 
@@ -104,10 +105,10 @@ def test_the_lower_limit_of_environment_and_job_bounds_an_episode(
         (CALC, Recovery.REPLAY),
         ({**CALC, "state": "Stateful"}, Recovery.REPLAY),
         ({**CALC, "state": "Stateless"}, Recovery.NEXT_TURN),
-        (SWE, None),
+        (SWE, Recovery.RERUN),
     ],
 )
-def test_another_runner_goes_on_where_the_loop_is_ours(environment: Any, recovery: Recovery | None) -> None:
+def test_another_runner_goes_on_and_programs_run_again(environment: Any, recovery: Recovery) -> None:
     rewards = {"reward": "calculator.py:score"}
     made = Settings.of(job(environments=[{**environment, **rewards}])).environments
     assert [one.recovery for one in made.values()] == [recovery]
@@ -149,11 +150,19 @@ def test_an_episodes_length_is_that_of_all_its_turns_and_tools() -> None:
 
 
 @pytest.mark.parametrize("environments", [[], [CALC]])
-def test_rounds_loan_no_machine_that_has_episodes(environments: list[dict[str, Any]]) -> None:
+def test_rounds_that_stream_may_loan_machines_that_have_episodes(environments: list[dict[str, Any]]) -> None:
     settings = Settings.of(job(stream="Auto", environments=environments))
-    moves = not environments
-    assert any(plan.stream for plan in settings.choices.plans) is moves
-    assert (settings.lending is not None) is moves
+    assert any(plan.stream for plan in settings.choices.plans)
+    assert isinstance(settings.lending, LoanRules)
+
+
+@pytest.mark.parametrize(("environments", "state"), [([], State.MIGRATE), ([CALC], State.RECOMPUTE)])
+def test_keys_and_values_of_episodes_are_not_moved(environments: list[dict[str, Any]], state: State) -> None:
+    sizes = {"slotsPerMachine": 2, "allowedTensorParallelSizes": [1, 2], "engine": "Reference"}
+    adaptive = {"enabled": True, "state": "Auto" if environments else "Migrate"}
+    rules = Settings.of(job(rollout=sizes, adaptiveTensorParallel=adaptive, environments=environments)).switch_rules
+    assert rules is not None
+    assert rules.state is state
 
 
 def test_an_evaluation_counts_only_under_the_same_turns() -> None:

@@ -3,6 +3,7 @@
 from hack.mutants import Mutant
 
 JOB = "tests/unit/coordinator/episodes/test_job.py"
+RERUNS = "tests/unit/coordinator/episodes/test_reruns.py"
 RESUMPTIONS = "tests/unit/coordinator/episodes/test_resumptions.py"
 BOOK = "tests/unit/coordinator/episodes/test_book.py"
 MIXED = "tests/unit/coordinator/episodes/test_mixed_versions.py"
@@ -30,14 +31,49 @@ MUTANTS = (
         target=f"{EPISODES}.resumptions:Resumptions.lease",
         before="one.id.resumption if one.journals else None",
         after="0 if one.journals else None",
-        tests=(f"{RESUMPTIONS}::test_the_next_coordinator_knows_who_has_the_attempt_and_what_was_called",),
+        tests=(f"{RESUMPTIONS}::test_the_next_coordinator_knows_an_attempts_runner_and_calls",),
     ),
     Mutant(
         name="the time without a runner is the harness's",
-        target=f"{EPISODES}.resumptions:Resumptions.lease",
-        before="attempt.episode.started += now - attempt.lost",
+        target=f"{EPISODES}.attempt:Attempt.take",
+        before="self.pauses.append(Pause(self.pauses.pop().since if again else self.lost, now))",
         after="pass",
         tests=(f"{RESUMPTIONS}::test_the_next_runner_has_the_newest_request_and_all_calls",),
+    ),
+    Mutant(
+        name="a hand-back that no runner goes on with is a failure",
+        target=f"{EPISODES}.runner_service:RunnerService._fail",
+        before="attempt.lost_by if lost else AbortCause.ENVIRONMENT",
+        after="AbortCause.ENVIRONMENT",
+        tests=(f"{RERUNS}::test_a_hand_back_that_no_other_runner_goes_on_with_is_no_failure",),
+    ),
+    Mutant(
+        name="a program that runs again has the rest of the time",
+        target=f"{EPISODES}.attempt:Attempt.count_limit",
+        before="self.reruns",
+        after="False",
+        tests=(f"{RERUNS}::test_the_next_runner_has_all_of_the_time_and_the_stored_turns",),
+    ),
+    Mutant(
+        name="a restarted coordinator forgets what a program has repeated",
+        target=f"{EPISODES}.restore:restored",
+        before="resumption == number.resumption",
+        after="False",
+        tests=(f"{RERUNS}::test_the_next_coordinator_knows_what_was_repeated",),
+    ),
+    Mutant(
+        name="a program that was handed back and becomes another one is a failure",
+        target=f"{EPISODES}.attempt:Attempt.hand_over",
+        before="self.episode.run_again(cause)",
+        after="self.episode.run_again(AbortCause.ENVIRONMENT)",
+        tests=(f"{RERUNS}::test_a_program_that_asks_for_something_else_ends_its_attempt",),
+    ),
+    Mutant(
+        name="tools that answer otherwise after a hand-back are a failure",
+        target=f"{EPISODES}.resumptions:Resumptions.called",
+        before="attempt.lost_by",
+        after="AbortCause.ENVIRONMENT",
+        tests=(f"{RESUMPTIONS}::test_tools_that_answer_otherwise_after_a_hand_back_are_no_failure",),
     ),
     Mutant(
         name="the next runner asks for a turn that is under way once more",
@@ -58,7 +94,7 @@ MUTANTS = (
         target=f"{EPISODES}.attempt:OpenTurn.begin_again",
         before="self.token_ids, self.logprobs = [], []",
         after="",
-        tests=(f"{MIXED}::test_a_turn_that_a_load_interrupts_begins_again_and_its_client_only_waits",),
+        tests=(f"{MIXED}::test_a_turn_interrupted_by_a_load_restarts_and_its_client_waits",),
     ),
     Mutant(
         name="a turn is interrupted by each load",
@@ -96,7 +132,7 @@ MUTANTS = (
         target=f"{EPISODES}.attempt:Attempt.waits_for_engine",
         before="live.waits_since is not None",
         after="False",
-        tests=(f"{MIXED}::test_a_harness_that_ends_while_its_turn_waits_for_weights_has_no_reward",),
+        tests=(f"{MIXED}::test_a_harness_ending_while_its_turn_awaits_weights_has_no_reward",),
     ),
     Mutant(
         name="an evaluation measures several weights",
@@ -170,22 +206,22 @@ MUTANTS = (
     ),
     Mutant(
         name="a report that the store refuses ends the coordinator",
-        target=f"{EPISODES}.runner_service:_storable",
+        target=f"{EPISODES}.reports:storable_report",
         before="return replace(report, metrics={})",
         after="return report",
         tests=(f"{BOOK}::test_a_report_that_cannot_be_stored_does_not_end_the_coordinator",),
     ),
     Mutant(
         name="an environment's reward has no bound",
-        target=f"{EPISODES}.runner_service:_storable",
+        target=f"{EPISODES}.reports:storable_report",
         before="not -LARGEST_REWARD <= report.reward <= LARGEST_REWARD",
         after="not abs(report.reward) < float('inf')",
         tests=(f"{BOOK}::test_a_report_that_cannot_be_stored_does_not_end_the_coordinator",),
     ),
     Mutant(
         name="time in the queue counts as the harness's",
-        target=f"{EPISODES}.resumptions:Resumptions.lease",
-        before="attempt.episode.started = now",
+        target=f"{EPISODES}.attempt:Attempt.take",
+        before="self.began = now",
         after="pass",
         tests=(f"{BOOK}::test_the_deadline_counts_from_the_lease",),
     ),
@@ -201,7 +237,7 @@ MUTANTS = (
         target=f"{EPISODES}.scorer:EpisodeScorer.score",
         before="counts_as_failure(end, await self._book.hand_backs(response.key))",
         after="True",
-        tests=(f"{BOOK}::test_an_attempt_that_its_runner_hands_back_is_no_failure_until_there_are_many",),
+        tests=(f"{BOOK}::test_a_handed_back_attempt_is_no_failure_until_there_are_many",),
     ),
     Mutant(
         name="a restarted coordinator forgets which limit was reached",
@@ -212,7 +248,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a harness's own trace is not compared",
-        target=f"{EPISODES}.runner_service:_difference",
+        target=f"{EPISODES}.reports:trace_difference",
         before="traced[name] != own",
         after="False",
         tests=(f"{BOOK}::test_a_trace_of_the_harness_is_compared_and_never_trained_on",),
@@ -243,12 +279,12 @@ MUTANTS = (
         target=f"{EPISODES}.resumptions:Resumptions.lease",
         before="store.turns.lease(rows)",
         after="None",
-        tests=(f"{BOOK}::test_a_restarted_coordinator_knows_the_deadline_that_the_runner_was_told",),
+        tests=(f"{BOOK}::test_a_restarted_coordinator_keeps_a_leased_episodes_deadline",),
     ),
     Mutant(
         name="an attempt whose record cannot be read waits for its runner",
         target=f"{EPISODES}.runner_service:RunnerService._task",
-        before='self._fail(attempt.id, f"{fault}: {error}")',
+        before='self._fail(attempt.id, f"{fault}: {error}", lost)',
         after="pass",
         tests=(f"{BOOK}::test_an_attempt_whose_record_cannot_be_read_is_a_failure_of_ours",),
     ),
@@ -278,7 +314,7 @@ MUTANTS = (
         target=f"{EPISODES}.replica:EpisodeReplica._submit",
         before="(StaleTerm, WrongVersion)",
         after="Refused",
-        tests=(f"{BOOK}::test_a_turn_that_an_engine_refuses_ends_its_attempt_and_not_the_replica",),
+        tests=(f"{BOOK}::test_a_turn_that_an_engine_refuses_ends_only_its_attempt",),
     ),
     Mutant(
         name="turns of newer weights are not counted",
@@ -346,8 +382,8 @@ MUTANTS = (
     Mutant(
         name="an attempt's seconds are those of its turns alone",
         target=f"{EPISODES}.attempt:Attempt.times",
-        before="attempt_times(self.episode.started, self.ended_at, self.spans.values())",
-        after="attempt_times(self.episode.started, max(self.spans.values()).stored, self.spans.values())",
+        before="attempt_times(self.began, self.ended_at, self.spans.values(), self.pauses)",
+        after="attempt_times(self.began, max(self.spans.values()).stored, self.spans.values(), self.pauses)",
         tests=(f"{METRICS}::test_each_metric_is_that_of_a_second_computation_from_the_store",),
     ),
     Mutant(

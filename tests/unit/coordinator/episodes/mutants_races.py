@@ -25,7 +25,7 @@ MUTANTS = (
         target=f"{EPISODES}.unwritten:UnwrittenChanges.is_outdated",
         before="kept.key in one.keys",
         after="False",
-        tests=(f"{RACES}::test_a_late_call_of_the_attempt_before_does_not_end_the_one_that_begins",),
+        tests=(f"{RACES}::test_a_late_call_of_a_former_attempt_does_not_end_the_new_one",),
     ),
     Mutant(
         name="a retry of a turn that is not stored finds no answer",
@@ -53,7 +53,7 @@ MUTANTS = (
         target=f"{EPISODES}.book:EpisodeBook.load",
         before="kept.key not in (pending.known if attempt.ended else pending.needed)",
         after="False",
-        tests=(f"{RACES}::test_an_attempt_of_a_former_coordinator_that_is_dropped_while_it_is_read_ends",),
+        tests=(f"{RACES}::test_a_former_coordinators_attempt_dropped_during_its_read_ends",),
     ),
     Mutant(
         name="a cut of a response that is read loses its end",
@@ -74,7 +74,7 @@ MUTANTS = (
         target=f"{EPISODES}.book:EpisodeBook.take",
         before="_is_later(known, request)",
         after="False",
-        tests=(f"{RACES}::test_an_older_launch_that_still_reads_does_not_take_over_from_a_newer_one",),
+        tests=(f"{RACES}::test_an_older_launch_that_still_reads_replaces_no_newer_one",),
     ),
     Mutant(
         name="a cut says nothing of launches under way",
@@ -88,7 +88,7 @@ MUTANTS = (
         target=f"{EPISODES}.replica:EpisodeReplica.abort",
         before="self._stop_arriving(key, lease)",
         after="pass",
-        tests=(f"{RACES}::test_a_response_that_is_stopped_while_it_is_launched_waits_for_another_replica",),
+        tests=(f"{RACES}::test_a_response_stopped_during_launch_waits_for_another_replica",),
     ),
     Mutant(
         name="a stop ends a later launch",
@@ -102,7 +102,7 @@ MUTANTS = (
         target=f"{EPISODES}.book:EpisodeBook.load",
         before="self._of(kept.key) is not None",
         after="False",
-        tests=(f"{RACES}::test_two_calls_that_find_an_attempt_of_a_former_coordinator_find_the_same_one",),
+        tests=(f"{RACES}::test_concurrent_calls_adopt_a_former_coordinators_attempt_once",),
     ),
     Mutant(
         name="a turn that arrives while the end is stored is answered",
@@ -123,14 +123,14 @@ MUTANTS = (
         target=f"{EPISODES}.runner_service:RunnerService.done",
         before="attempt.waits_for_engine",
         after="False",
-        tests=(f"{RACES}::test_a_harness_that_ends_while_no_engine_generates_its_turn_has_no_reward",),
+        tests=(f"{RACES}::test_a_harness_ending_while_no_engine_runs_its_turn_has_no_reward",),
     ),
     Mutant(
         name="a lost replica counts as one that generates",
         target=f"{EPISODES}.replica:EpisodeReplica.generates",
         before="self._polls > 0",
         after="True",
-        tests=(f"{RACES}::test_a_harness_that_ends_while_no_engine_generates_its_turn_has_no_reward",),
+        tests=(f"{RACES}::test_a_harness_ending_while_no_engine_runs_its_turn_has_no_reward",),
     ),
     Mutant(
         name="a replica keeps attempts that are over there",

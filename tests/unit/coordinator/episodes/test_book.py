@@ -61,7 +61,7 @@ async def test_the_end_reports_a_response_with_the_tokens_of_all_turns(tmp_path)
         assert kept.end.state is EndState.COMPLETED
 
 
-async def test_turns_of_started_episodes_go_before_first_turns_the_older_episode_first(tmp_path):
+async def test_turns_of_started_episodes_go_before_first_turns_oldest_first(tmp_path):
     async with bench(tmp_path) as made:
         episodes = []
         for sample in (1, 0):
@@ -143,7 +143,7 @@ async def test_a_limit_refuses_turns_and_the_episode_is_truncated(tmp_path):
 
 
 @pytest.mark.parametrize("by", ["refused turn", "cut turn"])
-async def test_an_episode_that_reached_a_limit_is_truncated_although_the_coordinator_was_lost(tmp_path, by):
+async def test_an_episode_at_a_limit_is_truncated_after_a_coordinator_loss(tmp_path, by):
     limits = Limits(turns=1) if by == "refused turn" else Limits(tokens=2)
     async with bench(tmp_path, limits) as made:
         episode = await made.begun()
@@ -246,7 +246,7 @@ async def test_the_deadline_counts_from_the_lease(tmp_path):
         assert (await made.leased()).deadline == 1000.0 + 50.0 + 60.0
 
 
-async def test_a_restarted_coordinator_knows_the_deadline_that_the_runner_was_told(tmp_path):
+async def test_a_restarted_coordinator_keeps_a_leased_episodes_deadline(tmp_path):
     async with bench(tmp_path) as made:
         await made.launch()
         made.now[0] += 50.0
@@ -285,7 +285,7 @@ async def test_a_runner_that_waits_gets_the_next_attempt(tmp_path):
         assert await made.book.runners.lease("another", "r", 0.0) == ()
 
 
-async def test_runners_that_wait_receive_all_attempts_of_a_launch_in_one_answer_each(tmp_path):
+async def test_waiting_runners_receive_a_launchs_attempts_in_one_answer_each(tmp_path):
     async with bench(tmp_path) as made:
         waiting = [asyncio.ensure_future(made.book.runners.lease(ENVIRONMENT, name, 30.0, 64)) for name in "rs"]
         await settled()
@@ -310,7 +310,7 @@ async def test_a_failed_call_for_a_turn_is_an_error_of_the_next_poll(tmp_path):
         asked.cancel()
 
 
-async def test_a_turn_that_an_engine_refuses_ends_its_attempt_and_not_the_replica(tmp_path):
+async def test_a_turn_that_an_engine_refuses_ends_only_its_attempt(tmp_path):
     """Each replica would refuse it, and the job would lose one after the other."""
     async with bench(tmp_path) as made:
         episode = await made.begun()
@@ -392,7 +392,7 @@ async def test_a_runner_goes_on_under_the_next_coordinator(tmp_path):
         assert [(one.offset, one.token_ids) for one in await made.deltas()] == [(1, (6,)), (2, (7,)), (3, ())]
 
 
-async def test_no_runner_of_another_environment_has_an_attempt_of_a_former_coordinator(tmp_path):
+async def test_runners_of_other_environments_cannot_claim_an_adopted_attempt(tmp_path):
     """Its name is in its claims, and the attempt waits for its own runner."""
     async with bench(tmp_path) as made:
         episode = await made.begun()
@@ -408,15 +408,14 @@ async def test_no_runner_of_another_environment_has_an_attempt_of_a_former_coord
         assert made.store.turns.newest([KEY])[KEY].reward == 1.0
 
 
-async def test_an_attempt_that_its_runner_hands_back_is_no_failure_until_there_are_many(tmp_path):
+async def test_a_handed_back_attempt_is_no_failure_until_there_are_many(tmp_path):
     async with bench(tmp_path) as made:
         scorer = EpisodeScorer(made.book, None)  # type: ignore[arg-type]
         counts = []
         for attempt in range(1, MOST_HAND_BACKS + 2):
             await made.launch(attempt)
             episode = (await made.leased()).episode
-            report = EpisodeReport(failed=FailedPart.RUNNER, detail="it was told to end")
-            await made.book.runners.done(ENVIRONMENT, "r", episode, report)
+            await made.hand_back(episode)
             with pytest.raises(ResponseAborted, match="runner left: it was told to end") as aborted:
                 await scorer.score(Response(KEY, attempt, 1, (), (), STOP, "x"))
             counts.append(aborted.value.counts)
@@ -530,7 +529,7 @@ async def test_a_turn_whose_tokens_are_missing_is_launched_again(tmp_path):
         assert list((await asked).token_ids) == [5]
 
 
-async def test_an_answer_that_cannot_be_trained_on_ends_its_attempt_as_a_failure_of_ours(tmp_path):
+async def test_an_invalid_answer_ends_its_attempt_as_a_failure_of_ours(tmp_path):
     async with bench(tmp_path) as made:
         episode = await made.begun()
         asked = await made.asked(made.ask(episode, [1]))

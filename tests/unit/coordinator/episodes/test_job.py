@@ -61,6 +61,18 @@ def test_a_job_of_episodes_trains_on_what_engines_emitted(tmp_path, mode):
     assert rewards == {0.0, 1.0}, "the environment's"
 
 
+def test_complete_groups_are_trained_on_while_other_episodes_run(tmp_path):
+    """A trainer that computes during generation has less left at the end, and the update is the same."""
+    stream = {"enabled": True, "minCompleted": 0, "maxCompleted": 0}
+    law = HarnessLaw(turns=6, tool_seconds=4.0)
+    for streams in (True, False):
+        made = job(rounds=4, prompts=3, responses=3, streamTraining={**stream, "enabled": streams})
+        stage = EpisodeStage(tmp_path / f"{streams}.db", job=made, law=law)
+        complete(stage)
+        assert (sum(report.early_groups for report in stage.closed) > 0) == streams
+        assert all(report.loaned_machines == 0 for report in stage.closed)
+
+
 FAULTS = ((Fault.CRASH, 120), (Fault.FAILURE, 120), (Fault.REWRITE, 150), (Fault.REPEAT, 150), (Fault.SILENT, 120))
 
 
@@ -81,8 +93,18 @@ def test_failures_of_ours_are_aborted_attempts_and_never_a_reward(tmp_path, mode
     assert totals.retries >= 1
 
 
+def test_a_round_counts_the_failures_before_its_coordinator_was_replaced(tmp_path):
+    shape = job(rounds=1, prompts=6, responses=4)
+    law = HarnessLaw(turns=4, faults=((Fault.FAILURE, 300),), seed=1)
+    stage = EpisodeStage(tmp_path / "state.db", job=shape, law=law)
+    stage.play_through([260])
+    with closing(sqlite3.connect(stage.path)) as db:
+        ((failures,),) = db.execute("SELECT SUM(failures) FROM trajectories")
+    assert stage.closed[0].aborted_samples == failures > 6
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_episodes_that_runners_hand_back_are_played_again_and_none_has_failed(tmp_path, mode):
+def test_handed_back_episodes_run_again_and_none_has_failed(tmp_path, mode):
     """Two failures would filter a group, and more than two attempts of a response are handed back."""
     stage = stage_of(tmp_path, mode, HarnessLaw(faults=((Fault.LEAVES, 500),), seed=2))
     complete(stage)
@@ -290,7 +312,7 @@ def moves(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def test_released_replicas_take_newer_weights_while_what_has_left_them_runs(tmp_path, moves):
+def test_released_replicas_load_newer_weights_while_moved_turns_run(tmp_path, moves):
     stage = tailed(tmp_path)
     stage.watchers.append(lambda event: moves.append(event) if isinstance(event, Generated | Loaded) else None)
     stage.play()

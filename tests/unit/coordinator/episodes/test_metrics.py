@@ -24,8 +24,8 @@ from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.observers.round_metrics import round_metrics
 from rljob_runtime.protocols import TrainReport
 from rljob_runtime.protocols.environments import EpisodeReport
+from rljob_runtime.scheduling.episodes.counts import told_forks
 from rljob_runtime.scheduling.episodes.episode import Versions
-from rljob_runtime.scheduling.episodes.forks import told_forks
 from rljob_runtime.scheduling.episodes.levels import Level
 from rljob_runtime.scheduling.episodes.limits import Limits
 from rljob_runtime.simulator.core.events import Trained
@@ -74,6 +74,16 @@ def test_each_metric_is_that_of_a_second_computation_from_the_store(tmp_path, mo
     assert {report.prefix_hit_share for report in reports.values()} == {None}, "simulated engines do not report it"
     newer = sum(report.turns_of_newer_weights or 0 for report in reports.values())
     assert (newer > 0) == (versions is Versions.MIXED)
+
+
+def test_episodes_of_evaluations_are_no_load_of_training(tmp_path):
+    evaluation = [{"name": "check", "everyRounds": 2, "maxPrompts": 6, "responsesPerPrompt": 8}]
+    made = job(rounds=4, prompts=3, responses=3, mode=Mode.ON_POLICY, evaluation=evaluation)
+    stage = EpisodeStage(tmp_path / "state.db", job=made, law=HarnessLaw(turns=3, tool_seconds=1.5))
+    stage.play()
+    loads = [load for report in episodes_of(stage).values() for load in report.environments or ()]
+    assert [load.most_training for load in loads] == [9] * 4, "the responses of a round"
+    assert max(load.most_open for load in loads) > 9 == min(load.most_open for load in loads)
 
 
 @pytest.mark.parametrize("mode", [Mode.ON_POLICY, Mode.ASYNCHRONOUS])

@@ -85,7 +85,7 @@ async def test_a_load_waits_for_an_open_turn(tmp_path):
         assert not made.engine.aborted
 
 
-async def test_a_turn_that_a_load_interrupts_begins_again_and_its_client_only_waits(tmp_path, monkeypatch):
+async def test_a_turn_interrupted_by_a_load_restarts_and_its_client_waits(tmp_path, monkeypatch):
     async with bench(tmp_path, versions=MIXED) as made:
         episode = await made.begun()
         asked = await made.asked(made.ask(episode, [1]))
@@ -165,7 +165,7 @@ async def test_an_episode_never_goes_back_to_older_weights(tmp_path):
         asked.cancel()
 
 
-async def test_an_attempt_of_mixed_versions_begins_again_in_a_job_that_mixes_none_any_more(tmp_path):
+async def test_a_mixed_version_attempt_restarts_when_the_job_stops_mixing(tmp_path):
     async with bench(tmp_path, versions=MIXED) as made:
         episode = await made.begun()
         await loaded(made)
@@ -177,7 +177,7 @@ async def test_an_attempt_of_mixed_versions_begins_again_in_a_job_that_mixes_non
         assert (await made.leased()).episode.attempt > episode.attempt
 
 
-async def test_a_harness_that_ends_while_its_turn_waits_for_weights_has_no_reward(tmp_path):
+async def test_a_harness_ending_while_its_turn_awaits_weights_has_no_reward(tmp_path):
     async with bench(tmp_path, versions=MIXED) as made:
         episode = await made.begun()
         load = loading(made)

@@ -20,7 +20,7 @@ from tests.support.episode_book import KEY, STOP, Bench, StandInEngine, bench, s
 from tests.support.episode_job import ENVIRONMENT
 
 
-async def test_two_calls_that_find_an_attempt_of_a_former_coordinator_find_the_same_one(tmp_path):
+async def test_concurrent_calls_adopt_a_former_coordinators_attempt_once(tmp_path):
     """A runner's heartbeat and its client's turn arrive together, as soon as the coordinator answers."""
     async with bench(tmp_path) as made:
         episode = await made.begun()
@@ -92,7 +92,7 @@ async def test_an_attempt_that_ended_while_the_store_was_read_is_not_found_open(
         assert made.book.totals.aborts[AbortCause.NOT_NEEDED] == 1
 
 
-async def test_a_late_call_of_the_attempt_before_does_not_end_the_one_that_begins(tmp_path):
+async def test_a_late_call_of_a_former_attempt_does_not_end_the_new_one(tmp_path):
     async with bench(tmp_path) as made:
         former = await made.begun()
         made.book.cut([KEY.prompt])
@@ -180,7 +180,7 @@ async def test_a_response_that_is_dropped_while_it_is_launched_is_not_begun(tmp_
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_a_prompt_that_is_drawn_again_while_its_launch_is_dropped_is_begun_once(tmp_path, reads):
+async def test_a_prompt_redrawn_while_its_launch_is_dropped_begins_once(tmp_path, reads):
     async with bench(tmp_path) as made:
         async with launching(made, reads=reads):
             made.book.drop([KEY.prompt])
@@ -193,7 +193,7 @@ async def test_a_prompt_that_is_drawn_again_while_its_launch_is_dropped_is_begun
         assert [one.lease for one in made.book.numbers()] == [2]
 
 
-async def test_an_attempt_of_a_former_coordinator_that_is_dropped_while_it_is_read_ends(tmp_path):
+async def test_a_former_coordinators_attempt_dropped_during_its_read_ends(tmp_path):
     async with bench(tmp_path) as made:
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
@@ -205,16 +205,15 @@ async def test_an_attempt_of_a_former_coordinator_that_is_dropped_while_it_is_re
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_a_response_that_is_stopped_while_it_is_launched_waits_for_another_replica(tmp_path, reads):
+async def test_a_response_stopped_during_launch_waits_for_another_replica(tmp_path, reads):
     async with bench(tmp_path) as made:
         async with launching(made, reads=reads):
             await made.replica.abort(1, {KEY: 1})
         assert (await made.replica.poll(1, 0, 0.0)).outside == 0
+        assert not await made.book.runners.lease(ENVIRONMENT, "r", 0.0), "its runner would wait with it"
+        await made.launch(attempt=2)
         episode = (await made.leased()).episode
         asked = await made.asked(made.ask(episode, [1]))
-        assert not made.engine.requests
-        await made.launch(attempt=2)
-        await settled()
         assert len(made.engine.requests) == 1
         made.engine.emit([5])
         await made.replica.poll(1, 0, 5.0)
@@ -271,7 +270,7 @@ async def test_an_older_launch_that_begins_late_does_not_replace_a_newer_one(tmp
         assert [(one.lease, one.holder) for one in made.book.numbers()] == [(3, third)]
 
 
-async def test_an_older_launch_that_still_reads_does_not_take_over_from_a_newer_one(tmp_path):
+async def test_an_older_launch_that_still_reads_replaces_no_newer_one(tmp_path):
     async with bench(tmp_path) as made:
         await made.begun()
         async with late(made, journal=False):
@@ -295,7 +294,7 @@ async def test_a_stop_of_an_earlier_launch_leaves_the_one_that_arrives(tmp_path)
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-async def test_a_harness_that_ends_while_no_engine_generates_its_turn_has_no_reward(tmp_path, stopped):
+async def test_a_harness_ending_while_no_engine_runs_its_turn_has_no_reward(tmp_path, stopped):
     """Its response waits for another replica, or its replica was lost. Then the deadline is our doing."""
     async with bench(tmp_path) as made:
         episode = await made.begun()

@@ -12,9 +12,9 @@ import pytest
 from rljob_api.spec.training import Mode
 from rljob_api.status import FinishedOutcome
 from rljob_runtime.audit.lineage import audit_episodes
-from rljob_runtime.coordinator.episodes import resumptions
+from rljob_runtime.coordinator.episodes import resumptions, runner_service
 from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart, Resume, ToolCall
+from rljob_runtime.protocols.environments import EpisodeReport, Resume, ToolCall
 from rljob_runtime.protocols.turns import AttemptEnded, EpisodeAttempt
 from rljob_runtime.scheduling.episodes.ends import AbortCause
 from rljob_runtime.scheduling.episodes.resumption import MOST_RESUMPTIONS, Recovery
@@ -27,15 +27,10 @@ SILENCE = RunnerRules().silence
 CALL = ToolCall(2, 0, "add", '{"a": 2}', "5")
 
 
-async def leased(made: Bench, runner: str = "r", journals: bool = True) -> Assignment:
-    (found,) = await made.book.runners.lease(ENVIRONMENT, runner, 1.0, 1, journals)
-    return found
-
-
 async def begun(made: Bench) -> EpisodeAttempt:
     """Launch the response; return its attempt, whose first turn is answered."""
     await made.launch()
-    episode = (await leased(made)).episode
+    episode = (await made.leased(journals=True)).episode
     await made.answered(made.ask(episode, [1]), [5, 6])
     return episode
 
@@ -44,20 +39,14 @@ async def called(made: Bench, episode: EpisodeAttempt, call: ToolCall = CALL, ru
     await made.book.runners.called(ENVIRONMENT, runner, episode, call)
 
 
-def lose(made: Bench) -> None:
-    """Let the runner be silent for too long."""
-    made.now[0] += SILENCE + 1
-    made.book.runners.look(made.now[0])
-
-
-@pytest.mark.parametrize("recovery", list(Recovery))
+@pytest.mark.parametrize("recovery", [Recovery.NEXT_TURN, Recovery.REPLAY])
 async def test_the_next_runner_has_the_newest_request_and_all_calls(tmp_path, recovery):
     async with bench(tmp_path, recovery=recovery) as made:
         episode = await begun(made)
         await called(made, episode)
         await called(made, episode)
-        lose(made)
-        found = await leased(made, "s")
+        made.lose_runner()
+        found = await made.leased("s", journals=True)
         assert found.episode == EpisodeAttempt(KEY, episode.attempt, 1)
         assert found.resume == Resume(b"{}", [CALL], recovery is Recovery.REPLAY)
         totals = made.book.totals
@@ -70,23 +59,58 @@ async def test_an_attempt_of_too_many_bytes_to_hand_over_ends_and_says_so(tmp_pa
         episode = await begun(made)
         await called(made, episode)
         monkeypatch.setattr(resumptions, "MOST_RESUME_BYTES", 3)
-        lose(made)
+        made.lose_runner()
         assert not await made.book.runners.lease(ENVIRONMENT, "s", 0.0, 1, True)
         await settled()
         end = made.store.turns.newest([KEY])[KEY].end
         assert end is not None
         assert end.reason == (
-            "environment: another runner cannot go on with it: its turns and calls of tools are 11 bytes; 3 can be "
-            "handed over"
+            "environment: another runner cannot go on with it: its turns and calls of tools are more than 3 bytes"
         )
+
+
+async def test_an_attempt_has_no_more_calls_than_can_be_handed_over(tmp_path, monkeypatch):
+    """Its runner may have a key of anybody, and the store is the job's."""
+    monkeypatch.setattr(resumptions, "MOST_RESUME_BYTES", 30)
+    async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
+        episode = await begun(made)
+        call = ToolCall(2, 0, "calculate", "{}", "4" * 20)
+        await made.book.runners.called(ENVIRONMENT, "r", episode, call)
+        with pytest.raises(AttemptEnded, match="its calls of tools are too long"):
+            await made.book.runners.called(ENVIRONMENT, "r", episode, replace(call, place=1))
+        await settled()
+        assert made.store.tool_calls.of(episode.attempt, 1000) == [call]
+
+
+async def test_a_program_has_no_calls_that_its_runner_stores(tmp_path):
+    async with bench(tmp_path, recovery=Recovery.RERUN) as made:
+        episode = await begun(made)
+        with pytest.raises(AttemptEnded, match="a program calls its own tools"):
+            await called(made, episode)
+
+
+async def test_one_answer_has_no_more_of_lost_attempts_than_can_be_handed_over(tmp_path, monkeypatch):
+    """The others wait for the next runner: none is lost."""
+    monkeypatch.setattr(runner_service, "MOST_RESUME_BYTES", 12)
+    keys = [KEY, replace(KEY, sample=7), replace(KEY, sample=8)]
+    async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
+        for key in keys:
+            await made.launch(key=key)
+            episode = (await made.leased(journals=True)).episode
+            await made.answered(made.ask(episode, [1]), [5, 6])
+            await called(made, episode)
+        made.lose_runner()
+        leased = [await made.book.runners.lease(ENVIRONMENT, "s", 0.0, 64, True) for _ in range(3)]
+        assert [len(found) for found in leased] == [2, 1, 0]
+        assert {one.episode.key for found in leased for one in found} == set(keys)
 
 
 async def test_the_runner_that_was_lost_has_no_part_in_it_any_more(tmp_path):
     async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
         episode = await begun(made)
-        lose(made)
+        made.lose_runner()
         assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode])) == [episode]
-        resumed = (await leased(made, "r")).episode
+        resumed = (await made.leased("r", journals=True)).episode
         assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode, resumed])) == [episode]
         for late in (
             made.book.turns.turn(made.ask(episode, [1, 5, 6, 2])),
@@ -103,10 +127,10 @@ async def test_the_runner_that_was_lost_has_no_part_in_it_any_more(tmp_path):
 async def test_a_turn_under_way_belongs_to_the_next_runner(tmp_path):
     async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
         await made.launch()
-        episode = (await leased(made)).episode
+        episode = (await made.leased(journals=True)).episode
         asked = await made.asked(made.ask(episode, [1]))
-        lose(made)
-        found = await leased(made, "s")
+        made.lose_runner()
+        found = await made.leased("s", journals=True)
         assert found.resume == Resume(b"{}", [], False)
         again = await made.asked(made.ask(found.episode, [1], retry=True))
         made.engine.emit([7])
@@ -126,8 +150,8 @@ async def test_a_call_that_must_not_be_there_again_ends_the_attempt(tmp_path, re
     async with bench(tmp_path, recovery=recovery) as made:
         episode = await begun(made)
         await called(made, episode)
-        lose(made)
-        resumed = (await leased(made, "s")).episode
+        made.lose_runner()
+        resumed = (await made.leased("s", journals=True)).episode
         with pytest.raises(AttemptEnded, match=why):
             await called(made, resumed, ToolCall(2, 0, "add", '{"a": 2}', seen), "s")
         await settled()
@@ -146,8 +170,8 @@ async def test_a_replay_that_observes_the_same_goes_on(tmp_path):
     async with bench(tmp_path, recovery=Recovery.REPLAY) as made:
         episode = await begun(made)
         await called(made, episode)
-        lose(made)
-        resumed = (await leased(made, "s")).episode
+        made.lose_runner()
+        resumed = (await made.leased("s", journals=True)).episode
         await called(made, resumed, runner="s")
         await made.answered(made.ask(resumed, [1, 5, 6, 2]), [8])
         assert made.book.totals.replayed_calls == 1
@@ -155,12 +179,23 @@ async def test_a_replay_that_observes_the_same_goes_on(tmp_path):
         assert db.execute("SELECT executions, replays, resumption FROM tool_calls").fetchall() == [(1, 1, 1)]
 
 
-async def test_the_next_coordinator_knows_who_has_the_attempt_and_what_was_called(tmp_path):
+async def test_tools_that_answer_otherwise_after_a_hand_back_are_no_failure(tmp_path):
+    async with bench(tmp_path, recovery=Recovery.REPLAY) as made:
+        episode = await begun(made)
+        await called(made, episode)
+        await made.hand_back(episode)
+        resumed = (await made.leased("s", journals=True)).episode
+        with pytest.raises(AttemptEnded, match="observes something else"):
+            await called(made, resumed, replace(CALL, observation="6"), "s")
+        assert made.book.totals.aborts == {AbortCause.RUNNER_LEFT: 1}
+
+
+async def test_the_next_coordinator_knows_an_attempts_runner_and_calls(tmp_path):
     async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
         episode = await begun(made)
         await called(made, episode)
-        lose(made)
-        resumed = (await leased(made, "s")).episode
+        made.lose_runner()
+        resumed = (await made.leased("s", journals=True)).episode
     async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
         assert list(await made.book.runners.heartbeat(ENVIRONMENT, "r", [episode])) == [episode]
         assert list(await made.book.runners.heartbeat(ENVIRONMENT, "s", [resumed])) == []
@@ -172,10 +207,9 @@ async def test_what_is_handed_back_goes_on_until_there_were_many(tmp_path):
     async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
         await made.launch()
         for resumption in range(MOST_RESUMPTIONS + 1):
-            episode = (await leased(made)).episode
+            episode = (await made.leased(journals=True)).episode
             assert episode.resumption == resumption
-            report = EpisodeReport(failed=FailedPart.RUNNER, detail="it was told to end")
-            await made.book.runners.done(ENVIRONMENT, "r", episode, report)
+            await made.hand_back(episode)
         assert made.book.totals.aborts == {AbortCause.RUNNER_LEFT: 1}
         assert made.book.totals.resumed == MOST_RESUMPTIONS
 
@@ -184,18 +218,18 @@ async def test_an_attempt_on_its_way_to_a_runner_is_neither_silent_nor_late(tmp_
     """Its prompts are read slowly, and the time without a runner is not its runner's."""
     async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
         attempt = made.book.number((await begun(made)).attempt)
-        lose(made)
+        made.lose_runner()
         made.now[0] += 1000
         made.access.free.clear()
-        asking = asyncio.ensure_future(leased(made, "s"))
+        asking = asyncio.ensure_future(made.leased("s", journals=True))
         await settled()
-        lose(made)
+        made.lose_runner()
         assert list(await made.book.runners.lease(ENVIRONMENT, "other", 0.0, 1, True)) == []
         made.access.free.set()
         found = await asking
         assert (found.episode.resumption, attempt.id, attempt.episode.end) == (1, found.episode, None)
-        lose(made)
-        assert (await leased(made, "other")).episode.resumption == 2
+        made.lose_runner()
+        assert (await made.leased("other", journals=True)).episode.resumption == 2
 
 
 async def test_an_attempt_that_ends_on_its_way_to_a_runner_does_not_arrive(tmp_path):
@@ -210,15 +244,16 @@ async def test_an_attempt_that_ends_on_its_way_to_a_runner_does_not_arrive(tmp_p
         assert list(await asking) == []
 
 
-async def test_a_runner_that_reports_no_calls_goes_on_with_no_attempt_of_others(tmp_path):
-    async with bench(tmp_path, recovery=Recovery.NEXT_TURN) as made:
+@pytest.mark.parametrize("recovery", list(Recovery))
+async def test_a_runner_of_an_earlier_package_goes_on_with_no_attempt(tmp_path, recovery):
+    async with bench(tmp_path, recovery=recovery) as made:
         await begun(made)
-        lose(made)
+        made.lose_runner()
         assert list(await made.book.runners.lease(ENVIRONMENT, "old", 0.0)) == []
         assert made.book.totals.aborts == {AbortCause.ENVIRONMENT: 1}
         await made.launch(key=replace(KEY, sample=0))
-        assert (await leased(made, "old", journals=False)).episode.resumption == 0
-        lose(made)
+        assert (await made.leased("old")).episode.resumption == 0
+        made.lose_runner()
         assert made.book.totals.resumed == 1
         assert made.book.totals.aborts == {AbortCause.ENVIRONMENT: 2}
 
@@ -232,7 +267,7 @@ async def test_a_call_of_a_turn_that_is_not_stored_ends_the_attempt(tmp_path):
 
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("recovery", list(Recovery))
-def test_a_job_whose_runners_are_lost_trains_and_executes_no_stored_call_twice(tmp_path, mode, recovery):
+def test_a_job_that_loses_runners_trains_and_repeats_no_stored_call(tmp_path, mode, recovery):
     law = HarnessLaw(faults=((Fault.CRASH, 100), (Fault.CRASH_AFTER_CALL, 200)), seed=1, differing=200)
     stage = EpisodeStage(
         tmp_path / "state.db", job=job(rounds=3, prompts=3, responses=3, mode=mode), law=law, recovery=recovery
@@ -242,11 +277,12 @@ def test_a_job_whose_runners_are_lost_trains_and_executes_no_stored_call_twice(t
     assert finished.outcome is FinishedOutcome.COMPLETE
     totals, seen = stage.totals(), stage.runners.counts
     assert totals.resumed >= seen[Fault.CRASH_AFTER_CALL] > 0
-    assert totals.tool_calls > 0
     assert totals.calls_executed_twice == 0
-    replays = recovery is Recovery.REPLAY
-    assert (totals.replayed_calls > 0) == (totals.refused_replays > 0) == replays
-    if not replays:
+    assert (totals.tool_calls > 0) == (recovery is not Recovery.RERUN)
+    assert (totals.replayed_calls > 0) == (recovery is Recovery.REPLAY)
+    assert (totals.replayed_turns > 0) == (recovery is Recovery.RERUN)
+    assert (totals.refused_replays > 0) == (recovery is not Recovery.NEXT_TURN)
+    if recovery is Recovery.NEXT_TURN:
         assert not totals.aborts.keys() - {AbortCause.NOT_NEEDED}, "an attempt outlives its runner"
     with closing(sqlite3.connect(stage.path)) as db:
         lineage = audit_episodes(db, mode is Mode.ASYNCHRONOUS)

@@ -69,13 +69,14 @@ def test_a_job_without_keep_best_writes_no_model(tmp_path: Path, mode: Mode) -> 
 
 
 @ONE_MODE
-def test_a_later_coordinator_exports_the_same_kind_of_best(tmp_path: Path, mode: Mode) -> None:
+@pytest.mark.parametrize("first", [10, *slow(29)])
+def test_a_later_coordinator_exports_the_same_kind_of_best(tmp_path: Path, mode: Mode, first: int) -> None:
     again = 0
-    for moment in range(10, 200, 19):
+    for moment in range(first, 200, 38):
         stage = stage_of(tmp_path / f"{moment}.db", mode, rounds=4)
         again += play_through(stage, [moment]) - 1
         assert_best(stage)
-    assert again > 4, "most of these moments are within the run"
+    assert again > 2, "most of these moments are within the run"
 
 
 @MODES

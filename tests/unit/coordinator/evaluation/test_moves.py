@@ -192,7 +192,7 @@ def test_a_trainer_that_moves_gives_the_same_numbers(tmp_path: Path, mode: Mode,
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_a_coordinator_that_moves_gives_the_same_numbers_and_keeps_what_has_ended(
+def test_a_coordinator_move_changes_no_result_and_keeps_what_ended(
     tmp_path: Path, mode: Mode, undisturbed: Any, asked: Any
 ) -> None:
     stage, watched = stage_of(tmp_path, mode)

@@ -149,7 +149,7 @@ def test_the_newest_files_of_each_evaluation_stay(tmp_path: Path) -> None:
     store.close()
 
 
-def test_samples_wait_for_their_file_after_a_restart_and_go_with_abandoned_weights(tmp_path: Path) -> None:
+def test_samples_survive_a_restart_and_go_with_abandoned_weights(tmp_path: Path) -> None:
     store = opened(tmp_path)
     evaluate(store, 0, [1.0])
     evaluate(store, 2, [1.0])
@@ -273,7 +273,7 @@ class Asks:
 
 
 @MODES
-def test_a_job_keeps_all_responses_of_its_evaluations_and_is_otherwise_the_same(tmp_path: Path, mode: Mode) -> None:
+def test_evaluation_samples_keep_all_responses_and_change_no_result(tmp_path: Path, mode: Mode) -> None:
     """Also through crashes: a response is in the samples of its evaluation once, and the results are the same."""
     played: list[Stage] = []
     for name, per_round, crashes in (("none", 0, []), ("all", None, []), ("crashes", None, [11, 23, 37])):

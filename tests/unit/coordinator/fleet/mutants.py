@@ -219,4 +219,22 @@ MUTANTS = (
             "tests/unit/coordinator/reporting/test_idle_metrics.py::test_a_machine_that_was_lost_before_does_not_leave_the_fleet_again",
         ),
     ),
+    Mutant(
+        name="a machine that was only silent forgets its layout",
+        target="rljob_runtime.coordinator.fleet.fleet:Fleet.mark_lost",
+        before="machine.loss_reason = reason",
+        after="machine.loss_reason = reason; self.layouts.processes_ended(name)",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_switch_faults.py::test_a_machine_that_was_only_silent_keeps_its_size",
+        ),
+    ),
+    Mutant(
+        name="the time until a size was refused is in no report",
+        target="rljob_runtime.coordinator.fleet.layouts:Layouts._apply",
+        before="self._parts[name]['failed'] = clock() - began",
+        after="pass",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_switch_faults.py::test_the_seconds_of_a_refused_switch_are_those_of_its_responses",
+        ),
+    ),
 )

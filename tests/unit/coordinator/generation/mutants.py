@@ -27,7 +27,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an abort waits for a machine that writes its KV",
-        target="rljob_runtime.coordinator.generation.replica_pool:ReplicaPool.abort",
+        target="rljob_runtime.coordinator.generation.replica_pool:ReplicaPool._of_others",
         before="machine_of(launch.lease.replica) not in self._stopping",
         after="True",
         tests=(f"{CHAINS}::test_a_round_that_ends_while_a_machine_writes_does_not_wait_for_it",),
@@ -46,7 +46,7 @@ MUTANTS = (
         target="rljob_runtime.coordinator.generation.observed_engines:_latency",
         before="speed.prompt_token",
         after="speed.latency.prefill_token_seconds",
-        tests=(f"{ADAPTIVE}::test_tokens_are_not_computed_again_for_nothing_before_that_was_measured",),
+        tests=(f"{ADAPTIVE}::test_prefill_is_not_free_before_it_has_been_measured",),
     ),
     Mutant(
         name="surprises of a round are averaged away",
@@ -58,29 +58,36 @@ MUTANTS = (
     Mutant(
         name="laws of two layouts are fitted as one",
         target=f"{OBSERVER}._learn",
-        before="self._layout(last.tensor_parallel)",
+        before="self._layout(size)",
         after="self._layout(1)",
         tests=(f"{PLAN_NEXT_ROUND}::test_each_layout_of_a_round_has_its_own_law",),
     ),
     Mutant(
         name="a sample spans a layout switch",
         target=f"{OBSERVER}.record",
-        before="last.tensor_parallel != size",
-        after="False",
+        before="last.tensor_parallel == size",
+        after="True",
         tests=(f"{PLAN_NEXT_ROUND}::test_each_layout_of_a_round_has_its_own_law",),
     ),
     Mutant(
-        name="the prefill after a layout switch counts as decode steps",
-        target=f"{OBSERVER}.record_submitted",
-        before="self._submitted[name] = tokens",
-        after="pass",
-        tests=(f"{PLAN_NEXT_ROUND}::test_a_prefill_after_a_layout_change_is_no_decode_step",),
+        name="a restarted replica goes on with the steps of the former one",
+        target=f"{OBSERVER}.record",
+        before="last.boot == report.boot",
+        after="True",
+        tests=(f"{PLAN_NEXT_ROUND}::test_the_watch_learns_nothing_from_another_boot",),
+    ),
+    Mutant(
+        name="passes over prompts teach nothing",
+        target=f"{OBSERVER}._learn",
+        before="(now.decode - before.decode, now.prefill - before.prefill)",
+        after="(now.decode - before.decode,)",
+        tests=(f"{PLAN_NEXT_ROUND}::test_the_watch_finds_the_law_of_an_engine_that_it_polls[0.5-one launch]",),
     ),
     Mutant(
         name="replicas are those that had something to do",
         target="rljob_runtime.coordinator.generation.engine_observer:EngineObserver.record_submitted",
         before="max(seen.replicas, count)",
-        after="max(seen.replicas, sum(self._layout_of(name) == size for name in requests))",
+        after="max(seen.replicas, sum(self._layout_of(name) == size for name in names))",
         tests=(
             (
                 "tests/unit/coordinator/on_policy/test_plan_next_round.py::test_a_round_that_was_taken_up_near_its_"
@@ -160,6 +167,15 @@ MUTANTS = (
                 "tests/integration/coordinator/test_repack.py::test_a_response_that_moved_is_of_one_version_and_"
                 "goes_on_where_it_was[Reference]"
             ),
+        ),
+    ),
+    Mutant(
+        name="a command is sent to a replica that takes KV, and times out there",
+        target="rljob_runtime.coordinator.generation.replica_pool:ReplicaPool._afterwards",
+        before="self._transfers[replica.name]",
+        after="False",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_kv_handover.py::test_a_round_goes_on_while_a_machine_takes_its_kv[tail1]",
         ),
     ),
 )

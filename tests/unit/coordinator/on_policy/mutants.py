@@ -11,7 +11,7 @@ LOANS = "tests/unit/coordinator/stream_training/test_loans.py"
 EVALUATIONS = "tests/unit/coordinator/evaluation/test_evaluations.py"
 
 SWITCHER = "tests/unit/coordinator/on_policy/test_switcher.py"
-SWITCHES = f"{SWITCHER}::test_a_machine_switches_up_and_back_while_others_go_on_and_no_token_is_lost"
+SWITCHES = f"{SWITCHER}::test_a_machine_switches_up_and_back_and_no_token_is_lost"
 RESTART = f"{SWITCHER}::test_a_restarted_coordinator_goes_on_in_the_layout_of_the_round"
 SWITCH_REPORT = "tests/unit/coordinator/on_policy/test_switch_report.py"
 ADAPTIVE_JOB = "tests/unit/coordinator/on_policy/test_adaptive_job.py"
@@ -36,8 +36,8 @@ MUTANTS = (
     Mutant(
         name="each number of machines is predicted with the switches of the present one",
         target="rljob_runtime.coordinator.on_policy.plan_next_round:_choose",
-        before="_saved_by_switches(settings, remembered, number, switch_costs, lengths, horizon, seed, factors)",
-        after="_saved_by_switches(settings, remembered, present, switch_costs, lengths, horizon, seed, factors)",
+        before="_saved_by_switches(switching, number, lengths, limit, horizon, seed, factors)",
+        after="_saved_by_switches(switching, present, lengths, limit, horizon, seed, factors)",
         tests=(
             "tests/unit/coordinator/on_policy/test_switch_forecast.py::"
             "test_each_number_of_machines_is_predicted_with_its_own_switches",
@@ -54,7 +54,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a round is predicted as if its switches moved no KV",
-        target="rljob_runtime.coordinator.on_policy.plan_next_round:_saved_by_switches",
+        target="rljob_runtime.coordinator.on_policy.plan_next_round:_switching",
         before="switch_costs.kv",
         after="None",
         tests=(
@@ -73,14 +73,14 @@ MUTANTS = (
         target="rljob_runtime.coordinator.on_policy.looks:Looks._failed",
         before="self._asked.discard(policy)",
         after="pass",
-        tests=(f"{POLICY_FAILURES}::test_a_switch_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only",),
+        tests=(f"{POLICY_FAILURES}::test_a_failing_switch_policy_is_given_up_and_the_job_completes",),
     ),
     Mutant(
         name="a size that no machine has is switched to",
         target="rljob_runtime.coordinator.on_policy.switcher:Switcher.decide",
         before="decision.target not in (None, *self._sizes)",
         after="False",
-        tests=(f"{POLICY_FAILURES}::test_a_switch_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only",),
+        tests=(f"{POLICY_FAILURES}::test_a_failing_switch_policy_is_given_up_and_the_job_completes",),
     ),
     Mutant(
         name="a switch that shall move KV computes it again",
@@ -108,7 +108,7 @@ MUTANTS = (
         target="rljob_runtime.coordinator.on_policy.kv_handover:KvHandovers.end_taken",
         before="self._drop_due(machine)",
         after="pass",
-        tests=(HANGS, f"{KV}::test_a_file_that_was_not_removed_in_its_round_is_removed_in_a_later_one"),
+        tests=(HANGS, f"{KV}::test_a_kv_file_left_in_its_round_is_removed_in_a_later_one"),
     ),
     Mutant(
         name="a replica that hangs holds back the files of others",
@@ -192,7 +192,7 @@ MUTANTS = (
         target="rljob_runtime.coordinator.on_policy.switcher:Switcher._view",
         before="size not in refused",
         after="True",
-        tests=(f"{SWITCHER}::test_a_size_that_is_refused_leaves_the_machine_and_its_responses_where_they_were",),
+        tests=(f"{SWITCHER}::test_a_refused_size_leaves_the_machine_and_its_responses_in_place",),
     ),
     Mutant(
         name="responses of a machine that switches go elsewhere",
@@ -206,28 +206,21 @@ MUTANTS = (
         target="rljob_runtime.coordinator.on_policy.switcher:Switcher.begin",
         before="not self._is_unchanged(seen)",
         after="False",
-        tests=(f"{SWITCHER}::test_a_switch_that_was_decided_for_a_machine_that_has_changed_since_is_not_made",),
+        tests=(f"{SWITCHER}::test_a_switch_decided_for_a_machine_that_has_changed_is_not_made",),
     ),
     Mutant(
         name="machines that switch after one look are torn away together",
         target="rljob_runtime.coordinator.on_policy.switcher:Switcher.machines",
         before="self._running.keys()",
         after="self._running.keys() | self._looked.keys()",
-        tests=(f"{SWITCHER}::test_machines_that_switch_after_one_look_wait_for_all_that_each_generates",),
+        tests=(f"{SWITCHER}::test_each_of_two_switching_machines_waits_for_all_its_responses",),
     ),
     Mutant(
         name="a machine without responses switches",
         target="rljob_runtime.coordinator.on_policy.switcher:Switcher.begin",
         before="not busy",
         after="False",
-        tests=(f"{SWITCHER}::test_a_machine_whose_responses_have_ended_since_the_look_does_not_switch",),
-    ),
-    Mutant(
-        name="responses that wait for their own machine keep others from a switch",
-        target="rljob_runtime.coordinator.on_policy.looks:Look.switch_look",
-        before="len(round_.waiting) - held_back",
-        after="len(round_.waiting)",
-        tests=(f"{SWITCHER}::test_what_waits_for_a_machine_that_switches_is_nothing_that_others_have_to_start",),
+        tests=(f"{SWITCHER}::test_a_machine_whose_responses_have_ended_does_not_switch",),
     ),
     Mutant(
         name="a round waits for the decision to switch",
@@ -274,17 +267,9 @@ MUTANTS = (
     Mutant(
         name="losers run on",
         target="rljob_runtime.coordinator.on_policy.generation:Generation._abort_losers",
-        before="await self._pool.abort(aborts)",
+        before="await self._pool.drop(aborts)",
         after="assert aborts",
         tests=("tests/unit/scheduling/test_tail_batching.py::test_what_lost_is_aborted_on_its_engine",),
-    ),
-    Mutant(
-        name="losers of a dead coordinator run on",
-        target="rljob_runtime.coordinator.on_policy.generation:Generation.run",
-        before="await self._track_replicas()",
-        after="",
-        nth=1,
-        tests=("tests/unit/coordinator/test_crashes.py::test_killed_before_and_after_every_store_call_of_a_race[3]",),
     ),
     Mutant(
         name="a restart begins a response again from nothing",
@@ -386,5 +371,12 @@ MUTANTS = (
             "tests/unit/coordinator/reporting/test_training_metrics.py::"
             "test_report_and_status_have_what_the_update_measured",
         ),
+    ),
+    Mutant(
+        name="requests of an evaluation hold up a switch",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._observed",
+        before="count - load(name)",
+        after="count",
+        tests=(f"{SWITCHER}::test_what_the_round_has_in_the_queues_of_engines_is_known[evaluation1]",),
     ),
 )

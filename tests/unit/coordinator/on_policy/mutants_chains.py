@@ -2,6 +2,8 @@
 
 from hack.mutants import Mutant
 
+SWITCHER = "tests/unit/coordinator/on_policy/test_switcher.py"
+FAULTS = "tests/unit/coordinator/on_policy/test_switch_faults.py"
 CHAINS = "tests/unit/coordinator/on_policy/test_switch_chains.py"
 KV = "tests/unit/coordinator/on_policy/test_kv_handover.py"
 
@@ -28,7 +30,7 @@ MUTANTS = (
         target="rljob_runtime.coordinator.on_policy.stops:Stops.everything",
         before="await asyncio.wait(self._stopping)",
         after="pass",
-        tests=(f"{CHAINS}::test_an_interruption_waits_for_a_machine_that_writes_and_loses_no_token",),
+        tests=(f"{CHAINS}::test_an_interruption_waits_for_an_export_and_loses_no_token",),
     ),
     Mutant(
         name="KV files that were written after the round's end are kept",
@@ -65,5 +67,29 @@ MUTANTS = (
                 "::test_a_prefill_in_several_passes_is_measured_to_its_end"
             ),
         ),
+    ),
+    Mutant(
+        name="responses of a machine that switches leave the race",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._look",
+        before="expected.replicas",
+        after="dict.fromkeys(expected.replicas, '')",
+        tests=(f"{SWITCHER}::test_what_waits_for_a_switch_does_not_count_on_other_machines",),
+    ),
+    Mutant(
+        name="a restarted coordinator forgets the switches of its round",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.__init__",
+        before="opened.layout.switches",
+        after="{}",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_switch_report.py"
+            "::test_a_restarted_coordinator_counts_the_switches_of_its_round",
+        ),
+    ),
+    Mutant(
+        name="losers of a race wait for the KV of their machine, and the round with them",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._abort_losers",
+        before="self._pool.drop(aborts)",
+        after="self._pool.abort(aborts)",
+        tests=(f"{KV}::test_a_round_goes_on_while_a_machine_takes_its_kv[tail1]",),
     ),
 )

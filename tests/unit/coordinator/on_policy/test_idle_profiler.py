@@ -35,7 +35,7 @@ class Job:
         rollout = {"slotsPerMachine": 4, "allowedTensorParallelSizes": [1, 2, 4], "engine": "Reference", "machines": 2}
         spec = job(
             rounds=rounds, prompts=6, responses=4, rollout=rollout, adaptiveTensorParallel={"enabled": enabled},
-            data={"maxResponseTokens": 200},
+            data={"maxResponseTokens": 100},
         )  # fmt: skip
         self.stage = Stage(
             folder / "state.db", job=spec, replicas=4, sizes=(1, 2, 4), switch_policy=NeverSwitch() if enabled else None

@@ -18,11 +18,13 @@ from rljob_runtime.coordinator.on_policy.plan_next_round import choose_plan
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.reporting.policy_failures import PolicyFailures
 from rljob_runtime.coordinator.store.store import Store
-from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Request
+from rljob_runtime.perf_model.engine_records import Request
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.perf_model.observed_speed import Speed, fit_latency
-from rljob_runtime.protocols import EngineStats, GenerateRequest, ReplicaReport, TrainReport
-from rljob_runtime.protocols.trajectory import PromptKey, Sampling, TrajectoryKey
+from rljob_runtime.perf_model.step_totals import NO_STEPS, StepTotals
+from rljob_runtime.protocols import EngineStats, ReplicaReport, TrainReport
+from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.scheduling.round_planner.planner import PlanningHorizon
 from rljob_runtime.scheduling.round_planner.plans import Plan, SelectedPlan
 from rljob_runtime.scheduling.tail_batching import Factors
@@ -40,6 +42,8 @@ from tests.support.simulated_job import Stage, job, until
 
 AUTO = {"enabled": "Auto", "promptFactor": "Auto", "responseFactor": "Auto"}
 LAW = LatencyModel(((1, 0.02), (64, 0.04)), 1e-6, 0.01, 1e-5, 0.0)
+ONE_PASS = replace(LAW, prefill_seconds=LAW.base(1))
+"""A pass over prompts reads the weights as a decode step does."""
 
 
 async def planned(store: Store, settings: Settings, run: Stage, step: int, rounds_left: int) -> SelectedPlan:
@@ -70,10 +74,16 @@ def stage(path, lengths=tailed, rounds=12, tail=None, stream=False, costs=None, 
 # --- whole runs ---
 
 
-def test_a_job_with_a_tail_begins_to_race_and_says_why(tmp_path):
-    run = stage(tmp_path / "state.db")
+@pytest.fixture(scope="module")
+def racing(tmp_path_factory):
+    """Reports of a job that begins to race."""
+    run = stage(tmp_path_factory.mktemp("racing") / "state.db")
     assert run.play(first_responses=64).outcome is FinishedOutcome.COMPLETE
-    first, second, *rest = run.closed
+    return run.closed
+
+
+def test_a_job_with_a_tail_begins_to_race_and_says_why(racing):
+    first, second, *rest = racing
     assert [first.plan, second.plan] == ["plain", "plain"]
     assert "are needed to predict" in first.plan_reason
     assert first.predicted_seconds is None
@@ -237,11 +247,9 @@ def test_a_job_with_parallel_work_grows_and_one_with_a_long_tail_shrinks(tmp_pat
         assert len(ids) == len(set(ids)) == 30 * 8 * 4
 
 
-def test_another_coordinator_plays_the_round_as_it_was_decided(tmp_path):
+def test_another_coordinator_plays_the_round_as_it_was_decided(tmp_path, racing):
     """It is killed in the middle of a round that races; the next one goes on with that round, and predicts nothing."""
-    calm = stage(tmp_path / "calm.db")
-    calm.play(first_responses=64)
-    step = next(report.round for report in calm.closed if report.plan.startswith("race "))
+    step = next(report.round for report in racing if report.plan.startswith("race "))
     run = stage(tmp_path / "state.db")
 
     async def stop():
@@ -257,7 +265,7 @@ def test_another_coordinator_plays_the_round_as_it_was_decided(tmp_path):
         return await run.coordinate(first_responses=10_000)
 
     assert virtual_time.run(lives()).outcome is FinishedOutcome.COMPLETE
-    opened_plan = calm.closed[step - 1].plan
+    opened_plan = racing[step - 1].plan
     report = run.closed[step - 1]
     assert (report.round, report.plan) == (step, opened_plan)
     assert report.predicted_seconds is None
@@ -448,24 +456,31 @@ def test_the_spec_leaves_open_what_is_auto(spec, plans):
 # --- what is seen of engines ---
 
 
-def test_the_watch_finds_the_law_of_an_engine_that_it_polls():
-    random, watch, engine = Random(0), EngineObserver(), EngineSimulator(LAW, 1 << 20, 256)
+@pytest.mark.parametrize("waves", [1, 12], ids=["one launch", "turns that come and go"])
+@pytest.mark.parametrize("poll_seconds", [0.05, 0.5, 2.0])
+def test_the_watch_finds_the_law_of_an_engine_that_it_polls(poll_seconds, waves):
+    """Whatever begins, ends and waits between two polls."""
+    random, watch, engine = Random(0), EngineObserver(), EngineSimulator(ONE_PASS, 1 << 20, 256)
+    arrivals = [round(random.uniform(0.0, 40.0), 2) * (wave > 0) for wave in range(waves)]
 
     def poll(now: float) -> None:
         load = engine.load(now)
         stats = EngineStats(
             load.running, load.waiting, load.kv_use, load.preemptions, load.generated_tokens, 0, 0, 0, 0,
-            kv_tokens=1 << 20, max_running=256,
+            kv_tokens=1 << 20, max_running=256, decode=load.decode, prefill=load.prefill,
         )  # fmt: skip
-        watch.record("r", ReplicaReport("1", 0, (), 1, stats), now)
+        watch.record("r", ReplicaReport("1", 0, (), 1, stats))
 
-    now = 0.0
-    poll(now)
+    poll(0.0)
+    watch.record_submitted(["r"], ["r"])
     requests = [Request(n, 50, random.choice([20, 60, 150, 400])) for n in range(48)]
-    watch.record_submitted({"r": [asked(one) for one in requests]}, ["r"], now)
-    engine.submit(now, requests)
-    while engine.next_event < float("inf"):
-        now = min(now + 0.5, engine.next_event)
+    launches = sorted((arrivals[n % waves], n) for n in range(48))
+    now = 0.0
+    while launches or engine.next_event < float("inf"):
+        now = round(now + poll_seconds, 6)
+        while launches and launches[0][0] <= now:
+            at, number = launches.pop(0)
+            engine.submit(at, [requests[number]])
         engine.advance(now)
         poll(now)
     speed = watch.speeds()[1]
@@ -473,34 +488,23 @@ def test_the_watch_finds_the_law_of_an_engine_that_it_polls():
     assert sum(one.prompt_tokens for one in speed.stretches) == 48 * 50
     law = fit_latency([speed])
     for batch, mean in ((40, 80), (10, 200), (3, 300)):
-        assert law.step(batch, batch * mean) == pytest.approx(LAW.step(batch, batch * mean), rel=0.1)
+        assert law.step(batch, batch * mean) == pytest.approx(LAW.step(batch, batch * mean), rel=0.02)
 
 
-def asked(one: Request) -> GenerateRequest:
-    return GenerateRequest(
-        TrajectoryKey(PromptKey(0, one.id), 0), 1, (1,) * one.prompt_tokens, Sampling(400, 1.0, 0, ()), 1
-    )
-
-
-def test_the_watch_learns_nothing_from_another_boot_or_a_preemption():
+def test_the_watch_learns_nothing_from_another_boot():
     watch = EngineObserver()
-    busy = EngineStats(4, 0, 0.1, 0, 100, 0, 0, 0)
-    for boot, stats, now in (
-        ("1", busy, 0.0),
-        ("2", replace(busy, generated_tokens_total=200), 1.0),
-        ("2", replace(busy, generated_tokens_total=300, preemptions_total=1), 2.0),
-        ("2", replace(busy, generated_tokens_total=300, preemptions_total=1, running=1), 3.0),
-    ):
-        watch.record("r", ReplicaReport(boot, 0, (), 1, stats), now)
+    for boot, steps in (("1", 10), ("2", 30), ("2", 30)):
+        decode = StepTotals(steps, 4 * steps, 0, 0, 1.0 * steps)
+        watch.record("r", ReplicaReport(boot, 0, (), 1, EngineStats(4, 0, 0.1, 0, 0, 0, 0, 0, decode=decode)))
     assert watch.speeds() == {}
 
 
 def test_a_replica_that_released_accelerators_reports_no_full_cache():
     watch = EngineObserver()
     stats = EngineStats(4, 0, 0.1, 0, 100, 0, 0, 0, kv_tokens=500, max_running=8)
-    watch.record("r", ReplicaReport("1", 0, (), 1, stats), 0.0)
-    watch.record("r", ReplicaReport("1", 0, (), None, replace(stats, running=0, kv_tokens=0, max_running=0)), 1.0)
-    watch.record_submitted({"r": []}, ["r"], 2.0)
+    watch.record("r", ReplicaReport("1", 0, (), 1, stats))
+    watch.record("r", ReplicaReport("1", 0, (), None, replace(stats, running=0, kv_tokens=0, max_running=0)))
+    watch.record_submitted(["r"], ["r"])
     assert (watch.speeds()[1].kv_tokens, watch.speeds()[1].max_running) == (500, 8)
 
 
@@ -510,13 +514,13 @@ def test_replicas_asleep_since_a_layout_change_are_not_counted():
     small, large = (EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0, kv_tokens=room, max_running=8) for room in (100, 250))
     first, second = names = ("rollout-0/replica-0", "rollout-0/replica-1")
     for name in names:
-        before.record(name, ReplicaReport("1", 0, (), 1, small), 0.0)
+        before.record(name, ReplicaReport("1", 0, (), 1, small))
     watch.continue_from(before)
     assert (watch.kv_tokens(first), watch.kv_tokens(second)) == (100, 100)
     size = 2
     assert watch.kv_tokens(first) == 0, "the engine of this layout was not polled yet"
-    watch.record_submitted({first: []}, [first], 1.0)
-    watch.record(first, ReplicaReport("1", 0, (), 1, large), 2.0)
+    watch.record_submitted([first], [first])
+    watch.record(first, ReplicaReport("1", 0, (), 1, large))
     assert list(watch.speeds()) == [2]
     assert (watch.speeds()[2].replicas, watch.speeds()[2].kv_tokens) == (1, 250)
 
@@ -524,12 +528,12 @@ def test_replicas_asleep_since_a_layout_change_are_not_counted():
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(1, 5)), min_size=1, max_size=6))
 def test_each_layout_of_a_round_has_its_own_law(phases):
     """A machine whose engines switch, also back, between polls: no sample spans two layouts."""
-    seconds, size, now, made = {1: 0.1, 2: 0.06, 4: 0.04}, 1, 0.0, 0
+    seconds, size, steps = {1: 0.1, 2: 0.06, 4: 0.04}, 1, NO_STEPS
     watch = EngineObserver(lambda replica: size)
 
-    def poll(running: int) -> None:
-        stats = EngineStats(running, 0, 0.0, 0, made, 0, 0, 0, kv_tokens=size * 1000, max_running=8)
-        watch.record("r", ReplicaReport("1", 0, (), 1, stats), now)
+    def poll() -> None:
+        stats = EngineStats(4, 0, 0.0, 0, 0, 0, 0, 0, kv_tokens=size * 1000, max_running=8, decode=steps)
+        watch.record("r", ReplicaReport("1", 0, (), 1, stats))
 
     polls = Counter()
     before = None
@@ -537,11 +541,10 @@ def test_each_layout_of_a_round_has_its_own_law(phases):
         fresh, size = phase_size != before, phase_size
         before = size
         if fresh:
-            now, made = now + 5.0, made + 777
-            watch.record_submitted({"r": []}, ["r"], now)
+            watch.record_submitted(["r"], ["r"])
         for _ in range(count):
-            now, made = now + 10 * seconds[size], made + 4 * 10
-            poll(4)
+            steps += StepTotals(10, 40, seconds=10 * seconds[size])
+            poll()
         polls[size] += count - fresh
     found = watch.speeds()
     assert set(found) == {size for size, _ in phases}
@@ -555,16 +558,3 @@ def test_each_layout_of_a_round_has_its_own_law(phases):
     later = EngineObserver(lambda replica: size)
     later.continue_from(watch)
     assert {one: later.engine_speed(one) for one in found} == {one: watch.engine_speed(one) for one in found}
-
-
-def test_a_prefill_after_a_layout_change_is_no_decode_step():
-    size = 1
-    watch = EngineObserver(lambda replica: size)
-    stats = EngineStats(4, 0, 0.0, 0, 100, 0, 0, 0, kv_tokens=1000, max_running=8)
-    watch.record("r", ReplicaReport("1", 0, (), 1, stats), 0.0)
-    size = 2
-    watch.record_submitted({"r": [asked(Request(n, 50, 100)) for n in range(4)]}, ["r"], 1.0)
-    for now, generated in ((1.1, 100), (4.0, 104), (4.5, 124), (5.0, 144)):
-        watch.record("r", ReplicaReport("1", 0, (), 1, replace(stats, generated_tokens_total=generated)), now)
-    (speed,) = watch.speeds().values()
-    assert [(one.seconds, one.prompt_tokens) for one in speed.stretches] == [(1.0, 0)], "two polls of 0.5 s"

@@ -76,7 +76,7 @@ class Run:
 
 
 @pytest.mark.parametrize("call", ["begin_round", "is_due", "decide", "another size", "another machine"])
-def test_a_switch_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only(tmp_path: Path, call: str) -> None:
+def test_a_failing_switch_policy_is_given_up_and_the_job_completes(tmp_path: Path, call: str) -> None:
     run = Run(tmp_path)
     run.stage.switch_policy = policy = Failing(call)
     (warning,) = run.play()

@@ -114,7 +114,7 @@ def test_a_machine_that_does_not_stop_is_lost_and_holds_back_no_other(
     assert starts == {"rollout-0": pytest.approx(0.0, abs=0.5), "rollout-1": pytest.approx(3.0, abs=0.5)}
 
 
-def test_an_interruption_waits_for_a_machine_that_writes_and_loses_no_token(
+def test_an_interruption_waits_for_an_export_and_loses_no_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: None
 ) -> None:
     began = delay_exports(monkeypatch, {"rollout-0": 2.0})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,13 @@ import pytest
 
 from rljob_api.status import Finished, FinishedOutcome, TargetPhase
 from rljob_runtime.coordinator.fleet.machine import machine_of
+from rljob_runtime.protocols import Refused
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.events import KvAsked, LaidOut, Loaded, MadeRoom, Submitted
 from rljob_runtime.simulator.core.network import FaultKind
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
+from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
 from tests.support.kv_job import Run, delay_exports
 from tests.support.rows import slow
 from tests.support.simulated_job import Stage, until
@@ -202,3 +206,41 @@ def test_a_full_shared_memory_costs_a_prefill(tmp_path: Path, monkeypatch: pytes
     switch.check(switch.run.stage.play(fill))
     assert switch.run.asked == []
     assert [(one.reached, one.exported_tokens) for one in switch.run.switches] == [(4, 0)]
+
+
+def test_the_seconds_of_a_refused_switch_are_those_of_its_responses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Engines may fail late. Their responses wait until the machine is back in its size."""
+    switch_layout = SimulatedReplica.switch_layout
+
+    async def refuse_late(self: SimulatedReplica, term: int, tensor_parallel: int) -> None:
+        if tensor_parallel == 4 and machine_of(self.name) == VICTIM:
+            await asyncio.sleep(20.0)
+            raise Refused("out of memory")
+        await switch_layout(self, term, tensor_parallel)
+
+    monkeypatch.setattr(SimulatedReplica, "switch_layout", refuse_late)
+    run = Run(tmp_path, 4, state=State.RECOMPUTE)
+    report = run.play()
+    (switch,) = run.switches
+    assert switch.reached == 1
+    assert 20.0 <= switch.seconds["failed"] < 21.0
+    assert report.seconds is not None
+    assert report.seconds > 20.0
+
+
+def test_a_machine_that_was_only_silent_keeps_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = Switch(tmp_path, monkeypatch)
+
+    async def cut(stage: Stage) -> None:
+        await switch.at("after")
+        condition = stage.world.machine(VICTIM).condition
+        condition.begin(FaultKind.CUT)
+        await until(lambda: VICTIM not in stage.coordinator._fleet.machines, tick=0.01)
+        condition.end(FaultKind.CUT)
+
+    switch.check(switch.run.stage.play(cut))
+    assert {event.tensor_parallel for event in switch.run.events if isinstance(event, LaidOut)} == {1, 4}
+    rows = sqlite3.connect(switch.run.stage.path).execute("SELECT machine, tensor_parallel FROM layouts").fetchall()
+    assert rows == [(VICTIM, 4)]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rljob_api.status import LayoutSwitchesReport, SwitchesState
+from rljob_api.status import Finished, FinishedOutcome, LayoutSwitchesReport, SwitchesState
+from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.on_policy.switch_report import MOST_LISTED, switches_report
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
-from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
+from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch, SwitchLook
+from rljob_runtime.simulator.core import virtual_time
+from rljob_runtime.simulator.core.events import LaidOut
+from tests.support.forced_switches import Script
+from tests.support.simulated_job import Stage, job, until
 
 DECIDED = SwitchDecision(SwitchOutcome.SWITCHED, 2, State.RECOMPUTE, seconds=0.51234, gain=3.21987, without=10.0)
 
@@ -115,3 +122,39 @@ def test_no_gain_is_told_in_seconds() -> None:
 def test_a_round_without_a_look_says_so() -> None:
     report = switches_report([], None)
     assert (report.reason, report.message) == ("NotChecked", "the round ended before machines were looked at")
+
+
+def test_a_restarted_coordinator_counts_the_switches_of_its_round(tmp_path: Path) -> None:
+    """Each machine may switch `maxSwitches` times in a round, whichever process coordinates it."""
+    sizes = {"slotsPerMachine": 4, "allowedTensorParallelSizes": [1, 2, 4], "engine": "Reference", "machines": 2}
+    data, adaptive = {"maxResponseTokens": 400}, {"enabled": True}
+    spec = job(1, 6, 4, rollout=sizes, data=data, adaptiveTensorParallel=adaptive)
+    stage = Stage(tmp_path / "state.db", job=spec, replicas=4, sizes=(1, 2, 4), switch_policy=Script(None, 4, 4))
+    switched, told = set[str](), set[tuple[str, int]]()
+    stage.watchers.append(
+        lambda event: switched.add(machine_of(event.replica))
+        if isinstance(event, LaidOut) and event.tensor_parallel == 4
+        else None
+    )
+
+    class Watching(Script):
+        def decide(self, look: SwitchLook) -> dict[str, SwitchDecision]:
+            told.update((one.name, one.switches) for one in look.machines)
+            return {}
+
+    async def lives() -> Finished | None:
+        running = asyncio.create_task(stage.coordinate())
+        await until(lambda: len(switched) == 2)
+        await asyncio.sleep(0.6)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        stage.switch_policy = Watching(None)
+        return await stage.coordinate()
+
+    finished = virtual_time.run(lives())
+    assert finished is not None
+    assert finished.outcome is FinishedOutcome.COMPLETE
+    assert told == {("rollout-0", 1), ("rollout-1", 1)}
+    report = stage.closed[0].layout_switches
+    assert report is not None
+    assert (report.state, report.made, report.failed, report.switches) == (SwitchesState.SWITCHED, 2, 0, ())

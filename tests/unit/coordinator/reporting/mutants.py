@@ -8,7 +8,16 @@ POLICY_FAILURES = "tests/unit/coordinator/on_policy/test_policy_failures.py"
 
 TRAINING_METRICS = "tests/unit/coordinator/reporting/test_training_metrics.py"
 
+LABELLED_GAUGES = "tests/unit/coordinator/reporting/test_labelled_gauges.py"
+
 MUTANTS = (
+    Mutant(
+        name="labels that a round lacks keep an older value",
+        target="rljob_runtime.coordinator.reporting.labelled_gauge:LabelledGauge.show",
+        before="self._shown - values.keys()",
+        after="set()",
+        tests=(LABELLED_GAUGES,),
+    ),
     Mutant(
         name="records that wait at the end are no warning",
         target="rljob_runtime.coordinator.reporting.round_log:RoundJournal.flush",
@@ -24,7 +33,7 @@ MUTANTS = (
         before="return error",
         after="raise",
         tests=(
-            f"{POLICY_FAILURES}::test_a_switch_policy_that_fails_ends_no_job_and_is_asked_a_few_times_only",
+            f"{POLICY_FAILURES}::test_a_failing_switch_policy_is_given_up_and_the_job_completes",
             f"{POLICY_FAILURES}::test_a_round_that_cannot_be_described_has_no_look",
             f"{POLICY_FAILURES}::test_a_planner_that_fails_leaves_the_reference_plan",
         ),

@@ -295,7 +295,7 @@ async def test_a_job_whose_files_are_written_ends_without_a_warning(tmp_path):
     store.close()
 
 
-async def test_lengths_are_written_beside_them_and_a_rewind_replaces_those_of_abandoned_rounds(tmp_path):
+async def test_lengths_need_no_samples_and_a_rewind_replaces_abandoned_ones(tmp_path):
     store, lengths = opened(tmp_path), LengthFolder(tmp_path)
     writer = writer_of(tmp_path, store, Samples())
     await writer.use(Samples(per_round=0, keep_rounds=3))

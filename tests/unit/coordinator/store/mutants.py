@@ -13,10 +13,28 @@ EVALUATION_SAMPLES = "tests/unit/coordinator/evaluation/test_samples.py"
 
 MUTANTS = (
     Mutant(
+        name="a history of requests has no bound",
+        target="rljob_runtime.coordinator.store.tables.turns:Turns.history",
+        before="bodies and left < 0",
+        after="False",
+        tests=(
+            "tests/unit/coordinator/store/test_turns.py::test_a_history_has_the_newest_turns_that_are_not_too_long_together",
+        ),
+    ),
+    Mutant(
+        name="all calls are read before they are too long",
+        target="rljob_runtime.coordinator.store.tables.tool_calls:ToolCalls.of",
+        before="left < 0",
+        after="False",
+        tests=(
+            "tests/unit/coordinator/episodes/test_resumptions.py::test_an_attempt_of_too_many_bytes_to_hand_over_ends_and_says_so",
+        ),
+    ),
+    Mutant(
         name="the newest turn is the first",
         target="rljob_runtime.coordinator.store.tables.turns:Turns.history",
-        before="sampled[-1:] if newest else sampled",
-        after="sampled[:1] if newest else sampled",
+        before="turns[-1:] if newest else turns",
+        after="turns[:1] if newest else turns",
         tests=("tests/unit/coordinator/store/test_turns.py::test_the_newest_turn_is_the_last_of_the_history",),
     ),
     Mutant(
@@ -334,7 +352,7 @@ MUTANTS = (
         target="rljob_runtime.coordinator.store.tables.rounds:Rounds._draw",
         before="training_columns_of",
         after="columns_of",
-        tests=(f"{ON_POLICY_STORE}::test_a_round_with_a_prompt_of_an_evaluation_is_refused_and_nothing_of_it_stays",),
+        tests=(f"{ON_POLICY_STORE}::test_a_round_with_an_evaluation_prompt_is_refused_and_not_stored",),
     ),
     Mutant(
         name="a group of an evaluation may be trained on",

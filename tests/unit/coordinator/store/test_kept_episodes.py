@@ -11,10 +11,11 @@ import pytest
 from rljob_runtime.coordinator.store.evaluations import EvaluatedSample
 from rljob_runtime.coordinator.store.records import Boundary, Tokens
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.kept_episodes import kept_episode
 from rljob_runtime.coordinator.store.tables.kept_samples import SampleRules
 from rljob_runtime.protocols.trajectory import Cursor, PromptKey, Response, TrajectoryKey
 from rljob_runtime.samples.episode import SampleCall, SampleEpisode, SampleMessage
-from rljob_runtime.scheduling.episodes.ends import EndState, EpisodeEnd
+from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.evaluation import evaluation_key
 from tests.support.episodes import STOP
@@ -73,7 +74,7 @@ def play_round(store: Store, second: bytes = SECOND, beside: bytes = BESIDE) -> 
     return kept.sample.episode
 
 
-def test_turns_have_the_messages_of_their_requests_and_the_calls_that_were_read_in_them(store):
+def test_turns_have_the_messages_and_the_calls_of_their_requests(store):
     episode = play_round(store)
     assert (episode.environment, episode.state, episode.end, episode.forks, episode.tools, episode.metrics) == (
         "calc", "truncated", "the limit of turns was reached", 1, ("add",), {"calls": 1.0}
@@ -100,6 +101,15 @@ def test_turns_have_their_tokens_versions_and_seconds(store):
         (1.0, 1.5), (2.0, 0.5), (3.0, 0.5)
     ]  # fmt: skip
     assert (first.given_tokens, first.sampled_tokens, first.finish) == (3, 1, "stop")
+
+
+def test_an_aborted_attempt_has_its_cause_apart_from_the_detail(store):
+    store.start_at(Boundary(0, Cursor()))
+    number = store.turns.begin(KEY, 1, 10.0, "calc")
+    store.turns.commit(number, [given(1, 0, 1), sampled(2, 1, 3)], FIRST, 12.5, 11.0)
+    store.turns.end(number, EpisodeEnd(EndState.ABORTED, cause=AbortCause.TOOL_SERVER, detail="foreign"), 17.0)
+    episode = kept_episode(store._db, KEY)
+    assert (episode.state, episode.cause, episode.end) == ("aborted", "tool server", "tool server: foreign")
 
 
 def test_a_client_that_sends_tokens_has_turns_without_messages(store):

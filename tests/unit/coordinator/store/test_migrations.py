@@ -12,6 +12,7 @@ from rljob_runtime.coordinator.store.schema.core import FORMAT
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
 from rljob_runtime.scheduling.episodes.limits import Limit
+from rljob_runtime.scheduling.episodes.times import Pause
 from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome
 from rljob_runtime.scheduling.round_planner.plans import Plan
 from rljob_runtime.scheduling.tail_batching import Factors
@@ -197,4 +198,22 @@ def test_attempts_of_format_13_refuse_no_turn_before_their_end(tmp_path):
     assert (kept.refusing, list(kept.spans)) == (None, [2])
     store.turns.refuse(kept.number, Limit.TURNS)
     assert store.turns.open_attempts()[0].refusing is Limit.TURNS
+    store.close()
+
+
+def test_turns_of_format_15_belong_to_no_program_that_runs_again(tmp_path):
+    store = Store(write(tmp_path / "state.db", 15), "uid-1")
+    (kept,) = store.turns.open_attempts()
+    assert (kept.resumption, list(kept.spans), kept.asked_by) == (0, [2], {})
+    store.turns.repeat(kept.number, 2, 1)
+    assert store.turns.open_attempts()[0].asked_by == {2: 1}
+    store.close()
+
+
+def test_attempts_of_format_16_have_no_pauses(tmp_path):
+    store = Store(write(tmp_path / "state.db", 16), "uid-1")
+    (kept,) = store.turns.open_attempts()
+    assert (kept.started, kept.pauses) == (100.0, ())
+    store.turns.lease([(kept.number, 100.0, [Pause(101.5, 102.0)], 1)])
+    assert store.turns.open_attempts()[0].pauses == (Pause(101.5, 102.0),)
     store.close()

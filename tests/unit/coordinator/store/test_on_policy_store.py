@@ -78,7 +78,7 @@ def train(store: Store, plan: RoundPlan) -> None:
     store.rounds.close(settlement(), Boundary(plan.step, Cursor(0, 2 * plan.step)))
 
 
-def test_a_round_with_a_prompt_of_an_evaluation_is_refused_and_nothing_of_it_stays(store):
+def test_a_round_with_an_evaluation_prompt_is_refused_and_not_stored(store):
     plan = plan_of(prompts=(PROMPTS[0], evaluation_key("held", 1, 0)))
     with pytest.raises(sqlite3.IntegrityError, match=r"evaluation:held/1\.0 belongs to an evaluation, which is never"):
         store.rounds.open(plan, Cursor(0, 2))

@@ -15,6 +15,7 @@ from rljob_runtime.audit.stored_keys import prompt_of
 from rljob_runtime.audit.stored_turns import loss_digest
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables import turns
 from rljob_runtime.coordinator.store.tables.turns import (
     MOST_BODY_BYTES,
     MOST_DETAIL,
@@ -108,6 +109,18 @@ def test_the_newest_turn_is_the_last_of_the_history(store):
     (newest,) = store.turns.history(number, newest=True)
     assert newest == store.turns.history(number)[-1]
     assert (newest.turn.node, newest.body) == (3, b"late")
+
+
+def test_a_history_has_the_newest_turns_that_are_not_too_long_together(store, monkeypatch):
+    """A client may pad its requests. Packed they are nothing, and read they are gigabytes."""
+    number = store.turns.begin(KEY, 1, 0.0, "calc")
+    for turn, size in enumerate([40, 30, 30], 1):
+        store.turns.commit(number, [given(2 * turn, 0, turn), sampled(2 * turn + 1, 2 * turn, 9)], b" " * size, 1.0)
+    for most, kept in [(100, 3), (99, 2), (59, 1), (10, 1)]:
+        monkeypatch.setattr(turns, "MOST_HISTORY_BYTES", most)
+        history = store.turns.history(number)
+        assert [one.turn for one in history] == store.turns.recorded(number)[3 - kept :]
+        assert [len(one.body) for one in history] == [40, 30, 30][3 - kept :]
 
 
 def test_a_commit_that_comes_again_changes_nothing(store, path):

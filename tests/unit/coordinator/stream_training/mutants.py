@@ -74,7 +74,7 @@ MUTANTS = (
         before="self._measured.training.seconds",
         after="None",
         tests=(
-            "tests/unit/coordinator/stream_training/test_stream.py::test_the_speed_of_the_trainer_counts_only_while_it_computes_beside_generation",
+            "tests/unit/coordinator/stream_training/test_stream.py::test_the_trainers_speed_counts_only_concurrently_with_generation",
         ),
     ),
     Mutant(
@@ -83,7 +83,7 @@ MUTANTS = (
         before="self.decision is not None",
         after="True",
         tests=(
-            "tests/unit/coordinator/stream_training/test_stream.py::test_the_speed_of_the_trainer_counts_only_while_it_computes_beside_generation",
+            "tests/unit/coordinator/stream_training/test_stream.py::test_the_trainers_speed_counts_only_concurrently_with_generation",
         ),
     ),
     Mutant(
@@ -92,7 +92,7 @@ MUTANTS = (
         before="not self._streaming.broken",
         after="True",
         tests=(
-            "tests/unit/coordinator/stream_training/test_stream.py::test_the_speed_of_the_trainer_counts_only_while_it_computes_beside_generation",
+            "tests/unit/coordinator/stream_training/test_stream.py::test_the_trainers_speed_counts_only_concurrently_with_generation",
         ),
     ),
     Mutant(
@@ -102,6 +102,15 @@ MUTANTS = (
         after="self._computed_tokens",
         tests=(
             "tests/unit/coordinator/stream_training/test_stream.py::test_tokens_of_a_call_under_way_count_as_its_time_passes",
+        ),
+    ),
+    Mutant(
+        name="responses that wait for their own machine keep others from a switch",
+        target="rljob_runtime.coordinator.stream_training.round_snapshot:snapshot_round",
+        before="key not in expected",
+        after="True",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_switcher.py::test_what_waits_for_a_switch_does_not_count_on_other_machines",
         ),
     ),
 )

@@ -26,6 +26,7 @@ from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.network import Process, SimulatedWire
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
+from rljob_runtime.simulator.peers.host import Host
 from rljob_runtime.simulator.peers.relay import Weights
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from tests.support.stream_training import ScriptedTrainer, some
@@ -254,7 +255,7 @@ def test_a_release_waits_for_the_call_in_hand():
     """Longer than for a command that is answered immediately: a worker that computes is healthy."""
 
     async def program():
-        worker = SimulatedWorker("rollout-0", Weights(whole=1), costs=TrainerCosts(loaned_token=1.0))
+        worker = SimulatedWorker("rollout-0", Host(Weights(whole=1)), costs=TrainerCosts(loaned_token=1.0))
         wire = SimulatedWire(Process("worker", worker), random.Random(1), latency=0.001)
         hosted = RemoteWorker("rollout-0", wire, CallTimeouts(command=3.0, gradients=30.0))
         computing = asyncio.create_task(hosted.compute(1, 1, 1, some(1, tokens=9)))

@@ -31,6 +31,7 @@ from rljob_runtime.simulator.core.events import (
 from rljob_runtime.simulator.core.network import FaultKind
 from rljob_runtime.simulator.peers.cluster import ClusterSpec, SimulatedCluster
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
+from rljob_runtime.simulator.peers.host import Host
 from rljob_runtime.simulator.peers.relay import Weights
 from rljob_runtime.simulator.peers.trainer import GradientInboxes, TrainerCosts
 from tests.support.paths import ROOT
@@ -205,7 +206,7 @@ def test_sums_share_the_trainers_link():
     async def program():
         inboxes, costs = GradientInboxes(), TrainerCosts(bring=1.0)
         inboxes.open(3)
-        workers = [SimulatedWorker(f"rollout-{n}", Weights(whole=1), lambda: inboxes, costs) for n in range(3)]
+        workers = [SimulatedWorker(f"rollout-{n}", Host(Weights(whole=1)), lambda: inboxes, costs) for n in range(3)]
         for number, worker in enumerate(workers):
             await worker.compute(1, 1, 1, some(number))
         inbox = RelayMember("trainer", 0, "10.0.0.9", 1)
@@ -252,6 +253,7 @@ def test_engine_speed_during_loans_is_kept_apart(tmp_path):
     assert {one.report.round for one in updated} == {1, 2, 3} - loaned
 
 
+CALC = {"name": "calc", "kind": "Agent", "command": ["play"]}
 REFUSED = {
     "OneMachine": {"machines": 1},
     "NeedsReferenceModel": {"algorithm": {"klCoefficient": 0.01}},
@@ -269,6 +271,7 @@ def test_why_machines_of_a_job_are_never_loaned(reason, spec, stream):
 def test_machines_are_loaned_where_rounds_may_stream(stream):
     assert lending_rules(job(stream=stream)) == LoanRules(0.2, 0.5)
     assert lending_rules(job(stream=stream, rollout={"acceleratorsPerMachine": 1})) == LoanRules(0.2, 0.5)
+    assert lending_rules(job(stream=stream, environments=[CALC])) == LoanRules(0.2, 0.5)
     assert lending_rules(job(stream=False)) is None
     assert lending_rules(job(stream="Auto", algorithm={"minibatches": 3})) is None, "Auto never streams then"
 

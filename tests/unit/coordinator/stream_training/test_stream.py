@@ -305,7 +305,7 @@ def test_tokens_of_a_call_under_way_count_as_its_time_passes():
     assert virtual_time.run(program()) == [0, 250, 950, 1000]
 
 
-def test_the_speed_of_the_trainer_counts_only_while_it_computes_beside_generation():
+def test_the_trainers_speed_counts_only_concurrently_with_generation():
     async def program(rules, *outcomes):
         measured = LoanMeasurements()
         measured.training.record(100, 1.0)

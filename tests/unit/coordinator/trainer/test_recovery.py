@@ -316,7 +316,7 @@ def test_a_step_of_unknown_history_is_not_continued(tmp_path):
     store.close()
 
 
-def test_a_trainer_that_ends_in_each_second_update_fails_the_job_though_the_first_is_repeated(tmp_path: Path) -> None:
+def test_a_trainer_lost_repeatedly_in_one_update_fails_the_job(tmp_path: Path) -> None:
     stage = Stage(tmp_path / "state.db", job=job(rounds=3, every_rounds=8))
     lost: list[int] = []
 

@@ -79,3 +79,13 @@ def add_tool_calls(db: sqlite3.Connection) -> None:
         )
         """
     )
+
+
+def keep_who_asked_for_turns(db: sqlite3.Connection) -> None:
+    """Keep which resumption asked for each turn last. Of former turns none is known."""
+    db.execute("ALTER TABLE turns ADD COLUMN resumption INTEGER")
+
+
+def keep_pauses(db: sqlite3.Connection) -> None:
+    """Keep when attempts had no runner. Former attempts keep a start that was moved by it."""
+    db.execute("ALTER TABLE episodes ADD COLUMN pauses TEXT")

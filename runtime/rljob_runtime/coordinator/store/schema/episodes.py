@@ -15,12 +15,13 @@ from rljob_runtime.coordinator.store.schema.core import refuse
 
 TABLES = """
 -- An attempt of an episode. `id`: its number, which is never given twice. `version`: the weights when it began.
--- `started`: when a runner took it, and before that when it began.
+-- `started`: when its first runner took it, and before that when it began. `pauses`: when it had no runner later, as
+-- JSON, [since, until] of each; absent without any. Attempts of format 16 have a later start instead.
 -- `reached`: the limit of a truncated one. `cause`, `detail`: of an aborted one. `metrics`: JSON.
 -- `former`: of an earlier draw of its prompt, or of rounds that a rewind undid, or its response was restarted, or its
 -- round, update or evaluation has ended.
 -- `refusing`: the limit that refuses further turns. It is there before the attempt ends, and decides how it ends.
--- `resumption`: how often another runner went on with it; absent if its runner does not report the calls of tools.
+-- `resumption`: how often another runner went on with it; absent if its runner knows of no resumptions.
 -- `step`: the update that trained on it. `loss`: the digest of the tokens and log-probabilities that it trained on.
 CREATE TABLE episodes (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -29,7 +30,7 @@ CREATE TABLE episodes (
   state TEXT CHECK (state IN ('completed', 'truncated', 'aborted')),
   reached TEXT, cause TEXT, detail TEXT, reward REAL, metrics TEXT, ended REAL,
   former INTEGER NOT NULL DEFAULT 0,
-  step INTEGER, loss BLOB, refusing TEXT, resumption INTEGER,
+  step INTEGER, loss BLOB, refusing TEXT, resumption INTEGER, pauses TEXT,
   CHECK ((state IS NULL) = (ended IS NULL)),
   CHECK ((state IS 'truncated') = (reached IS NOT NULL)),
   CHECK ((state IS 'aborted') = (cause IS NOT NULL)),
@@ -46,13 +47,15 @@ CREATE UNIQUE INDEX episodes_trained_once ON episodes (epoch, idx, sample) WHERE
 -- The nodes of an attempt's tree, in the order in which they were stored. `parent`: 0 for none. Tokens are int32 and
 -- log-probabilities float32. `digest`: of the request that a sampled node answers; `body`: this request,
 -- compressed, until its round or update is closed. `opened`: when this request came; absent for turns of format 12.
+-- `resumption`: the one whose program asked for a turn last; absent where the loop is ours. An attempt counts only if
+-- the program that ended it has asked for all of its turns.
 CREATE TABLE turns (
   number INTEGER PRIMARY KEY,
   episode INTEGER NOT NULL REFERENCES episodes (id) ON DELETE CASCADE,
   node INTEGER NOT NULL, parent INTEGER NOT NULL CHECK (parent >= 0),
   kind TEXT NOT NULL CHECK (kind IN ('given', 'sampled')),
   version INTEGER, digest TEXT, tokens BLOB NOT NULL, logprobs BLOB,
-  finish TEXT, body BLOB, stored_at REAL NOT NULL, opened REAL,
+  finish TEXT, body BLOB, stored_at REAL NOT NULL, opened REAL, resumption INTEGER,
   UNIQUE (episode, node),
   CHECK (node > parent),
   CHECK (length(tokens) > 0 AND length(tokens) % 4 = 0),

@@ -14,8 +14,10 @@ from rljob_runtime.coordinator.store.schema.core import FORMAT
 from rljob_runtime.coordinator.store.schema.episode_migrations import (
     add_episodes,
     add_tool_calls,
+    keep_pauses,
     keep_refusing_limits,
     keep_when_turns_are_asked_for,
+    keep_who_asked_for_turns,
 )
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
@@ -346,5 +348,7 @@ STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     12: keep_when_turns_are_asked_for,
     13: keep_refusing_limits,
     14: add_tool_calls,
+    15: keep_who_asked_for_turns,
+    16: keep_pauses,
 }
 """By the format that each starts from."""

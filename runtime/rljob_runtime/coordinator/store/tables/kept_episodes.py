@@ -17,10 +17,11 @@ from typing import Any
 
 from rljob_runtime.audit.stored_keys import columns_of
 from rljob_runtime.coordinator.store.tables.attempts import NEWEST, there_are_any
-from rljob_runtime.coordinator.store.tables.turns import end_of
+from rljob_runtime.coordinator.store.tables.turns import end_of, pauses_of
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.samples.episode import SampleCall, SampleEpisode, SampleMessage, SampleTurn
 from rljob_runtime.scheduling.episodes.node import ROOT, NodeKind
+from rljob_runtime.scheduling.episodes.times import Pause, counted_seconds
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,11 @@ def kept_episode(db: sqlite3.Connection, key: TrajectoryKey) -> SampleEpisode | 
     if not there_are_any(db):
         return None
     columns = (*columns_of(db, key.prompt), key.sample)
-    wanted = "id, environment, started, state, reached, cause, detail, metrics"
+    wanted = "id, environment, started, pauses, state, reached, cause, detail, metrics"
     row = db.execute(NEWEST.format(columns=wanted), columns).fetchone()
     if row is None:
         return None
-    number, environment, started, state, *end, metrics = row
+    number, environment, started, pauses, state, *end, metrics = row
     ended = end_of(state, *end)
     nodes = [
         _Stored(*one)
@@ -50,12 +51,13 @@ def kept_episode(db: sqlite3.Connection, key: TrajectoryKey) -> SampleEpisode | 
             (number,),
         )
     ]
-    turns, tools = sample_turns(nodes, started)
+    turns, tools = sample_turns(nodes, started, pauses_of(pauses))
     return SampleEpisode(
         environment=environment,
         attempt=number,
         state=state,
         end=(ended.reason or None) if ended is not None else None,
+        cause=ended.cause if ended is not None else None,
         forks=sum(count - 1 for count in Counter(node.parent for node in nodes).values()),
         tools=tools,
         metrics=json.loads(metrics or "{}"),
@@ -83,8 +85,12 @@ class _Stored:
         return self.kind == NodeKind.SAMPLED
 
 
-def sample_turns(nodes: Sequence[_Stored], started: float) -> tuple[tuple[SampleTurn, ...], tuple[str, ...]]:
-    """Return the turns of an attempt's nodes, with the messages of their requests, and the tools that were offered."""
+def sample_turns(
+    nodes: Sequence[_Stored], started: float, pauses: Sequence[Pause]
+) -> tuple[tuple[SampleTurn, ...], tuple[str, ...]]:
+    """Return the turns of an attempt's nodes, with the messages of their requests, and the tools that were offered.
+
+    `pauses`: when the attempt had no runner, which counts as no turn's seconds."""
     by_id = {node.node: node for node in nodes}
     sampled = [node for node in nodes if node.is_sampled]
     turns: dict[int, SampleTurn] = {}
@@ -94,7 +100,17 @@ def sample_turns(nodes: Sequence[_Stored], started: float) -> tuple[tuple[Sample
         while above != ROOT and not by_id[above].is_sampled:
             given[:0] = array("i", by_id[above].tokens)
             above = by_id[above].parent
-        turns[node.node] = _turn(node, above, given, by_id[above].stored if above else started)
+        # The start of a format before 17 may be after a turn.
+        before = max(started, by_id[above].stored) if above else started
+        turns[node.node] = _turn(node, above, given)
+        if node.opened is not None:
+            turns[node.node] = replace(
+                turns[node.node],
+                opened=node.opened,
+                stored=node.stored,
+                model_seconds=round(counted_seconds(node.opened, node.stored, pauses), 3),
+                outside_seconds=round(counted_seconds(before, node.opened, pauses), 3),
+            )
     inner = {turn.after for turn in turns.values()}
     tools: tuple[str, ...] = ()
     for leaf in [node for node in sampled if node.node not in inner]:
@@ -104,7 +120,7 @@ def sample_turns(nodes: Sequence[_Stored], started: float) -> tuple[tuple[Sample
     return tuple(turns.values()), tools
 
 
-def _turn(node: _Stored, after: int, given: Sequence[int], before: float) -> SampleTurn:
+def _turn(node: _Stored, after: int, given: Sequence[int]) -> SampleTurn:
     tokens = array("i", node.tokens)
     return SampleTurn(
         node=node.node,
@@ -113,8 +129,6 @@ def _turn(node: _Stored, after: int, given: Sequence[int], before: float) -> Sam
         sampled_tokens=len(tokens),
         weight_version=node.version,
         finish=node.finish,
-        model_seconds=None if node.opened is None else round(node.stored - node.opened, 3),
-        outside_seconds=None if node.opened is None else round(max(0.0, node.opened - before), 3),
         given_ids=tuple(given),
         sampled_ids=tuple(tokens),
     )

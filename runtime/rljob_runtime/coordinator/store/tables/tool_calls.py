@@ -48,9 +48,17 @@ class ToolCalls:
                 (resumption, number, call.node, call.place),
             )
 
-    def of(self, number: int) -> list[ToolCall]:
-        """Return the calls of an open attempt, in the order in which they were executed first."""
-        return list(self._of(number))
+    def of(self, number: int, most: int) -> list[ToolCall] | None:
+        """Return the calls of an open attempt, in the order in which they were executed first.
+
+        None if they have more than `most` characters: then they are not all read."""
+        found, left = list[ToolCall](), most
+        for call in self._of(number):
+            left -= call.size
+            if left < 0:
+                return None
+            found.append(call)
+        return found
 
     def _of(self, number: int) -> Iterator[ToolCall]:
         query = "SELECT node, place, name, content FROM tool_calls WHERE episode = ? ORDER BY number"

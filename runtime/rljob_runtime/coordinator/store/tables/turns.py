@@ -23,9 +23,11 @@ from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, Episode
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.node import ROOT, Node, NodeKind
 from rljob_runtime.scheduling.episodes.resumption import JournaledCall
-from rljob_runtime.scheduling.episodes.times import TurnSpan
+from rljob_runtime.scheduling.episodes.times import Pause, TurnSpan
 
 MOST_BODY_BYTES = 16 << 20
+MOST_HISTORY_BYTES = 32 << 20
+"""Requests of an attempt that are read together."""
 """Bytes of a request, before compression."""
 MOST_DETAIL = 1_000
 """Characters of the detail of an end. A longer one is cut."""
@@ -58,8 +60,12 @@ class KeptEpisode:
     spans: Mapping[int, TurnSpan] = field(default_factory=dict)
     """When its turns were asked for and stored, by node; without those of format 12."""
     resumption: int | None = None
-    """How often another runner went on with it; None if its runner does not report calls of tools."""
+    """How often another runner went on with it; None if its runner knows of no resumptions."""
+    asked_by: Mapping[int, int] = field(default_factory=dict)
+    """The resumption whose program asked for a turn last, by node; without those of loops of ours."""
     calls: tuple[JournaledCall, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    """When it had no runner."""
 
     @property
     def last_node_id(self) -> int:
@@ -83,12 +89,15 @@ class Turns:
         assert number is not None
         return number
 
-    def lease(self, attempts: Iterable[tuple[int, float, int | None]]) -> None:
-        """Record that a runner has these attempts: number, since when their time counts, and resumption of each."""
+    def lease(self, attempts: Iterable[tuple[int, float, Sequence[Pause], int | None]]) -> None:
+        """Record that a runner has these attempts: number, start, pauses and resumption of each."""
         with transaction(self._db):
             self._db.executemany(
-                "UPDATE episodes SET started = ?, resumption = ? WHERE id = ? AND state IS NULL",
-                [(started, resumption, number) for number, started, resumption in attempts],
+                "UPDATE episodes SET started = ?, pauses = ?, resumption = ? WHERE id = ? AND state IS NULL",
+                [
+                    (started, pauses_text(pauses), resumption, number)
+                    for number, started, pauses, resumption in attempts
+                ],
             )
 
     def refuse(self, number: int, limit: Limit) -> None:
@@ -107,11 +116,13 @@ class Turns:
         stored_at: float,
         opened: float | None = None,
         refusing: Limit | None = None,
+        asked_by: int | None = None,
     ) -> None:
         """Store the nodes of one turn, parents first: new given ones, and the sampled one, whose request is `body`.
 
-        `opened`: when the request came. `refusing`: the limit that refuses turns after this one. A node that is
-        stored already stays as it is. Raises `NodeChanged` if it differs, and `ValueError` for a long body."""
+        `opened`: when the request came. `refusing`: the limit that refuses turns after this one. `asked_by`: the
+        resumption whose program asked for it; None where the loop is ours. A node that is stored already stays as it
+        is. Raises `NodeChanged` if it differs, and `ValueError` for a long body."""
         if len(body) > MOST_BODY_BYTES:
             raise ValueError(f"a request of {len(body)} bytes cannot be stored; {MOST_BODY_BYTES} are allowed")
         with transaction(self._db):
@@ -125,11 +136,19 @@ class Turns:
                 if kept is None:
                     packed = zlib.compress(body, BODY_LEVEL) if node.is_sampled else None
                     self._db.execute(
-                        f"INSERT INTO turns (episode, {NODE}, body, stored_at, opened) VALUES ({', '.join('?' * 12)})",
-                        (number, *row, packed, stored_at, opened if node.is_sampled else None),
+                        f"INSERT INTO turns (episode, {NODE}, body, stored_at, opened, resumption)"
+                        f" VALUES ({', '.join('?' * 13)})",
+                        (number, *row, packed, stored_at, *((opened, asked_by) if node.is_sampled else (None, None))),
                     )
                 elif kept != row:
                     raise NodeChanged(f"node {node.id} of attempt {number} is stored with other content")
+
+    def repeat(self, number: int, node: int, resumption: int) -> None:
+        """Record that the program of this resumption asked for a turn again, and receives it."""
+        with transaction(self._db):
+            self._db.execute(
+                "UPDATE turns SET resumption = ? WHERE episode = ? AND node = ?", (resumption, number, node)
+            )
 
     def end(
         self,
@@ -191,33 +210,53 @@ class Turns:
         return [self._kept(row) for row in self._db.execute(query).fetchall()]
 
     def history(self, number: int, newest: bool = False) -> list[StoredTurn]:
-        """Return the turns of an attempt, in the order of their nodes, each with its complete prompt.
+        """Return the newest turns of an attempt, in the order of their nodes, each with its complete prompt.
 
-        `newest`: only the last of them. Their requests are empty once the round or the update of the attempt is
-        closed."""
-        # The requests of an attempt repeat its conversation, so they grow with the square of its turns.
-        last = "SELECT max(node) FROM turns WHERE episode = :number AND body IS NOT NULL"
-        body = f"CASE WHEN node = ({last}) THEN body END" if newest else "body"
-        rows = self._db.execute(
-            f"SELECT {body}, stored_at, {NODE} FROM turns WHERE episode = :number ORDER BY node", {"number": number}
-        ).fetchall()
-        nodes = [node_of(row[2:]) for row in rows]
+        They are those whose requests have `MOST_HISTORY_BYTES` together; with `newest`, the last of them only. Requests
+        are empty once the round or the update of the attempt is closed."""
+        nodes, turns = self._recorded(number)
+        kept = turns[-1:] if newest else turns
+        # The requests of an attempt repeat its conversation, so they grow with the square of its turns, and a client
+        # may send what is long for nothing. A turn that is left out costs its conversation a rendering.
+        bodies: list[bytes] = []
+        left = MOST_HISTORY_BYTES
+        for turn in reversed(kept):
+            body = self._body(number, turn.node)
+            left -= len(body)
+            if bodies and left < 0:
+                break
+            bodies.append(body)
         paths: dict[int, array[int]] = {ROOT: array("i")}
         for node in nodes:
             paths[node.id] = paths[node.parent] + array("i", node.token_ids)
-        forks = _forks(nodes)
-        sampled = [(node, row) for node, row in zip(nodes, rows, strict=True) if node.is_sampled]
+        parents = {node.id: node.parent for node in nodes}
         return [
-            StoredTurn(
-                paths[node.parent], zlib.decompress(body) if body else b"", _recorded(node, stored_at, node.id in forks)
-            )
-            for node, (body, stored_at, *_) in (sampled[-1:] if newest else sampled)
+            StoredTurn(paths[parents[turn.node]], body, turn)
+            for turn, body in zip(kept[len(kept) - len(bodies) :], reversed(bodies), strict=True)
         ]
 
+    def recorded(self, number: int) -> list[RecordedTurn]:
+        """Return the turns of an attempt without their requests, in the order of their nodes."""
+        return self._recorded(number)[1]
+
+    def _recorded(self, number: int) -> tuple[list[Node], list[RecordedTurn]]:
+        rows = self._db.execute(
+            f"SELECT stored_at, {NODE} FROM turns WHERE episode = ? ORDER BY node", (number,)
+        ).fetchall()
+        nodes = [node_of(row[1:]) for row in rows]
+        forks = _forks(nodes)
+        return nodes, [
+            _recorded(node, row[0], node.id in forks) for node, row in zip(nodes, rows, strict=True) if node.is_sampled
+        ]
+
+    def _body(self, number: int, node: int) -> bytes:
+        ((body,),) = self._db.execute("SELECT body FROM turns WHERE episode = ? AND node = ?", (number, node))
+        return zlib.decompress(body) if body else b""
+
     def _kept(self, row: tuple[Any, ...]) -> KeptEpisode:
-        number, epoch, index, sample, version, started, environment, refusing, resumption, *end = row
+        number, epoch, index, sample, version, started, environment, refusing, resumption, pauses, *end = row
         nodes = self._db.execute(
-            f"SELECT opened, stored_at, {NODE} FROM turns WHERE episode = ? ORDER BY number", (number,)
+            f"SELECT opened, stored_at, resumption, {NODE} FROM turns WHERE episode = ? ORDER BY number", (number,)
         ).fetchall()
         state, limit, cause, detail, reward, metrics, ended = end
         return KeptEpisode(
@@ -227,14 +266,16 @@ class Turns:
             started=started,
             environment=environment,
             refusing=Limit(refusing) if refusing is not None else None,
-            nodes=tuple(node_of(row[2:]) for row in nodes),
+            nodes=tuple(node_of(row[3:]) for row in nodes),
             end=end_of(state, limit, cause, detail),
             reward=reward,
             metrics=json.loads(metrics or "{}"),
             ended=ended,
-            spans={row[2]: TurnSpan(*row[:2]) for row in nodes if row[0] is not None},
+            spans={row[3]: TurnSpan(*row[:2]) for row in nodes if row[0] is not None},
+            asked_by={row[3]: row[2] for row in nodes if row[2] is not None},
             resumption=resumption,
             calls=journaled(self._db, number),
+            pauses=pauses_of(pauses),
         )
 
 
@@ -253,6 +294,20 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
     return json.dumps({name: float(value) for name, value in metrics.items()}, allow_nan=False)
 
 
+def pauses_text(pauses: Sequence[Pause]) -> str | None:
+    """Return pauses as `pauses_of` reads them; None for none."""
+    return json.dumps([[one.since, one.until] for one in pauses]) if pauses else None
+
+
+def pauses_of(text: str | None) -> tuple[Pause, ...]:
+    """Return the pauses of an attempt.
+
+    >>> pauses_of(pauses_text([Pause(2.5, 5.0)])), pauses_of(None)
+    ((Pause(since=2.5, until=5.0),), ())
+    """
+    return tuple(Pause(*one) for one in json.loads(text or "[]"))
+
+
 def storable_text(text: str) -> str:
     """Return a text that SQLite takes. Foreign code states halves of characters, which have no bytes."""
     return text.encode(errors="replace").decode()
@@ -261,7 +316,7 @@ def storable_text(text: str) -> str:
 # --- rows ---
 
 _EPISODE = (
-    "id, epoch, idx, sample, version, started, environment, refusing, resumption, "
+    "id, epoch, idx, sample, version, started, environment, refusing, resumption, pauses, "
     "state, reached, cause, detail, reward, metrics, ended"
 )
 NODE = "node, parent, kind, version, digest, tokens, logprobs, finish"

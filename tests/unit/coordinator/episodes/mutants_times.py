@@ -1,0 +1,26 @@
+"""Mutants of the times of attempts that another runner goes on with."""
+
+from __future__ import annotations
+
+from hack.mutants import Mutant
+
+EPISODES = "rljob_runtime.coordinator.episodes"
+TIMES = "tests/unit/coordinator/episodes/test_resumed_times.py"
+PURE = "tests/unit/scheduling/episodes/test_times.py"
+
+MUTANTS = (
+    Mutant(
+        name="seconds of an attempt are counted from where its time limit begins",
+        target=f"{EPISODES}.attempt:Attempt.times",
+        before="self.began",
+        after="self.episode.started",
+        tests=(f"{TIMES}::test_seconds_and_moments_are_those_with_a_runner",),
+    ),
+    Mutant(
+        name="a restarted coordinator counts the time without a runner",
+        target=f"{EPISODES}.restore:restored",
+        before="attempt.count_limit()",
+        after="pass",
+        tests=(f"{TIMES}::test_the_next_coordinator_knows_pauses_and_deadline",),
+    ),
+)
