@@ -40,8 +40,9 @@ from rljob_runtime.protocols.trajectory import (
 from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.network import Process, SimulatedWire
 from rljob_runtime.simulator.peers.engines.engine_kind import steady
-from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
+from rljob_runtime.simulator.peers.engines.replica import Engines, SimulatedReplica
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
+from rljob_runtime.simulator.peers.host import Host
 from rljob_runtime.simulator.peers.relay import Weights
 from rljob_runtime.simulator.peers.trainer import GradientInboxes, TrainerCosts
 from tests.support.paths import ROOT
@@ -57,8 +58,9 @@ class Peer(SimulatedReplica):
 
     def __init__(self) -> None:
         kind = steady(0.01)
-        super().__init__("replica-0", Weights(whole=1), kind, layouts={1: kind, 2: steady(0.005)})
+        super().__init__("replica-0", Host(Weights(whole=1)), Engines(kind, layouts={1: kind, 2: steady(0.005)}))
         self.calls = 0
+        self.woken = asyncio.Event()
 
     async def abort(self, term, attempts):
         self.calls += 1
@@ -72,8 +74,14 @@ class Peer(SimulatedReplica):
 
     async def sleep(self, seconds):
         await asyncio.sleep(seconds)
+
+    async def doze(self):
+        await self.woken.wait()
         self.calls += 1
         return "late"
+
+    async def wake(self):
+        self.woken.set()
 
     async def stumble(self):
         raise KeyError("a bug of ours")
@@ -102,7 +110,7 @@ class WorkerPeer(SimulatedWorker):
     def __init__(self) -> None:
         self.inboxes = GradientInboxes()
         self.inboxes.open(1)
-        super().__init__("rollout-0", Weights(whole=1), lambda: self.inboxes, TrainerCosts(loaned_token=0.01))
+        super().__init__("rollout-0", Host(Weights(whole=1)), lambda: self.inboxes, TrainerCosts(loaned_token=0.01))
 
     async def pid(self):
         return os.getpid()
@@ -424,8 +432,9 @@ def test_a_call_ends_at_its_bound_and_the_peer_stays_usable(backend):
 def test_a_late_reply_disturbs_no_later_call(backend):
     async def test(wire, replica, kill):
         with pytest.raises(PeerTimeout):
-            await wire.call(0.1, "sleep", 2.0)
+            await wire.call(0.1, "doze")
         assert await wire.call(20, "count") == 0
+        await wire.call(20, "wake")
         # It is done after all: the caller must count with that, and every command is idempotent.
         async with asyncio.timeout(60):
             while (count := await wire.call(20, "count")) == 0:  # noqa: ASYNC110

@@ -65,6 +65,9 @@ def agents(kubectl: Kubectl, example: dict[str, Any], real_nodes: Any, enforced:
 def test_agents_train_confined_through_the_death_of_gateway_and_runner(
     kubectl: Kubectl, agents: None, real_nodes: Any
 ) -> None:
+    # What the lost runner had waits for half a minute: the time for the rest.
+    victim = runners(kubectl)[0]
+    kubectl("delete", "pod", victim, "--grace-period=0", "--force")
     _no_part_has_more_than_it_needs(kubectl)
 
     (coordinator,) = kubectl.pods(JOB, "coordinator")
@@ -74,10 +77,6 @@ def test_agents_train_confined_through_the_death_of_gateway_and_runner(
     goes_on(kubectl, JOB)
     (now,) = kubectl.pods(JOB, "coordinator")
     assert now["metadata"]["uid"] == coordinator["metadata"]["uid"], "a gateway is started again in its container"
-
-    victim = runners(kubectl)[0]
-    kubectl("delete", "pod", victim, "--grace-period=0", "--force")
-    goes_on(kubectl, JOB)
     kubectl.wait("another runner is there", lambda: ready(kubectl) == (2, 2) and victim not in runners(kubectl))
 
     _episodes_cost_no_writes(kubectl)

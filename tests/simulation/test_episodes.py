@@ -11,11 +11,24 @@ from rljob_api.spec.environments import EpisodeVersions
 from rljob_api.spec.training import Mode
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.episodes.attempt import turn_of
-from rljob_runtime.perf_model.engine_simulator import EngineLoad
+from rljob_runtime.coordinator.fleet.machine import machine_of
+from rljob_runtime.coordinator.generation.observed_engines import ObservedEngines
+from rljob_runtime.coordinator.on_policy.generation import Generation
+from rljob_runtime.perf_model.engine_records import EngineLoad
+from rljob_runtime.perf_model.outside_time import INSIDE, OutsideTime
 from rljob_runtime.protocols.trajectory import Group, Response, TrajectoryKey
 from rljob_runtime.scheduling.asynchronous.async_groups import GroupTracker
+from rljob_runtime.scheduling.lending.policy import LoanRules
 from rljob_runtime.scheduling.round_plan import Launch
-from rljob_runtime.simulator.core.events import EpisodeReported, Event, Generated, Trained
+from rljob_runtime.simulator.core.events import (
+    EpisodeReported,
+    Event,
+    Generated,
+    LaidOut,
+    Submitted,
+    Summed,
+    Trained,
+)
 from rljob_runtime.simulator.drawn_scenario import draw_scenario, plan_of
 from rljob_runtime.simulator.episode_side import Environment, EpisodeScenario
 from rljob_runtime.simulator.faults.plan import FaultPlan, Role, role_of
@@ -30,6 +43,9 @@ DRAWN = range(400)
 SEEDS = tuple(seed for seed in DRAWN if draw_scenario(seed).episodes is not None)
 MERGING = (11, 3, 26, 63)
 """Seeds in whose asynchronous runs episodes move."""
+SWITCHING = (330, 18, 233, 396)
+"""Seeds whose machines switch while episodes have open turns."""
+LENDABLE = 32
 FAULTS = tuple((fault, 60) for fault in Fault)
 
 
@@ -40,16 +56,16 @@ def of(seed: int, mode: Mode) -> tuple[Scenario, EpisodeScenario]:
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_a_quarter_of_the_seeds_has_environments_with_what_the_spec_permits(mode: Mode) -> None:
+def test_a_quarter_of_the_seeds_has_environments_as_the_spec_permits(mode: Mode) -> None:
     assert 0.2 < len(SEEDS) / len(DRAWN) < 0.3
     seen: Counter[str] = Counter()
     for seed in SEEDS:
         scenario, episodes = of(seed, mode)
-        # Its spec is valid, and the techniques of rounds that move unfinished responses are off.
+        # Its spec is valid.
         assert len(scenario.job.spec.environments) == len(episodes.environments)
-        assert not scenario.switches
-        assert not scenario.stream_training
-        assert not scenario.site.lendable
+        seen["streaming"] += scenario.stream_training is True
+        seen["switches"] += scenario.switches
+        seen["loans"] += scenario.site.lendable
         seen["repack"] += Settings.of(scenario.job).repack is not None and scenario.adapt is not None
         seen["tail batching"] += (scenario.tail_factor or 1) > 1
         seen["evaluations"] += bool(scenario.evaluations)
@@ -64,8 +80,10 @@ def test_a_quarter_of_the_seeds_has_environments_with_what_the_spec_permits(mode
             seen["rewards of the job"] += not law.rewards
             seen["rewards of the environment"] += law.rewards > 0
         seen.update(role_of(fault.target) for fault in plan_of(scenario).faults)
-    others = {"tail batching"} if mode is Mode.ASYNCHRONOUS else {"repack"}
+    others = {"tail batching", "switches", "loans"} if mode is Mode.ASYNCHRONOUS else {"repack"}
     wanted = {
+        "switches",
+        "loans",
         "evaluations",
         "two environments",
         "few tokens",
@@ -103,6 +121,64 @@ def test_episodes_of_drawn_jobs_move_while_everything_fails(monkeypatch: pytest.
     outcome = simulate(scenario, plan_of(scenario))
     assert outcome.passed, f"seed {seed}: {outcome.violation}"
     assert sum(moved) > 0
+
+
+@pytest.mark.parametrize("seed", [SWITCHING[0], *slow(*SWITCHING[1:])])
+def test_open_turns_go_on_in_the_other_size_from_their_tokens(seed: int) -> None:
+    """While everything fails. A response whose machine switches is no other one than before."""
+    continued: Counter[TrajectoryKey] = Counter()
+    sizes: set[int] = set()
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Submitted) and turn_of(event.key) is not None:
+            continued[event.key] += event.prefix
+        elif isinstance(event, LaidOut):
+            sizes.add(event.tensor_parallel)
+
+    scenario, _ = of(seed, Mode.ON_POLICY)
+    assert scenario.switches
+    outcome = simulate(scenario, plan_of(scenario), [observe])
+    assert outcome.passed, f"seed {seed}: {outcome.violation}"
+    assert len(sizes) > 1
+    assert continued.total() > 100
+
+
+def test_a_loan_of_a_machine_moves_its_episodes() -> None:
+    """Rewards, tokens and versions are those of the episodes' turns, wherever these were generated."""
+    loans: list[int] = []
+    machines: defaultdict[TrajectoryKey | None, set[str]] = defaultdict(set)
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Summed):
+            loans.append(event.step)
+        elif isinstance(event, Submitted):
+            machines[response_of(event.key)].add(machine_of(event.replica))
+
+    scenario, _ = of(LENDABLE, Mode.ON_POLICY)
+    rules = LoanRules(0.0, 1.0, requires_gain=False)
+    scenario = replace(scenario, adapt=lambda settings: replace(settings, lending=rules), machines=4, rounds=4)
+    outcome = simulate(scenario, FaultPlan(()), [observe])
+    assert outcome.passed, f"{outcome.violation}"
+    assert len(set(loans)) > 1
+    assert any(len(names) > 1 for response, names in machines.items() if response is not None)
+
+
+def test_looks_know_the_time_outside_of_the_round_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[OutsideTime] = []
+    observed = Generation._observed
+
+    def watched(generation: Generation) -> ObservedEngines:
+        engines = observed(generation)
+        told.append(engines.outside)
+        return engines
+
+    monkeypatch.setattr(Generation, "_observed", watched)
+    scenario, _ = of(LENDABLE, Mode.ON_POLICY)
+    rules = LoanRules(0.0, 1.0)
+    scenario = replace(scenario, adapt=lambda settings: replace(settings, lending=rules), machines=4, rounds=4)
+    assert simulate(scenario, FaultPlan(())).passed
+    assert told[0] == INSIDE
+    assert any(one.inside < 1 and one.token_seconds + one.fixed > 0 for one in told)
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -176,7 +252,7 @@ def test_a_reward_that_no_runner_reported_is_noticed(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("episodes", [None, EpisodeScenario((Environment(HarnessLaw(turns=4, seed=2)),))])
-def test_turns_of_started_episodes_pass_first_turns_and_responses_of_one_turn_pass_none(
+def test_only_turns_of_started_episodes_pass_waiting_requests(
     monkeypatch: pytest.MonkeyPatch, episodes: EpisodeScenario | None
 ) -> None:
     """On engines that generate two of the turns that wait at a time."""

@@ -1,4 +1,4 @@
-"""The cluster model of asynchronous training beside the real coordinator: the same small jobs, played by both."""
+"""Predictions beside the real coordinator: the cluster model of asynchronous training, and rounds of episodes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from rljob_bench.async_systems.rig import Rig
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.scheduling.asynchronous.repack import RepackRules
 from rljob_runtime.simulator.core.events import Event, Reported
+from rljob_runtime.simulator.episode_side import Environment, EpisodeScenario
 from rljob_runtime.simulator.faults.plan import FaultPlan
 from rljob_runtime.simulator.peers.cluster import ClusterSpec
 from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind
+from rljob_runtime.simulator.peers.harness import HarnessLaw
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.simulator.run import simulate
 from rljob_runtime.simulator.scenario import Experience, Scenario
 from rljob_runtime.workloads import Prompt, Response, Turn
+from tests.support.rows import slow
 
 MACHINES, PROMPTS, RESPONSES = 4, 8, 4
 ROUNDS, FEW_ROUNDS, WARM_UP, COOL_DOWN = 76, 40, 12, 4
@@ -129,3 +132,41 @@ def test_the_model_is_true_to_the_coordinator(step: float, capacity: float | Non
     assert fmean(one.round_seconds for one in told) == pytest.approx(seconds, rel=0.1)
     assert fmean(one.staleness().mean for one in told) == pytest.approx(staleness, abs=0.5)
     assert any(one.moved for one in told) == any(report.moved_responses for report in reports) == repack
+
+
+TOOLS = LatencyModel(((1, 0.010), (64, 0.020)), 1e-7, 0.010, 2e-5, 0.0)
+
+
+@pytest.mark.parametrize("tool_seconds", [0.0, *slow(0.5, 2.0), 10.0])
+def test_rounds_of_episodes_are_predicted_with_the_time_of_their_tools(tool_seconds: float) -> None:
+    """With tools of 10 s, rounds took four times as long as their turns alone, and each was a surprise."""
+    reports: dict[int, RoundReport] = {}
+    engine = EngineKind(TOOLS, kv_tokens=1 << 20, max_sequences=256, stream_seconds=0.5)
+    law = HarnessLaw(turns=6, prompt_tokens=40, tool_tokens=30, tool_seconds=tool_seconds, turn_tokens=200)
+    scenario = Scenario(
+        seed=1,
+        machines=2,
+        rounds=7,
+        prompts=16,
+        responses=8,
+        prompts_an_epoch=1000,
+        checkpoint_every=10,
+        site=ClusterSpec(engine=engine),
+        costs=TrainerCosts(step=2.0, token=1e-5),
+        workload="rollpacker-7b-8k",
+        reward_seconds=0.1,
+        episodes=EpisodeScenario(environments=(Environment(law),)),
+        auto=True,
+        first_responses=64,
+    )
+
+    def observe(event: Event) -> None:
+        if isinstance(event, Reported) and event.status.last_round is not None:
+            reports[event.status.last_round.round] = event.status.last_round
+
+    outcome = simulate(scenario, FaultPlan(()), [observe])
+    assert outcome.passed, outcome.violation
+    foreseen = [one.seconds / one.predicted_seconds for one in reports.values() if one.predicted_seconds]
+    assert len(foreseen) == 5
+    assert max(foreseen) < 1.4
+    assert min(foreseen) > 0.9

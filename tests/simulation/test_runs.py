@@ -110,7 +110,7 @@ def test_a_suspension_after_a_killed_coordinator_keeps_finished_updates(portion,
 
 
 @pytest.mark.parametrize("mode", list(Mode))
-def test_an_update_that_waits_for_evaluations_is_closed_before_coordinator_and_trainer_leave(mode, caplog):
+def test_an_update_awaiting_evaluations_closes_before_the_pods_leave(mode, caplog):
     scenario = replace(
         draw_scenario(113, mode), edit=None, episodes=None, evaluations=(Evaluated(6, 3, 1),), checkpoint_every=100
     )

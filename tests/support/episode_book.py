@@ -14,7 +14,7 @@ from rljob_runtime.coordinator.episodes.replica import EpisodeReplica
 from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols import Delta, EngineStats, GenerateRequest, ReplicaReport
-from rljob_runtime.protocols.environments import Assignment
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, TurnBounds, TurnCall
 from rljob_runtime.scheduling.episodes.episode import EpisodeRules, Versions
@@ -124,9 +124,19 @@ class Bench:
         request = GenerateRequest(key, attempt, (9,), Sampling(64, seed=1), version, tuple(prefix))
         await self.replica.submit(1, [request])
 
-    async def leased(self) -> Assignment:
-        (found,) = await self.book.runners.lease(ENVIRONMENT, "r", 1.0)
+    async def leased(self, runner: str = "r", journals: bool = False) -> Assignment:
+        (found,) = await self.book.runners.lease(ENVIRONMENT, runner, 1.0, 1, journals)
         return found
+
+    def lose_runner(self) -> None:
+        """Let the runner be silent for too long."""
+        self.now[0] += RunnerRules().silence + 1
+        self.book.runners.look(self.now[0])
+
+    async def hand_back(self, episode: EpisodeAttempt) -> None:
+        """Let runner r hand an attempt back, because it was told to end."""
+        report = EpisodeReport(failed=FailedPart.RUNNER, detail="it was told to end")
+        await self.book.runners.done(ENVIRONMENT, "r", episode, report)
 
     async def begun(self) -> EpisodeAttempt:
         """Launch the response; return its attempt, which runner r has."""

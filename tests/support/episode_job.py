@@ -27,7 +27,7 @@ from rljob_runtime.simulator.core.events import Event, Trained
 from rljob_runtime.simulator.episode_side import EpisodePrompts as SimulatedEpisodePrompts
 from rljob_runtime.simulator.invariants.asynchronous import ExperienceInvariants
 from rljob_runtime.simulator.peers.harness import HarnessLaw
-from rljob_runtime.simulator.peers.runners import Door, SimulatedRunners
+from rljob_runtime.simulator.peers.runners import NO_BOUND, Door, SimulatedRunners
 from tests.support.crashes import Crash, CrashAt
 from tests.support.simulated_job import Stage
 
@@ -52,6 +52,8 @@ class EpisodeStage(Stage):
     rules: RunnerRules = field(default_factory=RunnerRules)
     seconds: float = 300.0
     recovery: Recovery | None = None
+    places: int = NO_BOUND
+    """For episodes, of each runner."""
 
     def __post_init__(self) -> None:
         self.prompts = self.prompts or EpisodePrompts(
@@ -67,8 +69,9 @@ class EpisodeStage(Stage):
             self.law,
             lambda runner: self._door(),
             observe=self.observe,
-            journals=self.recovery is not None,
+            recovery=self.recovery,
         )
+        self.runners.places = self.places
         self.trained: list[Group] = []
         self.watchers.append(self._keep)
 
@@ -108,6 +111,7 @@ class EpisodeStage(Stage):
             made.tool_calls += book.totals.tool_calls
             made.resumed += book.totals.resumed
             made.replayed_calls += book.totals.replayed_calls
+            made.replayed_turns += book.totals.replayed_turns
             made.refused_replays += book.totals.refused_replays
             made.calls_executed_twice += book.totals.calls_executed_twice
             made.ends += book.totals.ends

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_runtime.perf_model.engine_simulator import Request
+from rljob_runtime.perf_model.engine_records import Request
 from rljob_runtime.perf_model.latency_model import LatencyModel
 
 Operation = tuple[float, str, Any]

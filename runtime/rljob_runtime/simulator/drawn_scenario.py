@@ -297,9 +297,7 @@ _HARNESS_FAULTS = tuple((fault, 25) for fault in HarnessFault)
 
 
 def _with_episodes(scenario: Scenario, random_: random.Random) -> Scenario:
-    """Let responses of a quarter of the jobs be episodes of one or two environments.
-
-    Their episodes stay on their replicas, so neither streaming, loans nor switches inside rounds are there."""
+    """Let responses of a quarter of the jobs be episodes of one or two environments."""
     if random_.random() < 0.75:
         return scenario
     forks = random_.choice([None, None, 0, 1])
@@ -309,8 +307,7 @@ def _with_episodes(scenario: Scenario, random_: random.Random) -> Scenario:
         max_tokens=tokens,
         max_forks=forks,
     )
-    site = replace(scenario.site, lendable=False, shares_accelerators=False)
-    return replace(scenario, episodes=episodes, stream_training=False, switches=False, site=site)
+    return replace(scenario, episodes=episodes)
 
 
 def _with_versions(scenario: Scenario, random_: random.Random) -> Scenario:

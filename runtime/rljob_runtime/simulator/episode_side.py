@@ -34,7 +34,7 @@ class Environment:
     max_turns: int = 16
     seconds: float = 300.0
     state: EnvironmentState | None = None
-    """Of its tools, whose calls its runners report. None: its runners report none."""
+    """Of its tools, whose calls its runners report. None: its episodes are played by a program."""
 
     def to_spec(self, name: str) -> dict[str, object]:
         """Return the fields of the spec."""
@@ -122,7 +122,7 @@ class EpisodeSide:
                 lambda process: RunnerDoor(self.gateway, process.condition),
                 [f"runner-{RUNNERS * number + index}" for index in range(RUNNERS)],
                 observe,
-                one.state is not None,
+                settings.environments[name].recovery,
             )
             for number, (name, one) in enumerate(named.items())
         ]

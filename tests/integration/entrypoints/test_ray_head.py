@@ -113,8 +113,10 @@ def test_a_driver_finds_a_head_in_another_container_and_ends_with_it(folder: Pat
         assert driver.stdout.readline().split() == ["True", "3000000"], (folder / "log").read_text()
         for name in ("gcs_server", "raylet"):
             os.kill(_process_of(folder, name), signal.SIGKILL)
-        assert driver.stdout.readline() == "False\n"
-        assert driver.wait(120) == 0
+        told = driver.stdout.readline()
+        # Ray ends the process of a driver itself, if it is the first to notice the death of the raylet.
+        assert told in ("False\n", "")
+        assert (driver.wait(120) == 0) == bool(told)
         assert head.wait(60) != 0, "its container ends too, and is started again"
     finally:
         for process in (driver, head):

@@ -32,9 +32,11 @@ TOLERANCE = 1e-3
 """Of logprobs in float32, between two implementations of the model."""
 END = "<|im_end|>"
 CLIENT = '''
-"""An agent by the client of OpenAI. It asks, answers calls, and asks further questions; it reports how turns ended."""
+"""An agent by the client of OpenAI. It asks, answers calls, and asks further questions; it reports how turns ended.
+With `lostAt` in its record it writes that file once, before its third question, and waits for its end."""
 import json
 import os
+import time
 
 from openai import OpenAI
 
@@ -51,6 +53,9 @@ with open(os.environ["RLJOB_TASK"]) as file:
 client, messages, ends = OpenAI(), list(task["messages"]), []
 tools = {"tools": [TOOL]} if task["record"]["tools"] else {}
 for further in (*task["record"]["further"], None):
+    if (lost_at := task["record"].get("lostAt")) and len(messages) > 5 and not os.path.exists(lost_at):
+        open(lost_at, "w").close()
+        time.sleep(600)
     (choice,) = client.chat.completions.create(model=os.environ["OPENAI_MODEL"], messages=messages, **tools).choices
     ends.append(choice.finish_reason)
     messages.append(choice.message)
@@ -94,6 +99,7 @@ SYSTEM = {"role": "system", "content": "Answer in one word."}
 ASKED = {"role": "user", "content": "What is the capital of France?"}
 FURTHER = ("And of Italy?", "And of Spain?")
 CLIENT_AGENT = {"kind": "Agent", "command": [sys.executable, "client.py"]}
+LOST_AT = "lost"
 TOOLS, NO_TOOLS = {"further": FURTHER, "tools": True}, {"further": FURTHER, "tools": False}
 
 
@@ -111,6 +117,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         tmp_path_factory.mktemp(request.param.lower()),
         tools=Question(CLIENT_AGENT, (SYSTEM, ASKED), TOOLS),
         plain=Question(CLIENT_AGENT, (ASKED,), NO_TOOLS),
+        lost=Question(CLIENT_AGENT, (SYSTEM, ASKED), {**NO_TOOLS, "lostAt": LOST_AT}, lost_at=LOST_AT),
     )
 
 
@@ -120,8 +127,16 @@ def text_of(tokenizer: Any, tokens: Any) -> str:
 
 def test_what_is_trained_on_is_what_the_engine_emitted(played: Played) -> None:
     assert_trained_tokens_are_the_engines(played)
-    assert [one.reward for one in played.reports().values()] == [1.0] * 2
-    assert [len(one.turns) for one in played.episodes.values()] == [1 + len(FURTHER)] * 2
+    assert [one.reward for one in played.reports().values()] == [1.0] * 3
+    assert [len(one.turns) for one in played.episodes.values()] == [1 + len(FURTHER)] * 3
+
+
+def test_an_agent_whose_runner_ends_runs_again_and_is_asked_nothing_twice(played: Played) -> None:
+    episode = played.episodes["lost"]
+    assert episode.attempt.id.resumption == 1
+    assert len(episode.turns) == 1 + len(FURTHER), "the engine was asked for each turn once"
+    totals = played.totals
+    assert (totals.resumed, totals.replayed_turns, totals.refused_replays) == (1, len(FURTHER), 0)
 
 
 def test_turns_end_with_the_models_own_token_and_go_on_without_a_fork(played: Played) -> None:
@@ -150,7 +165,7 @@ def test_the_tool_is_described_once_and_the_system_message_stays(played: Played)
     assert (last.count("<|im_start|>system"), last.count('"name": "calculator"')) == (1, 1)
 
 
-def test_logprobs_are_those_of_a_trainer_over_the_sequence_that_is_trained_on(played: Played) -> None:
+def test_logprobs_are_those_of_a_trainer_over_the_trained_sequence(played: Played) -> None:
     model = AutoModelForCausalLM.from_pretrained(played.model, dtype="float32").eval()
     for episode in played.episodes.values():
         assert_logprobs(model, episode)

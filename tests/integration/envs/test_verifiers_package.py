@@ -119,7 +119,7 @@ async def test_tasks_are_played_with_tokens_of_the_engine(python: Path, tmp_path
         assert [prompt.count("wrong") for prompt in site.prompts()] == [0, 1, 0, 1]
 
 
-async def test_the_environments_own_limit_of_turns_ends_an_episode_that_is_scored(python: Path, tmp_path: Path) -> None:
+async def test_the_environments_turn_limit_ends_an_episode_that_is_scored(python: Path, tmp_path: Path) -> None:
     async with open_site(scripted("again")) as site, site.stack:
         with runner(python, tmp_path, site.url, maxTurns=3):
             report = await played(site, 0, 0)

@@ -20,6 +20,7 @@ from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.exec_plugin import VERSIONS
 from rljob_kube.resources import Json, Resource
+from rljob_kube.transport import RequestLimits
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -143,7 +144,7 @@ async def test_a_plug_ins_broken_certificate_is_told(tmp_path: Path, apiserver: 
     ],
 )
 async def test_whom_a_connection_trusts(admin: Connection, changes: dict[str, Any], refused: bool) -> None:
-    async with KubeClient(Credentials(replace(admin, **changes)), attempts=1).opened() as kube:
+    async with KubeClient(Credentials(replace(admin, **changes)), limits=RequestLimits(attempts=1)).opened() as kube:
         if not refused:
             assert await who(kube) == "admin"
             return

@@ -30,12 +30,17 @@ def test_a_model_learns_to_use_a_tool(tmp_path, mode):
     documents = yaml.safe_load_all((EXAMPLES / "calculator-agent.yaml").read_text(encoding="utf-8"))
     (document,) = (one for one in documents if one["kind"] == "RLJob")
     shorter = {"mode": mode, "rounds": ROUNDS[mode], "rollout.machines": 1, "algorithm.learningRate": RATE}
+    shorter |= {"streamTraining.enabled": "true"} if mode == "OnPolicy" else {}
     job = load(localised(document, EXAMPLES, {}, [f"spec.{name}={value}" for name, value in shorter.items()]))
     result = run(job, tmp_path, manifest=EXAMPLES)
     assert result.finished is not None
     assert result.finished.outcome is FinishedOutcome.COMPLETE, result.finished.message
-    rewards = [json.loads(line)["reward"] for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    rewards = [line["reward"] for line in lines]
     assert len(rewards) == ROUNDS[mode]
+    if mode == "OnPolicy":
+        assert sum(line["earlyGroups"] for line in lines) > 0, "groups are trained on while others call the tool"
+        assert {line["loan"]["reason"] for line in lines} == {"OneMachine"}
     assert rewards[0] < 0.5 < max(rewards[-2:]), "it can only solve the task with the tool, and learns to call it"
     checked = CliRunner().invoke(app, ["check", str(tmp_path)])
     assert (checked.exit_code, "lost 0, duplicated 0, broken 0" in checked.stdout) == (0, True), checked.output

@@ -23,7 +23,7 @@ RLJOB = [sys.executable, "-c", "from rljob_runtime.cli import app; app()"]
 
 @pytest.mark.engine
 @pytest.mark.timeout(900)
-def test_ctrl_c_on_a_terminal_leaves_a_checkpoint_and_the_command_that_continues(tmp_path):
+def test_ctrl_c_on_a_terminal_saves_and_prints_how_to_continue(tmp_path):
     command = [*RLJOB, "run", str(EXAMPLE), "--set", "spec.rounds=500", "--workdir", str(tmp_path / "w")]
     shown = on_a_terminal(command, interrupt_after="round 2/500", seconds=800)
     assert shown.status == INTERRUPTED, shown.lines[-20:]

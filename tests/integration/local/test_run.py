@@ -106,22 +106,6 @@ def test_sources_have_their_shares_and_their_own_rewards(tmp_path):
     assert not any(one.failed for one in evaluations)
 
 
-@pytest.mark.engine
-def test_rounds_race_and_groups_are_trained_on_early(tmp_path):
-    from rljob_runtime.local import run
-
-    manifest = yaml.safe_load((EXAMPLES / "addition-rollpacker.yaml").read_text(encoding="utf-8"))
-    manifest["spec"]["rounds"] = 2
-    result = run(load(manifest), tmp_path)
-    assert result.finished is not None
-    assert result.finished.outcome is FinishedOutcome.COMPLETE, result.finished.message
-    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
-    assert [line["round"] for line in lines] == [1, 2]
-    assert sum(line["abortedResponses"] for line in lines) > 0, "who lost the race was stopped"
-    assert sum(line["earlyGroups"] for line in lines) > 0, "the trainer did not wait for the last response"
-    assert any(line.get("loan") for line in lines), "whether a machine was loaned, and why not, is reported"
-
-
 @pytest.mark.slow  # without a job they are in tests/unit/training/algorithm/test_own.py
 @pytest.mark.engine
 def test_a_job_trains_with_its_own_loss_and_advantage(tmp_path, monkeypatch):

@@ -116,12 +116,13 @@ async def test_the_address_of_a_coordinator_that_was_not_made_is_repaired(
                 raise Unreachable("the server does not answer")
 
         observer = reconcile._observer
-        observer._silence = lambda key: Silence("j-coordinator-0-1_x", 3.0)
+        sources = observer._sources
+        observer._sources = replace(sources, silence=lambda key: Silence("j-coordinator-0-1_x", 3.0))
         kube.before = away  # type: ignore[method-assign]
         with pytest.raises(Unreachable):
             await reconcile(key, 0.0)
         assert await selected() == "2"
-        observer._silence = lambda key: None
+        observer._sources = sources
         kube.before = lambda number, method, path: None  # type: ignore[method-assign]
         if not knows:
             _, reconcile = await lives.enter_async_context(process(connection, server.namespace))

@@ -144,9 +144,7 @@ async def test_why_runners_cannot_start_is_told(server: Server, operator: Any) -
     await server.until(lambda j: condition(j, "Stalled") is None)
 
 
-async def test_an_image_without_the_runner_is_told_although_the_deployment_is_not_overdue(
-    server: Server, operator: Any
-) -> None:
+async def test_an_image_without_the_runner_is_reported_before_the_deadline(server: Server, operator: Any) -> None:
     await started(server)
     await set_runners(server, NAMES["calc"], 1)
     await server.until(lambda j: condition(j, "Ready") == RUNNING)

@@ -211,7 +211,7 @@ def test_apply_describe_scale_and_delete(life: Life) -> None:
     life.until_ready(2)
     life.until_events("Running")
     told = life.kubectl("describe", "rljob", JOB)
-    for words in ("RoundsProgressing", "ChainFormed", "all pods are ready", "rollout-1"):
+    for words in ("RoundsProgressing", "ChainFormed", "the job is ready", "rollout-1"):
         assert words in told
     life.kubectl("scale", "rljob", JOB, "--replicas=3")
     life.until_ready(3)

@@ -292,7 +292,8 @@ def test_runners_are_a_part_of_the_quota_and_run_on_its_nodes(tenancy: Tenancy) 
     (base,) = tenancy.workloads().values()
     given = {one["name"]: one for one in base["status"]["admission"]["podSetAssignments"]}
     assert (given["environment-shell"]["count"], given["environment-shell"]["resourceUsage"]["cpu"]) == (2, "2")
-    assert tenancy.of("a")["status"]["environments"] == [{"name": "shell", "runners": 2, "ready": 2}]
+    ready = [{"name": "shell", "runners": 2, "ready": 2}]
+    tenancy.until("both runners are ready", lambda: tenancy.of("a")["status"]["environments"] == ready)
     assert [pod["spec"]["nodeName"] for pod in runners()] == ["fake-1", "fake-1"]
 
     tenancy.suspend("a", True)

@@ -63,7 +63,7 @@ def test_a_result_of_an_earlier_round_abandons_later_ones() -> None:
 
 
 @given(st.lists(PLACES, max_size=20))
-def test_a_history_has_each_name_and_round_once_and_no_later_round_than_its_last(places) -> None:
+def test_an_added_result_replaces_its_duplicate_and_later_rounds(places) -> None:
     history = added(places)
     assert len({one.key for one in history}) == len(history)
     rounds = [one.round for one in history]

@@ -219,7 +219,8 @@ def test_fit_finds_what_a_trace_was_made_from() -> None:
     assert found.tool_use is None
 
 
-def test_fit_of_tool_use() -> None:
+def test_fit_of_tool_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rljob_runtime.workloads.fit._PROMPTS", 200)  # generated in each of its trials
     tool_use = ToolUse(
         turns=TurnCounts(weights=(1, 2, 1)),
         turns_correlation=0.5,

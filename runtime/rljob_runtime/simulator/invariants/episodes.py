@@ -86,11 +86,13 @@ class EpisodeTexts:
         }
         versions = []
         for part in _parts(response):
-            turn = next((turn for turn, made in emitted.items() if made == part), None)
-            if turn is None:
+            # Texts repeat: two turns may have made the same tokens. One of an older version is the last to be believed.
+            made = [(self._emitted[response.key][turn][0], turn) for turn, text_ in emitted.items() if text_ == part]
+            if not made:
                 return f"{response.key} has {len(part[0])} tokens that no turn of it emitted, or trains on a turn twice"
+            version, turn = min(made, key=lambda pair: (pair[0] < response.weight_version, pair[0]))
             del emitted[turn]
-            versions.append(self._emitted[response.key][turn][0])
+            versions.append(version)
         if (oldest := min(versions)) != response.weight_version:
             return f"{response.key} is of version {response.weight_version}, and its oldest turn of {oldest}"
         self.trained_turns += len(versions)

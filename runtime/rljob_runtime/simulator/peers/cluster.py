@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rljob_api.status import Member, Role
@@ -19,8 +19,9 @@ from rljob_runtime.simulator.core.network import Called, FaultKind, FaultState, 
 from rljob_runtime.simulator.core.process_clock import ProcessClock
 from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind, Lengths, steady
 from rljob_runtime.simulator.peers.engines.kv_memory import KvMemory
-from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
+from rljob_runtime.simulator.peers.engines.replica import Engines, SimulatedReplica
 from rljob_runtime.simulator.peers.gradient_worker import SimulatedWorker
+from rljob_runtime.simulator.peers.host import Host
 from rljob_runtime.simulator.peers.relay import Network, SimulatedRelay, Weights
 from rljob_runtime.simulator.peers.trainer import TRAINER, GradientInboxes, SimulatedTrainer, TrainerCosts, TrainerDisk
 
@@ -242,21 +243,20 @@ class SimulatedCluster(Called):
         return self._start(f"{machine}/relay", relay, ProcessClock())
 
     def _start_replica(self, name: str) -> Process:
-        pace, machine = ProcessClock(), name.partition("/")[0]
-        replica = SimulatedReplica(
-            name,
-            self.machine(machine).weights,
-            self.site.engine,
-            self.site.lengths,
-            layouts={self.site.tensor_parallel: self.site.engine, **dict(self.site.wider)},
-            layout_seconds=self.site.layout_seconds,
-            boot=f"{self._boots + 1}",
-            pace=pace,
-            observe=self._observe,
-            free=lambda: not (self.site.shares_accelerators and any(one.holds for one in self._workers_of(machine))),
-            kv=self.machine(machine).kv,
-        )
-        return self._start(name, replica, pace)
+        site, machine = self.site, name.partition("/")[0]
+        host = self._host(machine, lambda: not any(one.holds for one in self._workers_of(machine)))
+        layouts = {site.tensor_parallel: site.engine, **dict(site.wider)}
+        engines = Engines(site.engine, site.lengths, layouts, site.layout_seconds)
+        replica = SimulatedReplica(name, host, engines, boot=f"{self._boots + 1}", kv=self.machine(machine).kv)
+        return self._start(name, replica, host.pace)
+
+    def _host(self, machine: str, others_rest: Callable[[], bool]) -> Host:
+        """Return what a new process finds there: room, unless it shares accelerators with others that hold memory."""
+
+        def room() -> bool:
+            return not self.site.shares_accelerators or others_rest()
+
+        return Host(self.machine(machine).weights, ProcessClock(), self._observe, room)
 
     def _workers_of(self, machine: str) -> list[SimulatedWorker]:
         return [one.peer for one in self.machine(machine).processes.values() if isinstance(one.peer, SimulatedWorker)]
@@ -266,19 +266,9 @@ class SimulatedCluster(Called):
         return all(peer.rests for peer in peers if isinstance(peer, SimulatedReplica))
 
     def _worker(self, machine: str) -> RemoteWorker:
-        name, pace = f"{machine}/worker", ProcessClock()
+        name, host = f"{machine}/worker", self._host(machine, lambda: self._all_rest(machine))
         process = self.process(name) or self._start(
-            name,
-            SimulatedWorker(
-                machine,
-                self.machine(machine).weights,
-                lambda: self._inboxes_from(machine),
-                self.costs,
-                pace,
-                self._observe,
-                lambda: not self.site.shares_accelerators or self._all_rest(machine),
-            ),
-            pace,
+            name, SimulatedWorker(machine, host, lambda: self._inboxes_from(machine), self.costs), host.pace
         )
         return RemoteWorker(machine, self._wire(process), self.site.bounds)
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from rljob_runtime.protocols import ComputeReport, ContributionReceipt, Refused, RelayMember, TermFence, WrongVersion
 from rljob_runtime.protocols.trajectory import Group, PromptKey
-from rljob_runtime.simulator.core.events import Brought, Observe, Summed, unobserved
-from rljob_runtime.simulator.core.process_clock import ProcessClock, loop_time
-from rljob_runtime.simulator.peers.relay import Weights
+from rljob_runtime.simulator.core.events import Brought, Summed
+from rljob_runtime.simulator.core.process_clock import loop_time
+from rljob_runtime.simulator.peers.host import Host
 from rljob_runtime.simulator.peers.trainer import GradientInboxes, TrainerCosts, tokens_of
 
 InboxesNow = Callable[[], GradientInboxes | None]
@@ -17,25 +17,22 @@ InboxesNow = Callable[[], GradientInboxes | None]
 
 
 class SimulatedWorker:
-    """`protocols.GradientWorker`, one task at a time. `room`: whether its accelerators have memory left."""
+    """`protocols.GradientWorker`, one task at a time, if its host has room."""
 
     def __init__(
         self,
         name: str,
-        weights: Weights | None = None,
+        host: Host,
         inboxes: InboxesNow = lambda: None,
         costs: TrainerCosts | None = None,
-        pace: ProcessClock | None = None,
-        observe: Observe = unobserved,
-        room: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = name
-        self._weights = weights or Weights()
+        self._weights = host.weights
         self._inboxes = inboxes
         self._costs = costs or TrainerCosts()
-        self._pace = pace or ProcessClock()
-        self._observe = observe
-        self._room = room
+        self._pace = host.pace
+        self._observe = host.observe
+        self._room = host.room
         self._fence = TermFence(name)
         self._busy = asyncio.Lock()
         self._task: tuple[int, int, int] | None = None

@@ -39,6 +39,10 @@ class Fault(StrEnum):
     """As `CRASH`, between a call of a tool and the turn that follows from it."""
 
 
+OF_PROGRAM = frozenset((Fault.REWRITE, Fault.SILENT, Fault.SUBAGENTS))
+"""What a program does, and does again when it runs again."""
+
+
 @dataclass(frozen=True)
 class HarnessLaw:
     """How the harnesses of an environment behave. `faults`: chances in a thousand, of an attempt."""
@@ -57,7 +61,8 @@ class HarnessLaw:
     ends_when_cut: bool = False
     """Whether a turn that was cut at its token limit is the last one."""
     differing: int = 0
-    """Chance in a thousand that tools with a state answer a call otherwise when the next runner executes it again."""
+    """Chance in a thousand that tools with a state, or a program's own, answer a call otherwise when the next runner
+    executes it again."""
 
     def turns_of(self, key: TrajectoryKey) -> int:
         """Return the number of turns of an episode."""
@@ -79,8 +84,11 @@ class HarnessLaw:
 
     def observation_of(self, key: TrajectoryKey, node: int, rank: int, replay: bool) -> str:
         """Return what a call of a tool answers. `rank`: of the attempt; it matters where tools answer otherwise."""
-        differs = replay and digest("replay", self.seed, str(key), node, rank) % 1000 < self.differing
-        return f"{key} {node}{f' {rank}' if differs else ''}"
+        return f"{key} {node}{f' {rank}' if replay and self.differs(key, node, rank) else ''}"
+
+    def differs(self, key: TrajectoryKey, node: int, rank: int) -> bool:
+        """Return whether the call of a turn is answered otherwise when the next runner executes it again."""
+        return digest("replay", self.seed, str(key), node, rank) % 1000 < self.differing
 
     def reward_of(self, key: TrajectoryKey, rank: int) -> float | None:
         """Return the reward that the attempt of this rank reports."""

@@ -26,6 +26,7 @@ from rljob_runtime.protocols.turns import (
     TurnRefused,
     Turns,
 )
+from rljob_runtime.scheduling.episodes.resumption import Recovery
 from rljob_runtime.simulator.core.events import (
     EXECUTED,
     REPLAYED,
@@ -37,7 +38,7 @@ from rljob_runtime.simulator.core.events import (
 )
 from rljob_runtime.simulator.core.network import FaultState
 from rljob_runtime.simulator.core.process_clock import ProcessClock
-from rljob_runtime.simulator.peers.harness import Fault, HarnessLaw
+from rljob_runtime.simulator.peers.harness import OF_PROGRAM, Fault, HarnessLaw
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ AGAIN_SECONDS = 0.5
 HEARTBEAT_SECONDS = 5.0
 LEASE_SECONDS = 5.0
 LEASED = 8
+NO_BOUND = 1 << 30
+"""Places for episodes of a runner that takes all it is given."""
 """Most episodes of a lease."""
 OVERRUN_SECONDS = 5.0
 """Time after its deadline in which a harness ends by itself."""
@@ -114,7 +117,7 @@ class SimulatedRunners:
         door: DoorOf,
         names: Sequence[str] = ("runner-0", "runner-1"),
         observe: Observe = unobserved,
-        journals: bool = False,
+        recovery: Recovery | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
         """Reports by outcome, faults by name, tool calls, and turns that were answered."""
@@ -123,10 +126,15 @@ class SimulatedRunners:
         self._law = law
         self._door = door
         self._observe = observe
-        self._journals = journals
+        self._recovery = recovery
+        self.places = NO_BOUND
+        """For episodes, of each runner."""
+        """How they go on with attempts of others; None of an earlier package, which does not."""
         self.played: set[TrajectoryKey] = set()
         """Responses whose harness ran to its end."""
         self._ranks: Counter[TrajectoryKey] = Counter()
+        self._began: dict[int, int] = {}
+        """The rank at which each attempt began."""
 
     async def run(self) -> None:
         """Run all runners until cancelled."""
@@ -154,12 +162,8 @@ class SimulatedRunners:
         living = asyncio.create_task(self._heartbeat(runner))
         try:
             while True:
-                assignments = await self._ask(
-                    runner,
-                    lambda door: door.environments.lease(
-                        self._environment, runner.name, LEASE_SECONDS, LEASED, self._journals
-                    ),
-                )
+                most = min(LEASED, await self._free_places(runner))
+                assignments = await self._ask(runner, partial(self._lease, runner.name, most))
                 if living.done():
                     living.result()
                 for assignment in assignments:
@@ -169,6 +173,17 @@ class SimulatedRunners:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _free_places(self, runner: RunnerProcess) -> int:
+        """Return how many more episodes a runner can play; wait until it is at least one."""
+        while not (free := self.places - sum(not task.done() for task in runner.episodes.values())) > 0:
+            await asyncio.wait(runner.episodes.values(), return_when=asyncio.FIRST_COMPLETED)
+            for one in [one for one, task in runner.episodes.items() if task.done()]:
+                runner.episodes.pop(one).result()
+        return free
+
+    async def _lease(self, name: str, most: int, door: Door) -> Sequence[Assignment]:
+        return await door.environments.lease(self._environment, name, LEASE_SECONDS, most, self._recovery is not None)
 
     async def _heartbeat(self, runner: RunnerProcess) -> None:
         while True:
@@ -188,7 +203,7 @@ class SimulatedRunners:
         episode = assignment.episode
         self._ranks[episode.key] += 1
         rank = self._ranks[episode.key]
-        fault = self._law.fault_of(episode.key, rank)
+        fault = self._fault(episode, rank)
         if fault is not None:
             self.counts[fault] += 1
         try:
@@ -207,6 +222,15 @@ class SimulatedRunners:
             self.played.add(episode.key)
         except AttemptEnded:
             self.counts["ended"] += 1
+
+    def _fault(self, episode: EpisodeAttempt, rank: int) -> Fault | None:
+        """Return what goes wrong. A program that runs again does what it did."""
+        began = self._began.setdefault(episode.attempt, rank)
+        if self._recovery is Recovery.RERUN and began != rank:
+            self.counts["ran again"] += 1
+            if (former := self._law.fault_of(episode.key, began)) in OF_PROGRAM:
+                return former
+        return self._law.fault_of(episode.key, rank)
 
     async def _harness_in_time(
         self, runner: RunnerProcess, assignment: Assignment, fault: Fault | None, rank: int
@@ -248,7 +272,10 @@ class SimulatedRunners:
                 await self._call(runner, assignment, answer.node, rank)
             if fault is Fault.CRASH_AFTER_CALL and number == turns // 2:
                 return None
-            history = [*history, *answer.token_ids, *[GIVEN_TOKEN] * law.tool_tokens]
+            said = GIVEN_TOKEN
+            if self._recovery is Recovery.RERUN and assignment.episode.resumption:
+                said += law.differs(key, answer.node, rank)
+            history = [*history, *answer.token_ids, *[said] * law.tool_tokens]
         if fault is Fault.FAILURE:
             return EpisodeReport(failed=FailedPart.TOOL_SERVER, detail="drawn")
         if fault is Fault.LEAVES:
@@ -260,7 +287,7 @@ class SimulatedRunners:
     ) -> None:
         """Execute the call of a turn; where calls are journaled, go on when it is stored."""
         self.counts["replayed calls" if replay else "tool calls"] += 1
-        if not self._journals:
+        if self._recovery in (None, Recovery.RERUN):
             return
         episode = assignment.episode
         event = ToolCalled(runner.name, episode.key, episode.attempt, node, REPLAYED if replay else EXECUTED)
@@ -272,14 +299,14 @@ class SimulatedRunners:
     async def _turn(
         self, runner: RunnerProcess, assignment: Assignment, number: int, history: list[int], fault: Fault | None
     ) -> RecordedTurn:
-        name = f"{replace(assignment.episode, resumption=0)} {number} {len(history)}"
+        name = f"{replace(assignment.episode, resumption=0)} {number} {len(history)} {sum(history)}"
         call = TurnCall(
             assignment.episode,
             name,
             assignment.resume is not None,
             tuple(history),
             TurnBounds(self._law.turn_tokens),
-            json.dumps([number, history]).encode() if self._journals else b"{}",
+            json.dumps([number, history]).encode() if self._recovery else b"{}",
             assignment.deadline,
         )
         if fault is Fault.SUBAGENTS:

@@ -80,4 +80,14 @@ MUTANTS = (
         after="False",
         tests=("tests/unit/simulator/invariants/test_evaluations.py::test_each_evaluation_that_was_due_has_ended",),
     ),
+    Mutant(
+        name="a turn is taken for an older one of the same text",
+        target="rljob_runtime.simulator.invariants.episodes:EpisodeTexts.problem",
+        before="(pair[0] < response.weight_version, pair[0])",
+        after="pair[0]",
+        tests=(
+            "tests/unit/simulator/invariants/test_episodes.py"
+            "::test_equal_texts_of_two_versions_are_those_of_the_response",
+        ),
+    ),
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.perf_model.engine_simulator import Request
+from rljob_runtime.perf_model.engine_records import Request
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.protocols import GenerateRequest, Refused, WrongVersion
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Sampling, TrajectoryKey
@@ -16,7 +16,9 @@ from rljob_runtime.simulator.core import virtual_time
 from rljob_runtime.simulator.core.process_clock import ProcessClock, loop_time
 from rljob_runtime.simulator.core.tokens import phase, text
 from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind, steady
-from rljob_runtime.simulator.peers.engines.replica import SimulatedReplica
+from rljob_runtime.simulator.peers.engines.replica import Engines, SimulatedReplica
+from rljob_runtime.simulator.peers.host import Host
+from rljob_runtime.simulator.peers.relay import Weights
 
 LAW = LatencyModel(((1, 0.01), (64, 0.02)), 1e-6, 0.05, 1e-5, 0.0)
 
@@ -32,7 +34,7 @@ def request(sample: int = 0, attempt: int = 1, prefix: int = 0, most: int = 1000
 
 def replica(lengths=lambda key, version: 100, kv=10_000, stream=math.inf, pace=None) -> SimulatedReplica:
     kind = EngineKind(LAW, kv_tokens=kv, stream_seconds=stream)
-    return SimulatedReplica("r", kind=kind, lengths=lengths, loaded=1, pace=pace)
+    return SimulatedReplica("r", Host(Weights(whole=1), pace or ProcessClock()), Engines(kind, lengths), loaded=1)
 
 
 async def collect(replica: SimulatedReplica, count: int, wait: float = 50.0) -> dict:
@@ -143,7 +145,7 @@ def test_a_skewed_clock_waits_for_longer_than_it_was_asked():
     async def program() -> float:
         pace = ProcessClock()
         pace.timers = 3.0
-        await SimulatedReplica("r", kind=steady(0.01), loaded=1, pace=pace).poll(1, 0, 0.5)
+        await SimulatedReplica("r", Host(Weights(whole=1), pace), Engines(steady(0.01)), loaded=1).poll(1, 0, 0.5)
         return loop_time()
 
     assert virtual_time.run(program()) == pytest.approx(1.5)

@@ -62,7 +62,7 @@ def test_groups_have_each_sampled_node_once_in_its_context(sub_agents: bool) -> 
 
 @pytest.mark.parametrize("dtype", ["float64", *slow("float32")])
 @pytest.mark.parametrize("settings", SETTINGS)
-def test_any_split_of_episodes_gives_the_gradient_of_the_naive_implementation(model_folder, dtype, settings) -> None:
+def test_any_split_of_episodes_gives_the_naive_gradient(model_folder, dtype, settings) -> None:
     config = TrainingConfig(dtype=dtype, max_tokens_per_microbatch=40, **settings)
     groups = [group for group, _ in make_episode_groups(seed=1, count=4, sub_agents=True)]
     wanted, loss = naive_gradient(model_folder, groups, config)
@@ -72,7 +72,7 @@ def test_any_split_of_episodes_gives_the_gradient_of_the_naive_implementation(mo
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_streamed_and_loaned_episodes_give_the_gradient_of_the_naive_implementation(model_folder, dtype) -> None:
+def test_streamed_and_loaned_episodes_give_the_naive_gradient(model_folder, dtype) -> None:
     config = TrainingConfig(dtype=dtype, max_tokens_per_microbatch=60)
     groups = [group for group, _ in make_episode_groups(seed=2, count=4)]
     wanted, _ = naive_gradient(model_folder, groups, config)

@@ -60,7 +60,7 @@ def near_the_policy(groups: list[Group], logprobs: Tensor) -> list[Group]:
     ]
 
 
-def test_entropy_both_kls_and_clip_fractions_are_those_of_the_sampled_tokens(model_folder, tmp_path) -> None:
+def test_entropy_kls_and_clip_fractions_are_of_the_sampled_tokens(model_folder, tmp_path) -> None:
     initial = save_tiny_model(tmp_path / "initial", seed=5)
     drawn = make_groups(seed=6, count=5)
     every = distributions(model_folder, drawn)

@@ -6,7 +6,8 @@ It implements the exact protocol: terms, leases, cursors, refusals, KV files. It
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rljob_runtime.perf_model.sampling_plan import Point
 from rljob_runtime.protocols import (
@@ -29,54 +30,59 @@ from rljob_runtime.simulator.core.events import (
     LaidOut,
     Loaded,
     MadeRoom,
-    Observe,
     Profiled,
-    unobserved,
 )
-from rljob_runtime.simulator.core.process_clock import SOON, Event, ProcessClock, loop_time
-from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind, Lengths, steady
+from rljob_runtime.simulator.core.process_clock import SOON, Event, loop_time
+from rljob_runtime.simulator.peers.engines.engine_kind import EngineKind, Lengths
 from rljob_runtime.simulator.peers.engines.kv_memory import KvMemory, full_blocks
 from rljob_runtime.simulator.peers.engines.replica_engine import ReplicaEngine
-from rljob_runtime.simulator.peers.relay import Weights
+from rljob_runtime.simulator.peers.host import Host
+
+
+@dataclass(frozen=True)
+class Engines:
+    """Engines of a replica: the first one, the lengths of its responses, and those of other TP sizes.
+
+    With `layouts` (engines by TP size) a replica sleeps until it gets one of them, which takes `layout_seconds`.
+    """
+
+    kind: EngineKind
+    lengths: Lengths | None = None
+    layouts: Mapping[int, EngineKind] = field(default_factory=dict)
+    layout_seconds: float = 0.0
 
 
 class SimulatedReplica:
     """`protocols.Replica`.
 
-    A new object is a new process: it holds nothing. With `layouts` (engines by TP size) it sleeps until it gets a
-    layout, for which its accelerators must be `free`."""
+    A new object is a new process: it holds nothing. `loaded`: the version that it begins with. It gets a layout only
+    while its host has room.
+    """
 
     def __init__(
         self,
         name: str,
-        weights: Weights | None = None,
-        kind: EngineKind | None = None,
-        lengths: Lengths | None = None,
+        host: Host,
+        engines: Engines,
         loaded: int | None = None,
         boot: str = "0",
-        pace: ProcessClock | None = None,
-        observe: Observe = unobserved,
-        layouts: Mapping[int, EngineKind] | None = None,
-        layout_seconds: float = 0.0,
-        free: Callable[[], bool] = lambda: True,
         kv: KvMemory | None = None,
     ) -> None:
         self.name = name
         self._attempts: dict[TrajectoryKey, int] = {}
         """Highest attempts seen or aborted, under these weights."""
-        kind, pace = kind or steady(0.02), pace or ProcessClock()
-        self._engine = ReplicaEngine(name, kind, lengths, pace, observe)
+        self._engine = ReplicaEngine(name, engines.kind, engines.lengths, host.pace, host.observe)
         self.held = self._engine.held
-        self._layouts = layouts or {1: kind}
-        self._layout_seconds = layout_seconds
-        self._free = free
-        self._layout: int | None = None if layouts else 1
+        self._layouts = engines.layouts or {1: engines.kind}
+        self._layout_seconds = engines.layout_seconds
+        self._free = host.room
+        self._layout: int | None = None if engines.layouts else 1
         self._switches = 0
-        self._weights = weights or Weights(whole=loaded)
+        self._weights = host.weights
         self._loaded = loaded
         self._boot = boot
-        self._pace = pace
-        self._observe = observe
+        self._pace = host.pace
+        self._observe = host.observe
         self._fence = TermFence(name)
         self._busy = asyncio.Lock()
         self._asked = Event()
@@ -321,6 +327,8 @@ class SimulatedReplica:
             profiles_total=self._profiles,
             profile_seconds_total=self._profile_seconds,
             passed_total=load.passed,
+            decode=load.decode,
+            prefill=load.prefill,
         )
 
 

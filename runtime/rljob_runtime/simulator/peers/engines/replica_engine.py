@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
-from rljob_runtime.perf_model.engine_simulator import EngineLoad, EngineSimulator, Request
+from rljob_runtime.perf_model.engine_records import EngineLoad, Request
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator
+from rljob_runtime.perf_model.step_totals import NO_STEPS, StepTotals
 from rljob_runtime.protocols import Delta, GenerateRequest
 from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.simulator.core.events import Aborted, Generated, Observe, Submitted
@@ -29,6 +31,27 @@ class _Held:
     sent: int
     phase: int
     since: float
+
+
+@dataclass(frozen=True)
+class EngineTotals:
+    """Totals of the engines that a replica has had."""
+
+    preemptions: int = 0
+    generated_tokens: int = 0
+    passed: int = 0
+    decode: StepTotals = NO_STEPS
+    prefill: StepTotals = NO_STEPS
+
+    def with_load(self, load: EngineLoad) -> EngineTotals:
+        """Return the totals with those of one more engine."""
+        return EngineTotals(
+            self.preemptions + load.preemptions,
+            self.generated_tokens + load.generated_tokens,
+            self.passed + load.passed,
+            self.decode + load.decode,
+            self.prefill + load.prefill,
+        )
 
 
 class ReplicaEngine:
@@ -51,8 +74,7 @@ class ReplicaEngine:
         self._time = 0.0
         self._next_stream = 0.0
         self._numbers = itertools.count(1)
-        self._past = (0, 0, 0)
-        """Preemptions, tokens and passed requests of earlier engines."""
+        self._past = EngineTotals()
 
     def advance(self) -> float:
         """Advance to the present, and return when it next has output."""
@@ -77,20 +99,13 @@ class ReplicaEngine:
 
     def change(self, kind: EngineKind) -> None:
         """Replace the engine, which holds nothing."""
-        load = self._load()
-        now = load.preemptions, load.generated_tokens, load.passed
-        self._past = self._past[0] + now[0], self._past[1] + now[1], self._past[2] + now[2]
+        self._past = self._past.with_load(self._load())
         self.kind, self._engine = kind, None
 
     def load(self) -> EngineLoad:
         """Return its load, with the totals of earlier engines."""
         load = self._load()
-        return replace(
-            load,
-            preemptions=self._past[0] + load.preemptions,
-            generated_tokens=self._past[1] + load.generated_tokens,
-            passed=self._past[2] + load.passed,
-        )
+        return replace(load, **vars(self._past.with_load(load)))
 
     def _load(self) -> EngineLoad:
         assert self._engine is not None
