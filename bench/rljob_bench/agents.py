@@ -42,8 +42,8 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api import RLJob, load
-from rljob_bench.lib.episode_jobs import EpisodeJobs, JobFigures, NotPlayed, episode_jobs, job_figures
-from rljob_bench.lib.episode_peers import (
+from rljob_bench.lib.episodes.episode_jobs import EpisodeJobs, JobFigures, NotPlayed, episode_jobs, job_figures
+from rljob_bench.lib.episodes.episode_peers import (
     ENVIRONMENT,
     RESULT,
     VERSION,
@@ -53,8 +53,8 @@ from rljob_bench.lib.episode_peers import (
     Watch,
     Words,
 )
-from rljob_bench.lib.gateway_cost import Buckets, Clients, PacedTurns, Routed, free_port, total
-from rljob_bench.lib.own_writes import OwnWrites, WriteFigures, own_writes, write_figures
+from rljob_bench.lib.episodes.gateway_cost import Buckets, Clients, PacedTurns, Routed, free_port, total
+from rljob_bench.lib.episodes.own_writes import OwnWrites, WriteFigures, own_writes, write_figures
 from rljob_bench.lib.percentile import percentile
 from rljob_kube import kubeconfig
 from rljob_kube.connection import Connection, NoCredentials

@@ -20,13 +20,14 @@ from typing import Any
 
 from rljob_api import load
 from rljob_api.constants import API_VERSION, KIND, LABEL_MACHINE
-from rljob_bench.lib.operator_observers import PodWatch, Stalled, beside, requests, say, served, settled
+from rljob_bench.lib.kubernetes.operator_observers import PodWatch, Stalled, beside, requests, say, served, settled
 from rljob_bench.lib.percentile import percentile
 from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection, NoCredentials
 from rljob_kube.credentials import Credentials, find_connection
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import NAMESPACE, POD, RLJOB, Json, Resource
+from rljob_kube.transport import RequestLimits
 from rljob_operator.app import Operator, Options
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.observation import Observed
@@ -291,7 +292,9 @@ async def _floor(kube: KubeClient, watch: PodWatch, namespaces: Sequence[str], j
 @asynccontextmanager
 async def _bench_kube(connection: Connection) -> AsyncIterator[KubeClient]:
     """Yield the measuring client."""
-    async with KubeClient(Credentials(connection), field_manager="rljob-bench", connections=64).opened() as kube:
+    async with KubeClient(
+        Credentials(connection), field_manager="rljob-bench", limits=RequestLimits(connections=64)
+    ).opened() as kube:
         yield kube
 
 

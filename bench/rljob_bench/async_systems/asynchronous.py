@@ -22,7 +22,7 @@ from rljob_bench.async_systems.packing import Lengths, name_of, number_of_replic
 from rljob_bench.async_systems.rig import Rig
 from rljob_bench.async_systems.rollouts import Rollouts
 from rljob_bench.async_systems.watch import Watch
-from rljob_runtime.perf_model.engine_simulator import Finish, Request
+from rljob_runtime.perf_model.engine_records import Finish, Request
 from rljob_runtime.protocols.trajectory import PromptKey
 from rljob_runtime.scheduling.asynchronous.experience_buffer import (
     Experience,

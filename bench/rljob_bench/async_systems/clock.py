@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import count
 
 from rljob_bench.async_systems.rollouts import Rollouts
-from rljob_runtime.perf_model.engine_simulator import Finish
+from rljob_runtime.perf_model.engine_records import Finish
 
 
 class Clock:

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from rljob_bench.async_systems.turns import EpisodeRequest, Stretch, stretches
-from rljob_runtime.perf_model.engine_simulator import Request
+from rljob_runtime.perf_model.engine_records import Request
 from rljob_runtime.workloads import Workload
 
 

@@ -20,7 +20,7 @@ from rljob_bench.async_systems.outcome import Outcome, TrainedGroup, Update
 from rljob_bench.async_systems.rig import Rig
 from rljob_bench.async_systems.rollouts import Rollouts
 from rljob_bench.async_systems.watch import Watch
-from rljob_runtime.perf_model.engine_simulator import Finish, Request
+from rljob_runtime.perf_model.engine_records import Finish, Request
 
 LOOK_SECONDS = 5.0
 MOST_ROUNDS = 1e6

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable
 
 from rljob_bench.async_systems.rig import Rig
 from rljob_bench.async_systems.turns import TurnEngine
-from rljob_runtime.perf_model.engine_simulator import EngineLoad, Finish, Request
+from rljob_runtime.perf_model.engine_records import EngineLoad, Finish, Request
 
 
 class Rollouts:

@@ -13,7 +13,8 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from rljob_runtime.perf_model.engine_simulator import EngineLoad, EngineSimulator, Finish, Request
+from rljob_runtime.perf_model.engine_records import EngineLoad, Finish, Request
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator
 from rljob_runtime.workloads.workload import Turn
 
 

@@ -7,7 +7,7 @@ from statistics import fmean
 
 from rljob_bench.async_systems.outcome import Outcome, Update
 from rljob_bench.async_systems.rollouts import Rollouts
-from rljob_runtime.perf_model.engine_simulator import Request
+from rljob_runtime.perf_model.engine_records import Request
 
 
 class Watch:

@@ -15,7 +15,7 @@ MUTANTS = (
         target="rljob_bench.agents:figures",
         before="measured.rate('plain')",
         after="measured.rate('episodes')",
-        tests=(f"{AGENTS}::test_the_figures_compare_episodes_with_plain_generation_of_the_same_run",),
+        tests=(f"{AGENTS}::test_the_figures_compare_episodes_with_plain_generation",),
     ),
     Mutant(
         name="the gateway's cost is compared with itself",
@@ -26,7 +26,7 @@ MUTANTS = (
     ),
     Mutant(
         name="writes between the blocks of episodes count as theirs",
-        target="rljob_bench.lib.own_writes:OwnWrites.begin",
+        target="rljob_bench.lib.episodes.own_writes:OwnWrites.begin",
         before="self._before = replace(self._seen)",
         after="pass",
         tests=(f"{AGENTS}::test_writes_count_while_episodes_are_played",),
@@ -62,7 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the end of one stream of the server is the end of the watch",
-        target="rljob_bench.lib.operator_observers:PodWatch._follow",
+        target="rljob_bench.lib.kubernetes.operator_observers:PodWatch._follow",
         before="""
             while True:
                 try:

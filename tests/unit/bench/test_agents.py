@@ -15,9 +15,9 @@ import pytest
 from hack.local_cluster.private.kwok import FakeNodes
 from rljob_bench import agents as agents_bench
 from rljob_bench.agents import Measured, Plan, agents, figures
-from rljob_bench.lib import episode_jobs as jobs_module
-from rljob_bench.lib import episode_peers, gateway_cost, own_writes
-from rljob_bench.lib.episode_jobs import LABEL, EpisodeJobs, JobFigures, NotPlayed, episode_jobs, writes
+from rljob_bench.lib.episodes import episode_jobs as jobs_module
+from rljob_bench.lib.episodes import episode_peers, gateway_cost, own_writes
+from rljob_bench.lib.episodes.episode_jobs import LABEL, EpisodeJobs, JobFigures, NotPlayed, episode_jobs, writes
 from rljob_kube import kubeconfig
 from rljob_kube.connection import Connection
 from rljob_kube.errors import ApiError
@@ -58,7 +58,7 @@ def test_the_life_of_a_response_is_counted_once(monkeypatch: pytest.MonkeyPatch)
     assert watch.lived_seconds == 2.0
 
 
-def test_the_figures_compare_episodes_with_plain_generation_of_the_same_run() -> None:
+def test_the_figures_compare_episodes_with_plain_generation() -> None:
     rows = [
         {"block": kind, "episodes": 50, "seconds": seconds}
         for kind, seconds in (("episodes", 2.0), ("plain", 1.0), ("episodes", 4.0), ("plain", 2.0))

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from rljob_bench import operator as operator_benchmarks
-from rljob_bench.lib import operator_observers
-from rljob_bench.lib.operator_observers import PodWatch, Stalled, beside, requests, served, settled
+from rljob_bench.lib.kubernetes import operator_observers
+from rljob_bench.lib.kubernetes.operator_observers import PodWatch, Stalled, beside, requests, served, settled
 from rljob_bench.operator import operator_bench, recovery_bench
 from rljob_kube.connection import Connection
 from rljob_kube.resources import POD, Json

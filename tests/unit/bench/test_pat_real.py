@@ -64,7 +64,7 @@ def test_rounds_of_a_block_have_the_same_lengths_prompt_by_prompt() -> None:
     assert lengths.of(key(3, 2), 7) == rounds[0][5], "a response that goes on elsewhere keeps its length"
 
 
-def test_a_round_without_a_size_begins_in_the_one_that_was_predicted_to_be_best() -> None:
+def test_a_round_without_a_size_begins_in_the_best_predicted_one() -> None:
     turns = Turns([Turn(0, Way.STATIC, 2), Turn(1, Way.ADAPTIVE), Turn(2, Way.ADAPTIVE)], RULES)
     assert turns.size() == 2
     turns.begin_round()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from rljob_api.spec.training import AUTO
 from rljob_api.status import RoundReport
+from rljob_bench import rollpacker_real as rollpacker_bench
 from rljob_bench.lib.replay import ReplayedLengths, ReplayingReplica, StillTrainer
 from rljob_bench.rollpacker_real import QUICK, Plan, RealTrial, figures, job_of, rollpacker_real, workload_of
 from rljob_runtime.protocols import Chain, Delta, GenerateRequest, Refused, RelayMember, ReplicaReport
@@ -189,7 +191,8 @@ def test_a_folder_of_traces_is_refused_with_their_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
-def test_the_benchmark_runs_on_real_engines() -> None:
+def test_the_benchmark_runs_on_real_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollpacker_bench, "QUICK", replace(QUICK, machines=1, longest=48))
     result = rollpacker_real(quick=True, seed=0)
     found = {one["name"]: one["value"] for one in result["figures"]}
     assert found["tail_batching_over_plain"] > 0

@@ -14,7 +14,8 @@ from rljob_bench.async_systems.ideal import token_seconds
 from rljob_bench.async_systems.rig import Rig
 from rljob_bench.async_systems.systems import System, Window, play
 from rljob_bench.async_systems.turns import EpisodeRequest, Stretch, TurnEngine, stretches
-from rljob_runtime.perf_model.engine_simulator import EngineSimulator, Finish, Request
+from rljob_runtime.perf_model.engine_records import Finish, Request
+from rljob_runtime.perf_model.engine_simulator import EngineSimulator
 from rljob_runtime.perf_model.latency_model import LatencyModel
 from rljob_runtime.workloads import Prompt, Response, Turn
 from rljob_runtime.workloads.workload import ToolCall
@@ -86,9 +87,7 @@ def test_a_second_turn_computes_the_answer_of_its_tool_only():
 
 
 @pytest.mark.parametrize(("at", "tokens", "computed", "end"), [(2.0, 2, 12, 7.5), (4.0, 3, 17, 7.5), (6.5, 8, 18, 7.5)])
-def test_a_response_that_moves_takes_its_tokens_and_the_wait_for_its_tool_along(
-    at: float, tokens: int, computed: int, end: float
-):
+def test_a_moved_response_keeps_its_tokens_and_the_wait_for_its_tool(at: float, tokens: int, computed: int, end: float):
     """In its first turn, while it waits, and in its second turn."""
     source, target = engine(), engine()
     source.submit(0.0, [episode()])

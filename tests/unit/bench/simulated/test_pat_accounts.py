@@ -49,7 +49,7 @@ def test_a_job_learns_its_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(one.chosen for one in made) < sum(one.chosen for one in unlearned)
 
 
-def test_machines_that_measure_copies_while_they_rest_choose_right_more_often() -> None:
+def test_idle_time_profiles_make_choices_right_more_often() -> None:
     share = {profiled: fmean(one.is_right for one in jobs(profiled)) for profiled in (True, False)}
     assert share[True] >= 0.95 > share[False]
     first = {profiled: fmean(one.is_right for one in jobs(profiled) if not one.number) for profiled in (True, False)}

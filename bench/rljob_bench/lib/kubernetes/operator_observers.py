@@ -22,6 +22,7 @@ from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import POD
+from rljob_kube.transport import RequestLimits
 from rljob_operator.app import Operator
 
 STALL_SECONDS = 180.0
@@ -101,7 +102,7 @@ class PodWatch:
         # A connection for the stream of each namespace, and some for lists.
         streams = len(self._namespaces) + 8
         async with KubeClient(
-            Credentials(self._connection), field_manager="rljob-bench", connections=streams
+            Credentials(self._connection), field_manager="rljob-bench", limits=RequestLimits(connections=streams)
         ).opened() as kube:
             await asyncio.gather(*(self._follow(kube, namespace) for namespace in self._namespaces))
 

@@ -18,13 +18,14 @@ from typing import Any, Protocol
 from rljob_api import RLJob
 from rljob_api.constants import COORDINATOR_LEASE_SECONDS
 from rljob_api.status import RuntimeStatus
-from rljob_bench.lib.episode_jobs import NotPlayed
-from rljob_bench.lib.operator_observers import beside
+from rljob_bench.lib.episodes.episode_jobs import NotPlayed
+from rljob_bench.lib.kubernetes.operator_observers import beside
 from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import LEASE, NAMESPACE, RLJOB, Json, Resource
+from rljob_kube.transport import RequestLimits
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.coordinator.control_plane.kubernetes import KubernetesControlPlane
 from rljob_runtime.coordinator.control_plane.lease import TermLease
@@ -128,7 +129,7 @@ async def own_writes(connection: Connection, job: RLJob) -> AsyncIterator[OwnWri
     namespace = f"bench-{uuid.uuid4().hex[:6]}"
     credentials = Credentials(connection)
     async with (
-        KubeClient(credentials, field_manager="rljob-bench", connections=8).opened() as kube,
+        KubeClient(credentials, field_manager="rljob-bench", limits=RequestLimits(connections=8)).opened() as kube,
         ApiClient.opened(credentials) as client,
     ):
         await kube.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})

@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from rljob_bench.lib.episode_peers import QUESTION, RESULT, VERSION, Words
+from rljob_bench.lib.episodes.episode_peers import QUESTION, RESULT, VERSION, Words
 from rljob_runtime.gateway.capability import Capability, mint
 from rljob_runtime.models.toy_calculator import PHRASING, TOOL
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, TrajectoryKey

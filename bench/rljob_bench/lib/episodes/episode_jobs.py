@@ -17,13 +17,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_bench.lib.operator_observers import STALL_SECONDS, beside, served_requests
+from rljob_bench.lib.kubernetes.operator_observers import STALL_SECONDS, beside, served_requests
 from rljob_bench.lib.percentile import percentile
 from rljob_kube.client import KubeClient
 from rljob_kube.connection import Connection
 from rljob_kube.credentials import Credentials
 from rljob_kube.errors import ApiError, Unreachable
 from rljob_kube.resources import NAMESPACE, POD, Json, Resource
+from rljob_kube.transport import RequestLimits
 from rljob_runtime.cli.bench_result import figure
 
 JOB = Resource("Job", "batch", "v1", "jobs")
@@ -150,7 +151,9 @@ async def episode_jobs(connection: Connection, episode_seconds: float) -> AsyncI
 
     Raises `NotPlayed`, before anything is measured."""
     namespace = f"bench-{uuid.uuid4().hex[:6]}"
-    async with KubeClient(Credentials(connection), field_manager="rljob-bench", connections=96).opened() as kube:
+    async with KubeClient(
+        Credentials(connection), field_manager="rljob-bench", limits=RequestLimits(connections=96)
+    ).opened() as kube:
         await kube.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         try:
             player = EpisodeJobs(kube, namespace, episode_seconds)

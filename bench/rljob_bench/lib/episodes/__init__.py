@@ -1,0 +1,1 @@
+"""Episodes: what benchmarks of agents share."""

@@ -1,0 +1,1 @@
+"""Kubernetes: what benchmarks of the operator and of its clients share."""
