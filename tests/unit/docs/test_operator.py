@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from hack.guard.flows import Flows
 from hack.guard.sources import is_word, read_sources
 from rljob_api.constants import HALTING
 from rljob_api.spec import Gang
-from rljob_api.status import RLJobStatus
+from rljob_api.status import ConditionStatus, EnvironmentStatus, FinishedOutcome, RLJobStatus
 from rljob_operator import rbac
 from rljob_operator.__main__ import parser
 from rljob_operator.policies.base.condition_reason import ConditionReason
+from rljob_operator.policies.base.decisions import NORMAL, WARNING, JobOutcome
+from rljob_operator.policies.base.kueue_objects import ADMITTED, Hold
 from rljob_operator.policies.gang import pod_groups
-from rljob_operator.policies.status.conditions import Facts, derive
+from rljob_operator.policies.status.catalogue.condition_types import CONDITION_TYPES
+from rljob_operator.policies.status.catalogue.event_reasons import EVENT_REASONS
+from rljob_operator.policies.status.catalogue.reasons import REASONS, Place, reasons_of
+from rljob_operator.policies.status.conditions import DEGRADED, FAILED, STALLED, Facts, derive
+from rljob_operator.policies.status.seal import FORGED
+from rljob_runtime.coordinator.loop.context import OBSERVER_REASONS
 from tests.support.docs import page, quoted, rows, text_of
 from tests.support.paths import ROOT
 
 OPERATOR = page("operator.md")
-CONDITIONS = page("conditions-and-events.md")
-KUEUES_OWN = {"Pending", "NoReservation", "WaitForStart", "Recovered", "Started", "WaitForRecovery", "Succeeded"}
-"""Reasons that the operator writes into conditions of Workloads."""
-NO_REASONS = {"Kueue", "Ready", "Stalled"}
-"""Words in the columns of reasons that name something else."""
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_every_flag_is_in_the_table_with_its_variable_and_default() -> None:
@@ -80,46 +83,179 @@ def test_the_rights_are_those_of_the_rules() -> None:
 # --- reasons ---------------------------------------------------------------------------------------------------------
 
 
+OPERATORS = ("crds", "operator")
+COORDINATOR, SCHEDULING = "runtime/rljob_runtime/coordinator", "runtime/rljob_runtime/scheduling"
+KUEUES_OWN = {"Pending", "NoReservation", "WaitForStart", "Recovered", "Started", "WaitForRecovery", "Succeeded"}
+"""Reasons that the operator writes into conditions of Workloads."""
+OF_GROUPS = {"EnvironmentFailed", "EqualRewards"}
+"""Reasons why groups cannot be trained on. The coordinator chooses the reason of the job's end by them."""
+PASSED_ON = {
+    "KueueNotInstalled",
+    "KueueNotEnabled",
+    "TooManyEnvironments",
+    "PriorityClassNotFound",
+    "DeviceClaimsNotServed",
+    "ClaimTemplateNotFound",
+}
+"""Reasons of a `Hold` that are found elsewhere, as a `ConditionReason`."""
+WAITS = {"WaitingForAdmission", "ResourcesChanged", "Evicted"}
+"""Reasons of a `Hold` that time helps."""
+GIVEN = {"Admitted", "PartlyAdmitted", "ReplacementPaused", FORGED}
+"""Reasons that `derive` receives of what neither stalls a job nor comes from its coordinator."""
+ALSO_STALLS = "ReplacementBudgetExhausted"
+"""The reason of a job's end that stalls other jobs."""
+
+
 @cache
-def _flows() -> Flows:
-    return Flows(read_sources([ROOT / "crds", ROOT / "operator"]))
+def _flows(*folders: str) -> Flows:
+    return Flows(read_sources([ROOT / folder for folder in folders]))
 
 
-def _reasons(*callables: str) -> set[str]:
-    """The words that reach the parameter `reason` of these callables, in API and operator."""
-    return {word for name in callables for word in _flows().reaching(name, "reason") if is_word(word)}
+def _reasons(folders: tuple[str, ...], *callables: str) -> set[str]:
+    """The words that reach the parameter `reason` of these callables, in these folders."""
+    return {word for name in callables for word in _flows(*folders).reaching(name, "reason") if is_word(word)}
+
+
+def _warnings() -> set[str]:
+    return _reasons((COORDINATOR,), "StatusWarning") | {*OBSERVER_REASONS, *HALTING}
+
+
+def _ends() -> set[str]:
+    coordinators = _reasons((COORDINATOR, SCHEDULING), "Finished") - OF_GROUPS
+    return _reasons(OPERATORS, "JobOutcome") | coordinators
 
 
 def _words(text: str) -> set[str]:
     return set(re.findall(r"\b[A-Z][A-Za-z]+\b", text))
 
 
-def test_the_reasons_of_conditions_on_the_page_are_those_of_the_sources() -> None:
-    found = _reasons("ConditionReason", "Hold", "_Sign", "JobOutcome") | set(HALTING)
+def test_the_reasons_of_the_catalogue_are_those_of_the_sources() -> None:
+    found = (_reasons(OPERATORS, "ConditionReason", "Hold", "_Sign") - KUEUES_OWN) | _warnings() | _ends()
     assert {"Unschedulable", "QuotaTooSmall", "DeadlineExceeded", "InternalError", "StatusForged"} <= found
-    table = " ".join(reasons for _, _, reasons in rows(CONDITIONS, "## Conditions"))
-    kueue = " ".join(reason for reason, _ in rows(page("kueue.md"), "## When it does not start"))
-    assert _words(table) | _words(kueue) == (found - KUEUES_OWN) | NO_REASONS
+    assert {"StoreSlow", "ManyForks", "EvaluationAbandoned", "ModelNotUsable", "NothingToLearn"} <= found
+    assert set(REASONS) == found
 
 
-def test_the_events_on_the_page_are_those_of_the_sources() -> None:
-    told = {word for events, _ in rows(CONDITIONS, "## Events") for word in _words(events)}
-    assert told == _reasons("Event")
+SIZES = {"trainers_wanted": 1, "rollouts_wanted": 2, "rollouts_smallest": 1}
+RUNS = Facts(1, True, trainers_ready=1, rollouts_ready=2, chain_length=2, started=True, pods=4, **SIZES)
+SUSPENDS = replace(RUNS, suspending=True)
+
+
+def _why(reason: str) -> ConditionReason:
+    return ConditionReason(reason, "")
+
+
+def _without_given_reasons() -> Iterator[Facts]:
+    """Facts whose conditions have reasons of `derive` only, and of the end of a job that has none of its own."""
+    yield RUNS
+    changes: list[dict[str, Any]] = [
+        {"coordinator_ready": False},
+        {"coordinator_ready": False, "started": False},
+        {"trainers_ready": 0},
+        {"rollouts_ready": 0},
+        {"rollouts_ready": 1},
+        {"rollouts_wanted": 1, "rollouts_ready": 1, "rollouts_smallest": 2},
+        {"environments": (EnvironmentStatus(name="e", runners=2),)},
+        {"environments": (EnvironmentStatus(name="e", runners=2, ready=1),)},
+        {"chain_length": 1},
+        {"chain_length": 0},
+        {"durable": False},
+        {"leaving": 1},
+        {"departing": ("trainer-0",)},
+        {"replacing": ("rollout-0",)},
+        {"outcome": JobOutcome(FinishedOutcome.COMPLETE, "RoundsFinished", "")},
+        {"outcome": JobOutcome(FinishedOutcome.FAILED, "RuntimeFailed", "")},
+    ]
+    yield from (replace(RUNS, **change) for change in changes)
+    yield from (replace(SUSPENDS, pods=pods) for pods in (0, 1))
+
+
+def _with_given_reasons(obstacles: set[str]) -> Iterator[Facts]:
+    yield replace(RUNS, paused=_why("ReplacementPaused"))
+    yield from (replace(RUNS, admission=_why(reason)) for reason in ("Admitted", "PartlyAdmitted"))
+    yield from (replace(RUNS, problems=(_why(reason),)) for reason in {*_warnings(), FORGED})
+    yield from (replace(RUNS, coordinator_ready=False, stall=_why(reason)) for reason in obstacles)
+    held = [Hold(reason, "", reason not in WAITS) for reason in _reasons(OPERATORS, "Hold", "_Sign") | PASSED_ON]
+    yield from (replace(SUSPENDS, pods=0, held=why) for why in held)
+    for reason in _ends() - {"RoundsFinished"}:
+        yield replace(RUNS, outcome=JobOutcome(FinishedOutcome.FAILED, reason, ""))
+
+
+def _written(states: Iterable[Facts]) -> dict[Place, set[str]]:
+    """The reasons that each condition has in these states, by its status."""
+    found: dict[Place, set[str]] = {}
+    for condition in (one for facts in states for one in derive(facts, RLJobStatus(), NOW)):
+        place = condition.type, condition.status is ConditionStatus.TRUE
+        found.setdefault(place, set()).add(condition.reason)
+    return found
+
+
+def _all_written() -> dict[Place, set[str]]:
+    own = set[str]().union(*_written(_without_given_reasons()).values())
+    held = _reasons(OPERATORS, "Hold", "_Sign") | PASSED_ON
+    obstacles = (set(REASONS) - own - held - _warnings() - _ends() - GIVEN) | {ALSO_STALLS}
+    return _written([*_without_given_reasons(), *_with_given_reasons(obstacles)])
+
+
+def test_a_condition_has_the_reasons_that_the_operator_derives() -> None:
+    places = {(type_, holds): {*reasons_of(type_, holds)} for type_ in CONDITION_TYPES for holds in (True, False)}
+    assert {place: reasons for place, reasons in places.items() if reasons} == _all_written()
 
 
 def test_every_condition_is_told() -> None:
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    why = ConditionReason("Why", "")
-    states = (Facts(1), Facts(1, stall=why, admission=why))
-    written = {condition.type for facts in states for condition in derive(facts, RLJobStatus(), now)}
-    types = {type_ for types, _, _ in rows(CONDITIONS, "## Conditions") for type_ in _words(types.partition("(")[0])}
-    assert types == written
-    assert types <= _words(text_of(page("api.md")))
+    assert set(CONDITION_TYPES) == {type_ for type_, _ in _all_written()}
+    assert set(CONDITION_TYPES) <= _words(text_of(page("api.md")))
 
 
-@pytest.mark.parametrize("reason", HALTING)
-def test_what_stalls_a_job_has_a_cure(reason: str) -> None:
-    assert any(reason in first for first in _first_cells(page("troubleshooting.md")))
+def test_a_meaning_is_a_text_of_sentences() -> None:
+    meanings = [one.meaning for one in (*CONDITION_TYPES.values(), *REASONS.values(), *EVENT_REASONS.values())]
+    assert [meaning for meaning in meanings if not re.fullmatch(r"[A-Z`].*[^.]\.", meaning)] == []
+
+
+def test_what_stops_a_job_in_a_queue_is_on_the_page_of_kueue() -> None:
+    told = {word for reason, _ in rows(page("kueue.md"), "## When it does not start") for word in quoted(reason)}
+    assert told <= set(reasons_of(STALLED, True))
+    assert set(reasons_of(STALLED, True)) & set(reasons_of(ADMITTED, False)) <= told
+
+
+def test_the_page_leads_to_the_cures() -> None:
+    told = {quoted(reason)[0]: cure for reason, _, _, cure in rows(page("conditions-and-events.md"), "## Reasons")}
+    assert set(told) == set(REASONS)
+    assert told["StoreHeld"] == "[Pods start and end](../troubleshooting.md#pods-start-and-end)"
+    assert told["QuotaTooSmall"] == "[Kueue: When it does not start](../guides/kueue.md#when-it-does-not-start)"
+    assert told["AsDesired"] == told["Completed"] == ""
+
+
+# --- events ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_events_of_the_catalogue_are_those_of_the_sources() -> None:
+    assert set(EVENT_REASONS) == _reasons(OPERATORS, "Event")
+
+
+def test_an_event_has_the_types_of_the_sources() -> None:
+    found: dict[str, set[str]] = {}
+    for kind, reason in _flows(*OPERATORS).pairs("Event", "kind", "reason"):
+        if kind in (NORMAL, WARNING) and is_word(reason):
+            found.setdefault(reason, set()).add(kind)
+    ends = {"Completed", "Failed"}
+    assert {name: set(one.kinds) for name, one in EVENT_REASONS.items() if name not in ends} == {
+        name: kinds for name, kinds in found.items() if name not in ends
+    }
+    assert all(EVENT_REASONS[name].kinds < found[name] for name in ends), "one loop has both"
+
+
+def test_each_problem_has_a_cure() -> None:
+    """Whatever makes a person look, beside what its condition is for: Kueue's reasons have a page of their own."""
+    problems = {reason for type_ in (STALLED, DEGRADED, FAILED) for reason in reasons_of(type_, True)}
+    assert set(HALTING) <= problems
+    told = {
+        word
+        for name in ("troubleshooting.md", "kueue.md")
+        for first in _first_cells(page(name))
+        for word in _words(first)
+    }
+    assert problems - told == set()
 
 
 def _first_cells(path: Path) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 
 from rljob_runtime.rewards.errors import Failure
 from rljob_runtime.scheduling.lending.policy import LoanOutcome
-from tests.support.docs import PAGES, page, text_of
+from tests.support.docs import PAGES, joined, page, quoted, text_of
 from tests.support.paths import ROOT
 
 COORDINATOR = ROOT / "runtime/rljob_runtime/coordinator"
@@ -83,3 +83,11 @@ def test_a_failure_of_a_reward_is_told(failure: Failure) -> None:
 @pytest.mark.parametrize("verdict", list(LoanOutcome))
 def test_what_becomes_of_a_loan_is_told(verdict: LoanOutcome) -> None:
     assert verdict.value in text_of(page("training.md"))
+
+
+def test_what_a_used_folder_refuses_is_told_by_the_list_of_the_api() -> None:
+    """A second list goes out of date. That of the API is compared with the code."""
+    text = joined(page("concepts/runtime.md"))
+    [told] = re.findall(r"another one is refused and changes nothing\. (.*?) Such a run is refused", text)
+    assert "[never change](../reference/api.md#what-may-change-later)" in told
+    assert quoted(told) == []

@@ -6,6 +6,7 @@ A list only shrinks: a row that is no longer over its limit is removed, and a nu
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,33 +20,16 @@ from tests.support.paths import ROOT
 LINES, ARGUMENTS, MODULES, CHARACTERS = 400, 6, 15, 70
 """Of a module; of a constructor; of a folder; of a test's name."""
 
-LONG_MODULES = {
-    "crds/rljob_api/schema/cel.py": 410,
-    "runtime/rljob_runtime/perf_model/engine_simulator.py": 414,
-}
 LONG_TEST_MODULES = 34
 """Their number: tables of cases grow with what they cover."""
-LARGE_CONSTRUCTORS = {
-    "operator/rljob_kube/leader_election.py:LeaderElector": 8,
-    "operator/rljob_kube/transport.py:Transport": 7,
-    "operator/rljob_operator/applier.py:Applier": 8,
-    "operator/rljob_operator/readers/observer.py:Observer": 12,
-    "operator/rljob_operator/reconciler.py:Reconciler": 8,
-    "runtime/rljob_runtime/data/prompts.py:PromptSet": 9,
-    "runtime/rljob_runtime/scheduling/round_planner/planner.py:RoundPlanner": 7,
-    "runtime/rljob_runtime/simulator/peers/engines/replica.py:SimulatedReplica": 12,
-    "runtime/rljob_runtime/simulator/peers/gradient_worker.py:SimulatedWorker": 7,
-}
 LARGE_FOLDERS = {
-    "bench/rljob_bench/lib": 20,
-    "hack/chaos": 18,
+    "hack/chaos": 16,
     "runtime/rljob_runtime/protocols": 17,
     "runtime/rljob_runtime/rewards": 16,
     "runtime/rljob_runtime/scheduling/episodes": 17,
 }
 """Without those of tests, which mirror the packages."""
-LONG_TEST_NAMES = 134
-"""Their number."""
+LONG_NAME = re.compile(rf"\bdef test_\w{{{CHARACTERS - len('test_') + 1},}}")
 
 
 @cache
@@ -77,7 +61,7 @@ def _lines() -> dict[str, int]:
 
 
 def test_a_module_has_at_most_400_lines() -> None:
-    _check({name: lines for name, lines in _lines().items() if not _of_tests(name)}, LINES, LONG_MODULES)
+    _check({name: lines for name, lines in _lines().items() if not _of_tests(name)}, LINES, {})
 
 
 def test_no_more_test_modules_are_over_400_lines() -> None:
@@ -87,7 +71,7 @@ def test_no_more_test_modules_are_over_400_lines() -> None:
 
 def _constructors(module: str, text: str) -> Iterator[tuple[str, int]]:
     """Yield the constructors that a module writes out, each with the number of its arguments without `self`."""
-    for owner in ast.walk(ast.parse(text)):
+    for owner in ast.walk(ast.parse(text)) if "def __init__(" in text else ():
         if isinstance(owner, ast.ClassDef):
             for method in owner.body:
                 if isinstance(method, ast.FunctionDef) and method.name == "__init__":
@@ -98,7 +82,7 @@ def _constructors(module: str, text: str) -> Iterator[tuple[str, int]]:
 
 def test_a_constructor_has_at_most_six_arguments() -> None:
     own = (pair for name, text in _modules().items() if not _of_tests(name) for pair in _constructors(name, text))
-    _check(dict(own), ARGUMENTS, LARGE_CONSTRUCTORS)
+    _check(dict(own), ARGUMENTS, {})
 
 
 def test_a_folder_has_at_most_15_modules() -> None:
@@ -106,11 +90,13 @@ def test_a_folder_has_at_most_15_modules() -> None:
     _check(Counter(map(str, parents)), MODULES, LARGE_FOLDERS)
 
 
-def test_no_more_names_of_tests_are_over_70_characters() -> None:
-    trees = (ast.walk(ast.parse(text)) for name, text in _modules().items() if _of_tests(name))
+def test_a_test_has_a_name_of_at_most_70_characters() -> None:
+    # Most modules have none, as their texts tell sooner than their trees.
+    texts = (text for name, text in _modules().items() if _of_tests(name) and LONG_NAME.search(text))
+    trees = (ast.walk(ast.parse(text)) for text in texts)
     functions = (one for nodes in trees for one in nodes if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
     long = [one.name for one in functions if one.name.startswith("test_") and len(one.name) > CHARACTERS]
-    assert len(long) <= LONG_TEST_NAMES, f"{len(long)} names, one more than before: {sorted(long)}"
+    assert long == []
 
 
 def test_what_tests_share_is_in_their_support() -> None:
