@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rljob_api.status import RoundKind
 from rljob_runtime.coordinator.store.records import Boundary, Pool, Tokens
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.turns import KeptEpisode
+from rljob_runtime.coordinator.store.trained_digests import trained_digests
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
+from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
 from rljob_runtime.scheduling.episodes.node import Node, NodeKind
+from rljob_runtime.scheduling.episodes.responses import ScoredEpisode, group_of
 from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome, RoundPlan, RoundRules, RoundShape
 from tests.support.episodes import STOP
 
@@ -70,7 +76,23 @@ def settle(store: Store, plan: RoundPlan, requeued: tuple[PromptKey, ...] = (), 
     store.trajectories.assign(plan.step, keys)
     outcomes = {one: PromptOutcome.REQUEUED if one in requeued else PromptOutcome.TRAINED for one in plan.prompts}
     outcome = RoundOutcome(plan.prompts, outcomes, dict.fromkeys(requeued, "LongPrompt"), keys)
-    store.rounds.close(outcome, Boundary(plan.step, cursor, queue=requeued))
+    store.rounds.close(outcome, Boundary(plan.step, cursor, queue=requeued), trained=digests(store, *keys))
+
+
+def digests(store: Store, *keys: TrajectoryKey) -> Mapping[TrajectoryKey, bytes]:
+    """Return what the trainer got of these responses: their newest attempts as groups, with a reward of 1.
+
+    An attempt without a good end has a digest too, of nothing.
+    """
+    kept = [one for one in store.turns.newest(keys).values() if one.end is not None and one.end != ABORTED]
+    trained = trained_digests([group_of(one.key.prompt, [_scored(one)]) for one in kept])
+    return dict.fromkeys(keys, b"") | dict(trained)
+
+
+def _scored(kept: KeptEpisode) -> ScoredEpisode:
+    episode = Episode(EpisodeRules(), kept.started, kept.nodes, kept.last_node_id)
+    episode.end = kept.end
+    return ScoredEpisode(kept.key, 1, "rollout-0", episode, 1.0)
 
 
 def play_round(store: Store, step: int, *prompts: PromptKey) -> None:
@@ -106,4 +128,5 @@ def update(store: Store, step: int, *prompts: PromptKey) -> None:
     """Train on the groups of these prompts."""
     store.experience.assign(step, prompts)
     newest = store.experience.cursor()
-    store.experience.close_update(Boundary(step, newest))
+    keys = [TrajectoryKey(prompt, 0) for prompt in prompts]
+    store.experience.close_update(Boundary(step, newest), trained=digests(store, *keys))

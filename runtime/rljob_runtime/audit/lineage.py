@@ -1,8 +1,8 @@
 """Lineage audit: every trained token of an episode is one that an engine emitted, in an attempt that counts.
 
-An attempt's nodes stay in the store, and the update that trained on it left a digest of what it got. So each trained
-response is compared with the sampled nodes of its attempt, in the order of their commits: tokens and log-probabilities
-bit by bit. Nothing is decoded or encoded for it.
+An attempt's nodes stay in the store, and the update that trained on it left a digest of what the trainer got. So each
+trained response is compared with the tree of its attempt, bit by bit: each sampled node once, with its
+log-probabilities and all tokens before it, and the reward. Nothing is decoded or encoded for it.
 """
 
 from __future__ import annotations
@@ -11,36 +11,46 @@ import sqlite3
 from array import array
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
 
 from rljob_runtime.audit.findings import EpisodeCounts, Finding, Rule
 from rljob_runtime.audit.stored_keys import prompt_sql
-from rljob_runtime.audit.stored_turns import loss_digest
+from rljob_runtime.audit.stored_turns import OF_TOKENS_BYTES, Context, loss_digest, trained_digest
 
 _KEY = f"{prompt_sql('e')} || '.' || e.sample"
 _IS_KEY = "e.epoch = r.epoch AND e.idx = r.idx AND e.sample = r.sample"
 _NODES = f"SELECT {_KEY}, e.id, t.node, {{told}} FROM turns AS t JOIN episodes AS e ON e.id = t.episode WHERE {{where}}"
 
 _ROUNDS = (
-    "SELECT epoch, idx, sample, 0 AS draw, step, version, tokens, FALSE AS held FROM trajectories"
+    "SELECT epoch, idx, sample, 0 AS draw, step, version, tokens, FALSE AS held, reward, terms FROM trajectories"
     " WHERE outcome = 'trained'"
 )
 _GROUPS = (
     "SELECT s.epoch, s.idx, s.sample, s.draw, g.step, g.version, ifnull(s.tokens, (SELECT SUM(length(c.tokens)) / 4"
     " FROM experience_chunks AS c WHERE c.epoch = s.epoch AND c.idx = s.idx AND c.draw = s.draw"
-    " AND c.sample = s.sample)) AS tokens, s.tokens IS NULL AS held FROM samples AS s"
+    " AND c.sample = s.sample)) AS tokens, s.tokens IS NULL AS held, s.reward, s.terms FROM samples AS s"
     " JOIN groups AS g ON g.epoch = s.epoch AND g.idx = s.idx AND g.draw = s.draw WHERE g.fate = 'trained'"
 )
 """Trained responses of both modes. `held`: their tokens are in the store until a checkpoint."""
 
 
 ENVIRONMENT_FAILED = "EnvironmentFailed"
-"""Reason of a filtered group. It stands here, as the next four, because the audit does not trust the writing code."""
+"""Reason of a filtered group. It stands here, as the next five, because the audit does not trust the writing code."""
+TERM = "environment"
+"""Name of the reward's only term, where the environment gives the reward."""
 RUNNER_LEFT, NOT_NEEDED = "runner left", "not needed"
 """Causes of aborted attempts that are no failures."""
 MOST_HAND_BACKS = 8
 """Attempts of a response with the cause `RUNNER_LEFT`; more are a failure."""
 NUMBERS_A_TERM = 1 << 32
 """A store that a coordinator of term n creates numbers its attempts from n - 1 times this."""
+
+
+_ONLY_TERM = (
+    "CASE WHEN json_valid(r.terms) AND (SELECT COUNT(*) FROM json_each(r.terms)) = 1"
+    f" THEN json_extract(r.terms, '$.{TERM}') END"
+)
 
 
 @dataclass(frozen=True)
@@ -59,10 +69,15 @@ class _Trained:
     attempt: int
     state: str
     digest: bytes
+    given: float | None
+    """The reward that the environment gave."""
     step: int
     version: int
     tokens: int
     held: bool
+    reward: float | None
+    term: float | None
+    """The reward's only term, if it is the environment's."""
     row: tuple[int, ...]
     """Epoch, index, draw and sample of the response."""
 
@@ -83,15 +98,13 @@ def audit_episodes(db: sqlite3.Connection, asynchronous: bool) -> Lineage | None
     findings += _unrepeated(db) if "resumption" in columns else ()
     proved = turns = tokens = 0
     for one in list(_tied(db, trained)):
-        nodes = db.execute(
-            "SELECT tokens, logprobs, version, node FROM turns WHERE episode = ? AND kind = 'sampled' ORDER BY number",
-            (one.attempt,),
-        ).fetchall()
-        length = sum(len(node[0]) // 4 for node in nodes)
+        nodes = _nodes_of(db, one.attempt)
+        sampled = [node for node in nodes if node.is_sampled]
+        length = sum(len(node.tokens) for node in sampled)
         wrong = [*_response(db, one, nodes, length, asynchronous)]
         findings += [Finding(rule, one.key, _told(one, what)) for rule, what in wrong]
         if not wrong:
-            proved, turns, tokens = proved + 1, turns + len(nodes), tokens + length
+            proved, turns, tokens = proved + 1, turns + len(sampled), tokens + length
     states = dict(db.execute("SELECT ifnull(state, 'open'), COUNT(*) FROM episodes GROUP BY 1").fetchall())
     return Lineage(tuple(findings), EpisodeCounts(states, proved, turns, tokens, tokens_of_all - tokens))
 
@@ -121,12 +134,13 @@ def _told(one: _Trained, what: str) -> str:
 
 def _tied(db: sqlite3.Connection, trained: str) -> Iterator[_Trained]:
     rows = db.execute(
-        f"SELECT {_KEY}, e.id, ifnull(e.state, 'open'), e.loss, r.step, r.version, ifnull(r.tokens, 0), r.held,"
+        f"SELECT {_KEY}, e.id, ifnull(e.state, 'open'), e.loss, e.reward, r.step, r.version, ifnull(r.tokens, 0),"
+        f" r.held, r.reward, {_ONLY_TERM},"
         f" r.epoch, r.idx, r.draw, r.sample FROM ({trained}) AS r JOIN episodes AS e ON {_IS_KEY} AND e.step = r.step"
         " ORDER BY e.id"
     )
-    for key, attempt, state, digest, step, version, tokens, held, *row in rows:
-        yield _Trained(key, attempt, state, digest, step, version, tokens, bool(held), tuple(row))
+    for *columns, held, reward, term, epoch, index, draw, sample in rows:
+        yield _Trained(*columns, bool(held), reward, term, (epoch, index, draw, sample))
 
 
 def _ties(db: sqlite3.Connection, trained: str) -> Iterator[Finding]:
@@ -247,30 +261,68 @@ def _unrepeated(db: sqlite3.Connection) -> Iterator[Finding]:
         yield Finding(Rule.UNFOUNDED, key, f"{told}, and the program of resumption {ended} ended the attempt")
 
 
+@dataclass(frozen=True)
+class _Node:
+    """A node of an attempt. Lengths that are no number of values are findings of their own."""
+
+    id: int
+    parent: int
+    tokens: array[int]
+    logprobs: array[float]
+    version: int | None
+    is_sampled: bool
+
+
+def _nodes_of(db: sqlite3.Connection, attempt: int) -> list[_Node]:
+    """Return the nodes of an attempt, in the order of their commits."""
+    rows = db.execute(
+        "SELECT node, parent, tokens, ifnull(logprobs, x''), version, kind FROM turns WHERE episode = ?"
+        " ORDER BY number",
+        (attempt,),
+    )
+    return [
+        _Node(node, parent, _values("i", tokens), _values("f", logprobs), version, kind == "sampled")
+        for node, parent, tokens, logprobs, version, kind in rows
+    ]
+
+
+def _values(typecode: Literal["i", "f"], raw: bytes) -> array[Any]:
+    return array(typecode, raw[: len(raw) // 4 * 4])
+
+
 def _response(
-    db: sqlite3.Connection,
-    one: _Trained,
-    nodes: list[tuple[bytes, bytes, int, int]],
-    length: int,
-    asynchronous: bool,
+    db: sqlite3.Connection, one: _Trained, nodes: list[_Node], length: int, asynchronous: bool
 ) -> Iterator[tuple[Rule, str]]:
-    """Compare a trained response with the sampled nodes of its attempt."""
+    """Compare a trained response with the nodes of its attempt."""
     if one.state not in ("completed", "truncated"):
         yield Rule.LINEAGE, f"is {one.state}, and only one that was completed or truncated counts"
-    tokens, logprobs = array("i"), array("f")
-    for ids, values, _, _ in nodes:
-        # A length that is no number of values is a finding of its own.
-        tokens.frombytes(ids[: len(ids) // 4 * 4])
-        logprobs.frombytes((values or b"")[: len(values or b"") // 4 * 4])
-    if loss_digest(tokens, logprobs) != one.digest:
-        yield Rule.LINEAGE, "has other sampled tokens or log-probabilities than those that were trained on"
+    tokens = array("i", chain.from_iterable(node.tokens for node in nodes if node.is_sampled))
+    logprobs = array("f", chain.from_iterable(node.logprobs for node in nodes if node.is_sampled))
+    if len(one.digest) == OF_TOKENS_BYTES:
+        if loss_digest(tokens, logprobs) != one.digest:
+            yield Rule.LINEAGE, "has other sampled tokens or log-probabilities than those that were trained on"
+    elif trained_digest(_in_contexts(nodes), one.reward or 0.0) != one.digest:
+        yield Rule.LINEAGE, "is not what was trained on: tokens, their places, log-probabilities or the reward differ"
     if one.tokens != length:
         yield Rule.LINEAGE, f"has {length} sampled tokens, and {one.tokens} were trained on"
     if one.held and _held(db, one) != (tokens, logprobs):
         yield Rule.LINEAGE, "has other sampled tokens or log-probabilities than the response in the store"
-    for _, _, version, node in nodes:
+    if one.term is not None and one.given not in (None, one.term):
+        yield Rule.LINEAGE, f"has the reward {one.given} of its environment, and {one.term} was trained on"
+    for node in nodes:
+        version = node.version
         if version is not None and (version < one.version if asynchronous else version != one.version):
-            yield Rule.MIXED, f"has version {version} at node {node}, and the response has version {one.version}"
+            yield Rule.MIXED, f"has version {version} at node {node.id}, and the response has version {one.version}"
+
+
+def _in_contexts(nodes: list[_Node]) -> Iterator[bytes]:
+    """Return a digest of each sampled node, with all tokens before it. A node without its parent is a finding."""
+    after = {0: Context()}
+    for node in nodes:
+        context = after.get(node.parent, after[0])
+        if node.is_sampled:
+            yield context.sampled(node.tokens, node.logprobs)
+        after[node.id] = context.extended(node.tokens)
 
 
 def _held(db: sqlite3.Connection, one: _Trained) -> tuple[array[int], array[float]]:

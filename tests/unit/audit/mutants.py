@@ -65,11 +65,40 @@ MUTANTS = (
     Mutant(
         name="the lineage check does not compare what was trained on",
         target="rljob_runtime.audit.lineage:_response",
-        before="loss_digest(tokens, logprobs) != one.digest",
+        before="trained_digest(_in_contexts(nodes), one.reward or 0.0) != one.digest",
         after="False",
         tests=(
             f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key[a trained logprob is another-rounds]",
         ),
+    ),
+    Mutant(
+        name="the lineage check does not look at what was given",
+        target="rljob_runtime.audit.lineage:_in_contexts",
+        before="context.extended(node.tokens)",
+        after="context.extended(node.tokens) if node.is_sampled else context",
+        tests=(f"{LINEAGE}::test_rounds_of_episodes_pass",),
+    ),
+    Mutant(
+        name="the lineage check does not look at digests of format 17",
+        target="rljob_runtime.audit.lineage:_response",
+        before="loss_digest(tokens, logprobs) != one.digest",
+        after="False",
+        tests=(f"{LINEAGE}::test_digests_of_format_17_prove_sampled_tokens",),
+    ),
+    Mutant(
+        name="the lineage check lets a reward be trained on that the environment did not give",
+        target="rljob_runtime.audit.lineage:_response",
+        before="one.given not in (None, one.term)",
+        after="False",
+        tests=(f"{LINEAGE}::test_a_reward_is_that_of_its_attempt_and_of_its_training",),
+    ),
+    Mutant(
+        name="a reward of several rules is taken for that of the environment",
+        target="rljob_runtime.audit.lineage:_ONLY_TERM",
+        before="= 1",
+        after="> 0",
+        text=True,
+        tests=(f"{LINEAGE}::test_only_a_reward_of_the_environment_alone_is_compared_with_its_own",),
     ),
     Mutant(
         name="the lineage check lets an aborted attempt be trained on",

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 from rljob_runtime.audit import Rule, audit, lineage
 from rljob_runtime.audit.findings import EpisodeCounts
+from rljob_runtime.audit.stored_turns import loss_digest
 from rljob_runtime.cli import app
+from rljob_runtime.coordinator.episodes.scorer import ENVIRONMENT
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables import attempts
@@ -100,6 +102,14 @@ SABOTAGES = {
     "a trained logprob is another": (
         Rule.LINEAGE,
         [f"UPDATE turns SET logprobs = x'0000803f' WHERE episode = {FIRST} AND node = 2"],
+    ),
+    "a given token is another": (
+        Rule.LINEAGE,
+        [f"UPDATE turns SET tokens = x'09000000' WHERE episode = {FIRST} AND node = 3"],
+    ),
+    "a turn stands elsewhere": (
+        Rule.LINEAGE,
+        [f"UPDATE turns SET parent = 1 WHERE episode = {FIRST} AND node = 3"],
     ),
     "a sampled node is gone": (Rule.LINEAGE, [f"DELETE FROM turns WHERE episode = {FIRST} AND node = 4"]),
     "a given node passes for a sampled one": (
@@ -245,6 +255,38 @@ def test_tokens_that_wait_for_a_checkpoint_are_compared(groups, tmp_path) -> Non
     assert verdict.episodes.unproved == 3
 
 
+@pytest.mark.parametrize("change", ["reward = 0.5", """terms = '{"environment": 0.5}'"""])
+@pytest.mark.parametrize(("history", "table"), [("rounds", "trajectories"), ("groups", "samples")])
+def test_a_reward_is_that_of_its_attempt_and_of_its_training(request, tmp_path, history, table, change) -> None:
+    verdict = audit(broken(request.getfixturevalue(history), tmp_path, f"UPDATE {table} SET {change} WHERE idx = 0"))
+    expect(verdict, Rule.LINEAGE, KEY)
+    assert verdict.episodes.unproved == 3
+
+
+@pytest.mark.parametrize("terms", ['{"environment": 1.0}', '{"environment": 0.5, "short": 1.0}', '{"short": 0.5}', "{"])
+def test_only_a_reward_of_the_environment_alone_is_compared_with_its_own(rounds, tmp_path, terms) -> None:
+    change = f"UPDATE trajectories SET terms = '{terms}' WHERE idx = 0"
+    assert audit(broken(rounds, tmp_path, change)).findings == ()
+
+
+OF_FORMAT_17 = f"UPDATE episodes SET loss = ? WHERE id = {FIRST}"
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "rules"),
+    [(None, []), ("a trained token is another", [Rule.LINEAGE]), ("a given token is another", [])],
+)
+def test_digests_of_format_17_prove_sampled_tokens(rounds, tmp_path, sabotage, rules) -> None:
+    digest = loss_digest((3, 5, 6), [-0.1 * token for token in (3, 5, 6)])
+    changes = [] if sabotage is None else SABOTAGES[sabotage][1]
+    copy = broken(rounds, tmp_path, OF_FORMAT_17.replace("?", f"x'{digest.hex()}'"), *changes)
+    assert [one.rule for one in audit(copy).findings] == rules
+
+
+def test_the_audit_has_the_name_of_the_environments_term() -> None:
+    assert lineage.TERM == ENVIRONMENT
+
+
 def test_the_command_tells_origin_and_next_step(rounds, tmp_path) -> None:
     def check(*arguments: str):
         return CliRunner().invoke(app, ["check", *arguments])
@@ -259,8 +301,8 @@ def test_the_command_tells_origin_and_next_step(rounds, tmp_path) -> None:
     done = check(str(bad))
     assert done.exit_code == 1
     assert (
-        "lineage: 0.0.0: attempt 2 has other sampled tokens or log-probabilities than those that were trained on. "
-        "Update 1 trained on it: continue from a checkpoint before that update"
+        "lineage: 0.0.0: attempt 2 is not what was trained on: tokens, their places, log-probabilities or the reward "
+        "differ. Update 1 trained on it: continue from a checkpoint before that update"
     ) in done.stdout
     assert json.loads(check(str(bad), "--json").stdout)["episodes"] == {
         "attempts": {"aborted": 1, "completed": 9, "truncated": 4},

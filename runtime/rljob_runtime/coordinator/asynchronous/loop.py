@@ -278,7 +278,7 @@ class AsyncLoop:
             report = with_episode_metrics(report, store)
             report = with_idle_shares(report, activity)
             closed = Boundary(trained.step, cursor, totals, report)
-            store.experience.close_update(closed, risen, stale)
+            store.experience.close_update(closed, risen, stale, self._context.episodes.digests(groups))
             return closed
 
         closed = await self._context.store.do(close)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from rljob_api.status import RoundReport, StatusWarning
@@ -24,6 +24,7 @@ from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.generation.scoring import Scorer, TextScorer
 from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.trained_digests import trained_digests
 from rljob_runtime.protocols import Backend, PromptSource, Rewards
 from rljob_runtime.protocols.trajectory import Group, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.episodes.counts import told_forks
@@ -60,6 +61,10 @@ class Episodes(Protocol):
 
     def group(self, group: Group) -> Group:
         """Return a group of loaded responses as it is trained on."""
+        ...
+
+    def digests(self, groups: Sequence[Group]) -> Mapping[TrajectoryKey, bytes]:
+        """Return digests of what was trained on, for the audit. The event loop must not call it, see `measure`."""
         ...
 
     def measure(self, groups: Sequence[Group], timeline: Timeline) -> Measure:
@@ -107,6 +112,10 @@ class SingleTurns:
     def group(self, group: Group) -> Group:
         """Return it."""
         return group
+
+    def digests(self, groups: Sequence[Group]) -> Mapping[TrajectoryKey, bytes]:
+        """Return none: the response itself is what was trained on."""
+        return {}
 
     def measure(self, groups: Sequence[Group], timeline: Timeline) -> Measure:
         """Add nothing."""
@@ -165,6 +174,10 @@ class ManyTurns:
             response = one.response
             scored.append(ScoredEpisode(response.key, response.attempt, response.replica, attempt.episode, one.reward))
         return group_of(group.prompt, scored)
+
+    def digests(self, groups: Sequence[Group]) -> Mapping[TrajectoryKey, bytes]:
+        """See `Episodes.digests`."""
+        return trained_digests(groups)
 
     def measure(self, groups: Sequence[Group], timeline: Timeline) -> Measure:
         """See `Episodes.measure`."""

@@ -270,7 +270,7 @@ class OnPolicyLoop:
             report = with_episode_metrics(report, store)
             report = with_idle_shares(report, activity)
             closed = Boundary(trained.step, draws.cursor, totals, report, queue)
-            store.rounds.close(outcome, closed, risen, speeds, costs)
+            store.rounds.close(outcome, closed, risen, speeds, costs, self._context.episodes.digests(groups))
             return closed
 
         closed = await self._context.store.do(close)

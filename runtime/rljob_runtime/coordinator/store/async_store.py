@@ -22,7 +22,6 @@ from rljob_runtime.coordinator.store.tables.groups import (
     KeptGroup,
     append_tokens,
     drop_tokens,
-    keep_trained,
     kept_groups,
     open_group,
     open_sample,
@@ -221,12 +220,14 @@ class AsyncStore:
         boundary: Boundary,
         anchors: Anchors = MappingProxyType({}),
         stale: Mapping[PromptKey, int] = MappingProxyType({}),
+        trained: Mapping[TrajectoryKey, bytes] = MappingProxyType({}),
     ) -> None:
         """Close the update: its groups are trained on, and the boundary exists, in one transaction.
 
-        `stale`: staleness of its groups. Tokens stay until a checkpoint makes the update final (`forget`)."""
+        `stale`: staleness of its groups. `trained`: digests of its episodes, see `trained_digests`. Tokens stay until a
+        checkpoint makes the update final (`forget`)."""
         with transaction(self._db):
-            keep_trained(self._db, boundary.step)
+            attempts.keep_trained(self._db, boundary.step, trained)
             self._db.execute("UPDATE groups SET fate = 'trained' WHERE step = ?", (boundary.step,))
             self._kept_samples.close_update(boundary.step, stale)
             attempts.drop_bodies(self._db, self.assigned(boundary.step))

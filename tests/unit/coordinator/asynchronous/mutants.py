@@ -135,4 +135,11 @@ MUTANTS = (
             "test_report_and_status_have_what_the_update_measured",
         ),
     ),
+    Mutant(
+        name="an update closes without the digests of its episodes",
+        target="rljob_runtime.coordinator.asynchronous.loop:AsyncLoop._close",
+        before="self._context.episodes.digests(groups)",
+        after="{}",
+        tests=("tests/simulation/test_episodes.py::test_seeds_with_environments_hold_every_invariant",),
+    ),
 )

@@ -41,4 +41,11 @@ MUTANTS = (
         after="outside=engines.outside",
         tests=("tests/simulation/test_episodes.py::test_looks_know_the_time_outside_of_the_round_before",),
     ),
+    Mutant(
+        name="a round closes without the digests of its episodes",
+        target="rljob_runtime.coordinator.on_policy.loop:OnPolicyLoop._close",
+        before="self._context.episodes.digests(groups)",
+        after="{}",
+        tests=("tests/simulation/test_episodes.py::test_seeds_with_environments_hold_every_invariant",),
+    ),
 )

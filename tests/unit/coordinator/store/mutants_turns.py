@@ -8,6 +8,8 @@ KEPT = "tests/unit/coordinator/store/test_kept_episodes.py"
 HISTORIES = "tests/unit/coordinator/store/test_turn_histories.py"
 TABLE = "rljob_runtime.coordinator.store.tables.turns"
 ATTEMPTS = "rljob_runtime.coordinator.store.tables.attempts"
+DIGESTS = "rljob_runtime.coordinator.store.trained_digests"
+TRAINED = "tests/unit/coordinator/store/test_trained_digests.py"
 
 MUTANTS = (
     Mutant(
@@ -86,6 +88,20 @@ MUTANTS = (
         before='row[1] in ("completed", "truncated")',
         after="True",
         tests=(f"{TURNS}::test_an_attempt_without_a_good_end_is_not_tied",),
+    ),
+    Mutant(
+        name="a digest of what was trained on leaves out what was given",
+        target=f"{DIGESTS}:_sampled",
+        before="context.extended(span.given)",
+        after="context",
+        tests=(f"{TRAINED}::test_a_group_has_the_digests_of_its_trees",),
+    ),
+    Mutant(
+        name="a digest of what was trained on takes each sequence for the first one",
+        target=f"{DIGESTS}:_sampled",
+        before="context = prompt",
+        after="context, start = prompt, 0",
+        tests=(f"{TRAINED}::test_a_group_has_the_digests_of_its_trees",),
     ),
     Mutant(
         name="a new store gives the numbers of the one that was lost",

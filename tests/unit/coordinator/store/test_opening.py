@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -107,23 +108,19 @@ async def test_a_store_that_stays_locked_is_refused_in_the_end(tmp_path):
 async def test_the_loop_goes_on_while_a_store_is_opened_and_people_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(module, "LONG_SECONDS", 0.1)
-    turns, told = [], Told()
+    told, goes_on = Told(), threading.Event()
 
     def slow(opening: Opening) -> Store:
         opening.tell("the store is brought from format 1 to 6: step 1 of 6")
-        time.sleep(0.6)
+        assert goes_on.wait(60), "the loop stands still until the store is open"
         return Store(tmp_path / "state.db", "uid-1", opening)
 
-    async def tick() -> None:
-        while True:
-            turns.append(time.monotonic())
-            await asyncio.sleep(0.01)
-
-    ticking = asyncio.create_task(tick())
-    store = await open_store(slow, told, patience=0.0)
-    ticking.cancel()
+    opening = asyncio.create_task(open_store(slow, told, patience=0.0))
+    await until(lambda: any(told.of(STORE_OPENING)))
+    assert not opening.done()
+    goes_on.set()
+    store = await opening
     await store.aclose()
-    assert len(turns) > 20
     said = [message for message in told.of(STORE_OPENING) if message]
     assert said[0].startswith("the store is brought from format 1 to 6: step 1 of 6. Nothing is lost")
     assert told.of(STORE_OPENING)[-1] is None
@@ -131,13 +128,14 @@ async def test_the_loop_goes_on_while_a_store_is_opened_and_people_are_told(tmp_
 
 async def test_a_cancelled_opening_ends_and_holds_nothing(tmp_path):
     """As where the Lease is lost in the middle of a migration."""
-    path, ended = tmp_path / "state.db", []
+    path, began, ended = tmp_path / "state.db", threading.Event(), []
 
     def endless(opening: Opening) -> Store:
         db = sqlite3.connect(path, isolation_level=None)
         opening.watch(db)
         try:
             db.execute("BEGIN EXCLUSIVE")
+            began.set()
             # It takes a minute, if nothing interrupts it.
             count = (
                 "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 500000000) SELECT COUNT(*) FROM n"
@@ -151,7 +149,7 @@ async def test_a_cancelled_opening_ends_and_holds_nothing(tmp_path):
         raise AssertionError("it has no end")
 
     opening = asyncio.create_task(open_store(endless, Told(), patience=0.0))
-    await asyncio.sleep(0.3)
+    await until(began.is_set)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
@@ -164,15 +162,17 @@ async def test_a_cancelled_opening_ends_and_holds_nothing(tmp_path):
 
 
 async def test_a_store_that_came_too_late_is_closed(tmp_path):
-    path = tmp_path / "state.db"
+    path, began, goes_on = tmp_path / "state.db", threading.Event(), threading.Event()
 
     def late(opening: Opening) -> Store:
-        time.sleep(0.4)
+        began.set()
+        assert goes_on.wait(60)
         return Store(path, "uid-1")
 
     opening = asyncio.create_task(StoreThread.open(late, Opening()))
-    await asyncio.sleep(0.1)
+    await until(began.is_set)
     opening.cancel()
+    asyncio.get_running_loop().call_later(0.1, goes_on.set)
     with pytest.raises(asyncio.CancelledError):
         await opening
     for _ in range(100):

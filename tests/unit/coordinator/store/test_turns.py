@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rljob_runtime.audit.stored_keys import prompt_of
-from rljob_runtime.audit.stored_turns import loss_digest
+from rljob_runtime.audit.stored_turns import Context, trained_digest
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables import turns
@@ -295,6 +295,13 @@ def test_a_job_without_environments_writes_nothing(store, path):
 # --- rounds ---
 
 
+def two_turns_digests() -> list[bytes]:
+    """Digests of the two sampled nodes of `two_turns`, each in its context."""
+    logprobs = array("f", (-0.1 * token for token in (3, 5, 6)))
+    first, second = Context().extended([1]), Context().extended([1, 3, 4])
+    return [first.sampled([3], logprobs[:1]), second.sampled([5, 6], logprobs[1:])]
+
+
 def test_a_closed_round_ties_its_responses_to_their_attempts(store, path):
     plan = open_round(store, 1, PROMPT)
     failed = generate(store, plan, KEY, ABORTED)
@@ -302,7 +309,7 @@ def test_a_closed_round_ties_its_responses_to_their_attempts(store, path):
     number = generate(store, plan, KEY)
     settle(store, plan)
     store.close()
-    digest = loss_digest((3, 5, 6), array("f", (-0.1 * token for token in (3, 5, 6))))
+    digest = trained_digest(two_turns_digests(), 1.0)
     assert rows(path, "SELECT id, step, loss, former FROM episodes ORDER BY id") == [
         (failed, None, None, 1),
         (number, 1, digest, 1),
@@ -477,7 +484,7 @@ def test_an_update_ties_its_responses_and_a_rewind_unties_them(store, path):
     begin_asynchronous(store, PROMPT)
     number = collect(store, KEY)
     update(store, 1, PROMPT)
-    digest = loss_digest((3, 5, 6), array("f", (-0.1 * token for token in (3, 5, 6))))
+    digest = trained_digest(two_turns_digests(), 1.0)
     assert store._db.execute("SELECT id, step, loss FROM episodes").fetchall() == [(number, 1, digest)]
     store.rewind(0)
     assert store._db.execute("SELECT step, loss FROM episodes").fetchall() == [(None, None)]

@@ -89,3 +89,7 @@ def keep_who_asked_for_turns(db: sqlite3.Connection) -> None:
 def keep_pauses(db: sqlite3.Connection) -> None:
     """Keep when attempts had no runner. Former attempts keep a start that was moved by it."""
     db.execute("ALTER TABLE episodes ADD COLUMN pauses TEXT")
+
+
+def keep_digests_of_contexts(db: sqlite3.Connection) -> None:
+    """Let digests of what was trained on cover contexts and rewards. Those of former updates stay, and are shorter."""

@@ -22,7 +22,8 @@ TABLES = """
 -- round, update or evaluation has ended.
 -- `refusing`: the limit that refuses further turns. It is there before the attempt ends, and decides how it ends.
 -- `resumption`: how often another runner went on with it; absent if its runner knows of no resumptions.
--- `step`: the update that trained on it. `loss`: the digest of the tokens and log-probabilities that it trained on.
+-- `step`: the update that trained on it. `loss`: the digest of what it trained on: sampled tokens, what precedes them,
+-- log-probabilities and reward. Until format 17 it has 16 bytes, of sampled tokens and log-probabilities alone.
 CREATE TABLE episodes (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   epoch INTEGER NOT NULL, idx INTEGER NOT NULL, sample INTEGER NOT NULL CHECK (sample >= 0),

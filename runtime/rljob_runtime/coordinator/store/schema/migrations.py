@@ -14,6 +14,7 @@ from rljob_runtime.coordinator.store.schema.core import FORMAT
 from rljob_runtime.coordinator.store.schema.episode_migrations import (
     add_episodes,
     add_tool_calls,
+    keep_digests_of_contexts,
     keep_pauses,
     keep_refusing_limits,
     keep_when_turns_are_asked_for,
@@ -350,5 +351,6 @@ STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     14: add_tool_calls,
     15: keep_who_asked_for_turns,
     16: keep_pauses,
+    17: keep_digests_of_contexts,
 }
 """By the format that each starts from."""

@@ -7,16 +7,12 @@ after one look at an empty table.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rljob_runtime.audit.stored_keys import columns_of, evaluation_epochs
-from rljob_runtime.audit.stored_turns import loss_digest
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState
 from rljob_runtime.scheduling.round_plan import ENVIRONMENT_FAILED, REWARD_FAILED
-
-TokensOf = Callable[[TrajectoryKey], tuple[Sequence[int], Sequence[float]]]
-"""Tokens and log-probabilities of a response."""
 
 NUMBERS_A_TERM = 1 << 32
 """More attempts than a coordinator begins in one term."""
@@ -86,17 +82,16 @@ def set_aside_other_evaluations(db: sqlite3.Connection, step: int, names: Collec
         )
 
 
-def keep_trained(db: sqlite3.Connection, step: int, keys: Iterable[TrajectoryKey], tokens_of: TokensOf) -> None:
-    """Record what the update `step` trains on of these responses, at their newest attempts.
+def keep_trained(db: sqlite3.Connection, step: int, trained: Mapping[TrajectoryKey, bytes]) -> None:
+    """Record the digests of what the update `step` trained on, at the newest attempts of these responses.
 
     A response without an attempt that completed or was truncated gets no record, and the audit finds it."""
     if not there_are_any(db):
         return
-    for key in keys:
+    for key, digest in trained.items():
         columns = (*columns_of(db, key.prompt), key.sample)
         row = db.execute(NEWEST.format(columns="id, state"), columns).fetchone()
         if row is not None and row[1] in ("completed", "truncated"):
-            digest = loss_digest(*tokens_of(key))
             db.execute("UPDATE episodes SET step = ?, loss = ? WHERE id = ?", (step, digest, row[0]))
 
 

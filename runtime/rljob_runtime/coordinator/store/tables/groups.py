@@ -128,14 +128,3 @@ def drop_tokens(db: sqlite3.Connection, group: GroupRow) -> int:
     """Delete the tokens of a group, and keep their number. Returns the number of their chunks."""
     db.execute(f"UPDATE samples SET tokens = {_HELD} WHERE {OF_GROUP}", group)
     return db.execute(f"DELETE FROM experience_chunks WHERE {OF_GROUP}", group).rowcount
-
-
-def keep_trained(db: sqlite3.Connection, step: int) -> None:
-    """Record what an update trains on of its episodes."""
-    if not attempts.there_are_any(db):
-        return
-    rows = db.execute(
-        "SELECT epoch, idx, draw, sample FROM groups JOIN samples USING (epoch, idx, draw) WHERE step = ?", (step,)
-    ).fetchall()
-    by_key = {TrajectoryKey(prompt_of(db, *row[:2]), row[3]): row for row in rows}
-    attempts.keep_trained(db, step, by_key, lambda key: tokens_of(db, by_key[key]))

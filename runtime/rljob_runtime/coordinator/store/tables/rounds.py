@@ -98,11 +98,13 @@ class Rounds:
         risen: Anchors = MappingProxyType({}),
         speeds: Mapping[int, Speed] = MappingProxyType({}),
         switch_costs: str | None = None,
+        trained: Mapping[TrajectoryKey, bytes] = MappingProxyType({}),
     ) -> None:
         """Close the round in one transaction: outcomes, long-prompt queue, raised anchors and boundary.
 
         Of tokens only their number is kept. `speeds`: observed speeds of the engines, by tensor parallel size.
-        `switch_costs`: as `SwitchCosts.to_json` returns them."""
+        `switch_costs`: as `SwitchCosts.to_json` returns them. `trained`: digests of its episodes, see
+        `trained_digests`."""
         step = boundary.step
         with transaction(self._db):
             self._trajectories.count_tokens(step)
@@ -110,6 +112,7 @@ class Rounds:
                 "INSERT INTO speeds VALUES (?, ?, ?)", [(step, size, speed.to_json()) for size, speed in speeds.items()]
             )
             self._settle(step, settlement)
+            attempts.keep_trained(self._db, step, trained)
             self._kept_samples.close_round(step)
             attempts.set_aside(self._db, settlement.outcomes)
             insert_boundary(self._db, boundary, risen)

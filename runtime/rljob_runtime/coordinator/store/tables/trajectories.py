@@ -122,9 +122,7 @@ class Trajectories:
         self._db.execute("DELETE FROM chunks WHERE step = ?", (step,))
 
     def end_trained(self, step: int, keys: Iterable[TrajectoryKey]) -> None:
-        """Record that these responses were trained on; of episodes, also on what."""
-        keys = tuple(keys)
-        attempts.keep_trained(self._db, step, keys, lambda key: self.tokens(step, key))
+        """Record that these responses were trained on."""
         self._db.executemany(
             f"UPDATE trajectories SET outcome = ? WHERE {_WHERE}",
             [(Outcome.TRAINED.value, *self._row(step, key)) for key in keys],
