@@ -161,7 +161,7 @@ class Bench:
             await asyncio.sleep(0)
         self.engine.emit(tokens, finish, cached=cached)
         await self.replica.poll(1, 0, 5.0)
-        await asyncio.wait_for(asyncio.shield(asked), 5.0)
+        await asyncio.wait_for(asyncio.shield(asked), 60.0)
         return asked
 
     async def deltas(self) -> list[Delta]:

@@ -139,8 +139,8 @@ def _tied(db: sqlite3.Connection, trained: str) -> Iterator[_Trained]:
         f" r.epoch, r.idx, r.draw, r.sample FROM ({trained}) AS r JOIN episodes AS e ON {_IS_KEY} AND e.step = r.step"
         " ORDER BY e.id"
     )
-    for *columns, held, reward, term, epoch, index, draw, sample in rows:
-        yield _Trained(*columns, bool(held), reward, term, (epoch, index, draw, sample))
+    for key, attempt, state, digest, given, step, version, tokens, held, reward, term, *row in rows:
+        yield _Trained(key, attempt, state, digest, given, step, version, tokens, bool(held), reward, term, tuple(row))
 
 
 def _ties(db: sqlite3.Connection, trained: str) -> Iterator[Finding]:

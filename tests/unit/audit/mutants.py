@@ -227,7 +227,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the lineage check reads nodes in the order of their ids",
-        target="rljob_runtime.audit.lineage:audit_episodes",
+        target="rljob_runtime.audit.lineage:_nodes_of",
         before="ORDER BY number",
         after="ORDER BY node",
         text=True,

@@ -48,7 +48,7 @@ class Site:
         basic = base64.b64encode(f"calc:{key}".encode()).decode()
         own = f"Proxy-Authorization: Basic {basic}\r\n" if key else ""
         writer.write(f"{first} HTTP/1.1\r\n{own}{headers}\r\n".encode() + more)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60.0):
             try:
                 answer = await reader.read()
             except ConnectionResetError:
@@ -162,7 +162,7 @@ async def test_a_head_has_a_bound_in_bytes_and_in_time(monkeypatch: pytest.Monke
     async with site(monkeypatch) as one:
         assert (await one.ask(one.connect(), headers=f"A: {'a' * 4096}\r\n")).startswith(b"HTTP/1.1 400 ")
         reader, writer = await asyncio.open_connection("127.0.0.1", one.proxy_port)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60.0):
             assert await reader.read() == b""
         writer.close()
 

@@ -37,7 +37,7 @@ async def play_to_a_halt(job: Any, rewards: Any, control: Any, *_: Any, on_start
     assert not coordinator.stopped.is_set()
     told = StatusWarning(reason=ENGINE_MISMATCH, message="their KL is 5.4 a token")
     await control.report(RuntimeStatus(warnings=(told,)))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60.0):
         await coordinator.stopped.wait()
 
 

@@ -168,7 +168,7 @@ def chained(relays: list[RelayProcess], revision: int) -> Chain:
 async def test_the_chain_closes_over_a_relay_that_hangs(memory, key_file):
     """It holds its connections and answers nothing. As it goes on, it is of an older chain."""
     manifest, data = sealed(1, nbytes=10 * 100_000, chunk_bytes=100_000)
-    patient = ("--heartbeat-seconds", "2.0")
+    patient = ("--heartbeat-seconds", "20.0")
     with ExitStack() as stack:
         first, second, third = relays = [
             stack.enter_context(
@@ -190,7 +190,7 @@ async def test_the_chain_closes_over_a_relay_that_hangs(memory, key_file):
         # Only now: all that was sent before may lie in the sleeper's own socket, and be whole as it wakes.
         trainer.chunk(manifest, CHUNKS - 1, data)
         await until(lambda: third.segment.version() == 1)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 15, "no heartbeat is waited for"
         assert third.status().bytes_received_total == manifest.total_bytes
         second.process.send_signal(signal.SIGCONT)
         await until(lambda: second.status().link == "Refused")
@@ -224,4 +224,4 @@ async def test_a_link_that_waits_for_a_machine_without_power_lets_go_of_it(memor
         began = time.monotonic()
         chained([first, third], 1)
         await until(lambda: first.status().link == "Connected")
-        assert time.monotonic() - began < RelaySettings().answer_seconds + 0.5
+        assert time.monotonic() - began < RelaySettings().answer_seconds + 10, "TCP itself would try for minutes"

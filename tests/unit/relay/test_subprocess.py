@@ -203,4 +203,4 @@ def test_a_process_that_ended_or_hangs_is_no_machine_that_is_gone(processes):
         line.unplug(1)
         began = time.monotonic()
         assert not first.probe(second.member)
-        assert time.monotonic() - began < RelaySettings().answer_seconds + 0.5
+        assert time.monotonic() - began < RelaySettings().answer_seconds + 10, "TCP itself would try for minutes"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
-import timeit
 from typing import Any
 
 import pytest
@@ -26,6 +24,7 @@ from rljob_runtime.rewards.rules import InvalidReward
 from rljob_runtime.sandbox.program import End, Program, Run, SandboxFailed, SandboxUnavailable
 from rljob_runtime.sandbox.sandbox import Sandbox
 from rljob_runtime.scheduling.reward_timeout import TimeoutRule
+from tests.support.processor_time import growth
 from tests.support.rows import slow
 
 ADD = [{"stdin": "1 2\n", "stdout": "3\n"}, {"stdin": "5 -5\n", "stdout": "0\n"}]
@@ -77,12 +76,13 @@ def test_one_pass_finds_what_the_pattern_finds(pieces: list[str]) -> None:
     "piece", ["```python\n", "`", "```", "```\n```python\n", *slow("```\n", "```py\nx = 1\n", " \n")]
 )
 def test_no_text_costs_more_than_its_length(piece: str) -> None:
-    """A pattern needed 15 s for 3,000 of the first kind, and grew with their square: 1,000 times as much, not 32."""
+    """A pattern needed 15 s for 3,000 of the first kind, and grew with their square: 64 times as much, not once."""
 
-    def seconds(number: int) -> float:
-        return min(timeit.repeat(lambda: extract_program(piece * number), time.process_time, number=3, repeat=5))
+    def often() -> None:
+        for _ in range(64):
+            extract_program(piece * 1_000)
 
-    assert seconds(64_000) < 32 * 8 * seconds(2_000)
+    assert growth(often, lambda: extract_program(piece * 64_000)) < 16
 
 
 async def test_a_program_can_be_a_text_with_the_response_in_it() -> None:
@@ -318,7 +318,7 @@ async def shadowed(scorer: CodeScorer, sandbox: Held) -> float:
     """The score of a right program that is too late, with its shadow run under way."""
     scorer.timeout.rule = TimeoutRule(shadow_share=1.0)
     tests = [{"stdin": "", "stdout": "right"}]
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(60):
         assert await scorer.score(prompt(tests), fenced("#1# right")) == 1.0
         score = await scorer.score(prompt(tests), fenced("#5# right"))
         await sandbox.begun.wait()

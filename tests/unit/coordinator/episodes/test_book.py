@@ -33,11 +33,11 @@ async def test_a_turn_is_answered_and_reported_when_it_is_stored(tmp_path):
         made.access.free.clear()
         made.engine.emit([5, 6])
         first = await made.replica.poll(1, 0, 0.0)
-        polled = asyncio.ensure_future(made.replica.poll(1, first.cursor, 60.0))
+        polled = asyncio.ensure_future(made.replica.poll(1, first.cursor, 600.0))
         await settled()
         assert (first.deltas, asked.done(), polled.done()) == ((), False, False), "the store has not written it"
         made.access.free.set()
-        report = await asyncio.wait_for(polled, 5.0)
+        report = await asyncio.wait_for(polled, 60.0)
         assert list((await asked).token_ids) == [5, 6]
         assert [(one.key, one.offset, one.token_ids, one.finish_reason) for one in report.deltas] == [
             (KEY, 0, (5, 6), None)
@@ -206,7 +206,7 @@ async def test_a_report_that_cannot_be_stored_does_not_end_the_coordinator(tmp_p
     async with bench(tmp_path) as made:
         episode = await made.begun()
         await made.answered(made.ask(episode, [1]), [5])
-        await asyncio.wait_for(made.book.runners.done(ENVIRONMENT, "r", episode, report), 5.0)
+        await asyncio.wait_for(made.book.runners.done(ENVIRONMENT, "r", episode, report), 60.0)
         kept = made.store.turns.newest([KEY])[KEY]
         assert kept.end is not None
         assert (kept.end.cause is AbortCause.ENVIRONMENT) == (report.reward is not None or report.failed is not None)
@@ -281,7 +281,7 @@ async def test_a_runner_that_waits_gets_the_next_attempt(tmp_path):
         waiting = asyncio.ensure_future(made.book.runners.lease(ENVIRONMENT, "r", 30.0))
         await settled()
         await made.launch()
-        assert len(await asyncio.wait_for(waiting, 5.0)) == 1
+        assert len(await asyncio.wait_for(waiting, 60.0)) == 1
         assert await made.book.runners.lease("another", "r", 0.0) == ()
 
 
@@ -292,7 +292,7 @@ async def test_waiting_runners_receive_a_launchs_attempts_in_one_answer_each(tmp
         keys = [TrajectoryKey(PromptKey(0, index), 0) for index in range(9)]
         await made.replica.submit(1, [GenerateRequest(key, 1, (9,), Sampling(64, seed=1), 1) for key in keys])
         before = made.access.calls
-        found = await asyncio.wait_for(asyncio.gather(*waiting), 5.0)
+        found = await asyncio.wait_for(asyncio.gather(*waiting), 60.0)
         assert [len(one) for one in found] == [5, 4]
         assert [one.episode.key for part in found for one in part] == keys
         assert made.book.runners.leases == 2

@@ -71,7 +71,7 @@ async def test_an_attempt_is_not_found_open_before_its_end_is_stored(tmp_path):
         made.book.cut([KEY.prompt])
         with pytest.raises(AttemptEnded):
             # Not `wait_for`: as a task of its own the call would come after the journal.
-            async with asyncio.timeout(5.0):
+            async with asyncio.timeout(60.0):
                 await made.book.runners.called(ENVIRONMENT, "r", episode, CALL)
         await settled()
         assert made.store.turns.newest([KEY])[KEY].end.cause is AbortCause.NOT_NEEDED
@@ -321,7 +321,7 @@ async def test_a_lease_whose_runner_leaves_goes_to_the_next_one(tmp_path):
         leaving.cancel()
         await settled()
         made.access.free.set()
-        (found,) = await asyncio.wait_for(waiting, 5.0)
+        (found,) = await asyncio.wait_for(waiting, 60.0)
         assert made.book.totals.attempts == 1
         await made.book.runners.heartbeat(ENVIRONMENT, "r", [found.episode])
         made.now[0] += 29.0

@@ -119,7 +119,7 @@ async def test_the_runner_that_was_lost_has_no_part_in_it_any_more(tmp_path):
             made.book.runners.done(ENVIRONMENT, "r", episode, EpisodeReport(reward=0.0)),
         ):
             with pytest.raises(AttemptEnded):
-                await asyncio.wait_for(late, 5.0)
+                await asyncio.wait_for(late, 60.0)
         await made.book.runners.done(ENVIRONMENT, "r", resumed, EpisodeReport(reward=1.0))
         assert made.store.turns.newest([KEY])[KEY].reward == 1.0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from functools import partial
 from random import Random
 from statistics import fmean
 
@@ -23,6 +23,7 @@ from rljob_runtime.scheduling.adaptive_tp.tail import play
 from rljob_runtime.scheduling.lending.gain import OpenGroup
 from rljob_runtime.scheduling.round_planner.survival import Survival
 from tests.support.adaptive_tp import ACCELERATORS, ENGINES, LENGTHS, LIMIT, costs, engine, machine
+from tests.support.processor_time import growth
 
 RULES = SwitchRules(frozenset(ENGINES))
 TAIL = machine((1, 1, 1, 1))
@@ -269,14 +270,5 @@ def test_a_tail_is_shortened_by_one_or_two_switches():
 
 def test_a_look_at_more_responses_costs_little_more():
     """The plan does not grow with the responses: 16 x as many cost less than 8 x as much."""
-
-    def seconds(count: int) -> float:
-        snapshot = machine((count,) * 4)
-        best = float("inf")
-        for _ in range(3):
-            start = time.process_time()
-            decide(snapshot, ENGINES, costs(500.0), RULES)
-            best = min(best, time.process_time() - start)
-        return best
-
-    assert seconds(128) < 8 * seconds(8)
+    few, many = (partial(decide, machine((count,) * 4), ENGINES, costs(500.0), RULES) for count in (8, 128))
+    assert growth(few, many) < 8
