@@ -51,6 +51,7 @@ ROLE_COORDINATOR: Final = "coordinator"
 ROLE_TRAINER: Final = "trainer"
 ROLE_ROLLOUT: Final = "rollout"
 ROLE_ENVIRONMENT: Final = "environment"  # of templates and names: runners are no machines
+ENVIRONMENT_TERM: Final = "environment"  # of a reward that an environment gives in place of rules
 
 MAIN_CONTAINER: Final = "main"
 # Container of the coordinator's pod that runs foreign reward code: no token, no Ray.

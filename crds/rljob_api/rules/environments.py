@@ -32,6 +32,7 @@ def check_environments(spec: RLJobSpec) -> Errors:
         # Its accelerators are what the template requests: the spec has no number of them.
         yield from check_template(f"{path}.template", c.ROLE_ENVIRONMENT, environment.template, 0, None)
     yield from _rewards(spec)
+    yield from _reward_names(spec)
     yield from _limits(spec)
 
 
@@ -100,6 +101,14 @@ def _rewards(spec: RLJobSpec) -> Errors:
     for index, reward in enumerate(spec.rewards):
         if reward.kind is RewardKind.ENVIRONMENT and advice:
             yield FieldError(f"spec.rewards[{index}].kind", reward.kind.value, advice)
+
+
+def _reward_names(spec: RLJobSpec) -> Errors:
+    """Keep the name of what an environment gives: in reports and in the audit it must mean one thing."""
+    for index, reward in enumerate(spec.rewards if spec.environments else ()):
+        if reward.name == c.ENVIRONMENT_TERM and reward.kind is not RewardKind.ENVIRONMENT:
+            advice = "is the reward that an environment gives; choose another name"
+            yield FieldError(f"spec.rewards[{index}].name", reward.name, advice)
 
 
 def _limits(spec: RLJobSpec) -> Errors:

@@ -68,7 +68,7 @@ class _Trained:
     key: str
     attempt: int
     state: str
-    digest: bytes
+    digest: bytes | None
     given: float | None
     """The reward that the environment gave."""
     step: int
@@ -135,7 +135,7 @@ def _told(one: _Trained, what: str) -> str:
 def _tied(db: sqlite3.Connection, trained: str) -> Iterator[_Trained]:
     rows = db.execute(
         f"SELECT {_KEY}, e.id, ifnull(e.state, 'open'), e.loss, e.reward, r.step, r.version, ifnull(r.tokens, 0),"
-        f" r.held, r.reward, {_ONLY_TERM},"
+        f" r.held, CAST(r.reward AS REAL), {_ONLY_TERM},"
         f" r.epoch, r.idx, r.draw, r.sample FROM ({trained}) AS r JOIN episodes AS e ON {_IS_KEY} AND e.step = r.step"
         " ORDER BY e.id"
     )
@@ -276,8 +276,8 @@ class _Node:
 def _nodes_of(db: sqlite3.Connection, attempt: int) -> list[_Node]:
     """Return the nodes of an attempt, in the order of their commits."""
     rows = db.execute(
-        "SELECT node, parent, tokens, ifnull(logprobs, x''), version, kind FROM turns WHERE episode = ?"
-        " ORDER BY number",
+        "SELECT node, parent, CAST(tokens AS BLOB), CAST(ifnull(logprobs, x'') AS BLOB), version, kind FROM turns"
+        " WHERE episode = ? ORDER BY number",
         (attempt,),
     )
     return [
@@ -298,7 +298,7 @@ def _response(
         yield Rule.LINEAGE, f"is {one.state}, and only one that was completed or truncated counts"
     tokens = array("i", chain.from_iterable(node.tokens for node in nodes if node.is_sampled))
     logprobs = array("f", chain.from_iterable(node.logprobs for node in nodes if node.is_sampled))
-    if len(one.digest) == OF_TOKENS_BYTES:
+    if isinstance(one.digest, bytes) and len(one.digest) == OF_TOKENS_BYTES:
         if loss_digest(tokens, logprobs) != one.digest:
             yield Rule.LINEAGE, "has other sampled tokens or log-probabilities than those that were trained on"
     elif trained_digest(_in_contexts(nodes), one.reward or 0.0) != one.digest:
@@ -308,7 +308,7 @@ def _response(
     if one.held and _held(db, one) != (tokens, logprobs):
         yield Rule.LINEAGE, "has other sampled tokens or log-probabilities than the response in the store"
     if one.term is not None and one.given not in (None, one.term):
-        yield Rule.LINEAGE, f"has the reward {one.given} of its environment, and {one.term} was trained on"
+        yield Rule.LINEAGE, f"has the reward {one.given} of its environment, and its only rule counts {one.term}"
     for node in nodes:
         version = node.version
         if version is not None and (version < one.version if asynchronous else version != one.version):

@@ -35,7 +35,8 @@ class Context:
 
 def trained_digest(sampled: Iterable[bytes], reward: float) -> bytes:
     """Return the digest of a response: of all its sampled nodes in their contexts, in any order, and of its reward."""
-    return _digest(*sorted(sampled), struct.pack("<d", reward))
+    # A store has no negative zero.
+    return _digest(*sorted(sampled), struct.pack("<d", reward + 0.0))
 
 
 def loss_digest(tokens: Sequence[int], logprobs: Sequence[float]) -> bytes:

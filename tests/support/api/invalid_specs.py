@@ -318,6 +318,13 @@ ENVIRONMENT_CASES = [
     _of_environment("needs an environment in spec.environments that gives a reward", CALC),
     _of_environment("needs a reward of each environment, which calc lacks", _AGENT, CALC),
     Case(
+        {"spec.environments": [_AGENT], "spec.rewards[0].name": "environment"},
+        "spec.rewards[0].name",
+        "is the reward that an environment gives; choose another name",
+        value="environment",
+        server=False,
+    ),
+    Case(
         {"spec.environments": [_AGENT], "spec.rewards[1]": {**_SOLVED, "parallelism": 2}},
         "spec.rewards[1].parallelism",
         "is for kinds Math, ReasoningGym, Python; leave it out",

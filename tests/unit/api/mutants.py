@@ -92,6 +92,13 @@ MUTANTS = (
         tests=("tests/unit/api/test_invalid_specs.py",),
     ),
     Mutant(
+        name="any rule may be called as what an environment gives",
+        target="rljob_api.rules.environments:_reward_names",
+        before="reward.kind is not RewardKind.ENVIRONMENT",
+        after="False",
+        tests=("tests/unit/api/test_invalid_specs.py",),
+    ),
+    Mutant(
         name="a checkout needs no reset",
         target="rljob_api.rules.environments:_reset",
         before="environment.checkout is not None and reset is not EpisodeReset.GIT_RESTORE",

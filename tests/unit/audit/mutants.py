@@ -233,4 +233,18 @@ MUTANTS = (
         text=True,
         tests=(f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key[turns are in another order-rounds]",),
     ),
+    Mutant(
+        name="a reward of minus zero is another one than the store has",
+        target="rljob_runtime.audit.stored_turns:trained_digest",
+        before="reward + 0.0",
+        after="reward",
+        tests=("tests/unit/coordinator/store/test_trained_digests.py::test_a_negative_zero_is_a_zero_as_in_the_store",),
+    ),
+    Mutant(
+        name="the lineage check trusts that a digest is there",
+        target="rljob_runtime.audit.lineage:_response",
+        before="isinstance(one.digest, bytes)",
+        after="True",
+        tests=(f"{LINEAGE}::test_what_is_wrong_with_episodes_is_told_with_its_key[the digest is gone-rounds]",),
+    ),
 )

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rljob_api.constants import ENVIRONMENT_TERM
 from rljob_runtime.audit import Rule, audit, lineage
 from rljob_runtime.audit.findings import EpisodeCounts
 from rljob_runtime.audit.stored_turns import loss_digest
 from rljob_runtime.cli import app
-from rljob_runtime.coordinator.episodes.scorer import ENVIRONMENT
 from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables import attempts
@@ -110,6 +110,12 @@ SABOTAGES = {
     "a turn stands elsewhere": (
         Rule.LINEAGE,
         [f"UPDATE turns SET parent = 1 WHERE episode = {FIRST} AND node = 3"],
+    ),
+    "the digest is gone": (Rule.LINEAGE, [f"UPDATE episodes SET loss = NULL WHERE id = {FIRST}"]),
+    "the digest is a text": (Rule.LINEAGE, [f"UPDATE episodes SET loss = 'sixteen letters!' WHERE id = {FIRST}"]),
+    "given tokens are a text": (
+        Rule.LINEAGE,
+        [f"UPDATE turns SET tokens = 'four' WHERE episode = {FIRST} AND node = 3"],
     ),
     "a sampled node is gone": (Rule.LINEAGE, [f"DELETE FROM turns WHERE episode = {FIRST} AND node = 4"]),
     "a given node passes for a sampled one": (
@@ -255,7 +261,7 @@ def test_tokens_that_wait_for_a_checkpoint_are_compared(groups, tmp_path) -> Non
     assert verdict.episodes.unproved == 3
 
 
-@pytest.mark.parametrize("change", ["reward = 0.5", """terms = '{"environment": 0.5}'"""])
+@pytest.mark.parametrize("change", ["reward = 0.5", "reward = 'none'", """terms = '{"environment": 0.5}'"""])
 @pytest.mark.parametrize(("history", "table"), [("rounds", "trajectories"), ("groups", "samples")])
 def test_a_reward_is_that_of_its_attempt_and_of_its_training(request, tmp_path, history, table, change) -> None:
     verdict = audit(broken(request.getfixturevalue(history), tmp_path, f"UPDATE {table} SET {change} WHERE idx = 0"))
@@ -284,7 +290,7 @@ def test_digests_of_format_17_prove_sampled_tokens(rounds, tmp_path, sabotage, r
 
 
 def test_the_audit_has_the_name_of_the_environments_term() -> None:
-    assert lineage.TERM == ENVIRONMENT
+    assert lineage.TERM == ENVIRONMENT_TERM
 
 
 def test_the_command_tells_origin_and_next_step(rounds, tmp_path) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rljob_api.constants import ENVIRONMENT_TERM
 from rljob_runtime.coordinator.episodes.book import EpisodeBook
 from rljob_runtime.coordinator.generation.scoring import TextScorer
 from rljob_runtime.protocols.rewards import ResponseAborted, Reward
 from rljob_runtime.protocols.trajectory import Response
 from rljob_runtime.scheduling.episodes.ends import EndState, counts_as_failure
-
-ENVIRONMENT = "environment"
-"""Name of the reward's only rule, if the environment gives the reward."""
 
 
 class EpisodeScorer:
@@ -41,7 +39,7 @@ class EpisodeScorer:
             raise ResponseAborted(f"its episode was aborted: {end.reason}", counts)
         given = attempt.report.reward if attempt.report is not None else None
         if given is not None and not self._adds:
-            return Reward(given, {ENVIRONMENT: given})
+            return Reward(given, {ENVIRONMENT_TERM: given})
         turn = attempt.episode.sampled[-1]
         last = replace(response, token_ids=turn.token_ids, logprobs=turn.logprobs)
         return await (self._last_answer.score_with(last, given) if self._adds else self._last_answer.score(last))

@@ -1,11 +1,13 @@
 """Trained digests: what the trainer got of each response of an episode, for the audit.
 
-They are made from the groups as they were handed to the trainer, and not from what the store holds of them.
+They are made from the groups as they were handed to the trainer. If a coordinator is lost between training and closing,
+the next one loads the groups again, and the digests are of those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from rljob_runtime.audit.stored_turns import Context, trained_digest
 from rljob_runtime.protocols.trajectory import Group, Response, Span, TrajectoryKey
@@ -14,19 +16,20 @@ from rljob_runtime.protocols.trajectory import Group, Response, Span, Trajectory
 def trained_digests(groups: Sequence[Group]) -> Mapping[TrajectoryKey, bytes]:
     """Return a digest of each response: sampled tokens, what precedes them, log-probabilities and reward.
 
-    Its time grows with the tokens of all sequences, so the event loop must not call it.
+    A response that is in the groups twice has the tokens of both. The time grows with the tokens of all sequences, so
+    the event loop must not call it.
     """
-    return dict(_of_responses(groups))
-
-
-def _of_responses(groups: Sequence[Group]) -> Iterator[tuple[TrajectoryKey, bytes]]:
+    sampled: dict[TrajectoryKey, list[bytes]] = defaultdict(list)
+    rewards: dict[TrajectoryKey, float] = {}
     for group in groups:
         prompt = Context().extended(group.prompt_token_ids)
         for scored in group.responses:
-            yield scored.response.key, trained_digest(_sampled(prompt, scored.response), scored.reward)
+            sampled[scored.response.key] += _sampled(prompt, scored.response)
+            rewards[scored.response.key] = scored.reward
+    return {key: trained_digest(found, rewards[key]) for key, found in sampled.items()}
 
 
-def _sampled(prompt: Context, response: Response) -> Iterable[bytes]:
+def _sampled(prompt: Context, response: Response) -> Iterator[bytes]:
     start = 0
     for sequence in response.sequences or ((Span((), len(response.token_ids)),),):
         context = prompt

@@ -97,6 +97,13 @@ MUTANTS = (
         tests=(f"{TRAINED}::test_a_group_has_the_digests_of_its_trees",),
     ),
     Mutant(
+        name="the last copy of a response that is trained on twice counts",
+        target=f"{DIGESTS}:trained_digests",
+        before="sampled[scored.response.key] += _sampled(prompt, scored.response)",
+        after="sampled[scored.response.key] = list(_sampled(prompt, scored.response))",
+        tests=(f"{TRAINED}::test_a_response_that_is_trained_on_twice_has_another_digest",),
+    ),
+    Mutant(
         name="a digest of what was trained on takes each sequence for the first one",
         target=f"{DIGESTS}:_sampled",
         before="context = prompt",

@@ -88,6 +88,16 @@ def test_other_contents_have_other_digests() -> None:
     assert len(set(others)) == len(others)
 
 
+def test_a_negative_zero_is_a_zero_as_in_the_store() -> None:
+    assert digest(response(), reward=-0.0) == digest(response(), reward=0.0)
+
+
+def test_a_response_that_is_trained_on_twice_has_another_digest() -> None:
+    group = Group(PROMPT, (5, 6), (ScoredResponse(response(), 1.0),))
+    twice = [trained_digests([replace(group, responses=group.responses * 2)]), trained_digests([group, group])]
+    assert digest(response()) not in [found[KEY] for found in twice]
+
+
 def test_where_the_prompt_ends_changes_nothing() -> None:
     """What all sequences of a group begin with depends on its other responses."""
     longer = tuple((Span((6, *first.given), first.sampled), *others) for first, *others in response().sequences)
