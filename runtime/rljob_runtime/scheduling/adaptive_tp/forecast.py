@@ -43,13 +43,13 @@ def switch_gains(
 ) -> dict[int, float]:
     """Return the mean seconds by which switches end a machine's stage earlier, by the size in which it begins.
 
-    0 where no plan is clearly better than none. A size that does not hold the longest response is left out. `stages`:
-    drawn ones, of one machine. `observed`: lengths that are known before the stage. `race`: what a stage keeps, None
-    for all."""
+    0 where no plan is clearly better than none. A size that does not hold the longest response is left out, and so is
+    one that machines could not leave. `stages`: drawn ones, of one machine. `observed`: lengths that are known before
+    the stage. `race`: what a stage keeps, None for all."""
     longest = max((one.prompt_tokens + one.tokens for stage in stages for one in stage), default=0)
     sizes = [size for size, engine in sorted(machine.engines.items()) if longest <= engine.kv_tokens]
-    permitted = [size for size in sizes if size in machine.rules.sizes]
-    if not stages or len(permitted) < 2:
+    starts = [size for size in sizes if not machine.rules.sizes.isdisjoint(set(sizes) - {size})]
+    if not stages:
         return {}
     known = [one.tokens for one in observed if one.ended], [one.tokens for one in observed if not one.ended]
 
@@ -64,7 +64,7 @@ def switch_gains(
         end = generate(asked, size, machine.engines, machine.accelerators, {}, look, race).seconds
         return _gain(machine, seen[0][0], end - seen[0][1]) if seen else 0.0
 
-    return {size: fmean(gain(one, size) for one in stages) for size in permitted}
+    return {size: fmean(gain(one, size) for one in stages) for size in starts}
 
 
 def _gain(machine: Machine, snapshot: MachineSnapshot, left: float) -> float:
@@ -72,7 +72,7 @@ def _gain(machine: Machine, snapshot: MachineSnapshot, left: float) -> float:
 
     Switches are priced as the policy prices them: KV is moved where that is cheaper."""
     rules, accelerators, size = machine.rules, machine.accelerators, snapshot.tensor_parallel
-    known = {its: engine for its, engine in machine.engines.items() if its in rules.sizes}
+    known = {its: engine for its, engine in machine.engines.items() if its in rules.sizes | {size}}
     pairs = machine.costs.table(known, accelerators, rules.state)
     plan = plan_switches(course_of(snapshot), size, known, accelerators, pairs, rules.max_switches)
     gain = plan.never - min([plan.wait, *plan.now.values()])

@@ -29,9 +29,16 @@ MUTANTS = (
     Mutant(
         name="switches to sizes that are not allowed are predicted",
         target="rljob_runtime.scheduling.adaptive_tp.forecast:_gain",
-        before="its in rules.sizes",
+        before="its in rules.sizes | {size}",
         after="True",
-        tests=(f"{FORECAST}::test_a_size_that_may_not_be_used_is_neither_a_start_nor_a_target",),
+        tests=(f"{FORECAST}::test_a_size_that_may_not_be_used_is_a_start_and_no_target",),
+    ),
+    Mutant(
+        name="a size that may not be used saves nothing as a start",
+        target="rljob_runtime.scheduling.adaptive_tp.forecast:_gain",
+        before="its in rules.sizes | {size}",
+        after="its in rules.sizes",
+        tests=(f"{FORECAST}::test_a_size_that_may_not_be_used_is_a_start_and_no_target",),
     ),
     Mutant(
         name="a gain that is not clear is predicted",
