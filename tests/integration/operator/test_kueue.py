@@ -36,11 +36,7 @@ class Tenancy(Life):
     manager: Manager
 
     def quota(
-        self,
-        cpu: str,
-        labels: dict[str, str] | None = None,
-        namespaces: dict[str, str] | None = None,
-        **more: str,
+        self, cpu: str, labels: dict[str, str] | None = None, namespaces: dict[str, str] | None = None, **more: str
     ) -> None:
         """The namespace's own flavor and ClusterQueue, with `more` resources; the more urgent takes from the others.
         `labels`: of the flavor's nodes; `namespaces`: of those that it serves, all by default."""
@@ -104,6 +100,11 @@ class Tenancy(Life):
     def until_stalled(self, name: str, reason: str) -> Json:
         self.until(f"{name} is Stalled={reason}", lambda: condition(self.of(name), "Stalled") == f"True/{reason}")
         self.until(f"event {reason}", lambda: reason in self.events())
+        return self.of(name)
+
+    def until_condition(self, name: str, kind: str, value: str | None) -> Json:
+        """The operator says so: it writes the status after what it did, and Kueue writes its own."""
+        self.until(f"{name} is {kind}={value}", lambda: condition(self.of(name), kind) == value)
         return self.of(name)
 
     def suspend(self, name: str, suspend: bool) -> None:
@@ -170,24 +171,27 @@ def test_a_neighbours_base_takes_one_machine_which_comes_back(tenancy: Tenancy) 
     base = tenancy.workloads()["a-base"]
     counts = {one["name"]: one["count"] for one in base["spec"]["podSets"]}
     assert counts == {"coordinator": 1, "trainer": 1, "rollout": 1}
-    ready = {c["type"]: c["status"] for c in base["status"]["conditions"]}
-    assert ready["PodsReady"] == "True"
+
+    def ready() -> bool:
+        conditions = tenancy.workloads()["a-base"]["status"]["conditions"]
+        return {"PodsReady": "True"}.items() <= {c["type"]: c["status"] for c in conditions}.items()
+
+    tenancy.until("Kueue knows that a's base is ready", ready)
 
     tenancy.submit("b", 1)
     tenancy.until_runs("b", "rollout-0-1")
     left = {name for name in ("rollout-1-1", "rollout-2-1") if name in tenancy.live("a")}
     assert len(left) == 1, "one machine of a, and not two"
     tenancy.until_runs("a", "rollout-0-1", *left)
-    assert len(tenancy.holding()) == 3, "a's base and one machine, and b's base"
-    job = tenancy.of("a")
-    assert condition(job, "Admitted") == "True/PartlyAdmitted"
-    assert "Kueue evicted" in job["status"]["target"]["reason"]
-    assert job["status"]["rollout"]["desired"] == 2, "the target is what is admitted"
+    tenancy.until("a's base and one machine, and b's base hold quota", lambda: len(tenancy.holding()) == 3)
+    tenancy.until_condition("a", "Admitted", "True/PartlyAdmitted")
+    tenancy.until("the target is what is admitted", lambda: tenancy.of("a")["status"]["rollout"]["desired"] == 2)
+    assert "Kueue evicted" in tenancy.of("a")["status"]["target"]["reason"]
 
     tenancy.kubectl("delete", "rljob", "b")
     (gone,) = {"rollout-1-1", "rollout-2-1"} - left
     tenancy.until_runs("a", "rollout-0-1", *left, f"{gone[:-2]}-2")
-    tenancy.until("all of it is admitted", lambda: condition(tenancy.of("a"), "Admitted") == "True/Admitted")
+    tenancy.until_condition("a", "Admitted", "True/Admitted")
 
 
 def test_an_evicted_base_saves_its_state_and_continues_when_admitted(tenancy: Tenancy) -> None:
@@ -198,13 +202,13 @@ def test_an_evicted_base_saves_its_state_and_continues_when_admitted(tenancy: Te
     tenancy.stop("HoldAndDrain")
     tenancy.until("no pods", lambda: not tenancy.live("a"))
     tenancy.until("no quota held", lambda: not tenancy.holding())
+    tenancy.until("not ready", lambda: (condition(tenancy.of("a"), "Ready") or "").startswith("False/"))
     job = tenancy.of("a")
     assert job["status"]["runtime"]["stage"] == "Suspended", "the coordinator was asked, and answered"
-    assert (condition(job, "Ready") or "").startswith("False/")
     tenancy.stop("None")
     again = {"coordinator-0-2", "trainer-0-2", "rollout-0-2", "rollout-1-2"}
     tenancy.until("all pods again", lambda: tenancy.live("a") == again)
-    tenancy.until("ready", lambda: condition(tenancy.of("a"), "Ready") == "True/RoundsProgressing")
+    tenancy.until_condition("a", "Ready", "True/RoundsProgressing")
 
 
 def test_what_does_not_pass_by_itself_is_told_with_what_to_do(tenancy: Tenancy) -> None:
@@ -262,8 +266,8 @@ def test_a_suspended_job_gives_its_quota_back_and_is_admitted_again(tenancy: Ten
 
     tenancy.suspend("a", True)
     tenancy.until("all is given back", lambda: not tenancy.live("a") and not tenancy.workloads())
-    assert condition(tenancy.of("a"), "Suspended") == "True/SuspendedByUser"
-    assert condition(tenancy.of("a"), "Stalled") is None
+    tenancy.until_condition("a", "Suspended", "True/SuspendedByUser")
+    tenancy.until_condition("a", "Stalled", None)
     tenancy.suspend("a", False)
     job = tenancy.until_stalled("a", "PriorityClassNotFound")
     assert f"names WorkloadPriorityClass {urgent}, which does not exist: create it" in json.dumps(job)
@@ -297,8 +301,7 @@ def test_runners_are_a_part_of_the_quota_and_run_on_its_nodes(tenancy: Tenancy) 
     assert [pod["spec"]["nodeName"] for pod in runners()] == ["fake-1", "fake-1"]
 
     tenancy.suspend("a", True)
-    tenancy.until("all is given back", lambda: not tenancy.live("a") and not tenancy.workloads())
-    assert runners() == []
+    tenancy.until("all is given back", lambda: not (tenancy.live("a") or tenancy.workloads() or runners()))
     tenancy.submit("b", 1, environments=[shell(f"e{index}") for index in range(6)])
     tenancy.until_stalled("b", "TooManyEnvironments")
     assert tenancy.workloads() == {}
@@ -329,15 +332,18 @@ def test_claimed_devices_are_counted_where_kueue_is_told_to(tenancy: Tenancy) ->
             "trainer": None,
             "rollout": "2",
         }
-        assert condition(tenancy.of("a"), "Admitted") == "True/PartlyAdmitted"
-        assert "insufficient unused quota for devices" in json.dumps(tenancy.of("a"))
+        tenancy.until_condition("a", "Admitted", "True/PartlyAdmitted")
+        why = "insufficient unused quota for devices"
+        tenancy.until("the missing quota is told", lambda: why in json.dumps(tenancy.of("a")))
         assert set(fleet.claims()) == {"a-rollout-0-1", f"{more}-1"}
 
         tenancy.submit("b", 1, **plain)
         tenancy.until_runs("b", "rollout-0-1")
         tenancy.until_runs("a", "rollout-0-1")
-        assert tenancy.holding() == {"a-base", "b-base"}
-        assert set(fleet.claims()) == {"a-rollout-0-1", "b-rollout-0-1"}
+        tenancy.until("both bases hold quota", lambda: tenancy.holding() == {"a-base", "b-base"})
+        # Claims go with their pods, by a controller.
+        left = {"a-rollout-0-1", "b-rollout-0-1"}
+        tenancy.until("the claim of the evicted machine is gone", lambda: set(fleet.claims()) == left)
 
         tenancy.submit("c", 1, accelerator={"claimTemplate": "absent"}, rollout={"acceleratorsPerMachine": 1})
         tenancy.until_stalled("c", "ClaimTemplateNotFound")
