@@ -19,7 +19,7 @@ from rljob_api.constants import (
     RAY_PORT,
 )
 from tests.support.e2e.confinement import CONFINED, seen
-from tests.support.e2e.kubectl import Kubectl, claim, is_true, runtime, variant
+from tests.support.e2e.kubectl import Kubectl, claim, condition, is_true, runtime, variant
 from tests.support.e2e.life import goes_on
 from tests.support.e2e.policies import guide_policies
 from tests.support.paths import ROOT
@@ -59,7 +59,7 @@ def agents(kubectl: Kubectl, example: dict[str, Any], real_nodes: Any, enforced:
     kubectl("create", "configmap", "calculator", f"--from-file={EXAMPLES / 'calculator.py'}")
     kubectl.apply(claim(JOB), variant(example, JOB, rounds=5000, checkpoint={"volumeClaimName": JOB}))
     kubectl.wait("its first round", lambda: kubectl.rounds(JOB) >= 1, 600)
-    assert ready(kubectl) == (2, 2)
+    kubectl.wait("both runners are counted", lambda: ready(kubectl) == (2, 2))
 
 
 def test_agents_train_confined_through_the_death_of_gateway_and_runner(
@@ -101,10 +101,14 @@ def test_an_image_without_the_runner_is_told_by_name(kubectl: Kubectl, example: 
     main["command"] = ["rljob-env-of-no-image"]
     kubectl("create", "configmap", "calculator", f"--from-file={EXAMPLES / 'calculator.py'}")
     kubectl.apply(claim(JOB), variant(example, JOB, rounds=5000, checkpoint={"volumeClaimName": JOB}))
-    kubectl.wait("it is stalled", lambda: is_true(kubectl.job(JOB), "Stalled"), 200)
-    (stalled,) = [one for one in kubectl.job(JOB)["status"]["conditions"] if one["type"] == "Stalled"]
-    assert stalled["reason"] == "RunnerMissing"
-    assert f"environment {environment['name']}: container main" in stalled["message"]
+
+    def stalled() -> dict[str, Any]:
+        return condition(kubectl.job(JOB), "Stalled")
+
+    # While the claim is unbound, the pods' want of a node stalls it.
+    told = {"status": "True", "reason": "RunnerMissing"}
+    kubectl.wait("the runner is missing", lambda: told.items() <= stalled().items(), 200)
+    assert f"environment {environment['name']}: container main" in stalled()["message"]
 
 
 def _completes_with_proof(kubectl: Kubectl, real_nodes: Any) -> None:
@@ -147,6 +151,7 @@ def _no_part_has_more_than_it_needs(kubectl: Kubectl) -> None:
     assert gateway == {"sees": ["/etc/rljob/gateway-keys"], **CONFINED}
     runner = runners(kubectl)[0]
     assert seen(kubectl, runner, *PLACES) == {"sees": ["/etc/rljob/environment"], **CONFINED}
-    assert kubectl.reaches(runner, address, GATEWAY_PORT)
+    # It may be the new one, whose address reaches the coordinator's node a moment later.
+    kubectl.wait("a runner reaches the gateway", lambda: kubectl.reaches(runner, address, GATEWAY_PORT), 60)
     for port in (RAY_PORT, HEALTH_PORT):
         assert not kubectl.reaches(runner, address, port), "of the job a runner reaches the gateway only"

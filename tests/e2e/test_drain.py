@@ -43,7 +43,7 @@ def test_a_drained_node_costs_no_finished_update(
         drained = drain(kubectl, node)
         try:
             kubectl.wait("another pod", lambda: _elsewhere(kubectl, role, node))
-            saved = runtime(kubectl.job(JOB))["checkpoint"]["round"]
+            saved = _saved(kubectl)
             kubectl.wait("rounds go on", lambda: kubectl.rounds(JOB) >= saved + 2)
         finally:
             kubectl("uncordon", node)
@@ -61,13 +61,19 @@ def _elsewhere(kubectl: Kubectl, role: str, node: str) -> bool:
     return any(pod["spec"].get("nodeName") not in (None, node) for pod in kubectl.pods(JOB, role))
 
 
+def _saved(kubectl: Kubectl) -> int:
+    """The round of the checkpoint, the only one: the coordinator tells of it beside what the operator does."""
+    checkpoint = kubectl.wait("a checkpoint is told", lambda: runtime(kubectl.job(JOB)).get("checkpoint"), 60)
+    return int(checkpoint["round"])
+
+
 @pytest.mark.parametrize("mode", ["OnPolicy", "Asynchronous"])
 def test_every_node_is_drained_in_turn(kubectl: Kubectl, minimal: dict[str, Any], mode: str) -> None:
     """The operator's node is among them, and towards the end one that holds trainer and coordinator."""
     begin(kubectl, minimal, JOB, mode=mode, rollout={**minimal["spec"]["rollout"], "machines": 2})
     with nothing_goes_back(kubectl, JOB):
         for node in kubectl.nodes():
-            here = [pod["metadata"]["name"] for pod in kubectl.pods(JOB) if pod["spec"]["nodeName"] == node]
+            here = [pod["metadata"]["name"] for pod in kubectl.pods(JOB) if pod["spec"].get("nodeName") == node]
             clock = Clock()
             drained = drain(kubectl, node)
             try:
@@ -94,7 +100,7 @@ def test_a_spot_machine_is_taken_back(kubectl: Kubectl, minimal: dict[str, Any],
             else:
                 kubectl("taint", "nodes", node, f"{TAINT}=true:NoExecute")
             kubectl.wait("another pod", lambda: _elsewhere(kubectl, "trainer", node), NOTICE_SECONDS)
-            saved = runtime(kubectl.job(JOB))["checkpoint"]["round"]
+            saved = _saved(kubectl)
             kubectl.wait("two rounds later", lambda: kubectl.rounds(JOB) >= saved + 2)
             went_on = clock.seconds
             time.sleep(max(0.0, NOTICE_SECONDS - went_on))

@@ -43,13 +43,17 @@ def test_minimal_completes_and_describe_tells_it(kubectl: Kubectl) -> None:
     assert (report["round"], report["weightVersion"]) == (8, 9), "the first weights are version 1, then one a round"
     assert report["totals"]["trainedTrajectories"] == 8 * 8 * 8
     assert report["rewardLast"] > report["rewardFirst"]
-    kubectl.wait("the end is told", lambda: "Completed" in kubectl("describe", "rljob", "minimal"))  # after the status
-    story = kubectl("describe", "rljob", "minimal")
-    assert f"8 rounds are done; the model is at {report['modelPath']}" in story
-    events = story.partition("Events:")[2].splitlines()
-    reasons = [line.split()[1] for line in events if "rljob-operator" in line]
+    assert f"8 rounds are done; the model is at {report['modelPath']}" in kubectl("describe", "rljob", "minimal")
+    kubectl.wait("the end is told", lambda: "Completed" in _reasons(kubectl, "minimal"))  # after the status
+    reasons = _reasons(kubectl, "minimal")
     for earlier, later in (("Created", "Running"), ("Running", "Completed")):
         assert reasons.index(earlier) < reasons.index(later)
+
+
+def _reasons(kubectl: Kubectl, job: str) -> list[str]:
+    """Of the operator's events, as `describe` shows them. The condition Ready has the reason Completed, too."""
+    events = kubectl("describe", "rljob", job).partition("Events:")[2].splitlines()
+    return [line.split()[1] for line in events if "rljob-operator" in line]
 
 
 def test_a_real_model_trains_with_vllm(kubectl: Kubectl) -> None:

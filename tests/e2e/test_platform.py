@@ -125,18 +125,19 @@ def test_what_stands_in_the_way_is_told(installed: None, minimal: dict[str, Any]
         tenants = {name: stack.enter_context(_tenant(one, minimal)) for name, one in OBSTACLES.items()}
         for name, obstacle in OBSTACLES.items():
             kubectl = tenants[name]
-            kubectl.wait(name, lambda k=kubectl, o=obstacle: _stalled(k) == o.reason, 90)
-            said = kubectl("describe", "rljob", JOB)
-            # Of a long message `describe` breaks no line.
-            assert re.search(obstacle.words, said), f"{name}:\n{said}"
+            kubectl.wait(name, lambda k=kubectl, o=obstacle: _tells(k, o), 90)
             row = kubectl("get", "rljob", JOB)
             assert re.search(rf"Stalled\s+{obstacle.reason}", row), row
             print(f"{name}: {condition(kubectl.job(JOB), 'Stalled')['message']} ({clock.seconds:.0f} s)")
 
 
-def _stalled(kubectl: Kubectl) -> str:
+def _tells(kubectl: Kubectl, obstacle: Obstacle) -> bool:
+    """Whether the job is stalled for that reason, in those words: the scheduler may have others at first."""
     found = condition(kubectl.job(JOB), "Stalled")
-    return str(found["reason"]) if found.get("status") == "True" else ""
+    if (found.get("status"), found.get("reason")) != ("True", obstacle.reason):
+        return False
+    # Of a long message `describe` breaks no line.
+    return re.search(obstacle.words, kubectl("describe", "rljob", JOB)) is not None
 
 
 @contextlib.contextmanager

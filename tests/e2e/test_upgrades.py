@@ -105,7 +105,7 @@ def _killed(kubectl: Kubectl, leader: str, count: int) -> Iterator[None]:
 def test_another_operator_takes_over(kubectl: Kubectl, minimal: dict[str, Any], event: Event, count: int) -> None:
     with _replicas(count):
         begin(kubectl, minimal, JOB)
-        leader = _leader()
+        leader = _present_leader(kubectl)
         with nothing_goes_back(kubectl, JOB), event(kubectl, leader, count):
             told = _reconciles_again(kubectl, leader)
         ends_with_every_response_trained_on_once(kubectl, JOB)
@@ -115,7 +115,7 @@ def test_another_operator_takes_over(kubectl: Kubectl, minimal: dict[str, Any], 
 @pytest.mark.slow  # a further row
 def test_the_leaders_node_is_cut_off(kubectl: Kubectl, minimal: dict[str, Any], real_nodes: Any) -> None:
     with _replicas(2):
-        leader = _leader()
+        leader = _present_leader(kubectl)
         node = _operators()[leader]["spec"]["nodeName"]
         kubectl("cordon", node)  # the job's pods are to be elsewhere
         try:
@@ -164,6 +164,16 @@ def _replicas(count: int) -> Iterator[None]:
 def _leader() -> str:
     """The operator's pod that acts."""
     return str(SYSTEM.get("lease", LEASE)["spec"].get("holderIdentity") or "")
+
+
+def _present_leader(kubectl: Kubectl) -> str:
+    """The pod that acts, once it is one that stays: the Lease of one that goes is another's a moment later."""
+
+    def leads() -> str:
+        leader = _leader()
+        return leader if leader in _operators() else ""
+
+    return str(kubectl.wait("a leader", leads, 120))
 
 
 def _operators() -> dict[str, dict[str, Any]]:

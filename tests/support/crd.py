@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+RENAMED = "rljob.spec.data.onBadLine"
+"""A field of the first release whose description says now that it is refused."""
+
 
 def until_established(kubectl: Callable[..., object], seconds: float = 60) -> None:
     """Until the server serves RLJobs. `kubectl` runs it with these arguments and raises when it fails, as it does at
@@ -20,3 +23,12 @@ def until_established(kubectl: Callable[..., object], seconds: float = 60) -> No
             if time.monotonic() > end:
                 raise
             time.sleep(0.2)
+
+
+def until_of_this_release(kubectl: Callable[..., str], seconds: float = 60) -> None:
+    """Until the server has replaced the first release's schema by the present one: a moment after the CRD's update,
+    and in between discovery has no rljobs."""
+    end = time.monotonic() + seconds
+    while "refused" not in (said := kubectl("explain", RENAMED, check=False)):
+        assert time.monotonic() < end, f"not the schema with the present names: {said}"
+        time.sleep(0.2)

@@ -12,7 +12,7 @@ import yaml
 from rljob_api import load
 from rljob_api.constants import SCHEMA_REVISION, SCHEMA_REVISION_ANNOTATION
 from tests.support.charts.tools import CHART, EXAMPLES, FIXTURES, Tools
-from tests.support.crd import until_established
+from tests.support.crd import until_established, until_of_this_release
 from tests.support.minors import Minor
 from tests.support.paths import ROOT
 
@@ -74,6 +74,7 @@ def test_chart_of_the_first_release_is_upgraded_under_a_job(bare: Tools) -> None
         bare.helm("upgrade", "rljob", str(CHART), *where)
         annotations = bare.json("crd", "rljobs.rljob.dev")["metadata"]["annotations"]
         assert annotations[SCHEMA_REVISION_ANNOTATION] == str(SCHEMA_REVISION)
+        until_of_this_release(bare.kubectl)
         upgraded = bare.json("rljob", "minimal")
         assert upgraded["metadata"] == before["metadata"], "an upgrade of the CRD writes no job"
         assert load(upgraded).spec == load(before).spec

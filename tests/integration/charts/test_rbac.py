@@ -56,6 +56,8 @@ def standing(server: Tools) -> Iterator[Tools]:
     for person, role in people.items():
         server.kubectl("create", "rolebinding", person, f"--clusterrole={role}", f"--user={person}", "-n", "default")
     until_allowed(server, "developer", ("create", "rljob.dev", "rljobs"))  # `edit` takes up the chart's editor role
+    until_allowed(server, OPERATOR, questions_of(rbac.JOB_RULES)[0])
+    until_allowed(server, OPERATOR, questions_of(rbac.LEADER_RULES)[0], SYSTEM)
     yield server
     server.kubectl("delete", "rolebinding", *people, "-n", "default")
     server.helm("uninstall", "rljob", "--namespace", SYSTEM)

@@ -29,6 +29,8 @@ def operator(server: Tools, tmp_path: Path, request: pytest.FixtureRequest) -> I
         "install", "rljob", str(CHART), "--namespace", SYSTEM, "--create-namespace", "--set=replicas=0", *values
     )
     until_established(server.kubectl)
+    for kind, namespace in (("pods", JOBS), ("leases.coordination.k8s.io", SYSTEM)):
+        until_allowed(server, kind, namespace)
     try:
         with operator_process(server, SYSTEM, tmp_path) as process:
             yield process
@@ -38,6 +40,12 @@ def operator(server: Tools, tmp_path: Path, request: pytest.FixtureRequest) -> I
         server.helm("uninstall", "rljob", "--namespace", SYSTEM)
         server.remove_crd()
         server.kubectl("delete", "namespace", SYSTEM, JOBS)
+
+
+def until_allowed(server: Tools, kind: str, namespace: str) -> None:
+    """The authorizer learns of the chart's roles and bindings a moment after they are written."""
+    asked = ("auth", "can-i", "create", kind, "-n", namespace, f"--as=system:serviceaccount:{SYSTEM}:rljob")
+    wait(f"the right to create {kind}", lambda: server.kubectl(*asked, check=False).startswith("yes"))
 
 
 def answers(metrics: str) -> dict[tuple[str, str, str], float]:
@@ -67,6 +75,8 @@ def test_chart_rights_suffice(server: Tools, operator: OperatorProcess) -> None:
     }
     server.kubectl("-n", JOBS, "scale", "rljob/minimal", "--replicas=2")
     wait("a second rollout machine", lambda: any("rollout-1" in name for name in pods()))
+    # A pod that goes before it is in the status was never counted, and comes back under its own name.
+    wait("both are members", lambda: {"rollout-0", "rollout-1"} <= set(job("{.status.members[*].machine}").split()))
     server.kubectl("-n", JOBS, "delete", "pod", "minimal-rollout-0-1", "--wait=false")
     wait("its replacement", lambda: "minimal-rollout-0-2" in pods())
     suspend = '{"spec":{"suspend":true,"runPolicy":{"drainSeconds":1}}}'

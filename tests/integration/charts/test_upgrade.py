@@ -17,7 +17,7 @@ from rljob_api.constants import COORDINATOR_FIELD_MANAGER, SCHEMA_REVISION, SCHE
 from rljob_runtime.training.presets import parts_of
 from tests.support.charts.operator_process import operator_process, wait
 from tests.support.charts.tools import CHART, FIXTURES, Tools
-from tests.support.crd import until_established
+from tests.support.crd import until_established, until_of_this_release
 from tests.support.paths import ROOT
 from tests.support.rows import slow
 
@@ -117,6 +117,7 @@ def test_chart_upgrade_under_a_running_job(jobs: Tools, tmp_path: Path) -> None:
     release(server, CHART)
     installed = server.json("crd", "rljobs.rljob.dev")["metadata"]["annotations"]
     assert installed[SCHEMA_REVISION_ANNOTATION] == str(SCHEMA_REVISION)
+    until_of_this_release(server.kubectl)
     upgraded = job()
     for part in ("metadata", "status"):
         assert upgraded[part] == before[part], "an upgrade of the CRD writes no job"
@@ -188,11 +189,7 @@ def test_chart_upgrade_of_a_suspended_job_to_the_present_field_names(jobs: Tools
     before = server.json("rljob", "minimal", "-n", JOBS)["spec"]
 
     release(server, CHART)
-    # While the server replaces the schema, discovery has no rljobs for a moment.
-    wait(
-        "the schema with the present names",
-        lambda: "refused" in server.kubectl("explain", "rljob.spec.data.onBadLine", check=False),
-    )
+    until_of_this_release(server.kubectl)
     server.kubectl("-n", JOBS, "annotate", "rljob", "minimal", "upgraded=yes")
     stored = server.json("rljob", "minimal", "-n", JOBS)["spec"]
     for parent, fields in EARLIER.items():
@@ -250,7 +247,10 @@ def test_chart_downgrade_that_would_lose_fields_is_refused(jobs: Tools, tmp_path
     until_guarded(server)
     document = yaml.safe_load(EXAMPLE.read_text())
     document["spec"]["later"] = "kept"
-    server.kubectl("-n", JOBS, "apply", "-f", "-", stdin=json.dumps(document))
+    made = ("-n", JOBS, "apply", "-f", "-")
+    wait(
+        "a job with the new field", lambda: "created" in server.kubectl(*made, stdin=json.dumps(document), check=False)
+    )
 
     deployment = server.json("deployment", "rljob", "-n", SYSTEM)
     refused(release(server, CHART, check=False), SCHEMA_REVISION)

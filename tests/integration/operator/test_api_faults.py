@@ -18,7 +18,7 @@ from rljob_kube.leader_election import LeadershipLost
 from rljob_operator.app import Operator, serve
 from rljob_operator.policies.base.observation import Silence
 from tests.support.operator.harness import FaultyKube, Server, condition, options, running, until
-from tests.support.operator.process_lives import FIRST, expect_first_pods, process, settle
+from tests.support.operator.process_lives import FIRST, expect_first_pods, process, settle, show_pods
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -109,6 +109,7 @@ async def test_the_address_of_a_coordinator_that_was_not_made_is_repaired(
         kube, reconcile = await lives.enter_async_context(process(connection, server.namespace))
         await settle(reconcile, key)
         await server.start_all("j")
+        await show_pods(server, reconcile, "j")
         await settle(reconcile, key)
 
         def away(number: int, method: str, path: str) -> None:

@@ -126,9 +126,10 @@ async def test_a_class_that_is_absent_is_told(served: Server, fleet: Fleet) -> N
 async def test_a_class_without_devices_is_told_until_there_are_enough(served: Server, fleet: Fleet) -> None:
     fleet.make_class()
     await served.apply_job(**spec(2, deviceClass=fleet.name))
-    told = await served.until(lambda job: "2 of 4 pods find no node" in message(job))
+    # Until the scheduler knows the class, the pods wait for that.
+    why = ("2 of 4 pods find no node", "cannot allocate all claims")
+    told = await served.until(lambda job: all(words in message(job) for words in why))
     assert condition(told, "Stalled") == "True/Unschedulable"
-    assert "cannot allocate all claims" in message(told)
     fleet.publish("fake-1", 3)
     told = await served.until(lambda job: "1 of 4 pods find no node" in message(job))
     assert "kubectl get deviceclasses,resourceslices shows what the cluster has." in message(told)

@@ -193,11 +193,16 @@ async def test_nothing_is_written_while_nothing_changes(connection: Connection, 
     async with running(connection, options(server.namespace), make_kube=make) as operator:
         await started(server, environments=[calc(template=template), SHELL])
         (client,) = clients
+
+        async def idle() -> bool:
+            return bool(operator.queue.idle())
+
         await asyncio.sleep(1.0)
+        await until(idle)  # events follow the status
         client.sent.clear()
         for _ in range(3):
             operator.queue.add((server.namespace, "demo"))
-            await asyncio.sleep(0.3)
+            await until(idle)
         sent = Counter(method for method, path in client.sent if "leases" not in path)
         listed = sum(path.endswith("/deployments") for _, path in client.sent)
     assert set(sent) == {"GET"}, client.sent

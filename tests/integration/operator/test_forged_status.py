@@ -15,7 +15,7 @@ from rljob_kube.errors import ApiError
 from rljob_kube.resources import RLJOB, ROLE, Json
 from rljob_operator.policies.status.seal import ANNOTATION, operator_part
 from tests.support.operator.harness import APPLY, FaultyKube, Server, admin, condition, patch, until
-from tests.support.operator.process_lives import process, settle
+from tests.support.operator.process_lives import process, settle, show_pods
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -69,6 +69,7 @@ async def _begin(connection: Connection, server: Server, job: str) -> Json:
     async with process(connection, server.namespace) as (_, reconcile):
         await settle(reconcile, (server.namespace, job))
         await server.start_all(job)
+        await show_pods(server, reconcile, job)
         await server.report(job, event=1, round=1)
         await settle(reconcile, (server.namespace, job))
     return operator_part(await server.job(job))
@@ -115,6 +116,7 @@ async def test_the_operator_that_wrote_a_status_puts_it_back(
     async with process(connection, server.namespace) as (_, reconcile):
         await settle(reconcile, key)
         await server.start_all("j")
+        await show_pods(server, reconcile, "j")
         await settle(reconcile, key)
         before = operator_part(await server.job("j"))
         written = await _forge(connection, server, "j", FORGERIES[forged](before))
@@ -167,6 +169,7 @@ async def test_no_pod_is_made_from_a_spec_that_the_coordinator_wrote(connection:
             await _forge(connection, server, name, _evil_spec(before))
             await server.fail_pod(f"{name}-rollout-0-1")
             if same:
+                await show_pods(server, first, name)
                 await settle(first, (server.namespace, name))
         if not same:
             async with process(connection, server.namespace) as (_, second):

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,11 +35,17 @@ class OperatorProcess:
     port: int
 
     def metrics(self) -> str:
-        """Its metrics' text; nothing while it does not answer."""
-        url = f"http://127.0.0.1:{self.port}/metrics"
-        with contextlib.suppress(urllib.error.URLError, ConnectionError), urllib.request.urlopen(url, timeout=5) as it:
-            return str(it.read().decode())
-        return ""
+        """Its metrics' text, once it answers."""
+        url, text = f"http://127.0.0.1:{self.port}/metrics", ""
+
+        def answers() -> bool:
+            nonlocal text
+            with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5) as it:
+                text = str(it.read().decode())
+            return bool(text)
+
+        wait("the operator's metrics", answers)
+        return text
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ import yaml
 from hack.local_cluster.programs import go
 from rljob_api.spec import Gang
 from rljob_kube.errors import ApiError
+from rljob_kube.resources import Resource
 from rljob_operator.policies.gang import pod_groups
 from rljob_operator.readers.owned_resources import POD_GROUPS
 from tests.support.operator.harness import APPLY, Server, until
@@ -28,7 +29,7 @@ MODULES = {
     Gang.VOLCANO: "volcano.sh/apis@v1.12.1",
     Gang.KAI: "github.com/NVIDIA/KAI-scheduler@v0.9.0",
 }
-DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+CRD = Resource("CustomResourceDefinition", "apiextensions.k8s.io", "v1", "customresourcedefinitions")
 HEADERS = {"Content-Type": "application/json"}
 _COUNT = {"type": "integer", "format": "int32", "minimum": 1}
 _TEXT = {"type": "string"}
@@ -93,7 +94,8 @@ def fields_of_source(source: str, struct: str) -> set[str]:
 async def installed(server: Server, kind: Gang) -> AsyncIterator[None]:
     """The scheduler's definition, as long as the context lasts."""
     crd, api = definition(kind), POD_GROUPS[kind]
-    path = f"{DEFINITIONS}/{crd['metadata']['name']}"
+    name = crd["metadata"]["name"]
+    path = CRD.path(None, name)
     params = {"fieldManager": "test", "force": "true"}
     await server.kube._send("PATCH", path, json.dumps(crd).encode(), params, {"Content-Type": APPLY})
 
@@ -106,8 +108,15 @@ async def installed(server: Server, kind: Gang) -> AsyncIterator[None]:
             return False
         return True
 
+    async def removed() -> bool:
+        if await server.kube.find(CRD, None, name) is not None:
+            return False
+        return not await server.kube.serves(api.group, api.version, api.plural)
+
     try:
         await until(served)
         yield
     finally:
         await server.kube._send("DELETE", path, b"{}", {}, HEADERS)
+        # It goes after its objects, and the next test is to begin without it.
+        await until(removed, told=lambda: f"{name} is still served")

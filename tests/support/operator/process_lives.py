@@ -61,6 +61,11 @@ async def process(connection: Connection, namespace: str) -> AsyncIterator[tuple
         yield kube, Reconciler(api, observer, applier, CONFIG)
 
 
+async def show_pods(server: Server, reconcile: Reconciler, name: str) -> None:
+    """The watch's part: from now on no list of pods is older than what a test has written about them."""
+    reconcile._observer._sources.pods.observe((await server.pods(name)).values())
+
+
 async def settle(reconcile: Reconciler, key: tuple[str, str], rounds: int = 4) -> None:
     """Reconcile until nothing is written any more."""
     for _ in range(rounds):

@@ -68,7 +68,9 @@ def test_a_pod_hangs_from_its_start_or_later_until_it_recovers(fake_nodes, kubec
 
 @pytest.mark.cluster
 def test_a_pod_that_ignores_sigterm_lasts_through_its_grace(kubectl):
-    kubectl.apply(pod("stays", **{kwok.IGNORES_SIGTERM: "true"}), pod("goes"))
+    stays = pod("stays", **{kwok.IGNORES_SIGTERM: "true"})
+    stays["spec"]["terminationGracePeriodSeconds"] = 10  # so that it is there when the other one's end is seen
+    kubectl.apply(stays, pod("goes"))
     for name in ("stays", "goes"):
         wait_for("Ready", lambda name=name: ready(kubectl, name) == "True")
     kubectl("delete", "pod", "stays", "goes", "--wait=false")

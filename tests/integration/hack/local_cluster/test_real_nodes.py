@@ -144,7 +144,7 @@ def trouble(real_nodes, web):
     address = web.get("pod", "web")["status"]["podIP"]
     web.apply(pod("doomed", "sleep", DOOMED, nodeName="node-3"))
     wait_for("start", lambda: web.phase("doomed") == "Running")
-    assert traces(f"sleep {DOOMED}")
+    wait_for("its process", lambda: traces(f"sleep {DOOMED}"))
     real_nodes.node("kill", 3)
     assert not traces(f"sleep {DOOMED}")
     real_nodes.node("cut", 1)

@@ -109,6 +109,10 @@ def test_a_service_account_reads_what_its_role_allows(kubectl):
     kubectl("create", "role", "reader", "--verb=get", "--resource=configmaps")
     kubectl("create", "rolebinding", "reader", "--role=reader", f"--serviceaccount={kubectl.namespace}:default")
     kubectl("create", "configmap", "read", "--from-literal=A=x")
+    # The authorizer learns of roles and bindings a moment after they are written.
+    account = f"--as=system:serviceaccount:{kubectl.namespace}:default"
+    asked = ("auth", "can-i", "get", "configmaps", account)
+    wait_for("the account's right", lambda: kubectl(*asked, check=False).startswith("yes"))
     kubectl.apply(pod("asks", "python", "-c", READ, kubectl.namespace))
     wait_for("end", lambda: kubectl.phase("asks") in ("Succeeded", "Failed"), 120)
     assert kubectl("logs", "asks") == "x\n"
