@@ -11,7 +11,6 @@ import sqlite3
 from array import array
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Literal
 
 from rljob_runtime.audit.findings import EpisodeCounts, Finding, Rule
@@ -296,8 +295,11 @@ def _response(
     """Compare a trained response with the nodes of its attempt."""
     if one.state not in ("completed", "truncated"):
         yield Rule.LINEAGE, f"is {one.state}, and only one that was completed or truncated counts"
-    tokens = array("i", chain.from_iterable(node.tokens for node in nodes if node.is_sampled))
-    logprobs = array("f", chain.from_iterable(node.logprobs for node in nodes if node.is_sampled))
+    tokens, logprobs = array("i"), array("f")
+    for node in nodes:
+        if node.is_sampled:
+            tokens.extend(node.tokens)
+            logprobs.extend(node.logprobs)
     if isinstance(one.digest, bytes) and len(one.digest) == OF_TOKENS_BYTES:
         if loss_digest(tokens, logprobs) != one.digest:
             yield Rule.LINEAGE, "has other sampled tokens or log-probabilities than those that were trained on"

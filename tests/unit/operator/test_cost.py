@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from rljob_operator.workqueue import WorkQueue
 from tests.support.operator.harness import NOW, manifest
 from tests.support.operator.large_jobs import MACHINES, largest
 from tests.support.paths import ROOT
+from tests.support.processor_time import growth
 
 CONFIG = Config(runtime_image="example/runtime:1")
 
@@ -40,25 +42,10 @@ GROWTH = 12.0
 """Four times the machines take at most that many times as long: a cost per machine is 4, one per pair is 16."""
 
 
-def decided(job: RLJob, seen: Observed) -> tuple[Plan, float]:
-    """The plan, and the processor's seconds for it."""
-    began = time.process_time()
-    found = plan(job, seen, NOW, CONFIG)
-    return found, time.process_time() - began
-
-
-def growth(case: Callable[[int], tuple[RLJob, Observed]]) -> tuple[Plan, float]:
-    """The plan of many machines, and how many times as long it takes as that of few.
-
-    The least of interleaved tries: the collector's work comes on top of some.
-    """
-    cases = {machines: case(machines) for machines in (FEW, MANY)}
-    plans, least = {}, dict.fromkeys(cases, float("inf"))
-    for _ in range(5):
-        for machines, (job, seen) in cases.items():
-            plans[machines], seconds = decided(job, seen)
-            least[machines] = min(least[machines], seconds)
-    return plans[MANY], least[MANY] / least[FEW]
+def planned(case: Callable[[int], tuple[RLJob, Observed]]) -> tuple[Plan, float]:
+    """The plan of many machines, and how many times as long it takes as that of few."""
+    few, many = (partial(plan, *case(machines), NOW, CONFIG) for machines in (FEW, MANY))
+    return many(), growth(few, many)
 
 
 def everything_runs(job: RLJob) -> Observed:
@@ -125,11 +112,11 @@ def first_status(document: dict[str, Any]) -> dict[str, Any]:
 def test_the_largest_job_has_a_plan() -> None:
     job = load(largest())
     assert 0.97 * MAX_SPEC_LENGTH < len(job.spec.to_json()) <= MAX_SPEC_LENGTH
-    assert len(decided(job, Observed())[0].creations) == MACHINES + 2
+    assert len(plan(job, Observed(), NOW, CONFIG).creations) == MACHINES + 2
 
 
 def test_a_first_plan_costs_so_much_a_machine() -> None:
-    found, times = growth(lambda machines: (load(document_of(machines)), Observed()))
+    found, times = planned(lambda machines: (load(document_of(machines)), Observed()))
     assert len(found.creations) == MANY + 2
     assert times < GROWTH
 
@@ -139,7 +126,7 @@ def test_so_does_every_later_one() -> None:
         document = document_of(machines)
         return load({**document, "status": first_status(document)}), everything_runs(load(document))
 
-    found, times = growth(case)
+    found, times = planned(case)
     assert found.creations == ()
     assert found.status is not None
     assert len(found.status.relay.chain) == MANY
@@ -165,7 +152,7 @@ def suspected_everywhere(machines: int) -> tuple[RLJob, Observed]:
 
 
 def test_so_does_one_for_which_every_machine_is_suspected_in_every_rack() -> None:
-    found, times = growth(suspected_everywhere)
+    found, times = planned(suspected_everywhere)
     assert found.status is not None
     assert len(found.status.relay.chain) == MANY
     assert times < GROWTH
@@ -179,13 +166,13 @@ def test_so_does_one_that_asks_for_many_quotas(admitted: bool) -> None:
         job = load(document)
         return job, queued(job, machines, admitted)
 
-    found, times = growth(case)
+    found, times = planned(case)
     assert found.settled or found.asked
     assert times < GROWTH
 
 
 def test_a_manifest_is_made_when_it_is_asked_for() -> None:
-    found, _ = decided(load(largest()), Observed())
+    found = plan(load(largest()), Observed(), NOW, CONFIG)
     one, other = (creation for creation in found.creations if creation.new.machine in ("rollout-7", "rollout-8"))
     assert one.manifest is not one.manifest
     for creation in (one, other):
