@@ -28,6 +28,10 @@ class PreemptionHistory(StatusModel):
     """Size in which engines did not start."""
     ceiling_round: Count | None = None
     """Round that showed it. The size is tried again after a while."""
+    faster: Annotated[int | None, Field(ge=1)] = None
+    """Size that the last rounds were predicted to be fastest in, if not the present one."""
+    faster_rounds: Count = 0
+    """Such rounds in a row. A size that is only slightly faster is chosen after some of them."""
 
 
 class ParallelismHistory(StatusModel):

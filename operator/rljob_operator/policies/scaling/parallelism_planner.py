@@ -8,9 +8,9 @@ differs (1.79 × in the paper). Plain rounds use the size of long ones.
 
 The rule alone would oscillate, so there are additions. A step down that brings preemptions back sets a floor, which
 holds until rounds become shorter. Preemptions are not seconds: with the coordinator's predictions for other sizes, no
-step goes to a slower size, and a clearly faster one is chosen immediately. Engines may not start in a size: the
-coordinator then keeps the one before, the target returns towards it, and the size is not tried again for a while. All
-memory is in the status, so a restarted operator decides the same.
+step goes to a slower size, a clearly faster one is chosen immediately, and a slightly faster one after some rounds.
+Engines may not start in a size: the coordinator then keeps the one before, the target returns towards it, and the size
+is not tried again for a while. All memory is in the status, so a restarted operator decides the same.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ RELIEF = 0.8
 
 CLEARLY = 0.9
 """Predicted seconds relative to the present size, up to which another size is chosen regardless of preemptions."""
+SLIGHTLY = 0.98
+"""The same for a size that was predicted to be faster in each of the last `STEADY_ROUNDS` rounds."""
+STEADY_ROUNDS = 4
+"""One prediction may be off by more than two sizes differ. In so many rounds the same size is seldom best by chance."""
 
 REFUSED_ROUNDS = 32
 """Rounds after which a larger size in which engines did not start is tried again. A try costs one round without a
@@ -52,13 +56,14 @@ def choose_tp(
     history: ParallelismHistory | None,
     last: RoundReport | None,
     machines: int,
+    rounds: int,
     applied: int | None = None,
 ) -> Choice:
     """Choose the sizes after the `last` reported round, on so many `machines`.
 
-    `applied`: the target's revision that the coordinator reports as applied. Each round counts once, by its number. A
-    round at another size than the target's (not applied yet, or refused by engines) says nothing about preemptions.
-    Rounds before a change of the number of machines do not count after it.
+    `rounds`: of the job. `applied`: the target's revision that the coordinator reports as applied. Each round counts
+    once, by its number. A round at another size than the target's (not applied yet, or refused by engines) says nothing
+    about preemptions. Rounds before a change of the number of machines do not count after it.
     """
     sizes, history = _taken_up(rollout, target, history, machines)
     if history is None:
@@ -74,15 +79,15 @@ def choose_tp(
         # A lower number: the run returned to a checkpoint. This round was counted, or missed, before that.
         return Choice(sizes, history)
     if last.tensor_parallel_size == size:
-        chosen, learned, why = _judge(size, getattr(history, kind), last, rollout.tensor_parallel_sizes)
+        chosen, learned, why = _judge(size, getattr(history, kind), last, rollout.tensor_parallel_sizes, rounds)
     elif heard is not None and last.round > heard:
         chosen, learned, why = _refused(size, getattr(history, kind), last, rollout.tensor_parallel_sizes)
     else:
         return Choice(sizes, history)
-    history = history.model_copy(update={kind: learned})
     if chosen == size:
-        return Choice(sizes, history)
-    history = history.model_copy(update={"heard": None})
+        return Choice(sizes, history.model_copy(update={kind: learned}))
+    learned = learned.model_copy(update={"faster": None, "faster_rounds": 0})
+    history = history.model_copy(update={kind: learned, "heard": None})
     return Choice(sizes.model_copy(update={kind: chosen}), history, (f"{kind} rounds: TP {chosen}, {why}",))
 
 
@@ -123,19 +128,16 @@ def _taken_up(
 
 
 def _judge(
-    size: int, history: PreemptionHistory, last: RoundReport, choices: tuple[int, ...]
+    size: int, history: PreemptionHistory, last: RoundReport, choices: tuple[int, ...], rounds: int
 ) -> tuple[int, PreemptionHistory, str]:
     """Choose the size of the next round of the kind, with its history and the reason of a change."""
     preemptions, before = last.preemptions or 0, history.preemptions
-    learned = history.model_copy(update={"preemptions": preemptions})
-    faster = _fastest(size, history, last, choices)
-    if faster != size:
-        learned = learned.model_copy(
-            update={"preemptions": None, "quiet": 0, "quiet_tokens": None, "stepped_down": False}
-        )
-        seconds = _predicted(last)
+    learned = _count_faster(size, history.model_copy(update={"preemptions": preemptions}), last, choices)
+    if learned.faster is not None and _is_worth(learned.faster, size, learned, last, rounds):
+        forgotten = {"preemptions": None, "quiet": 0, "quiet_tokens": None, "stepped_down": False}
+        seconds, faster = _predicted(last), learned.faster
         why = f"{seconds[faster]:.3g} s a round predicted, {seconds[size]:.3g} s at TP {size}"
-        return faster, learned, why
+        return faster, learned.model_copy(update=forgotten), why
     if not preemptions:
         return _quiet(size, learned, last, choices)
     learned = learned.model_copy(update={"quiet": 0, "quiet_tokens": None})
@@ -199,15 +201,29 @@ def _slower(other: int, size: int, last: RoundReport) -> bool:
     return other in seconds and size in seconds and seconds[other] >= seconds[size]
 
 
-def _fastest(size: int, history: PreemptionHistory, last: RoundReport, choices: tuple[int, ...]) -> int:
-    """Return the size that was predicted as clearly fastest and was not refused recently, else the present one."""
+def _count_faster(
+    size: int, history: PreemptionHistory, last: RoundReport, choices: tuple[int, ...]
+) -> PreemptionHistory:
+    """Record the size that was predicted as fastest, and in how many rounds in a row it was.
+
+    None, if it is the present one or not even slightly faster. Sizes that were refused recently do not count."""
     seconds = _predicted(last)
-    if size not in seconds:
-        return size
     most = history.ceiling if history.ceiling is not None and _refused_lately(history, last) else None
     usable = [one for one in choices if one in seconds and (most is None or one < most)]
-    best = min((size, *usable), key=lambda one: (seconds[one], one != size))
-    return best if seconds[best] <= CLEARLY * seconds[size] else size
+    best = min(usable, key=lambda one: (seconds[one], one), default=size)
+    if best == size or size not in seconds or seconds[best] > SLIGHTLY * seconds[size]:
+        return history.model_copy(update={"faster": None, "faster_rounds": 0})
+    before = history.faster_rounds if history.faster == best else 0
+    return history.model_copy(update={"faster": best, "faster_rounds": before + 1})
+
+
+def _is_worth(faster: int, size: int, history: PreemptionHistory, last: RoundReport, rounds: int) -> bool:
+    """Tell whether to change to a faster size. A slight gain must repay a round: engines may have to start for it."""
+    seconds = _predicted(last)
+    if seconds[faster] <= CLEARLY * seconds[size]:
+        return True
+    left = rounds - last.round
+    return history.faster_rounds >= STEADY_ROUNDS and (seconds[size] - seconds[faster]) * left >= seconds[size]
 
 
 def _refused_lately(history: PreemptionHistory, last: RoundReport) -> bool:

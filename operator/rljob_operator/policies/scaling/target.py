@@ -19,8 +19,9 @@ def choose_target(
     """
     before = job.status
     report = before.runtime if phase is TargetPhase.RUN and before.runtime is not None else RuntimeStatus()
+    spec, last = job.spec, report.last_round
     choice = parallelism_planner.choose_tp(
-        job.spec.rollout, before.target, before.parallelism, report.last_round, len(machines), report.applied
+        spec.rollout, before.target, before.parallelism, last, len(machines), spec.rounds, report.applied
     )
     reason = _reason(before.target, machines, choice, why) if phase is TargetPhase.RUN else "Suspended"
     return next_target(before.target, machines, choice.sizes, phase, reason), choice.history

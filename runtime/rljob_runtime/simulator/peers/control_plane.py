@@ -217,7 +217,8 @@ class SimulatedControlPlane(Called):
         self._retarget(tensor_parallel=TargetTensorParallel(short=short, long=long))
 
     def _choose_layouts(self, said: RuntimeStatus) -> None:
-        rollout, told = self._job.spec.rollout, self._target
+        spec, told = self._job.spec, self._target
+        rollout = spec.rollout
         if len(rollout.tensor_parallel_sizes) == 1:
             return
         if self._restless is not None:
@@ -228,7 +229,7 @@ class SimulatedControlPlane(Called):
                 self.set_tensor_parallel(short, long)
             return
         choice = parallelism_planner.choose_tp(
-            rollout, told, self._parallelism, said.last_round, len(told.machines), said.applied
+            rollout, told, self._parallelism, said.last_round, len(told.machines), spec.rounds, said.applied
         )
         changed, self._parallelism = choice.history != self._parallelism, choice.history
         if choice.sizes != told.tensor_parallel:

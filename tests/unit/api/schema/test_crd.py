@@ -65,6 +65,7 @@ FIELDS = {
     19: "96d2aa0940246fa6",
     20: "2f6b793b38ebddc3",
     21: "fdfe14468fc36431",
+    22: "f35432efa9286aac",
 }
 """Digest of the names of all fields, by schema revision."""
 

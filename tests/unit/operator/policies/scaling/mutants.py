@@ -154,9 +154,30 @@ MUTANTS = (
     ),
     Mutant(
         name="a faster size is not taken",
-        target="rljob_operator.policies.scaling.parallelism_planner:_fastest",
-        before="best if seconds[best] <= CLEARLY * seconds[size] else size",
-        after="size",
+        target="rljob_operator.policies.scaling.parallelism_planner:_is_worth",
+        before="seconds[faster] <= CLEARLY * seconds[size]",
+        after="False",
         tests=(f"{PARALLELISM_PLANNER}::test_predicted_seconds_have_the_last_word",),
+    ),
+    Mutant(
+        name="one prediction of a slight gain is believed",
+        target="rljob_operator.policies.scaling.parallelism_planner:_is_worth",
+        before="history.faster_rounds >= STEADY_ROUNDS",
+        after="True",
+        tests=(f"{PARALLELISM_PLANNER}::test_a_slightly_faster_size_is_chosen_after_four_rounds",),
+    ),
+    Mutant(
+        name="a slight gain is taken in the last rounds",
+        target="rljob_operator.policies.scaling.parallelism_planner:_is_worth",
+        before="(seconds[size] - seconds[faster]) * left >= seconds[size]",
+        after="True",
+        tests=(f"{PARALLELISM_PLANNER}::test_a_slightly_faster_size_must_repay_a_round",),
+    ),
+    Mutant(
+        name="rounds with another fastest size count as in a row",
+        target="rljob_operator.policies.scaling.parallelism_planner:_count_faster",
+        before="history.faster == best",
+        after="True",
+        tests=(f"{PARALLELISM_PLANNER}::test_a_slightly_faster_size_is_chosen_after_four_rounds",),
     ),
 )

@@ -41,8 +41,9 @@ def forecasts(seconds: dict[int, float]) -> tuple[LayoutForecast, ...]:
 class Job:
     """The status as it goes over the wire, and the rounds that are played under it."""
 
-    def __init__(self, spec: Rollout, machines: int = 2) -> None:
+    def __init__(self, spec: Rollout, machines: int = 2, rounds: int = 1000) -> None:
         self.spec = spec
+        self.rounds = rounds
         self.machines = machines
         self.status = RLJobStatus()
         self.round = 0
@@ -61,7 +62,8 @@ class Job:
         return self.target.tensor_parallel.short, self.target.tensor_parallel.long
 
     def decide(self, last: RoundReport | None, applied: int | None = None) -> Choice:
-        choice = choose_tp(self.spec, self.status.target, self.status.parallelism, last, self.machines, applied)
+        status = self.status
+        choice = choose_tp(self.spec, status.target, status.parallelism, last, self.machines, self.rounds, applied)
         names = [f"rollout-{index}" for index in range(self.machines)]
         reason = "; ".join(choice.reasons)
         target = next_target(self.status.target, names, choice.sizes, TargetPhase.RUN, reason)
@@ -319,6 +321,41 @@ def test_a_faster_size_that_engines_refuse_is_not_taken_again_for_a_while() -> N
     job.applied = job.target.revision
     tried = [job.play(0, predicted=predicted) for _ in range(REFUSED_ROUNDS)]
     assert tried == [1] * (REFUSED_ROUNDS - 1) + [2]
+
+
+SLIGHT = {1: 29.0, 2: 30.0}
+
+
+@pytest.mark.parametrize(
+    ("predicted", "sizes"),
+    [
+        ([SLIGHT] * 4, [2, 2, 2, 1]),
+        ([*[SLIGHT] * 3, {1: 31.0, 2: 30.0}, *[SLIGHT] * 4], [2] * 7 + [1]),  # four in a row
+        ([*[SLIGHT] * 3, {}, *[SLIGHT] * 4], [2] * 7 + [1]),  # a round that was not predicted ends the row
+        ([*[SLIGHT] * 3, {2: 30.0, 4: 29.0}, *[SLIGHT] * 4], [2] * 7 + [1]),  # the same size each time
+        ([{1: 29.7, 2: 30.0}] * 20, [2] * 20),  # too little
+        ([*[SLIGHT] * 4, *[{1: 30.0, 2: 29.0}] * 4], [2, 2, 2, 1, 1, 1, 1, 2]),  # back again, with the same patience
+    ],
+)
+def test_a_slightly_faster_size_is_chosen_after_four_rounds(
+    predicted: list[dict[int, float]], sizes: list[int]
+) -> None:
+    job = Job(rollout(2))
+    assert [job.play(10, predicted=seconds) for seconds in predicted] == sizes
+
+
+def test_short_and_long_rounds_count_slightly_faster_sizes_apart() -> None:
+    job = Job(rollout(2))
+    for kind in [RoundKind.SHORT, RoundKind.LONG] * 3:
+        assert job.play(10, kind, predicted=SLIGHT) == 2
+    assert job.play(10, RoundKind.LONG, predicted=SLIGHT) == 1
+    assert job.sizes == (2, 1)
+
+
+@pytest.mark.parametrize(("rounds", "size"), [(33, 2), (34, 1)])
+def test_a_slightly_faster_size_must_repay_a_round(rounds: int, size: int) -> None:
+    job = Job(rollout(2), rounds=rounds)
+    assert [job.play(10, predicted=SLIGHT) for _ in range(4)][-1] == size
 
 
 # --- properties -------------------------------------------------------------------------------------------------------
