@@ -1,8 +1,9 @@
 """The benchmark `rljob bench pat`: tensor parallelism that changes inside a stage, in the engine model.
 
 Each setting is one stage. The policy knows the lengths of one earlier round, drawn from the same distribution.
-Baselines: the best static size in hindsight, the size that `rljob profile` names for responses at their limit, and the
-size that is best for the earlier round, which is where the parallelism planner arrives. Limit: the best sequence of at
+A job begins in the size that `rljob profile` names for responses at their limit. The parallelism planner then moves it
+by what the earlier round predicts, with switches for the policy (`pat_starts`). Baselines: the best static size in
+hindsight, the profile's size, and the size that the planner arrives at without switches. Limit: the best sequence of at
 most three switches in hindsight. PAT's printed algorithm and one rule for all sizes start at the best static size.
 
 Machines of a fleet decide alone, so that a fleet's stage is as long as that of its last machine.
@@ -26,19 +27,20 @@ from rljob_bench.simulated.pat_stages import (
     H100_8B,
     H100_14B,
     QUICK,
-    SIZES,
     Engines,
     Stage,
     recorded,
     stages,
 )
+from rljob_bench.simulated.pat_starts import arrived
 from rljob_bench.simulated.what_if import perturbed
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.scheduling.adaptive_tp import stage as engine_stage
+from rljob_runtime.scheduling.adaptive_tp.forecast import Machine, switch_gains
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Chooser, StageResult, generate
-from rljob_runtime.scheduling.adaptive_tp.start import Machine, best_start, predict_starts
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
 FIXED_SECONDS = (0.0, 0.3, 1.0, 5.5, 20.0, 59.0)
 GOAL, LEAST = 0.8, 0.99
@@ -138,17 +140,31 @@ class Play:
         """The first machine's part of the earlier round."""
         return self.earlier[:: self.stage.machines]
 
-    def start(self) -> int:
-        """Return the start that the policy predicts to be the best, from the earlier round."""
-        return best_start(self.predicted()) or SIZES[0]
+    def profiled(self) -> int:
+        """Return the size that a profile names: the best one for responses at their limit."""
+        most = [[replace(one, tokens=self.stage.cap) for one in asked] for asked in self.asked]
+        return min(self.engines, key=lambda size: self.static(most, size))
 
-    def predicted(self) -> dict[int, StageResult]:
-        """Return the stage that the policy predicts for each start, from the earlier round."""
-        return predict_starts(self.machine, self._own, self.past, self.stage.cap)
+    def forecasts(self, switches: bool) -> dict[int, float]:
+        """Return the seconds of a stage that a coordinator predicts for each start from the earlier round."""
+        earlier = [self.earlier[number :: self.stage.machines] for number in range(self.stage.machines)]
+        seconds = {size: self.static(earlier, size) for size in self.engines}
+        if not switches:
+            return seconds
+        saved = switch_gains(self.machine, [self._own], list(map(LengthObservation, self.past)), self.stage.cap)
+        return {size: seconds[size] - saved.get(size, 0.0) for size in seconds}
+
+    def start(self, switches: bool = True) -> int:
+        """Return the size that the parallelism planner arrives at from the profile's size."""
+        return arrived(self.profiled(), self.forecasts(switches), ACCELERATORS)
+
+    def predicted(self, start: int) -> StageResult:
+        """Return the stage that the policy predicts from this size: that of the earlier round."""
+        return self._generate(self._own, start, self._policy)
 
     def told(self, start: int) -> Told:
         """Return how well the stage from this size is predicted."""
-        predicted, never = (self._generate(self._own, start, choose).seconds for choose in (self._policy, None))
+        predicted, never = self.predicted(start).seconds, self._generate(self._own, start).seconds
         played = self.switched(start).seconds
         return Told(1 - predicted / never, 1 - played / self.static(self.asked, start), abs(predicted / played - 1))
 
@@ -156,12 +172,7 @@ class Play:
         """Play everything."""
         static = {size: self.static(self.asked, size) for size in self.engines}
         best = min(static, key=lambda size: static[size])
-        most = [[replace(one, tokens=self.stage.cap) for one in asked] for asked in self.asked]
-        profiled = min(self.engines, key=lambda size: self.static(most, size))
-        earlier = [self.earlier[number :: self.stage.machines] for number in range(self.stage.machines)]
-        planned = min(self.engines, key=lambda size: self.static(earlier, size))
-        predicted = self.predicted()
-        start = best_start(predicted) or SIZES[0]
+        start = self.start()
         ours, from_best = self.switched(start), self.switched(best)
         rules = [
             _last([self._generate(one, best, rule(self.engines, self.pairs, self.stage.cap)) for one in self.asked])
@@ -173,15 +184,15 @@ class Play:
         return Compared(
             self.stage,
             static,
-            static[profiled],
-            static[planned],
+            static[self.profiled()],
+            static[self.start(switches=False)],
             ours,
             from_best,
             rules[0],
             rules[1],
             limit,
             start,
-            predicted[start],
+            self.predicted(start),
             self._generate(self._own, start).seconds,
         )
 

@@ -22,9 +22,8 @@ from rljob_runtime.coordinator.store.store_thread import StoreAccess
 from rljob_runtime.perf_model.observed_speed import fit_latency, slowdown
 from rljob_runtime.perf_model.outside_time import OutsideTime
 from rljob_runtime.protocols import PromptSource
-from rljob_runtime.scheduling.adaptive_tp.forecast import stages_to_draw, switch_gains
+from rljob_runtime.scheduling.adaptive_tp.forecast import Machine, stages_to_draw, switch_gains
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Race
-from rljob_runtime.scheduling.adaptive_tp.start import Machine
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.round_planner.length_model import LengthModel, PromptLengths
 from rljob_runtime.scheduling.round_planner.planner import (

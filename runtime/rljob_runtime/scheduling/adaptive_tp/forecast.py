@@ -2,20 +2,22 @@
 
 The round simulator predicts rounds without switches. This is the difference: a machine's stage is played until nothing
 waits, and the switch plan then compares its best sequence with none. So start and switches are predicted together, at
-the cost of one play and one plan for each size. Of a race, a machine plays its share: as large a part of the prompts
-as of the machines, with the same part of the groups that are kept.
+the cost of one play and one plan for each size. A size that is best for a complete stage need not be the best start. Of
+a race, a machine plays its share: as large a part of the prompts as of the machines, with the same part of the groups
+that are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from rljob_runtime.scheduling.adaptive_tp.course import course_of
-from rljob_runtime.scheduling.adaptive_tp.policy import is_worth
-from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot
-from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Race, Stage, generate
-from rljob_runtime.scheduling.adaptive_tp.start import Machine
+from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules, decide, is_worth
+from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, SizedEngine
+from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Chooser, Race, Stage, generate
+from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.adaptive_tp.switch_plan import plan_switches
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
@@ -23,6 +25,20 @@ MOST_DRAWS = 3
 """Stages over which a gain is a mean."""
 DRAWN_RESPONSES = 4096
 """Responses that are played for each size: fewer draws of large stages."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine for predictions: its engines by size, its accelerators, costs of switches, and their rules."""
+
+    engines: Mapping[int, SizedEngine]
+    accelerators: int
+    costs: SwitchCosts
+    rules: SwitchRules
+
+    def chooser(self, past: Sequence[int], max_tokens: int) -> Chooser:
+        """Return the policy, for a stage before which the lengths `past` are known."""
+        return lambda stage: decide(stage.snapshot(past, (), max_tokens), self.engines, self.costs, self.rules).target
 
 
 def stages_to_draw(responses: int) -> int:

@@ -68,7 +68,7 @@ def test_wrong_assumptions_have_a_figure_of_their_worst_row(result):
 def test_what_is_told_is_that_of_the_stages():
     play = Play(SMALL, 0)
     told = play.told(2)
-    predicted, played = play.predicted()[2].seconds, play.switched(2).seconds
+    predicted, played = play.predicted(2).seconds, play.switched(2).seconds
     assert told.gain == pytest.approx(1 - predicted / play._generate(play._own, 2).seconds)
     assert told.played == pytest.approx(1 - played / play.static(play.asked, 2))
     assert told.error == pytest.approx(abs(predicted / played - 1))
@@ -89,11 +89,19 @@ def test_the_policy_loses_nothing_and_the_printed_algorithm_flaps(result):
     assert row["printed_seconds"] > row["seconds"]
 
 
-def test_a_stage_starts_where_it_is_predicted_to_end_first():
+def test_a_stage_starts_where_the_planner_arrives_by_its_predictions():
     play = Play(SMALL, 0)
+    predicted = play.forecasts(switches=True)
     start = play.start()
-    assert start in play.engines
+    assert predicted[start] <= 1.03 * min(predicted.values())
     assert play.switched(start).seconds <= 1.05 * min(play.switched(size).seconds for size in play.engines)
+
+
+def test_switches_are_in_the_predictions_of_starts():
+    play = Play(QUICK[0], 0)
+    without, with_them = play.forecasts(switches=False), play.forecasts(switches=True)
+    assert all(with_them[size] <= without[size] for size in without)
+    assert with_them[1] < 0.7 * without[1]
 
 
 def test_hindsight_is_no_slower_than_any_size_and_plays_its_switches():

@@ -310,23 +310,6 @@ MUTANTS = (
         tests=(f"{POLICY}::test_a_switch_waits_for_a_response_that_ends_soon_in_a_large_fleet",),
     ),
     Mutant(
-        name="a start costs a switch for a hair's breadth",
-        target="rljob_runtime.scheduling.adaptive_tp.start:NEAR",
-        before="0.01",
-        after="0.0",
-        tests=(
-            "tests/unit/scheduling/adaptive_tp/test_start.py::"
-            "test_of_equal_stages_the_one_with_the_fewest_switches_starts",
-        ),
-    ),
-    Mutant(
-        name="a size is predicted without its switches",
-        target="rljob_runtime.scheduling.adaptive_tp.start:predict_starts",
-        before="generate(asked, size, machine.engines, machine.accelerators, pairs, choose)",
-        after="generate(asked, size, machine.engines, machine.accelerators, pairs)",
-        tests=("tests/unit/scheduling/adaptive_tp/test_start.py::test_switches_change_which_start_is_the_best",),
-    ),
-    Mutant(
         name="one slow step is a surprise",
         target="rljob_runtime.scheduling.adaptive_tp.guard:SurpriseGuard.slowdown",
         before="sums.steps < STEPS",
