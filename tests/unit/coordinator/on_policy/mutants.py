@@ -25,9 +25,9 @@ LATE_DROP = f"{KV}::test_an_export_does_not_wait_for_a_removal_that_hangs"
 MUTANTS = (
     Mutant(
         name="each size is predicted with the switches of the present one",
-        target="rljob_runtime.coordinator.on_policy.plan_next_round:_choose",
-        before="saved.get(of, 0.0)",
-        after="saved.get((layout, number), 0.0)",
+        target="rljob_runtime.coordinator.on_policy.plan_next_round:_Predictor.planner",
+        before="self.saved.get(start, 0.0)",
+        after="self.saved.get((inputs.size, start[1]), 0.0)",
         tests=(
             "tests/unit/coordinator/on_policy/test_switch_forecast.py::"
             "test_each_size_is_predicted_with_the_switches_that_follow_it",
@@ -35,9 +35,9 @@ MUTANTS = (
     ),
     Mutant(
         name="each number of machines is predicted with the switches of the present one",
-        target="rljob_runtime.coordinator.on_policy.plan_next_round:_choose",
-        before="_saved_by_switches(switching, number, lengths, limit, horizon, seed, factors)",
-        after="_saved_by_switches(switching, present, lengths, limit, horizon, seed, factors)",
+        target="rljob_runtime.coordinator.on_policy.plan_next_round:_Savings.of",
+        before="self._on(number, factors)",
+        after="self._on(self.inputs.machines, factors)",
         tests=(
             "tests/unit/coordinator/on_policy/test_switch_forecast.py::"
             "test_each_number_of_machines_is_predicted_with_its_own_switches",
@@ -45,7 +45,7 @@ MUTANTS = (
     ),
     Mutant(
         name="races are compared without their switches",
-        target="rljob_runtime.coordinator.on_policy.plan_next_round:_choose",
+        target="rljob_runtime.coordinator.on_policy.plan_next_round:_saved_in_any_race",
         before="candidates.is_undecided and factors is not None",
         after="False",
         tests=(
@@ -322,16 +322,16 @@ MUTANTS = (
     ),
     Mutant(
         name="engines are counted for machines",
-        target="rljob_runtime.coordinator.on_policy.plan_next_round:_machines",
-        before="fleet.replicas * layout // settings.slots",
-        after="fleet.replicas",
+        target="rljob_runtime.coordinator.on_policy.round_inputs:RoundInputs.fleets_by_machines",
+        before="self.fleet.replicas * self.size // settings.slots",
+        after="self.fleet.replicas",
         tests=(f"{PLAN_NEXT_ROUND}::test_no_machine_beyond_a_bound_is_predicted",),
     ),
     Mutant(
         name="every layout is predicted with the engines of the present one",
-        target="rljob_runtime.coordinator.on_policy.plan_next_round:_layouts",
-        before="fit_latency(speeds), fleet.replicas * layout // size, speeds[-1]",
-        after="fleet.latency, fleet.replicas, speeds[-1]",
+        target="rljob_runtime.coordinator.on_policy.round_inputs:RoundInputs.fleets_by_size",
+        before="fit_latency(speeds), self.fleet.replicas * self.size // size, speeds[-1]",
+        after="self.fleet.latency, self.fleet.replicas, speeds[-1]",
         tests=(f"{PLAN_NEXT_ROUND}::test_a_round_is_predicted_in_every_observed_layout",),
     ),
     Mutant(

@@ -26,7 +26,7 @@ MUTANTS = (
     ),
     Mutant(
         name="time in tools is in no prediction",
-        target="rljob_runtime.coordinator.on_policy.plan_next_round:_choose",
+        target="rljob_runtime.coordinator.on_policy.round_inputs:inputs_of",
         before="outside_time([one.report for one in rounds])",
         after="outside_time([])",
         tests=(

@@ -106,7 +106,7 @@ def test_a_planner_that_fails_leaves_the_reference_plan(tmp_path: Path, monkeypa
     def fails(*args: object) -> None:
         raise ArithmeticError("no plan")
 
-    monkeypatch.setattr(plan_next_round, "_choose", fails)
+    monkeypatch.setattr(plan_next_round, "round_inputs", fails)
     run = Run(tmp_path, rollout={"machines": 2}, adaptiveTensorParallel={}, tail={"enabled": "Auto"})
     (warning,) = run.play()
     assert "round plans failed: ArithmeticError: no plan" in warning.message

@@ -10,7 +10,8 @@ import pytest
 
 from rljob_api.status import RoundKind, RoundReport
 from rljob_runtime.coordinator.core.settings import Settings
-from rljob_runtime.coordinator.on_policy.plan_next_round import _choose
+from rljob_runtime.coordinator.on_policy.plan_next_round import planned
+from rljob_runtime.coordinator.on_policy.round_inputs import RoundInputs, inputs_of
 from rljob_runtime.coordinator.store.round_history import Remembered, RememberedRound
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
 from rljob_runtime.protocols import KvSize
@@ -59,7 +60,9 @@ def choose(
     of = job(prompts=32, responses=8, data={"maxResponseTokens": 2000}, tail=tail or {"enabled": False})
     settings = replace(Settings.of(of), first_responses=64, tensor_parallel_sizes=(1, 4), slots=4, switch_rules=rules)
     settings = replace(settings, machines=bounds)
-    return _choose(settings, remembered, past, [(1000.0, 1.0)], costs or SwitchCosts(), HORIZON, 3)
+    inputs = inputs_of(settings, remembered, past, [(1000.0, 1.0)], HORIZON)
+    assert isinstance(inputs, RoundInputs)
+    return planned(settings, inputs, costs or SwitchCosts(), f"{settings.seed}/what-if/3")
 
 
 def test_each_size_is_predicted_with_the_switches_that_follow_it() -> None:
