@@ -78,9 +78,11 @@ class Setting:
     def turns(self) -> list[Turn]:
         """Return the rounds: both sizes to learn from, the blocks, and rounds of ordered switches."""
         found = [Turn(0, Way.STATIC, size) for size in SIZES]
+        ways: list[tuple[Way, int | None]] = [(Way.ADAPTIVE, None), *((Way.STATIC, size) for size in SIZES)]
         for block in range(1, self.blocks + 1):
-            found.append(Turn(block, Way.ADAPTIVE))
-            found += [Turn(block, Way.STATIC, size) for size in (SIZES if block % 2 else SIZES[::-1])]
+            # Each way takes each place in as many blocks: a round follows its size's engines, or a change to them.
+            first = (block - 1) % len(ways)
+            found += [Turn(block, way, size) for way, size in (*ways[first:], *ways[:first])]
         found += [Turn(self.blocks + 1 + number, Way.ORDERED, SIZES[0]) for number in range(self.ordered)]
         return found
 
@@ -94,7 +96,7 @@ class Plan:
     dtype: str = "bfloat16"
     longest: int = 1024
     apart: float = 0.7
-    settings: tuple[Setting, ...] = field(default=(Setting(8, 8, 2, ordered=2), Setting(32, 8, 3)))
+    settings: tuple[Setting, ...] = field(default=(Setting(8, 8, 3, ordered=2), Setting(32, 8, 3)))
 
     def sizes(self, setting: Setting, rounds: int, model: str) -> Sizes:
         """Return the sizes of a job."""

@@ -87,9 +87,10 @@ def blocks_of(played: Sequence[Played]) -> list[Block]:
     for one in played:
         found[one.turn.block].append(one)
     return [
-        Block(its[0], {one.size: one for one in its[1:]})
-        for block, its in sorted(found.items())
-        if its[0].turn.way is Way.ADAPTIVE
+        Block(adaptive, {one.size: one for one in its if one is not adaptive})
+        for _, its in sorted(found.items())
+        for adaptive in its
+        if adaptive.turn.way is Way.ADAPTIVE
     ]
 
 

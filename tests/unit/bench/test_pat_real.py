@@ -40,13 +40,14 @@ def report(round_: int, size: int, seconds: float = 1.0, **more: Any) -> RoundRe
     return RoundReport(round=round_, tensor_parallel_size=size, generation_seconds=seconds, **more)
 
 
-def test_static_sizes_take_turns_to_follow_the_policy() -> None:
-    turns = Setting(4, 4, 2, ordered=1).turns()
+def test_each_way_takes_each_place_of_a_block_in_turn() -> None:
+    turns = Setting(4, 4, 3, ordered=1).turns()
     assert [(one.block, one.way.value, one.size) for one in turns] == [
         (0, "static", 1), (0, "static", 2),
         (1, "adaptive", None), (1, "static", 1), (1, "static", 2),
-        (2, "adaptive", None), (2, "static", 2), (2, "static", 1),
-        (3, "ordered", 1),
+        (2, "static", 1), (2, "static", 2), (2, "adaptive", None),
+        (3, "static", 2), (3, "adaptive", None), (3, "static", 1),
+        (4, "ordered", 1),
     ]  # fmt: skip
 
 
@@ -154,11 +155,12 @@ def test_neighbouring_switches_show_which_state_was_cheaper() -> None:
     assert len(state_pairs(played)) == 1, "a switch that did not reach its size shows nothing"
 
 
-def test_blocks_that_count_begin_with_the_policy() -> None:
-    played = [Played(turn, turn.size or 2) for turn in Setting(4, 4, 1, ordered=1).turns()]
-    (block,) = blocks_of(played)
-    assert block.adaptive.turn.way is Way.ADAPTIVE
-    assert set(block.static) == set(SIZES)
+def test_blocks_that_count_have_a_round_of_the_policy() -> None:
+    played = [Played(turn, turn.size or 2) for turn in Setting(4, 4, 3, ordered=1).turns()]
+    blocks = blocks_of(played)
+    assert len(blocks) == 3
+    assert all(block.adaptive.turn.way is Way.ADAPTIVE for block in blocks)
+    assert all(set(block.static) == set(SIZES) for block in blocks)
 
 
 def test_ordered_switches_carry_responses_in_both_ways(tmp_path: Path) -> None:
