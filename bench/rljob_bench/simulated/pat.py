@@ -2,7 +2,7 @@
 
 Each setting is one stage. The policy knows the lengths of one earlier round, drawn from the same distribution.
 A job begins in the size that `rljob profile` names for responses at their limit. The parallelism planner then moves it
-by what the earlier round predicts, with switches for the policy (`pat_starts`). Baselines: the best static size in
+by what four earlier rounds predict, with switches for the policy (`pat_starts`). Baselines: the best static size in
 hindsight, the profile's size, and the size that the planner arrives at without switches. Limit: the best sequence of at
 most three switches in hindsight. PAT's printed algorithm and one rule for all sizes start at the best static size.
 
@@ -32,16 +32,17 @@ from rljob_bench.simulated.pat_stages import (
     recorded,
     stages,
 )
-from rljob_bench.simulated.pat_starts import arrived
+from rljob_bench.simulated.pat_starts import arrived, predicted_starts
 from rljob_bench.simulated.what_if import perturbed
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.scheduling.adaptive_tp import stage as engine_stage
-from rljob_runtime.scheduling.adaptive_tp.forecast import Machine, switch_gains
+from rljob_runtime.scheduling.adaptive_tp.forecast import Machine
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Chooser, StageResult, generate
-from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
+START_ROUNDS = 4
+"""Earlier rounds by whose lengths starts are predicted."""
 FIXED_SECONDS = (0.0, 0.3, 1.0, 5.5, 20.0, 59.0)
 GOAL, LEAST = 0.8, 0.99
 """Share of the limit's gain, and the speed over the best static size where the stage starts with it."""
@@ -110,6 +111,7 @@ class Play:
         past_scale: float = 1.0,
     ) -> None:
         self.stage = stage
+        self._seed = seed
         self.engines = stage.engines.by_size()
         costs = stage.engines.costs(fixed)
         self.pairs = costs.table(self.engines, ACCELERATORS)
@@ -146,13 +148,10 @@ class Play:
         return min(self.engines, key=lambda size: self.static(most, size))
 
     def forecasts(self, switches: bool) -> dict[int, float]:
-        """Return the seconds of a stage that a coordinator predicts for each start from the earlier round."""
-        earlier = [self.earlier[number :: self.stage.machines] for number in range(self.stage.machines)]
-        seconds = {size: self.static(earlier, size) for size in self.engines}
-        if not switches:
-            return seconds
-        saved = switch_gains(self.machine, [self._own], list(map(LengthObservation, self.past)), self.stage.cap)
-        return {size: seconds[size] - saved.get(size, 0.0) for size in seconds}
+        """Return the seconds of a stage that a coordinator predicts for each start from earlier rounds."""
+        stage = self.stage
+        rounds = [self.earlier, *(stage.lengths(str(self._seed), number) for number in range(2, START_ROUNDS + 1))]
+        return predicted_starts(self.machine, rounds, stage.machines, stage.cap, switches)
 
     def start(self, switches: bool = True) -> int:
         """Return the size that the parallelism planner arrives at from the profile's size."""

@@ -2,23 +2,24 @@
 
 The round simulator predicts rounds without switches. This is the difference: a machine's stage is played until nothing
 waits, and the switch plan then compares its best sequence with none. So start and switches are predicted together, at
-the cost of one play and one plan for each size. A size that is best for a complete stage need not be the best start. Of
-a race, a machine plays its share: as large a part of the prompts as of the machines, with the same part of the groups
-that are kept.
+the cost of one play and one plan for each size. The plan's step of each size is corrected by that size's play: else it
+would find a gain where it only expects one size to be faster than it is. A size that is best for a complete stage need
+not be the best start. Of a race, a machine plays its share: as large a part of the prompts as of the machines, with the
+same part of the groups that are kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
-from rljob_runtime.scheduling.adaptive_tp.course import course_of
+from rljob_runtime.scheduling.adaptive_tp.course import Point, course_of
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules, decide, is_worth
 from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Chooser, Race, Stage, generate
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.adaptive_tp.switch_plan import plan_switches
+from rljob_runtime.scheduling.adaptive_tp.switch_plan import expected_seconds, plan_switches
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
 MOST_DRAWS = 3
@@ -69,28 +70,61 @@ def switch_gains(
         return {}
     known = [one.tokens for one in observed if one.ended], [one.tokens for one in observed if not one.ended]
 
-    def gain(asked: Sequence[Asked], size: int) -> float:
-        """Compare the best plan with none, at the first look at which nothing waits. 0 if responses always wait."""
+    stages_played = [_played(machine, asked, sizes, race, known, max_tokens) for asked in stages]
+    return {size: fmean(_gain(machine, played, size) for played in stages_played) for size in starts}
+
+
+@dataclass(frozen=True)
+class _Played:
+    """A stage without a switch, from the first look at which nothing waits: its course, and its seconds."""
+
+    course: Sequence[Point]
+    seconds: float
+
+
+def _played(
+    machine: Machine,
+    asked: Sequence[Asked],
+    sizes: Sequence[int],
+    race: Race | None,
+    known: tuple[Sequence[int], Sequence[int]],
+    max_tokens: int,
+) -> dict[int, _Played]:
+    """Play a stage in each size; without those in which responses always wait."""
+    found = {}
+    for size in sizes:
         seen: list[tuple[MachineSnapshot, float]] = []
 
-        def look(stage: Stage) -> None:
+        def look(stage: Stage, seen: list[tuple[MachineSnapshot, float]] = seen) -> None:
             if not seen and not stage.waiting:
                 seen.append((stage.snapshot(*known, max_tokens), stage.now))
 
         end = generate(asked, size, machine.engines, machine.accelerators, {}, look, race).seconds
-        return _gain(machine, seen[0][0], end - seen[0][1]) if seen else 0.0
+        if seen:
+            found[size] = _Played(course_of(seen[0][0]), end - seen[0][1])
+    return found
 
-    return {size: fmean(gain(one, size) for one in stages) for size in starts}
 
-
-def _gain(machine: Machine, snapshot: MachineSnapshot, left: float) -> float:
-    """Return the seconds that switches save in the rest of a stage, which takes `left` seconds without them.
+def _gain(machine: Machine, played: Mapping[int, _Played], start: int) -> float:
+    """Return the seconds that switches save in the rest of a stage; 0 if responses always wait in its first size.
 
     Switches are priced as the policy prices them: KV is moved where that is cheaper."""
-    rules, accelerators, size = machine.rules, machine.accelerators, snapshot.tensor_parallel
-    known = {its: engine for its, engine in machine.engines.items() if its in rules.sizes | {size}}
-    pairs = machine.costs.table(known, accelerators, rules.state)
-    plan = plan_switches(course_of(snapshot), size, known, accelerators, pairs, rules.max_switches)
+    if start not in played:
+        return 0.0
+    rules, accelerators = machine.rules, machine.accelerators
+    engines = {
+        size: _as_played(engine, played.get(size), accelerators // size)
+        for size, engine in machine.engines.items()
+        if size in rules.sizes | {start}
+    }
+    pairs = machine.costs.table(engines, accelerators, rules.state)
+    plan = plan_switches(played[start].course, start, engines, accelerators, pairs, rules.max_switches)
     gain = plan.never - min([plan.wait, *plan.now.values()])
-    # The plan expects lengths, of which the stage has one outcome: a longer tail has more to save.
-    return gain / plan.never * left if is_worth(gain, plan.never, 0.0, rules) else 0.0
+    return gain if is_worth(gain, plan.never, 0.0, rules) else 0.0
+
+
+def _as_played(engine: SizedEngine, played: _Played | None, replicas: int) -> SizedEngine:
+    """Return the engine with the speed at which the plan expects the played stage to take what it took."""
+    if played is None or not (expected := expected_seconds(played.course, engine, replicas)):
+        return engine
+    return replace(engine, latency=engine.latency.scaled(max(played.seconds, 1e-9) / expected))

@@ -1,8 +1,10 @@
 """Switch plan: the sequence of tensor parallel sizes that is predicted to end a machine's responses first.
 
 Backward dynamic programming over the points of a course: at each point the machine stays, or switches to any size that
-holds the responses from there on. Both directions are considered. A step takes as long as on the replica of the
-response that ends last: that response, and an even share of all others.
+holds the responses from there on. Both directions are considered. A step takes as long as on the replica that is done
+last. It has the response that ends last, and more than an even share of the others: which of them have ended differs
+from replica to replica, and the machine waits for the fullest. Without that, a size with many replicas would look
+faster than one with few.
 
 PAT's Algorithm 1 compares one step ahead, and its current size by the fullest group with candidates by even shares. The
 plan judges all sizes alike, and knows that a switch becomes cheaper as responses end.
@@ -12,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
-from math import inf
+from math import inf, sqrt
+from statistics import NormalDist
 
 from rljob_runtime.scheduling.adaptive_tp.course import Point
 from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
@@ -98,6 +102,11 @@ def plan_switches(
     return replace(plan, after=tuple(_followed(course, choices, (plan.best, switches - 1))))
 
 
+def expected_seconds(course: Sequence[Point], engine: SizedEngine, replicas: int) -> float:
+    """Return the seconds of a course without a switch."""
+    return sum(_segments(course, engine, replicas))
+
+
 def _followed(course: Sequence[Point], choices: Sequence[Mapping[_Key, int]], key: _Key) -> Iterator[PlannedSwitch]:
     """Follow the choices from the first point on."""
     for point, chosen in zip(course, choices, strict=True):
@@ -107,21 +116,41 @@ def _followed(course: Sequence[Point], choices: Sequence[Mapping[_Key, int]], ke
 
 
 def _segments(course: Sequence[Point], engine: SizedEngine, replicas: int) -> list[float]:
-    """Return the expected seconds between each two points."""
-    return [_segment(before, after, engine, replicas) for before, after in pairwise(course)]
+    """Return the expected seconds between each two points. Replicas have even shares at the first one."""
+    began = max(1.0, course[0].running)
+    return [_segment(before, after, began, engine, replicas) for before, after in pairwise(course)]
 
 
-def _segment(before: Point, after: Point, engine: SizedEngine, replicas: int) -> float:
+def _segment(before: Point, after: Point, began: float, engine: SizedEngine, replicas: int) -> float:
     chance = (before.any_runs + after.any_runs) / 2
     if chance < 1e-9:
         return 0.0
     running = max(1.0, (before.running + after.running) / 2 / chance)
     tokens = (before.tokens + after.tokens) / 2 / chance
-    own = tokens / running
-    batch = 1 + (running - 1) / replicas
-    context = own + (tokens - own) / replicas
+    batch = fullest(running, began / chance, replicas)
+    context = tokens / running * batch
     step = _base(engine, batch) + engine.latency.context_token_seconds * context
     return (after.steps - before.steps) * chance * step
+
+
+def fullest(running: float, began: float, replicas: int) -> float:
+    """Return the expected responses on the fullest replica, of `running` ones that are left of `began`.
+
+    Each of `began` responses is left with the same chance, so that a replica's number is binomial. The largest of
+    several such numbers is about that of normal ones.
+
+    >>> fullest(100, 100, 4), round(fullest(100, 400, 4), 1), fullest(100, 400, 1)
+    (25.75, 29.7, 100)
+    """
+    others = (running - 1) / replicas
+    ended = max(0.0, 1 - running / began)
+    return min(running, 1 + others + _largest(replicas) * sqrt(others * ended * (1 - 1 / replicas)))
+
+
+@cache
+def _largest(count: int) -> float:
+    """Return the expected largest of so many standard normal values (Blom 1958)."""
+    return NormalDist().inv_cdf((count - 0.375) / (count + 0.25)) if count > 1 else 0.0
 
 
 def _base(engine: SizedEngine, batch: float) -> float:

@@ -29,15 +29,15 @@ MUTANTS = (
     Mutant(
         name="switches to sizes that are not allowed are predicted",
         target="rljob_runtime.scheduling.adaptive_tp.forecast:_gain",
-        before="its in rules.sizes | {size}",
+        before="size in rules.sizes | {start}",
         after="True",
         tests=(f"{FORECAST}::test_a_size_that_may_not_be_used_is_a_start_and_no_target",),
     ),
     Mutant(
         name="a size that may not be used saves nothing as a start",
         target="rljob_runtime.scheduling.adaptive_tp.forecast:_gain",
-        before="its in rules.sizes | {size}",
-        after="its in rules.sizes",
+        before="size in rules.sizes | {start}",
+        after="size in rules.sizes",
         tests=(f"{FORECAST}::test_a_size_that_may_not_be_used_is_a_start_and_no_target",),
     ),
     Mutant(
@@ -308,6 +308,20 @@ MUTANTS = (
         before="ends_between_looks(snapshot.count)",
         after="ends_between_looks(snapshot.count + 800)",
         tests=(f"{POLICY}::test_a_switch_waits_for_a_response_that_ends_soon_in_a_large_fleet",),
+    ),
+    Mutant(
+        name="a forecast believes what the plan expects of each size",
+        target="rljob_runtime.scheduling.adaptive_tp.forecast:_as_played",
+        before="engine.latency.scaled(max(played.seconds, 1e-9) / expected)",
+        after="engine.latency",
+        tests=(f"{FORECAST}::test_stages_with_switches_are_predicted_about_as_they_are_played[6]",),
+    ),
+    Mutant(
+        name="all replicas are expected to be equally full",
+        target="rljob_runtime.scheduling.adaptive_tp.switch_plan:fullest",
+        before="_largest(replicas)",
+        after="0",
+        tests=(f"{FORECAST}::test_the_plan_expects_no_size_to_be_faster_than_it_is",),
     ),
     Mutant(
         name="one slow step is a surprise",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rljob_runtime.scheduling.adaptive_tp.course import course_of
 from rljob_runtime.scheduling.adaptive_tp.forecast import (
     DRAWN_RESPONSES,
     MOST_DRAWS,
@@ -17,9 +19,10 @@ from rljob_runtime.scheduling.adaptive_tp.forecast import (
     switch_gains,
 )
 from rljob_runtime.scheduling.adaptive_tp.policy import LEAST_SECONDS, SwitchRules
-from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
+from rljob_runtime.scheduling.adaptive_tp.snapshot import MachineSnapshot, Running, SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Race, generate
-from rljob_runtime.scheduling.round_planner.survival import LengthObservation
+from rljob_runtime.scheduling.adaptive_tp.switch_plan import expected_seconds
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation, Survival
 from tests.support.adaptive_tp import ACCELERATORS, ENGINES, LIMIT, costs, engine
 
 
@@ -40,22 +43,37 @@ def gains(its: Machine, past: list[int] | None = None) -> dict[int, float]:
     return switch_gains(its, [asked], [LengthObservation(one) for one in past], LIMIT)
 
 
-def static(size: int) -> float:
-    return generate([Asked(100, one) for one in lengths()], size, ENGINES, ACCELERATORS, {}).seconds
+def static(size: int, past: list[int]) -> float:
+    return generate([Asked(100, one) for one in past], size, ENGINES, ACCELERATORS, {}).seconds
 
 
-def played(size: int) -> float:
-    asked, pairs = [Asked(100, one) for one in lengths()], machine().costs.table(ENGINES, ACCELERATORS)
-    return generate(asked, size, ENGINES, ACCELERATORS, pairs, machine().chooser(lengths(), LIMIT)).seconds
+def played(size: int, past: list[int]) -> float:
+    asked, pairs = [Asked(100, one) for one in past], machine().costs.table(ENGINES, ACCELERATORS)
+    return generate(asked, size, ENGINES, ACCELERATORS, pairs, machine().chooser(past, LIMIT)).seconds
 
 
-def test_stages_with_switches_are_predicted_about_as_they_are_played() -> None:
+@pytest.mark.parametrize("seed", [0, 6])
+def test_stages_with_switches_are_predicted_about_as_they_are_played(seed: int) -> None:
     """A wide start looks hopeless without switches, and with them it is nearly as good as the others."""
-    found = gains(machine())
-    without = {size: static(size) for size in ENGINES}
-    assert max(without.values()) > 1.6 * min(without.values())
+    past = lengths(seed)
+    found = gains(machine(), past)
+    without = {size: static(size, past) for size in ENGINES}
+    assert max(without.values()) > 1.5 * min(without.values())
     for size in ENGINES:
-        assert without[size] - found[size] == pytest.approx(played(size), rel=0.08)
+        assert without[size] - found[size] == pytest.approx(played(size, past), rel=0.08)
+
+
+def test_the_plan_expects_no_size_to_be_faster_than_it_is() -> None:
+    """A machine waits for its fullest replica: with even shares, sizes with many replicas would look faster."""
+    ratios: dict[int, list[float]] = {size: [] for size in ENGINES}
+    for seed in range(8):
+        past = lengths(seed)
+        running = tuple(Running(100, 1) for _ in past)
+        for size, engine_ in ENGINES.items():
+            snapshot = MachineSnapshot(size, ACCELERATORS, (running,), Survival(past), LIMIT)
+            expected = expected_seconds(course_of(snapshot), engine_, ACCELERATORS // size)
+            ratios[size].append(expected / static(size, past))
+    assert all(fmean(found) == pytest.approx(1.0, abs=0.03) for found in ratios.values())
 
 
 @pytest.mark.parametrize(
