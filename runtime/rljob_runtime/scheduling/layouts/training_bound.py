@@ -57,8 +57,9 @@ class _Pace:
 
 
 def round_gain(look: SwitchLook, switches: Mapping[str, SwitchDecision], token: float | None) -> RoundGain | None:
-    """Return what the switches of a look gain.
+    """Return what the switches of a look gain. All other machines go on as they are, also those without a prediction.
 
+    Requests that wait in an engine run with the others of it, so its end is a lower bound.
     `token`: the trainer's seconds per loss token; None if unknown, or if the trainer does not stream. Returns None if
     `token` is None, nothing switches, a switch has no prediction, or the speed of a size in use is unknown."""
     paces = {name: _Pace.of(one) for name, one in switches.items() if one.outcome is SwitchOutcome.SWITCHED}

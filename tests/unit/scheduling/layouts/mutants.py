@@ -76,6 +76,26 @@ MUTANTS = (
         tests=(f"{LOOK_DECISION}::test_a_switch_is_worth_what_the_round_gains",),
     ),
     Mutant(
+        name="a switch that saves its round nothing displaces a loan",
+        target="rljob_runtime.scheduling.layouts.look_decision:_round_gain",
+        before="min(most, played.training)",
+        after="min(most, played.training) if played.generation > 0.3 else most",
+        tests=(
+            f"{LOOK_DECISION}::test_a_switch_is_worth_what_the_round_gains",
+            f"{LOOK_DECISION}::test_a_loan_wins_against_a_switch_before_a_machine_that_ends_last",
+        ),
+    ),
+    Mutant(
+        name="a machine whose end is unknown never ends last",
+        target="rljob_runtime.scheduling.layouts.look_decision:_round_gain",
+        before="0.0 if unknown else most",
+        after="most",
+        tests=(
+            f"{LOOK_DECISION}::test_one_look_has_one_winner",
+            f"{LOOK_DECISION}::test_a_loan_wins_against_a_switch_before_a_machine_that_ends_last",
+        ),
+    ),
+    Mutant(
         name="a trainer has nothing to catch up with",
         target="rljob_runtime.scheduling.layouts.training_bound:round_gain",
         before="training_end(backlog, with_switches, token)",

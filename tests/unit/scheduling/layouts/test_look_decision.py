@@ -13,7 +13,7 @@ from rljob_runtime.scheduling.lending.policy import LoanDecision, LoanOutcome
 
 LOANED, NO_LOAN = LoanOutcome.LOANED, LoanOutcome.NO_GAIN
 SWITCHED, LATER, NO_GAIN = SwitchOutcome.SWITCHED, SwitchOutcome.LATER, SwitchOutcome.NO_GAIN
-UNKNOWN = SwitchDecision(SwitchOutcome.NOT_PREDICTED)
+UNKNOWN, IDLE = SwitchDecision(SwitchOutcome.NOT_PREDICTED), SwitchDecision(SwitchOutcome.IDLE)
 
 
 def loan(gain: float | None, outcome: LoanOutcome = LOANED) -> LoanDecision:
@@ -52,7 +52,8 @@ def switch(gain: float, without: float = 10.0, outcome: SwitchOutcome = SWITCHED
             id="and the loan saves less",
         ),
         pytest.param(loan(3.0), {"a": switch(5.0, 10.0), "b": switch(5.0, 9.0)}, False, "ab", id="all machines switch"),
-        pytest.param(loan(3.0), {"a": switch(5.0), "b": UNKNOWN}, False, "a", id="unknown ends do not count"),
+        pytest.param(loan(3.0), {"a": switch(5.0), "b": IDLE}, False, "a", id="an idle machine does not end last"),
+        pytest.param(loan(3.0), {"a": switch(5.0), "b": UNKNOWN}, True, "", id="an unknown end may be the last one"),
     ],
 )
 def test_one_look_has_one_winner(loan, switches, loaned, switched):
@@ -79,6 +80,11 @@ BOUND = SwitchOutcome.TRAINING_BOUND
         pytest.param(loan(1.0), RoundGain(2.0, 0.9), True, NO_GAIN, id="it saves the round less than the loan"),
         pytest.param(loan(1.0), RoundGain(2.0, 0.0), True, BOUND, id="it saves the round nothing"),
         pytest.param(loan(1.0, NO_LOAN), RoundGain(2.0, 0.0), False, BOUND, id="nor does the loan"),
+        pytest.param(loan(1.0), RoundGain(0.0, 0.0), True, NO_GAIN, id="generation ends no earlier: the loan saves"),
+        pytest.param(loan(1.0), RoundGain(0.5, 0.5), True, NO_GAIN, id="it ends hardly earlier: the loan saves more"),
+        pytest.param(loan(0.4), RoundGain(0.5, 0.5), False, SWITCHED, id="it ends hardly earlier: the loan saves less"),
+        pytest.param(loan(3.0), RoundGain(9.0, 9.0), True, NO_GAIN, id="no more than the last machine gains"),
+        pytest.param(loan(1.0, NO_LOAN), RoundGain(0.5, 0.5), False, SWITCHED, id="without a loan it is not judged"),
     ],
 )
 def test_a_switch_is_worth_what_the_round_gains(loan, played, loaned, outcome):
@@ -87,6 +93,17 @@ def test_a_switch_is_worth_what_the_round_gains(loan, played, loaned, outcome):
     assert decided.switches["a"].outcome is outcome
     assert (decided.switches["a"].target is None) == (outcome is not SWITCHED)
     assert (decided.loan is not None and decided.loan.outcome is LOANED) == loaned
+
+
+@pytest.mark.parametrize(
+    "reason", [SwitchOutcome.WAITING, SwitchOutcome.MAX_SWITCHES, SwitchOutcome.ONE_SIZE, SwitchOutcome.NOT_PREDICTED]
+)
+@pytest.mark.parametrize("played", [None, RoundGain(0.0, 0.0)])
+def test_a_loan_wins_against_a_switch_before_a_machine_that_ends_last(reason, played):
+    """The switch saves its machine 5 s and the round nothing. The loan saves the round 3 s."""
+    decided = LookDecision.of(loan(3.0), {"a": switch(5.0), "b": SwitchDecision(reason)}, played)
+    assert decided.loan.outcome is LOANED
+    assert decided.switches["a"] == SwitchDecision(NO_GAIN, gain=5.0, without=10.0)
 
 
 DECISIONS = st.builds(

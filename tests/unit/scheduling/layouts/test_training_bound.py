@@ -94,6 +94,8 @@ def test_each_engine_has_the_speed_of_its_own_machine() -> None:
     assert found == RoundGain(pytest.approx(5.0), pytest.approx(5.0))
     others = round_gain(look, {"m0": switch(1.0, 2.5), "m2": STAYS}, 0.001)
     assert others == RoundGain(0.0, 0.0), "another machine ends last"
+    waits = SwitchDecision(SwitchOutcome.WAITING)
+    assert round_gain(look, {"m0": switch(1.0, 2.5), "m2": waits}, 0.001) == RoundGain(0.0, 0.0), "nor predicted"
 
 
 @pytest.mark.parametrize(
