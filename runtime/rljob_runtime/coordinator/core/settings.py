@@ -37,6 +37,7 @@ STREAM_TOKENS = 1 << 16
 measured speed, calls to a slow trainer are shorter."""
 
 ENGINE_FIELDS = ("accelerator", "acceleratorsPerMachine", "slotsPerMachine", "engine", "engineOptions")
+GRADIENT_FIELDS = ("trainer", "algorithm", "relay")
 
 
 def lending_rules(job: RLJob) -> LoanRules | LoanOutcome | None:
@@ -146,8 +147,21 @@ def _turns(spec: RLJobSpec) -> list[object]:
 
 def engines_digest(spec: RLJobSpec) -> str:
     """Return a digest of those fields that the engines' speed depends on and that may change during a suspension."""
+    return _short_digest(_engine_parts(spec))
+
+
+def gradients_digest(spec: RLJobSpec) -> str:
+    """Return a digest of those fields that the seconds of gradients and of their transfers depend on."""
+    fields = spec.to_dict()
+    return _short_digest([*_engine_parts(spec), *(fields.get(name) for name in GRADIENT_FIELDS)])
+
+
+def _engine_parts(spec: RLJobSpec) -> list[object]:
     rollout = spec.rollout.to_dict()
-    parts = [rollout.get(name) for name in ENGINE_FIELDS], spec.to_dict().get("accelerator")
+    return [[rollout.get(name) for name in ENGINE_FIELDS], spec.to_dict().get("accelerator")]
+
+
+def _short_digest(parts: object) -> str:
     return hashlib.blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
@@ -221,6 +235,8 @@ class Settings:
     """When machines switch their size inside a round; None for never."""
     engines: str = ""
     """A digest of what the engines' seconds depend on."""
+    gradients: str = ""
+    """A digest of what the seconds of gradients, and of their transfers, depend on."""
     slots: int = 1
     """Accelerators of a machine, or the threads that stand in for them."""
     machines: range = range(0)
@@ -324,6 +340,7 @@ class Settings:
             repack=repack_rules(spec),
             repack_seconds=spec.repack.interval_seconds,
             engines=engines_digest(spec),
+            gradients=gradients_digest(spec),
             tensor_parallel=spec.rollout.tensor_parallel_size,
             tensor_parallel_sizes=spec.rollout.tensor_parallel_sizes,
             switch_rules=switch_rules(spec),

@@ -29,6 +29,7 @@ from rljob_runtime.coordinator.reporting.timeline import ROUNDS, TRAINER
 from rljob_runtime.coordinator.reporting.totals import totals_after
 from rljob_runtime.coordinator.store.records import Boundary, OpenRound
 from rljob_runtime.coordinator.store.store import Store
+from rljob_runtime.coordinator.store.tables.rounds import LOAN_RATES, SWITCH_COSTS
 from rljob_runtime.coordinator.stream_training.loans import LoanManager
 from rljob_runtime.coordinator.stream_training.stream import Streaming
 from rljob_runtime.protocols import PromptSource, TrainReport
@@ -36,7 +37,7 @@ from rljob_runtime.protocols.trajectory import Group
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.fault_detection.logprob_agreement import engine_mismatch
 from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
-from rljob_runtime.scheduling.lending.gain import LoanMeasurements
+from rljob_runtime.scheduling.lending.gain import LENGTHS_USED, LoanMeasurements
 from rljob_runtime.scheduling.round_plan import PromptOutcome
 from rljob_runtime.scheduling.trainability import untrainable_end
 
@@ -89,7 +90,9 @@ class OnPolicyLoop:
         if self._prompts is None:
             store = self._context.store
             self._watch = EngineObserver(past=await store.do(lambda its: its.speeds(ROUNDS_KEPT)))
-            self._switch_costs = await store.do(lambda its: its.rounds.switch_costs(self._context.settings.engines))
+            settings, workers = self._context.settings, self._context.settings.workers_per_trainer
+            self._switch_costs = await store.do(lambda its: its.rounds.switch_costs(settings.engines))
+            self._measured = await store.do(lambda its: its.rounds.loan_measurements(workers, settings.gradients))
         self._prompts = prompts
 
     async def has_uncommitted_update(self) -> bool:
@@ -138,7 +141,6 @@ class OnPolicyLoop:
         with self._phase("weight sync", plan.step):
             version = await self._context.publisher.publish(report.step)
         clock.published()
-        self._measured.record_lengths(generation.responses.lengths())
         return await self._close(boundary, draws, generation, groups, report, clock, version)
 
     def _stage(self, generation: Generation) -> Stage:
@@ -178,7 +180,9 @@ class OnPolicyLoop:
 
         Raises `JobEnded` if no prompt of the round's maximum is trainable."""
         assert self._prompts is not None
-        plan, measured = opened.plan, self._measured
+        plan, measured, limit = opened.plan, self._measured, self._context.settings.max_response_tokens
+        # From the store, so that a restarted coordinator has the same, and a rewind forgets undone rounds.
+        measured.lengths = await self._context.store.do(lambda its: its.recent_lengths(LENGTHS_USED, limit))
         if (broadcast := self._context.fleet.weights.broadcast_seconds) is not None:
             measured.broadcast.record(1, broadcast)
         streams = opened.chosen.plan.stream
@@ -258,8 +262,9 @@ class OnPolicyLoop:
         )
         totals = totals_after(boundary.totals, measured, len(plan.trajectories()) - len(outcome.kept))
         risen, speeds = self._context.rewards.take_anchors(), generation.watch.speeds()
-        engines = self._context.settings.engines
-        costs = self._switch_costs.to_json(engines) if self._switch_costs.measured else None
+        known = {LOAN_RATES: self._measured.to_json(self._context.settings.gradients)}
+        if self._switch_costs.measured:
+            known[SWITCH_COSTS] = self._switch_costs.to_json(self._context.settings.engines)
         timeline, replicas = self._context.reporter.timeline, tuple(self._context.fleet.available())
         activity = round_activity(timeline, clock.span, replicas, synchronous=True)
 
@@ -270,7 +275,7 @@ class OnPolicyLoop:
             report = with_episode_metrics(report, store)
             report = with_idle_shares(report, activity)
             closed = Boundary(trained.step, draws.cursor, totals, report, queue)
-            store.rounds.close(outcome, closed, risen, speeds, costs, self._context.episodes.digests(groups))
+            store.rounds.close(outcome, closed, risen, speeds, known, self._context.episodes.digests(groups))
             return closed
 
         closed = await self._context.store.do(close)

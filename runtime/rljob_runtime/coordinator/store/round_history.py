@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from rljob_api.status import RoundReport
 from rljob_runtime.audit.stored_keys import prompt_of, prompt_sql
@@ -95,6 +96,34 @@ def speeds_by_size(db: sqlite3.Connection, last: int, rounds: int) -> dict[int, 
     return {size: speeds for size, speeds in found.items() if speeds}
 
 
+def recent_lengths(db: sqlite3.Connection, last: int, least: int, max_response_tokens: int) -> list[LengthObservation]:
+    """Return the lengths of all responses of the newest rounds up to `last`, as many rounds as have `least` of them.
+
+    Rounds are complete: stopped responses without their completed siblings would make all lengths look long.
+    `max_response_tokens`: the limit of a response."""
+    found: list[list[LengthObservation]] = []
+    steps = db.execute("SELECT step FROM rounds WHERE step <= ? ORDER BY step DESC", (last,))
+    while sum(map(len, found)) < least and (row := steps.fetchone()) is not None:
+        found.append([length for _, _, length in _lengths(db, row[0], max_response_tokens)])
+    return list(chain.from_iterable(reversed(found)))
+
+
+def _lengths(
+    db: sqlite3.Connection, step: int, max_response_tokens: int
+) -> Iterator[tuple[int, int, LengthObservation]]:
+    """Yield epoch and index of the prompt, and the length, of each response of a closed round.
+
+    A response that ended at a lower limit would continue under the present one. Rounds of a store before format 4 have
+    no lengths."""
+    rows = db.execute(
+        "SELECT epoch, idx, tokens, finish IS NOT NULL AND (finish != ? OR tokens >= ?) FROM trajectories"
+        " WHERE step = ? AND tokens IS NOT NULL ORDER BY epoch, idx, sample",
+        (FinishReason.LENGTH, max_response_tokens, step),
+    )
+    for epoch, index, tokens, ended in rows:
+        yield epoch, index, LengthObservation(tokens, bool(ended))
+
+
 def _layouts(db: sqlite3.Connection, last: int) -> tuple[int, ...]:
     rows = db.execute(
         "SELECT DISTINCT tensor_parallel FROM speeds WHERE step <= ? AND tensor_parallel > 0 ORDER BY tensor_parallel",
@@ -133,13 +162,8 @@ def _round(db: sqlite3.Connection, step: int, max_response_tokens: int) -> Remem
     if row is None:
         return None
     responses: dict[PromptKey, list[LengthObservation]] = {}
-    # A response that ended at a lower limit would continue under the present one.
-    for epoch, index, tokens, ended in db.execute(
-        "SELECT epoch, idx, tokens, finish IS NOT NULL AND (finish != ? OR tokens >= ?) FROM trajectories"
-        " WHERE step = ? ORDER BY epoch, idx, sample",
-        (FinishReason.LENGTH, max_response_tokens, step),
-    ):
-        responses.setdefault(prompt_of(db, epoch, index), []).append(LengthObservation(tokens, bool(ended)))
+    for epoch, index, length in _lengths(db, step, max_response_tokens):
+        responses.setdefault(prompt_of(db, epoch, index), []).append(length)
     waited = db.execute("SELECT value FROM boundaries, json_each(long_queue) WHERE step = ?", (step - 1,)).fetchall()
     queue = {PromptKey.parse(text) for (text,) in waited}
     prompts = {

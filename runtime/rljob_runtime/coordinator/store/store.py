@@ -20,7 +20,7 @@ from rljob_runtime.coordinator.store.evaluations import Evaluations
 from rljob_runtime.coordinator.store.pruning import forget_sums, prune
 from rljob_runtime.coordinator.store.records import Boundary, Pool
 from rljob_runtime.coordinator.store.reward_terms import reward_terms
-from rljob_runtime.coordinator.store.round_history import Remembered, remembered, speeds_by_size
+from rljob_runtime.coordinator.store.round_history import Remembered, recent_lengths, remembered, speeds_by_size
 from rljob_runtime.coordinator.store.round_lengths import ResponseLengths, round_lengths
 from rljob_runtime.coordinator.store.tables import attempts
 from rljob_runtime.coordinator.store.tables.boundaries import Boundaries, insert_boundary
@@ -35,6 +35,7 @@ from rljob_runtime.coordinator.store.tables.versions import WeightVersions
 from rljob_runtime.perf_model.observed_speed import Speed
 from rljob_runtime.protocols.rewards import Anchors, Terms
 from rljob_runtime.protocols.trajectory import TrajectoryKey
+from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
 TIDY_ROWS, TIDY_TURNS = 16_384, 128
 """After this many rows (two seconds of 8,192 responses), or this many turns, the journal is moved into the file. A
@@ -153,6 +154,11 @@ class Store:
         """Return the speeds of engines by tensor parallel size, each in the last `rounds` closed ones that have it."""
         boundary = self.boundaries.newest()
         return speeds_by_size(self._db, boundary.step if boundary is not None else 0, rounds)
+
+    def recent_lengths(self, least: int, max_response_tokens: int) -> list[LengthObservation]:
+        """Return at least so many response lengths of the newest closed rounds, if there are. See `round_history`."""
+        boundary = self.boundaries.newest()
+        return recent_lengths(self._db, boundary.step if boundary is not None else 0, least, max_response_tokens)
 
     def lengths(self, step: int) -> list[ResponseLengths]:
         """Return the lengths of a closed round's complete responses, by prompt."""

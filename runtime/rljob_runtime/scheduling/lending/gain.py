@@ -12,10 +12,9 @@ transferred to the trainer. Without a measurement, the assumption is the one aga
 from __future__ import annotations
 
 import heapq
-from collections import deque
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from math import inf
 from random import Random
 from statistics import fmean
@@ -26,9 +25,9 @@ from rljob_runtime.perf_model.outside_time import INSIDE, OutsideTime
 from rljob_runtime.scheduling.lending.policy import ExpectedLengths, LoanableMachine, Unfinished
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
-LENGTHS_KEPT = 4096
-"""Minimum number of lengths kept, in complete rounds: enough for a distribution, few enough to scan at every
-decision."""
+LENGTHS_USED = 4096
+"""Minimum number of lengths of earlier rounds, in complete rounds: enough for a distribution, few enough to scan at
+every decision."""
 SUM_WIDTH = 2
 """Bytes of a sum (fp32) over those of a weight (bfloat16). With weights of fp32 the estimate is too high, which is
 against a loan."""
@@ -84,11 +83,18 @@ class Rate:
         """Seconds per unit; None before the first measurement."""
         return self._seconds / self._units if self._units else None
 
+    @property
+    def sums(self) -> tuple[float, float]:
+        """Units and seconds of all measurements: what a rate that goes on from here has to record."""
+        return self._units, self._seconds
+
 
 class LoanMeasurements:
     """Measurements of this run.
 
     `workers_per_trainer`: loaned machines that equal the trainer's speed, assumed until a worker was measured."""
+
+    RATES = ("training", "with_loan", "loaned", "transfer", "broadcast")
 
     def __init__(self, workers_per_trainer: float = 1.0) -> None:
         self.training = Rate()
@@ -101,22 +107,32 @@ class LoanMeasurements:
         """Contributions transferred to the trainer and added, or abandoned."""
         self.broadcast = Rate()
         """Versions sent from the trainer's memory to all relays, over the links that contributions use."""
-        self._rounds: deque[tuple[LengthObservation, ...]] = deque()
+        self.lengths: Sequence[LengthObservation] = ()
+        """Response lengths of recent rounds, stopped ones included, as the store has them."""
         self._workers_per_trainer = workers_per_trainer
 
-    @property
-    def lengths(self) -> tuple[LengthObservation, ...]:
-        """Response lengths of recent rounds, stopped ones included."""
-        return tuple(chain.from_iterable(self._rounds))
+    def to_json(self, machines: str = "") -> str:
+        """Serialise the rates for `from_json`.
 
-    def record_lengths(self, seen: Iterable[LengthObservation]) -> None:
-        """Record the lengths of all responses of a round.
+        `machines`: what the rates depend on, in any form."""
+        return json.dumps({"machines": machines, **{name: getattr(self, name).sums for name in self.RATES}})
 
-        Rounds are forgotten completely: stopped responses without their completed siblings would make all lengths look
-        long."""
-        self._rounds.append(tuple(seen))
-        while sum(map(len, self._rounds)) - len(self._rounds[0]) >= LENGTHS_KEPT:
-            self._rounds.popleft()
+    @classmethod
+    def from_json(cls, text: str, workers_per_trainer: float = 1.0, machines: str = "") -> LoanMeasurements:
+        """Parse the output of `to_json`; no rate of other `machines` is taken.
+
+        Raises `ValueError`, `KeyError` or `TypeError` for a text of another form.
+
+        >>> seen = LoanMeasurements()
+        >>> seen.training.record(8, 2.0)
+        >>> LoanMeasurements.from_json(seen.to_json("one"), 1.0, "one").training.seconds
+        0.25
+        """
+        told, made = json.loads(text), cls(workers_per_trainer)
+        for name in cls.RATES if told["machines"] == machines else ():
+            units, seconds = map(float, told[name])
+            getattr(made, name).record(units, seconds)
+        return made
 
     @property
     def with_loan_token(self) -> float | None:

@@ -71,4 +71,13 @@ MUTANTS = (
             "tests/unit/coordinator/core/test_settings.py::test_machines_switch_inside_a_round_between_sizes_of_the_spec",
         ),
     ),
+    Mutant(
+        name="rates of loans hold for another trainer",
+        target="rljob_runtime.coordinator.core.settings:gradients_digest",
+        before="fields.get(name) for name in GRADIENT_FIELDS",
+        after="name for name in GRADIENT_FIELDS",
+        tests=(
+            "tests/unit/coordinator/core/test_settings.py::test_rates_of_loans_hold_for_the_same_machines_and_algorithm",
+        ),
+    ),
 )

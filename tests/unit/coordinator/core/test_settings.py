@@ -180,6 +180,19 @@ def test_an_evaluation_counts_only_under_the_same_turns() -> None:
     assert len({digest(environments=[CALC]), *(digest(**one) for one in others)}) == 1 + len(others)
 
 
+def test_rates_of_loans_hold_for_the_same_machines_and_algorithm() -> None:
+    def digest(**spec: Any) -> str:
+        return Settings.of(job(**spec)).gradients
+
+    assert digest() == digest(rounds=9, machines=3, evaluation=[{"name": "held"}])
+    others: list[dict[str, Any]] = [
+        {"trainer": {"replicas": 2}},
+        {"algorithm": {"klCoefficient": 0.1}},
+        {"rollout": {"slotsPerMachine": 2}},
+    ]
+    assert len({digest(), *(digest(**one) for one in others)}) == 1 + len(others)
+
+
 def test_the_spec_and_the_policy_have_the_same_defaults() -> None:
     spec, rules = AdaptiveTensorParallel(), SwitchRules(frozenset())
     assert (spec.min_gain, spec.max_switches, spec.state.value) == (rules.min_gain, rules.max_switches, rules.state)

@@ -8,6 +8,7 @@ KEPT_SAMPLES = "tests/unit/coordinator/store/test_kept_samples.py"
 MIGRATIONS = "tests/unit/coordinator/store/test_migrations.py"
 ON_POLICY_STORE = "tests/unit/coordinator/store/test_on_policy_store.py"
 OPENING = "tests/unit/coordinator/store/test_opening.py"
+RECENT_LENGTHS = "tests/unit/coordinator/store/test_recent_lengths.py"
 PRUNING = "tests/unit/coordinator/store/test_pruning.py"
 EVALUATION_SAMPLES = "tests/unit/coordinator/evaluation/test_samples.py"
 
@@ -40,12 +41,19 @@ MUTANTS = (
     Mutant(
         name="a coordinator forgets what switches cost",
         target="rljob_runtime.coordinator.store.tables.rounds:Rounds.close",
-        before="switch_costs is not None",
-        after="False",
+        before="measured.items()",
+        after="()",
         tests=(
             f"{ON_POLICY_STORE}::test_costs_of_switches_are_those_of_the_newest_boundary",
             "tests/unit/coordinator/on_policy/test_switcher.py::test_a_restarted_coordinator_knows_what_switches_cost",
         ),
+    ),
+    Mutant(
+        name="the oldest of the recent lengths are forgotten one by one",
+        target="rljob_runtime.coordinator.store.round_history:recent_lengths",
+        before="list(chain.from_iterable(reversed(found)))",
+        after="list(chain.from_iterable(reversed(found)))[-least:]",
+        tests=(f"{RECENT_LENGTHS}::test_rounds_are_forgotten_whole",),
     ),
     Mutant(
         name="a failed sample does not say why",

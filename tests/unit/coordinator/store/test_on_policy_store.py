@@ -14,9 +14,11 @@ from rljob_runtime.coordinator.store.connection import Opening, StoreUnusable, j
 from rljob_runtime.coordinator.store.records import Boundary, Tokens
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.store_thread import StoreThread
+from rljob_runtime.coordinator.store.tables.rounds import LOAN_RATES, SWITCH_COSTS
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import ENOUGH, Part, SwitchCosts
 from rljob_runtime.scheduling.evaluation import evaluation_key
+from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.scheduling.round_plan import (
     PromptOutcome,
     RestoredSample,
@@ -102,7 +104,7 @@ def test_costs_of_switches_are_those_of_the_newest_boundary(store: Store) -> Non
         plan = generate(store, plan_of(step, prompts=prompts))
         store.trajectories.assign(step, plan.trajectories())
         outcome = RoundOutcome(prompts, dict.fromkeys(prompts, PromptOutcome.TRAINED), {}, plan.trajectories())
-        store.rounds.close(outcome, Boundary(step, Cursor(0, 2 * step)), switch_costs=measured[step - 1])
+        store.rounds.close(outcome, Boundary(step, Cursor(0, 2 * step)), measured={SWITCH_COSTS: measured[step - 1]})
         assert store.rounds.switch_costs("").unit(1, 2, Part.LOAD) == step
     store.rewind(2)
     assert store.rounds.switch_costs("").unit(1, 2, Part.LOAD) == 2, "a rewind forgets undone rounds"
@@ -450,10 +452,12 @@ async def test_the_store_thread_prunes_when_no_call_waits(tmp_path, monkeypatch,
     assert "stays as long as it is" in caplog.text
 
 
-def test_costs_of_switches_in_another_form_are_measured_again(store: Store) -> None:
+def test_what_another_version_measured_is_measured_again(store: Store) -> None:
     prompts = tuple(PromptKey(1, prompt.index) for prompt in PROMPTS)
     plan = generate(store, plan_of(1, prompts=prompts))
     store.trajectories.assign(1, plan.trajectories())
     outcome = RoundOutcome(prompts, dict.fromkeys(prompts, PromptOutcome.TRAINED), {}, plan.trajectories())
-    store.rounds.close(outcome, Boundary(1, Cursor(0, 2)), switch_costs='{"other": 1}')
+    other = dict.fromkeys((SWITCH_COSTS, LOAN_RATES), '{"other": 1}')
+    store.rounds.close(outcome, Boundary(1, Cursor(0, 2)), measured=other)
     assert store.rounds.switch_costs("").to_json() == SwitchCosts().to_json()
+    assert store.rounds.loan_measurements(1.0, "").to_json() == LoanMeasurements().to_json()

@@ -55,11 +55,11 @@ MUTANTS = (
         tests=(f"{GAIN}::test_trainer_speed_during_loans_is_no_measure_of_it_alone",),
     ),
     Mutant(
-        name="of the rounds before a loan remembers what was stopped longest",
-        target="rljob_runtime.scheduling.lending.gain:LoanMeasurements.record_lengths",
-        before="self._rounds.append(tuple(seen))",
-        after="self._rounds.extend((one,) for one in seen)",
-        tests=(f"{GAIN}::test_rounds_are_forgotten_whole",),
+        name="rates of other machines are believed",
+        target="rljob_runtime.scheduling.lending.gain:LoanMeasurements.from_json",
+        before='told["machines"] == machines',
+        after="True",
+        tests=(f"{GAIN}::test_rates_go_on_from_what_is_stored",),
     ),
     Mutant(
         name="what lost its race is expected to run on",

@@ -1,7 +1,6 @@
 """What a loan is predicted to bring: tables of rounds whose arithmetic can be followed, and properties."""
 
 import math
-from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -43,7 +42,7 @@ def measured(trainer: float = 0.0, loaned: float | None = None, handover: float 
     if loaned is not None:
         made.loaned.record(1, loaned)
     made.transfer.record(1, handover)
-    made.record_lengths([LengthObservation(50)])
+    made.lengths = [LengthObservation(50)]
     return made
 
 
@@ -280,7 +279,7 @@ def test_without_measurements_nothing_is_predicted():
     assert not math.isnan(predicted_gain(outlook(4, 4, wanted=6), ("m1",), nothing))
     spare = [OpenGroup(1)] * 7 + [OpenGroup(0)]
     assert not math.isnan(predicted_gain(outlook(4, 4, groups=spare), ("m1",), nothing))
-    nothing.record_lengths([LengthObservation(50)])
+    nothing.lengths = [LengthObservation(50)]
     assert not math.isnan(predicted_gain(outlook(4, 4), ("m1",), nothing))
 
 
@@ -293,26 +292,24 @@ def test_trainer_speed_during_loans_is_no_measure_of_it_alone():
     assert predicted_gain(round_, ("m1",), sharing) < 0
 
 
-def test_rounds_are_forgotten_whole():
-    """Forgotten one by one, first would go those that ended, and what is left would look long."""
-    run = LoanMeasurements()
-    for length in (1, 2, 3):
-        run.record_lengths([*[LengthObservation(length)] * 2000, *[LengthObservation(length, ended=False)] * 1000])
-    kept = [
-        LengthObservation(2),
-        LengthObservation(2, ended=False),
-        LengthObservation(3),
-        LengthObservation(3, ended=False),
-    ]
-    assert Counter(run.lengths) == dict(zip(kept, [2000, 1000] * 2, strict=True))
-    run.record_lengths([LengthObservation(4)] * 10_000)
-    assert Counter(run.lengths) == {LengthObservation(4): 10_000}
+def test_rates_go_on_from_what_is_stored():
+    run = LoanMeasurements(2.0)
+    for place, name in enumerate(LoanMeasurements.RATES[:-1], 1):
+        getattr(run, name).record(3 * place, 1.0)
+    read = LoanMeasurements.from_json(run.to_json("these"), 2.0, "these")
+    assert read.to_json() == run.to_json()
+    assert read.broadcast.seconds is None
+    for one in (run, read):
+        one.training.record(1, 9.0)
+    assert read.training.seconds == run.training.seconds == 2.5
+    other = LoanMeasurements.from_json(run.to_json("these"), 2.0, "others")
+    assert other.to_json() == LoanMeasurements().to_json()
 
 
 def test_a_broadcast_stands_for_a_handover_until_one_was_measured():
     """Sums are twice as wide as weights."""
     run = LoanMeasurements()
-    run.record_lengths([LengthObservation(50)])
+    run.lengths = [LengthObservation(50)]
     run.training.record(100, 10.0)
     run.broadcast.record(1, 0.0)
     before = predicted_gain(outlook(1, 1), ("m1",), run)

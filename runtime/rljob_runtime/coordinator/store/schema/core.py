@@ -38,7 +38,8 @@ CREATE TABLE boundaries (
   epoch INTEGER NOT NULL, position INTEGER NOT NULL CHECK (position >= 0),
   sources TEXT NOT NULL DEFAULT '[]', -- The cursors of named sources.
   long_queue TEXT NOT NULL DEFAULT '[]',
-  planner TEXT NOT NULL DEFAULT '{{}}', -- JSON. `switchCosts`: of layout switches until then (`SwitchCosts`).
+  -- JSON, measured until then: `switchCosts` (`SwitchCosts`) and `loanRates` (`LoanMeasurements`).
+  planner TEXT NOT NULL DEFAULT '{{}}',
   report TEXT, totals TEXT NOT NULL DEFAULT '{{}}'
 );
 

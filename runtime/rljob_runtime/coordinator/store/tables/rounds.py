@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeVar
 
 from rljob_api.status import RoundKind
 from rljob_runtime.audit.stored_keys import columns_of, cursor_of, prompt_of, sources_text, training_columns_of
@@ -21,6 +22,7 @@ from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import Cursor, Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
 from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
+from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.scheduling.partial_responses import Partial
 from rljob_runtime.scheduling.round_plan import (
     RACE_LOST,
@@ -34,6 +36,11 @@ from rljob_runtime.scheduling.round_plan import (
 from rljob_runtime.scheduling.round_planner.plans import DEFAULT_PLAN, SelectedPlan
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SWITCH_COSTS, LOAN_RATES = "switchCosts", "loanRates"
+"""Names of measurements at a boundary."""
 
 
 class Rounds:
@@ -97,14 +104,14 @@ class Rounds:
         boundary: Boundary,
         risen: Anchors = MappingProxyType({}),
         speeds: Mapping[int, Speed] = MappingProxyType({}),
-        switch_costs: str | None = None,
+        measured: Mapping[str, str] = MappingProxyType({}),
         trained: Mapping[TrajectoryKey, bytes] = MappingProxyType({}),
     ) -> None:
         """Close the round in one transaction: outcomes, long-prompt queue, raised anchors and boundary.
 
         Of tokens only their number is kept. `speeds`: observed speeds of the engines, by tensor parallel size.
-        `switch_costs`: as `SwitchCosts.to_json` returns them. `trained`: digests of its episodes, see
-        `trained_digests`."""
+        `measured`: what `to_json` of `SwitchCosts` and `LoanMeasurements` returns, by its name. `trained`: digests of
+        its episodes, see `trained_digests`."""
         step = boundary.step
         with transaction(self._db):
             self._trajectories.count_tokens(step)
@@ -116,27 +123,22 @@ class Rounds:
             self._kept_samples.close_round(step)
             attempts.set_aside(self._db, settlement.outcomes)
             insert_boundary(self._db, boundary, risen)
-            if switch_costs is not None:
-                self._db.execute(
-                    "UPDATE boundaries SET planner = json_set(planner, '$.switchCosts', json(?)) WHERE step = ?",
-                    (switch_costs, step),
-                )
+            self._db.executemany(
+                "UPDATE boundaries SET planner = json_set(planner, ?, json(?)) WHERE step = ?",
+                [(f"$.{name}", text, step) for name, text in measured.items()],
+            )
             self._trajectories.drop_tokens(step)
 
     def switch_costs(self, engines: str) -> SwitchCosts:
         """Return the costs of switches of such engines, as measured until the newest boundary.
 
         None are known where another version wrote them in another form."""
-        row = self._db.execute(
-            "SELECT json_extract(planner, '$.switchCosts') FROM boundaries ORDER BY step DESC LIMIT 1"
-        ).fetchone()
-        if row is None or row[0] is None:
-            return SwitchCosts()
-        try:
-            return SwitchCosts.from_json(row[0], engines)
-        except (ValueError, KeyError, TypeError) as error:
-            log.warning("the stored costs of layout switches cannot be read, and are measured again: %r", error)
-            return SwitchCosts()
+        return self._measured(SWITCH_COSTS, lambda text: SwitchCosts.from_json(text, engines)) or SwitchCosts()
+
+    def loan_measurements(self, workers_per_trainer: float, machines: str) -> LoanMeasurements:
+        """Return the rates of such machines, as measured until the newest boundary; the lengths are not among them."""
+        made = self._measured(LOAN_RATES, lambda text: LoanMeasurements.from_json(text, workers_per_trainer, machines))
+        return made or LoanMeasurements(workers_per_trainer)
 
     def is_open(self) -> bool:
         """Whether there is a round without a boundary."""
@@ -187,6 +189,19 @@ class Rounds:
         self._db.execute("DELETE FROM rounds WHERE step > ?", (step,))
 
     # --- details ---
+
+    def _measured(self, name: str, parse: Callable[[str], T]) -> T | None:
+        """Return what the newest boundary has under this name; None if that cannot be read."""
+        row = self._db.execute(
+            "SELECT json_extract(planner, ?) FROM boundaries ORDER BY step DESC LIMIT 1", (f"$.{name}",)
+        ).fetchone()
+        if row is None or row[0] is None:
+            return None
+        try:
+            return parse(row[0])
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("the stored %s cannot be read, and are measured again: %r", name, error)
+            return None
 
     def _prompts(self, step: int) -> tuple[PromptKey, ...]:
         rows = self._db.execute("SELECT epoch, idx FROM prompts WHERE step = ? ORDER BY ordinal", (step,)).fetchall()
