@@ -14,7 +14,7 @@ class EndState(StrEnum):
     COMPLETED = "completed"
     """The environment ended it."""
     TRUNCATED = "truncated"
-    """It reached a limit. Its turns are trained on, with the reward that the job gives to truncated episodes."""
+    """It reached a limit. Its turns are trained on with its reward, as those of a completed one."""
     ABORTED = "aborted"
     """A failure of ours ended it. It has no reward: a zero would teach the policy that its answers were wrong."""
 

@@ -47,9 +47,9 @@ AGAIN_SECONDS = 0.5
 HEARTBEAT_SECONDS = 5.0
 LEASE_SECONDS = 5.0
 LEASED = 8
+"""Most episodes of a lease."""
 NO_BOUND = 1 << 30
 """Places for episodes of a runner that takes all it is given."""
-"""Most episodes of a lease."""
 OVERRUN_SECONDS = 5.0
 """Time after its deadline in which a harness ends by itself."""
 GIVEN_TOKEN = 5
@@ -127,9 +127,9 @@ class SimulatedRunners:
         self._door = door
         self._observe = observe
         self._recovery = recovery
+        """How they go on with attempts of others; None of an earlier package, which does not."""
         self.places = NO_BOUND
         """For episodes, of each runner."""
-        """How they go on with attempts of others; None of an earlier package, which does not."""
         self.played: set[TrajectoryKey] = set()
         """Responses whose harness ran to its end."""
         self._ranks: Counter[TrajectoryKey] = Counter()

@@ -26,9 +26,9 @@ from rljob_runtime.scheduling.episodes.resumption import JournaledCall
 from rljob_runtime.scheduling.episodes.times import Pause, TurnSpan
 
 MOST_BODY_BYTES = 16 << 20
+"""Bytes of a request, before compression."""
 MOST_HISTORY_BYTES = 32 << 20
 """Requests of an attempt that are read together."""
-"""Bytes of a request, before compression."""
 MOST_DETAIL = 1_000
 """Characters of the detail of an end. A longer one is cut."""
 BODY_LEVEL = 1
