@@ -2,6 +2,9 @@
 
 The package is imported when the first episode begins: the runner itself works without it. What the environment says is
 its reward and its metrics. The tokens are the gateway's, and what the environment has traced of them is only counted.
+
+The time of a rollout begins when all is loaded, and ends at the attempt's deadline: the clock of deadlines is that of
+all processes of a machine.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import importlib
 import itertools
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +26,8 @@ OVER = (401, 403)
 """Statuses of the gateway once the attempt has ended."""
 AWAY = 500
 """Statuses from this one say that the gateway did not answer."""
+SECONDS = "seconds"
+"""The job's limit that stopped a rollout."""
 MOST_METRICS = 48
 MOST_METRIC_NAME = 128
 OWN_HARNESS, CHAT_HARNESS = "bash", "null"
@@ -30,25 +36,31 @@ CLOUD, HERE = "prime", "subprocess"
 """Where the package runs harnesses unless told otherwise, and where they run here: beside the runner."""
 
 
-async def play(given: Json) -> Json:
-    """Return what became of an episode: `reward`, `metrics`, `detail`; or `failed`, or `over`.
+def load(given: Json) -> None:
+    """Load the package, the environment and the task, as far as this process has not loaded them.
 
-    `given`: id, args, task, model, baseUrl, apiKey, maxTurns, seconds. Raises what the package raises on wrong
-    settings.
+    Raises what the package raises on wrong settings, and `IndexError` for a task that is not there.
+    """
+    _tasks(given).at(given["task"])
+
+
+async def play(given: Json) -> Json:
+    """Return what became of an episode: `reward`, `metrics`, `detail`, `limit`; or `failed`, or `over`.
+
+    `given`: id, args, task, model, baseUrl, apiKey, maxTurns, and deadline on the monotonic clock. Raises as `load`.
     """
     verifiers = importlib.import_module("verifiers.v1")
-    loaders = importlib.import_module("verifiers.v1.utils.loaders")
     os.environ[KEY_VARIABLE] = given["apiKey"]
     client = verifiers.EvalClientConfig(base_url=given["baseUrl"], api_key_var=KEY_VARIABLE)
-    environment = loaders.load_environment(loaders.resolve_env_config(_settings(loaders, given)))
-    task = _tasks(given["id"], repr(given["args"]), environment.taskset).at(given["task"])
+    task = _tasks(given).at(given["task"])
+    environment = _environment(given)
     async with environment.serving():
         episode = await environment.run_episode(task, verifiers.ModelContext(model=given["model"], client=client))
-    return outcome(episode)
+    return outcome(episode, given)
 
 
-def outcome(episode: Any) -> Json:
-    """Return what an episode of the package says."""
+def outcome(episode: Any, given: Json) -> Json:
+    """Return what an episode of the package says. `given`: as of `play`."""
     errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
     metrics = _metrics(episode)
     if any(error.status_code in OVER for error in errors):
@@ -59,12 +71,25 @@ def outcome(episode: Any) -> Json:
         return {"failed": "the gateway did not answer until the deadline"}
     if errors:
         # The policy used its turns or tokens up, and the package scores no such episode.
-        return {"reward": None, "metrics": metrics, "detail": _texts(errors)}
+        return {"reward": None, "metrics": metrics, "detail": _texts(errors), "limit": None}
     rewards = [trace.rewards for trace in episode.traces if trace.agent.trainable]
     if any(value is None for one in rewards for value in one.values()):
         return {"failed": "the environment did not score the episode"}
     totals = [sum(value.value for value in one.values()) for one in rewards if one]
-    return {"reward": sum(totals) / len(totals) if totals else None, "metrics": metrics, "detail": ""}
+    reward = sum(totals) / len(totals) if totals else None
+    return {"reward": reward, "metrics": metrics, "detail": "", "limit": _limit(episode, given)}
+
+
+def _limit(episode: Any, given: Json) -> str | None:
+    """Return the job's limit that stopped a rollout. A lower one of the environment's own is its rule, and no limit."""
+    if any(trace.is_timeout for trace in episode.traces) and time.monotonic() >= given["deadline"]:
+        return SECONDS
+    return None
+
+
+def _environment(given: Json) -> Any:
+    loaders = importlib.import_module("verifiers.v1.utils.loaders")
+    return loaders.load_environment(loaders.resolve_env_config(_settings(loaders, given)))
 
 
 def _settings(loaders: Any, given: Json) -> Json:
@@ -88,7 +113,8 @@ def _role(loaders: Any, declared: Any, own: Json, given: Json) -> Json:
     if declared.max_turns is None:
         own.setdefault("max_turns", given["maxTurns"])
     # An agent that has used its time up is stopped, and what it did is scored.
-    own["timeout"] = {"rollout": given["seconds"], **(own.get("timeout") or {})}
+    seconds = max(1.0, given["deadline"] - time.monotonic())
+    own["timeout"] = {"rollout": seconds, **(own.get("timeout") or {})}
     return own
 
 
@@ -110,11 +136,12 @@ class _Tasks:
 _known: dict[tuple[str, str], _Tasks] = {}
 
 
-def _tasks(id: str, args: str, taskset: Iterable[Any]) -> _Tasks:
+def _tasks(given: Json) -> _Tasks:
     """Return the tasks of a taskset that this process may have loaded before."""
-    if (id, args) not in _known:
-        _known[id, args] = _Tasks(taskset)
-    return _known[id, args]
+    name = given["id"], repr(given["args"])
+    if name not in _known:
+        _known[name] = _Tasks(_environment(given).taskset)
+    return _known[name]
 
 
 def _metrics(episode: Any) -> dict[str, float]:

@@ -6,6 +6,7 @@ job's. The workers have nothing of the runner's environment but the path, and a 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -21,13 +22,16 @@ from rljob_env.foreign_code.guard import Guard
 from rljob_env.foreign_code.workers import CallFailed, WorkerPool, WorkerSettings
 from rljob_env.results import reward_and_metrics
 from rljob_env.scoring import Scorer
-from rljob_env.verifiers.episode import task_of
+from rljob_env.verifiers.episode import SECONDS, task_of
 
-PLAY = "rljob_env.verifiers.episode:play"
+LOAD, PLAY = "rljob_env.verifiers.episode:load", "rljob_env.verifiers.episode:play"
 INHERITED = ("SSL_CERT_DIR", "SSL_CERT_FILE", "UV_CACHE_DIR", "UV_OFFLINE")
 """How harnesses of the package find their programs: each worker has a home of its own, without a cache."""
 END_SECONDS = 20.0
 """Time after the deadline in which the environment scores the episode. The coordinator waits for 30 s."""
+LOAD_SHARE = 0.1
+"""Of an episode's time: a load that took more is why the episode ran out of it. The next one finds it loaded."""
+CURE = "raise timeoutSeconds, or keep what it loads on the runner's disk and name that place in variables"
 
 
 class VerifiersHarness:
@@ -48,15 +52,16 @@ class VerifiersHarness:
         self._end_seconds = end_seconds
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         variables = {**inherited, **config.variables}
-        self.workers = WorkerPool(WorkerSettings(root, (PLAY,), variables, Part.ENVIRONMENT, guard))
+        self.workers = WorkerPool(WorkerSettings(root, (LOAD, PLAY), variables, Part.ENVIRONMENT, guard))
         self.scorer = Scorer(config, root, guard)
 
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
-        given = self._given(assignment)
-        began = time.monotonic()
+        given, whole, began = self._given(assignment), assignment.seconds_left(), time.monotonic()
+        await self._load(given, whole)
+        loaded = time.monotonic() - began
         try:
-            found = await self.workers.evaluate(PLAY, [given], given["seconds"] + self._end_seconds)
+            found = await self.workers.evaluate(PLAY, [given], assignment.seconds_left() + self._end_seconds)
         except TimeoutError as error:
             text = f"the environment did not end within {self._end_seconds:g} s of the deadline"
             raise Failed(Part.ENVIRONMENT, text) from error
@@ -66,6 +71,9 @@ class VerifiersHarness:
             raise EpisodeOver(found["over"])
         if "failed" in found:
             raise Failed(Part.ENVIRONMENT, found["failed"])
+        if found["limit"] == SECONDS and loaded > LOAD_SHARE * whole:
+            took = f"took {loaded:.0f} s of the episode's {whole:.0f} s to load, and its time was over"
+            raise Failed(Part.ENVIRONMENT, f"the environment {took}: {CURE}")
         try:
             reward, metrics = reward_and_metrics({"reward": found["reward"], "metrics": found["metrics"]})
         except ValueError as error:
@@ -76,6 +84,17 @@ class VerifiersHarness:
             messages, answer = await conversation_to_score(self._gateway_http, assignment)
             reward, more = await self.scorer.score(assignment, messages, answer)
         return Report(reward, metrics | more, detail=found["detail"])
+
+    async def _load(self, given: dict[str, Any], seconds: float) -> None:
+        """Let a worker load the environment; the worker that becomes free last is the next that is asked."""
+        try:
+            async with asyncio.timeout(seconds):  # the start of a worker is a part of it
+                await self.workers.evaluate(LOAD, [given], seconds)
+        except TimeoutError as error:
+            text = f"the environment did not load within the episode's {seconds:.0f} s: {CURE}"
+            raise Failed(Part.ENVIRONMENT, text) from error
+        except CallFailed as error:
+            raise Failed(Part.ENVIRONMENT, str(error)) from error
 
     async def close(self) -> None:
         """End the processes."""
@@ -95,5 +114,5 @@ class VerifiersHarness:
             "baseUrl": assignment.base_url,
             "apiKey": assignment.api_key,
             "maxTurns": self._config.max_turns,
-            "seconds": max(1.0, assignment.seconds_left()),
+            "deadline": assignment.deadline,
         }

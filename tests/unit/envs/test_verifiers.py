@@ -16,6 +16,8 @@ from tests.support.paths import ROOT
 
 STAND_IN = ROOT / "tests/support/envs/stand_in_verifiers"
 FIRST = {**RECORD, "task": 0}
+GIVEN = {"deadline": 0.0, "maxTurns": 3}
+"""Of an episode whose deadline is over."""
 
 
 async def test_an_environment_plays_a_task_and_gives_the_reward() -> None:
@@ -72,9 +74,35 @@ async def test_an_environment_that_is_not_there_is_a_failure_of_ours() -> None:
 async def test_an_environment_that_does_not_end_is_killed() -> None:
     async with open_site() as site, site.stack:
         harness = site.verifiers(STAND_IN, fault="sleeps", end_seconds=0.1)
-        report = await site.report_of(harness, record=FIRST, seconds=1.0)
+        report = await site.report_of(harness, record=FIRST, seconds=5.0)
         assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)
         assert (harness.workers.stats.timed_out, harness.workers.stats.died) == (1, 0)
+
+
+async def test_the_time_of_a_rollout_begins_when_its_environment_is_loaded() -> None:
+    """Else the rollout of a cold worker outlives the attempt, which lapses."""
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.verifiers(STAND_IN, fault="loads for 3"), record=FIRST, seconds=60.0)
+        assert (report.reward, report.failed) == (1.0, None), report.detail
+        assert 1.0 < report.metrics["seconds"] <= 57.0
+
+
+async def test_an_environment_that_loads_for_too_long_is_a_failure_of_ours() -> None:
+    async with open_site() as site, site.stack:
+        report = await site.report_of(site.verifiers(STAND_IN, fault="loads for 600"), record=FIRST, seconds=2.0)
+        assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)
+        assert "did not load within the episode's 2 s: raise timeoutSeconds" in report.detail
+
+
+async def test_a_time_out_after_a_long_load_is_a_failure_of_ours() -> None:
+    """The next attempt finds a worker that has loaded it, and then the time is the policy's alone."""
+    async with open_site() as site, site.stack:
+        harness = site.verifiers(STAND_IN, fault="times out, loads for 2")
+        report = await site.report_of(harness, record=FIRST, seconds=9.0)
+        assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)
+        assert "s to load, and its time was over: raise timeoutSeconds" in report.detail
+        again = await site.environments.reported(await site.put(1, record=FIRST, seconds=2.0))
+        assert (again.reward, again.failed) == (1.0, None), again.detail
 
 
 async def test_a_limit_of_the_episode_is_the_policys_doing(tmp_path: Path) -> None:
@@ -106,10 +134,8 @@ async def test_an_environment_without_a_reward_is_scored_with_its_conversation(t
 
 def trace(*rewards: float | None, trainable: bool = True, **more: Any) -> Any:
     given = {str(index): None if one is None else SimpleNamespace(value=one) for index, one in enumerate(rewards)}
-    agent = SimpleNamespace(trainable=trainable)
-    return SimpleNamespace(
-        **{"agent": agent, "rewards": given, "metrics": {}, "calls": [], "errors": [], "is_timeout": False, **more}
-    )
+    blank = {"metrics": {}, "calls": [], "errors": [], "is_timeout": False, "stop_condition": None}
+    return SimpleNamespace(**{"agent": SimpleNamespace(trainable=trainable), "rewards": given, **blank, **more})
 
 
 def error(message: str, status: int | None = None) -> Any:
@@ -140,7 +166,7 @@ def call(status: int | None = None) -> Any:
 )
 def test_what_an_episode_of_the_package_means(traces: list[Any], errors: list[Any], expected: tuple[str, Any]) -> None:
     field, value = expected
-    found = outcome(SimpleNamespace(traces=traces, errors=errors))
+    found = outcome(SimpleNamespace(traces=traces, errors=errors), GIVEN)
     assert field in found
     assert not {"reward", "failed", "over"} & set(found) - {field}
     assert value is None or found[field] == value
@@ -148,5 +174,5 @@ def test_what_an_episode_of_the_package_means(traces: list[Any], errors: list[An
 
 def test_metrics_of_a_package_are_as_many_as_a_report_holds() -> None:
     names = {f"m{index}": 1.0 for index in range(100)} | {"infinite": float("inf"), "x" * 200: 1.0}
-    found = outcome(SimpleNamespace(traces=[trace(1.0, metrics=names)], errors=[]))
+    found = outcome(SimpleNamespace(traces=[trace(1.0, metrics=names)], errors=[]), GIVEN)
     assert len(found["metrics"]) == 51

@@ -1,6 +1,7 @@
 """Stand-in for `verifiers.v1`: an environment that asks the model until it is right, and faults on request.
 
-`taskset.fault` of the arguments says what goes wrong. The metrics say with which settings the environment was made.
+`taskset.fault` of the arguments says what goes wrong; with `loads for N` its tasks load for so many seconds. The
+metrics say with which settings the environment was made.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -54,14 +56,19 @@ class Trace:
     calls: list[Any] = field(default_factory=list)
     errors: list[Any] = field(default_factory=list)
     is_timeout: bool = False
+    stop_condition: str | None = None
 
 
+@dataclass(frozen=True)
 class Taskset:
-    """Two sums."""
+    """Two sums. `seconds`: so long they load."""
+
+    seconds: float = 0.0
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         global loads
         loads += 1
+        time.sleep(self.seconds)
         return iter((("2+3", "5"), ("4+5", "9")))
 
 
@@ -70,7 +77,7 @@ class Environment:
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self.settings = settings
-        self.taskset = Taskset()
+        self.taskset = Taskset(float(settings["taskset"].get("fault", "").partition("loads for ")[2] or 0))
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -95,6 +102,9 @@ class Environment:
             "not_scored": None,
         }
         answer = await self._ask(task[0], trace, context)
+        if "times out" in fault:
+            await asyncio.sleep(agent["timeout"]["rollout"])
+            trace.is_timeout = True
         if fault == "error":
             trace.errors.append(SimpleNamespace(type="SandboxError", message="no space", status_code=None))
         if fault == "infinite":
@@ -108,11 +118,12 @@ class Environment:
         return episode
 
     async def _ask(self, prompt: str, trace: Trace, context: ModelContext) -> str:
-        """Ask until the model stops saying `again`."""
+        """Ask until the model stops saying `again`, or has had all of its turns."""
+        most = self.settings["agent"]["max_turns"]
         messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
         headers = {"Authorization": f"Bearer {os.environ[context.client.api_key_var]}"}
         async with httpx.AsyncClient(trust_env=False, headers=headers, timeout=60.0) as http:
-            while True:
+            while len(trace.calls) < most:
                 body = {"model": context.model, "messages": messages}
                 response = await http.post(f"{context.client.base_url}/chat/completions", json=body)
                 if response.status_code != 200:
@@ -128,3 +139,5 @@ class Environment:
                 if message["content"] != "again":
                     return str(message["content"])
                 messages += [message, {"role": "user", "content": "wrong"}]
+        trace.stop_condition = "max_turns"
+        return ""
