@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Protocol
 
 from rljob_env.failures import Part
@@ -105,6 +106,13 @@ class Assignment:
         return max(0.0, self.deadline - time.monotonic())
 
 
+class Limit(StrEnum):
+    """A limit at which a harness ends by itself. The values stand in reports."""
+
+    TURNS = "turns"
+    SECONDS = "seconds"
+
+
 @dataclass(frozen=True)
 class Report:
     """The end of an attempt. `reward` None: the environment gives none, and the job's rewards score the last answer."""
@@ -115,13 +123,15 @@ class Report:
     detail: str = ""
     gave_up: bool = False
     """Whether its program failed or was killed, and stated no result. Then it may not have reached the gateway."""
+    limit: Limit | None = None
+    """What ended the harness, if the model's last answer did not. The gateway refused no turn, so it does not know."""
 
     def as_json(self) -> Json:
         """Return the report as the gateway reads it."""
         found: Json = {"metrics": dict(self.metrics), "detail": self.detail[-MOST_DETAIL_CHARACTERS:]}
         if self.failed is not None:
             return found | {"failed": str(self.failed)}
-        return found | {"reward": self.reward}
+        return found | {"reward": self.reward} | ({"limit": str(self.limit)} if self.limit is not None else {})
 
 
 class Harness(Protocol):

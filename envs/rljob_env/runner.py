@@ -209,6 +209,10 @@ class Runner:
         try:
             await self._gateway.done(attempt, report)
         except (GatewayRefused, ValueError) as error:
+            if report.limit is not None:
+                # A gateway before limits were stated lives as long as its coordinator's pod.
+                await self._report(attempt, replace(report, limit=None))
+                return
             log.warning("%s: the report is refused: %s", attempt, error)
             self.stats.refused += 1
             detail = f"the report of its harness is refused: {error}".encode("ascii", "backslashreplace").decode()

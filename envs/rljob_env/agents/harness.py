@@ -27,7 +27,7 @@ import httpx
 from rljob_env.agents.checkout import WorkingCopies, open_checkout
 from rljob_env.config import GIT_RESTORE, EnvironmentConfig
 from rljob_env.conversation import conversation_to_score
-from rljob_env.episode import Assignment, Report
+from rljob_env.episode import Assignment, Limit, Report
 from rljob_env.failures import Failed, Part
 from rljob_env.foreign_code.guard import Guard
 from rljob_env.foreign_code.output import Output, piped
@@ -96,7 +96,8 @@ class AgentHarness:
                 # The folder is there until it is scored: what the program wrote may be what counts.
                 reward, more = await self._scored(assignment, ended.answer, place)
         gave_up = ended.reward is None and ended.answer is None and code != 0
-        return Report(reward, metrics | ended.metrics | more, detail=ended.detail, gave_up=gave_up)
+        limit = Limit.SECONDS if code is None else None
+        return Report(reward, metrics | ended.metrics | more, detail=ended.detail, gave_up=gave_up, limit=limit)
 
     async def close(self) -> None:
         """End the processes of rewards."""

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from rljob_env.config import EnvironmentConfig
-from rljob_env.episode import Assignment, Json, Report
+from rljob_env.episode import Assignment, Json, Limit, Report
 from rljob_env.failures import Failed, Part
 from rljob_env.foreign_code.guard import Guard
 from rljob_env.foreign_code.worker_main import shortened
@@ -59,6 +59,8 @@ class _Episode:
     toolbox: Toolbox = field(default_factory=Toolbox)
     session: Session | None = None
     refused: int = 0
+    limit: Limit | None = None
+    """What ended it before the environment or the model did."""
 
 
 class OpenEnvHarness:
@@ -92,11 +94,12 @@ class OpenEnvHarness:
                 async with asyncio.timeout(assignment.seconds_left()):
                     schema = await self._described()
                     session = await self._begin(stack, episode, reset_arguments(assignment.record), schema)
-                    await self._play(model, session, episode, schema)
+                    episode.limit = await self._play(model, session, episode, schema)
             except TimeoutError as error:
                 self._blame(model, episode, error)
+                episode.limit = Limit.SECONDS
             except LimitReached:
-                pass  # The rewards so far are the episode's.
+                pass  # The rewards so far are the episode's, and the coordinator knows which limit it is.
         self.stats.refused_actions += episode.refused
         return await self._report(assignment, episode)
 
@@ -123,12 +126,12 @@ class OpenEnvHarness:
             "done": float(session.done),
         }
         if not episode.answers:  # No turn: the coordinator says what that means.
-            return Report(metrics=metrics)
+            return Report(metrics=metrics, limit=episode.limit)
         if session.reward is not None:
-            return Report(session.reward, metrics)
+            return Report(session.reward, metrics, limit=episode.limit)
         answer = episode.answers[-1].get("content") or ""
         reward, more = await self.scorer.score(assignment, episode.messages, answer)
-        return Report(reward, metrics | more)
+        return Report(reward, metrics | more, limit=episode.limit)
 
     async def _described(self) -> Json:
         """Return the schema of the server's actions. It is asked once."""
@@ -162,20 +165,22 @@ class OpenEnvHarness:
         episode.session = session
         return session
 
-    async def _play(self, model: Model, session: Session, episode: _Episode, schema: Json) -> None:
+    async def _play(self, model: Model, session: Session, episode: _Episode, schema: Json) -> Limit | None:
+        """Play until the environment is done, or the model calls no tool; return the limit that ends it before."""
         for _ in range(self._config.max_turns):
             if session.done:
-                return
+                return None
             message = await model.answer(episode.messages, episode.toolbox.descriptions)
             episode.messages.append(message)
             episode.answers.append(message)
             calls = message.get("tool_calls") or ()
             if takes_tools(schema):
                 if not calls:
-                    return
+                    return None
                 await self._call(session, episode, calls)
             else:
                 await self._act(session, episode, action=message.get("content") or "", schema=schema)
+        return None if session.done else Limit.TURNS
 
     async def _act(self, session: Session, episode: _Episode, action: str, schema: Json) -> None:
         """Take an answer as an action; the next message says what it caused."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 
 from rljob_env.config import EnvironmentConfig
-from rljob_env.episode import Assignment, Json, Report
+from rljob_env.episode import Assignment, Json, Limit, Report
 from rljob_env.failures import Failed, Part
 from rljob_env.foreign_code.guard import Guard
 from rljob_env.foreign_code.workers import CallFailed, WorkerPool, WorkerSettings
@@ -56,16 +56,18 @@ class ToolsHarness:
             if request is not None:
                 messages = json.loads(request)["messages"]
             answers = [one for one in messages[len(assignment.messages) :] if one["role"] == "assistant"]
+            limit: Limit | None = None
             try:
                 async with asyncio.timeout(assignment.seconds_left()):
                     await self._open(stack, toolbox)
                     await calls.go_on()
-                    await self._converse(model, calls, request, messages, answers)
+                    limit = await self._converse(model, calls, request, messages, answers)
             except TimeoutError as error:
                 if model.away or calls.waiting:
                     raise Failed(Part.ENVIRONMENT, "the gateway did not answer until the deadline") from error
+                limit = Limit.SECONDS
             except LimitReached:
-                pass  # The answers so far are the episode.
+                pass  # The answers so far are the episode, and the coordinator knows which limit it is.
             tools = toolbox.stats
             metrics = {
                 "turns": float(len(answers)),
@@ -74,9 +76,9 @@ class ToolsHarness:
                 "tool_seconds": tools.seconds,
             }
         if not answers:  # No turn: the coordinator says what that means.
-            return Report(metrics=metrics)
+            return Report(metrics=metrics, limit=limit)
         reward, more = await self.scorer.score(assignment, messages, answers[-1].get("content") or "")
-        return Report(reward, metrics | more)
+        return Report(reward, metrics | more, limit=limit)
 
     async def close(self) -> None:
         """End the processes."""
@@ -103,8 +105,10 @@ class ToolsHarness:
 
     async def _converse(
         self, model: Model, calls: Calls, request: str | None, messages: list[Json], answers: list[Json]
-    ) -> None:
-        """Ask for turns until one calls no tool. `request`: the newest one of another runner, asked for first."""
+    ) -> Limit | None:
+        """Ask for turns until one calls no tool; return the limit that ends it before.
+
+        `request`: the newest one of another runner, asked for first."""
         for _ in range(len(answers), self._config.max_turns):
             if request is not None:
                 message, request = await model.answer_again(request), None
@@ -113,7 +117,8 @@ class ToolsHarness:
             messages.append(message)
             answers.append(message)
             if not message.get("tool_calls"):
-                return
+                return None
             for call in message["tool_calls"]:
                 content = await calls.observation(call)
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
+        return Limit.TURNS

@@ -26,8 +26,10 @@ OVER = (401, 403)
 """Statuses of the gateway once the attempt has ended."""
 AWAY = 500
 """Statuses from this one say that the gateway did not answer."""
-SECONDS = "seconds"
-"""The job's limit that stopped a rollout."""
+TURNS, SECONDS = "turns", "seconds"
+"""The job's limits that may have stopped a rollout."""
+MAX_TURNS = "max_turns"
+"""How the package names its limit of turns as what stopped a rollout."""
 MOST_METRICS = 48
 MOST_METRIC_NAME = 128
 OWN_HARNESS, CHAT_HARNESS = "bash", "null"
@@ -84,6 +86,10 @@ def _limit(episode: Any, given: Json) -> str | None:
     """Return the job's limit that stopped a rollout. A lower one of the environment's own is its rule, and no limit."""
     if any(trace.is_timeout for trace in episode.traces) and time.monotonic() >= given["deadline"]:
         return SECONDS
+    if any(
+        trace.stop_condition == MAX_TURNS and len(_answered(trace)) >= given["maxTurns"] for trace in episode.traces
+    ):
+        return TURNS
     return None
 
 
@@ -152,9 +158,14 @@ def _metrics(episode: Any) -> dict[str, float]:
             if value is not None and math.isfinite(value) and len(name) <= MOST_METRIC_NAME:
                 found[name] = float(value)
     found = dict(list(found.items())[:MOST_METRICS])
-    calls = [call for trace in episode.traces for call in trace.calls if call.error is None]
+    calls = [call for trace in episode.traces for call in _answered(trace)]
     used = [call.usage.completion_tokens for call in calls if call.usage is not None]
     return found | {"turns": float(len(calls)), "trace_turns": float(len(calls)), "trace_tokens": float(sum(used))}
+
+
+def _answered(trace: Any) -> list[Any]:
+    """Return the calls of the model that it answered."""
+    return [call for call in trace.calls if call.error is None]
 
 
 def _is_limit(error: Any) -> bool:

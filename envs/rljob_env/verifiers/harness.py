@@ -16,13 +16,13 @@ import httpx
 
 from rljob_env.config import EnvironmentConfig
 from rljob_env.conversation import conversation_to_score
-from rljob_env.episode import Assignment, Report
+from rljob_env.episode import Assignment, Limit, Report
 from rljob_env.failures import EpisodeOver, Failed, Part
 from rljob_env.foreign_code.guard import Guard
 from rljob_env.foreign_code.workers import CallFailed, WorkerPool, WorkerSettings
 from rljob_env.results import reward_and_metrics
 from rljob_env.scoring import Scorer
-from rljob_env.verifiers.episode import SECONDS, task_of
+from rljob_env.verifiers.episode import task_of
 
 LOAD, PLAY = "rljob_env.verifiers.episode:load", "rljob_env.verifiers.episode:play"
 INHERITED = ("SSL_CERT_DIR", "SSL_CERT_FILE", "UV_CACHE_DIR", "UV_OFFLINE")
@@ -71,7 +71,8 @@ class VerifiersHarness:
             raise EpisodeOver(found["over"])
         if "failed" in found:
             raise Failed(Part.ENVIRONMENT, found["failed"])
-        if found["limit"] == SECONDS and loaded > LOAD_SHARE * whole:
+        limit = None if found["limit"] is None else Limit(found["limit"])
+        if limit is Limit.SECONDS and loaded > LOAD_SHARE * whole:
             took = f"took {loaded:.0f} s of the episode's {whole:.0f} s to load, and its time was over"
             raise Failed(Part.ENVIRONMENT, f"the environment {took}: {CURE}")
         try:
@@ -83,7 +84,7 @@ class VerifiersHarness:
         if reward is None and self.scorer.has_function:
             messages, answer = await conversation_to_score(self._gateway_http, assignment)
             reward, more = await self.scorer.score(assignment, messages, answer)
-        return Report(reward, metrics | more, detail=found["detail"])
+        return Report(reward, metrics | more, detail=found["detail"], limit=limit)
 
     async def _load(self, given: dict[str, Any], seconds: float) -> None:
         """Let a worker load the environment; the worker that becomes free last is the next that is asked."""

@@ -94,19 +94,28 @@ class FailedPart(StrEnum):
     """The runner leaves, as in a drain, and hands the attempt back: nothing has failed."""
 
 
+class HarnessLimit(StrEnum):
+    """A limit at which a harness ends by itself, so that no turn is refused."""
+
+    TURNS = "turns"
+    SECONDS = "seconds"
+
+
 @dataclass(frozen=True)
 class EpisodeReport:
     """The end of an attempt, as its runner reports it.
 
     `reward`: a number up to `LARGEST_REWARD`; None if the environment gives none, and then the job's rewards score the
     last answer. `failed`: the part of ours that failed, with `detail` for people; the attempt is aborted then. A
-    harness that timed out or acted wrongly is no failure of ours.
+    harness that timed out or acted wrongly is no failure of ours. `limit`: the limit that ended the harness; None if it
+    ended by itself, if the gateway refused it a turn, or if its runner is of a package before this field.
     """
 
     reward: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     failed: FailedPart | None = None
     detail: str = ""
+    limit: HarnessLimit | None = None
 
 
 class Environments(Protocol):

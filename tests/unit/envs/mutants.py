@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant(
         name="a taskset is loaded for each episode",
         target="rljob_env.verifiers.episode:_tasks",
-        before="(id, args) not in _known",
+        before="name not in _known",
         after="True",
         tests=(f"{VERIFIERS}::test_a_record_names_its_task_and_tasks_are_loaded_once",),
     ),

@@ -2,9 +2,47 @@
 
 from hack.mutants import Mutant
 
+OPEN_ENV = "tests/unit/envs/test_openenv.py"
+RUNNER = "tests/unit/envs/test_runner.py"
+TOOLS = "tests/unit/envs/test_tools_harness.py"
 VERIFIERS = "tests/unit/envs/test_verifiers.py"
 
 MUTANTS = (
+    Mutant(
+        name="a harness that has had all of its turns ended by itself",
+        target="rljob_env.tools.harness:ToolsHarness._converse",
+        before="return Limit.TURNS",
+        after="return None",
+        tests=(f"{TOOLS}::test_the_most_turns_end_an_episode",),
+    ),
+    Mutant(
+        name="a harness whose time was over ended by itself",
+        target="rljob_env.tools.harness:ToolsHarness.run",
+        before="limit = Limit.SECONDS",
+        after="pass",
+        tests=(f"{TOOLS}::test_the_deadline_ends_an_episode_and_is_no_failure",),
+    ),
+    Mutant(
+        name="an environment that is done in the last turn was ended by it",
+        target="rljob_env.openenv.harness:OpenEnvHarness._play",
+        before="None if session.done else Limit.TURNS",
+        after="Limit.TURNS",
+        tests=(f"{OPEN_ENV}::test_an_end_in_the_last_turn_reaches_no_limit",),
+    ),
+    Mutant(
+        name="a time-out of an environment's own is the job's",
+        target="rljob_env.verifiers.episode:_limit",
+        before="time.monotonic() >= given['deadline']",
+        after="True",
+        tests=(f"{VERIFIERS}::test_a_limit_is_the_jobs_and_none_of_the_environments_own",),
+    ),
+    Mutant(
+        name="an older gateway fails each episode that reaches a limit",
+        target="rljob_env.runner:Runner._report",
+        before="report.limit is not None",
+        after="False",
+        tests=(f"{RUNNER}::test_an_older_gateway_gets_a_report_without_its_limit",),
+    ),
     Mutant(
         name="the time of a rollout begins before its environment is loaded",
         target="rljob_env.verifiers.episode:_role",

@@ -14,7 +14,7 @@ from rljob_env.openenv.harness import reset_arguments
 from rljob_env.openenv.session import STEP_SECONDS
 from rljob_env.runner import RunnerSettings
 from rljob_env.tools.toolbox import ToolError
-from rljob_runtime.protocols.environments import FailedPart
+from rljob_runtime.protocols.environments import FailedPart, HarnessLimit
 from rljob_runtime.scheduling.episodes.limits import Limits
 from tests.support.envs.site import RECORD, call, open_site, scripted
 from tests.support.envs.stand_in_openenv import BET, CALL, GUESS, StandInOpenEnv
@@ -141,14 +141,39 @@ async def test_an_episode_waits_for_a_place_at_its_server(tmp_path: Path) -> Non
         assert harness.stats.server_full == server.refused > 0
 
 
-@pytest.mark.parametrize(("limits", "most", "turns"), [(Limits(), 3, 3), (Limits(turns=2), 16, 2)])
+@pytest.mark.parametrize(
+    ("limits", "most", "turns", "stated"),
+    [(Limits(), 3, 3, HarnessLimit.TURNS), (Limits(turns=2), 16, 2, None)],
+    ids=["its own", "the gateway's"],
+)
 async def test_a_limit_ends_an_episode_with_the_rewards_so_far(
-    tmp_path: Path, limits: Limits, most: int, turns: int
+    tmp_path: Path, limits: Limits, most: int, turns: int, stated: HarnessLimit | None
 ) -> None:
     async with StandInOpenEnv().serve() as url, open_site(scripted("3"), limits) as site, site.stack:
         report = await site.report_of(site.open_env(tmp_path, url, max_turns=most))
-        assert (report.reward, report.failed) == (0.25 * turns, None)
+        assert (report.reward, report.failed, report.limit) == (0.25 * turns, None, stated)
         assert (report.metrics["turns"], report.metrics["done"]) == (turns, 0)
+
+
+@pytest.mark.parametrize("said", [("3", "5"), (call("guess", '{"number": "3"}'), "I give up")])
+async def test_an_end_in_the_last_turn_reaches_no_limit(tmp_path: Path, said: tuple[str, str]) -> None:
+    server = StandInOpenEnv(GUESS if said[1] == "5" else CALL)
+    async with server.serve() as url, open_site(scripted(*said)) as site, site.stack:
+        report = await site.report_of(site.open_env(tmp_path, url, max_turns=2))
+        assert (report.metrics["turns"], report.failed, report.limit) == (2, None, None)
+
+
+async def test_a_deadline_while_the_model_generates_is_stated_as_the_limit(tmp_path: Path) -> None:
+    async with StandInOpenEnv().serve() as url, open_site(scripted("3")) as site, site.stack:
+
+        def says(prompt: str, turn: int) -> str:
+            site.coordinator.weights.clear()
+            return "3"
+
+        site.coordinator.engine.script = says
+        report = await site.report_of(site.open_env(tmp_path, url), seconds=4.0)
+        assert (report.reward, report.failed, report.limit) == (0.25, None, HarnessLimit.SECONDS)
+        site.coordinator.weights.set()
 
 
 @pytest.mark.parametrize(("reward", "expected"), [(None, None), ("rewards.py:none", 0.0)])

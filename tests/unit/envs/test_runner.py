@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rljob_env.episode import Assignment, Report
+from rljob_env.episode import Assignment, Limit, Report
 from rljob_env.failures import GatewayAway, GatewayRefused, Part
 from rljob_env.gateway_client import GatewayClient
 from rljob_env.runner import Runner, RunnerSettings
@@ -224,6 +224,29 @@ async def test_a_report_whose_answer_was_lost_is_sent_again_and_counts_once() ->
         await until(lambda: runner.stats.reported == 1)
         assert site.environments.done_calls == 2
         assert site.environments.reports.keys() == {attempt_of()}
+
+
+class BeforeLimits(httpx.AsyncBaseTransport):
+    """A gateway of before limits were stated: it refuses what it does not know."""
+
+    def __init__(self) -> None:
+        self._inner = httpx.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if b'"limit"' in request.content:
+            error = {"code": "unknown_parameter", "message": "unknown parameter 'limit'"}
+            return httpx.Response(400, json={"error": error}, request=request)
+        return await self._inner.handle_async_request(request)
+
+
+async def test_an_older_gateway_gets_a_report_without_its_limit() -> None:
+    """It lives as long as its coordinator's pod. The end is worth more than what ended it."""
+    harness = StandInHarness(Report(0.5, limit=Limit.TURNS))
+    harness.go.set()
+    async with httpx.AsyncClient(transport=BeforeLimits()) as http, open_site() as site, site.stack:
+        await site.run(harness, http=http)
+        report = await site.environments.reported(await site.put())
+        assert (report.reward, report.failed, report.limit) == (0.5, None, None)
 
 
 async def test_an_unforeseen_error_of_a_harness_is_a_failure_of_ours() -> None:

@@ -11,12 +11,12 @@ import httpx
 import pytest
 
 from rljob_env.config import TOOLS, EnvironmentConfig
-from rljob_env.episode import Assignment, Attempt
+from rljob_env.episode import Assignment, Attempt, Limit
 from rljob_env.failures import EpisodeOver, Failed, Part
 from rljob_env.model import RETRY_HEADER, LimitReached, Model
 from rljob_env.tools.harness import ToolsHarness
 from rljob_env.tools.toolbox import Toolbox
-from rljob_runtime.protocols.environments import FailedPart
+from rljob_runtime.protocols.environments import FailedPart, HarnessLimit
 from rljob_runtime.scheduling.episodes.limits import Limits
 from tests.support.envs.site import MESSAGES, RECORD, call, open_site, scripted
 
@@ -169,14 +169,21 @@ async def test_a_reward_that_fails_is_no_zero(root: Path, reward: str, detail: s
 async def test_the_most_turns_end_an_episode(root: Path) -> None:
     async with open_site(scripted(ADD)) as site, site.stack:
         report = await site.report_of(site.tools(root, "tools.py:add", max_turns=3, reward="rewards.py:right"))
-        assert (report.reward, report.metrics["turns"]) == (0.0, 3)
+        assert (report.reward, report.metrics["turns"], report.limit) == (0.0, 3, HarnessLimit.TURNS)
         assert len(site.prompts()) == 3
+
+
+async def test_an_answer_in_the_last_turn_reaches_no_limit(root: Path) -> None:
+    async with open_site(scripted(ADD, "5")) as site, site.stack:
+        report = await site.report_of(site.tools(root, "tools.py:add", max_turns=2, reward="rewards.py:right"))
+        assert (report.reward, report.metrics["turns"], report.limit) == (1.0, 2, None)
 
 
 async def test_an_episode_that_reaches_its_limit_is_scored(root: Path) -> None:
     async with open_site(scripted(ADD), Limits(turns=2)) as site, site.stack:
         report = await site.report_of(site.tools(root, "tools.py:add", reward="rewards.py:right"))
         assert (report.reward, report.metrics["turns"], report.failed) == (0.0, 2, None)
+        assert report.limit is None, "the coordinator has refused a turn"
 
 
 async def test_the_deadline_ends_an_episode_and_is_no_failure(root: Path) -> None:
@@ -185,7 +192,7 @@ async def test_the_deadline_ends_an_episode_and_is_no_failure(root: Path) -> Non
         began = time.monotonic()
         report = await site.report_of(harness, seconds=8.0)
         assert time.monotonic() - began >= 6
-        assert (report.reward, report.failed) == (0.0, None)
+        assert (report.reward, report.failed, report.limit) == (0.0, None, HarnessLimit.SECONDS)
 
 
 def answers_of(*answers: httpx.Response | Exception) -> tuple[httpx.AsyncClient, list[httpx.Request]]:
@@ -267,8 +274,9 @@ async def test_an_attempt_that_has_ended_is_not_reported(root: Path) -> None:
         assert set(site.environments.reports) == {other}
 
 
-def test_the_parts_are_those_of_the_protocol() -> None:
+def test_parts_and_limits_are_those_of_the_protocol() -> None:
     assert [str(part) for part in Part] == [str(part) for part in FailedPart]
+    assert [str(limit) for limit in Limit] == [str(limit) for limit in HarnessLimit]
 
 
 class Sum:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from rljob_env.verifiers.episode import outcome
-from rljob_runtime.protocols.environments import TRACE_TOKENS, TRACE_TURNS, FailedPart
+from rljob_runtime.protocols.environments import TRACE_TOKENS, TRACE_TURNS, FailedPart, HarnessLimit
 from rljob_runtime.scheduling.episodes.limits import Limits
 from tests.support.envs.site import RECORD, open_site, scripted
 from tests.support.paths import ROOT
@@ -102,7 +103,41 @@ async def test_a_time_out_after_a_long_load_is_a_failure_of_ours() -> None:
         assert (report.reward, report.failed) == (None, FailedPart.ENVIRONMENT)
         assert "s to load, and its time was over: raise timeoutSeconds" in report.detail
         again = await site.environments.reported(await site.put(1, record=FIRST, seconds=2.0))
-        assert (again.reward, again.failed) == (1.0, None), again.detail
+        assert (again.reward, again.failed, again.limit) == (1.0, None, HarnessLimit.SECONDS), again.detail
+
+
+async def test_the_most_turns_of_an_agent_are_stated_as_the_limit() -> None:
+    async with open_site(scripted("again")) as site, site.stack:
+        report = await site.report_of(site.verifiers(STAND_IN, max_turns=2), record=FIRST)
+        assert (report.reward, report.failed, report.limit) == (0.0, None, HarnessLimit.TURNS)
+
+
+@pytest.mark.parametrize(
+    ("stopped", "left", "expected"),
+    [
+        ({"is_timeout": True}, -1.0, "seconds"),
+        ({"is_timeout": True}, 60.0, None),
+        ({}, -1.0, None),
+        ({"stop_condition": "max_turns", "turns": 3}, 60.0, "turns"),
+        ({"stop_condition": "max_turns", "turns": 2}, 60.0, None),
+        ({"stop_condition": "agent_completed", "turns": 3}, 60.0, None),
+    ],
+    ids=[
+        "the deadline",
+        "its own time",
+        "after the deadline",
+        "all turns",
+        "its own turns",
+        "an answer in the last turn",
+    ],
+)
+def test_a_limit_is_the_jobs_and_none_of_the_environments_own(
+    stopped: dict[str, Any], left: float, expected: str | None
+) -> None:
+    turns = stopped.pop("turns", 0)
+    one = trace(1.0, calls=[call() for _ in range(turns)], **stopped)
+    given = {"deadline": time.monotonic() + left, "maxTurns": 3}
+    assert outcome(SimpleNamespace(traces=[one], errors=[]), given)["limit"] == expected
 
 
 async def test_a_limit_of_the_episode_is_the_policys_doing(tmp_path: Path) -> None:

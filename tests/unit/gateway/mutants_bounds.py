@@ -52,4 +52,14 @@ MUTANTS = (
         after="",
         tests=("tests/unit/gateway/test_gateway.py::test_a_reply_that_no_message_can_carry_says_nothing",),
     ),
+    Mutant(
+        name="a harness states any limit",
+        target="rljob_runtime.gateway.wire.runner_requests:_one_of",
+        before="value not in list(kind)",
+        after="False",
+        tests=(
+            "tests/unit/gateway/test_environment_routes.py"
+            "::test_a_limit_that_no_harness_states_is_refused_with_those_that_may_be",
+        ),
+    ),
 )

@@ -21,7 +21,7 @@ from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.memory import Memory
 from rljob_runtime.gateway.server import ServerSettings, gateway_app
 from rljob_runtime.gateway.wire.runner_requests import MOST_EPISODES, MOST_TEXTS, parse_heartbeat
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart
+from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart, HarnessLimit
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
 from rljob_runtime.protocols.turns import EpisodeAttempt
 from rljob_runtime.scheduling.byte_budget import ByteBudget
@@ -237,10 +237,11 @@ async def test_a_report_is_passed_on_and_may_be_repeated(site: Site) -> None:
     await site.environments.put(assignment())
     await site.lease()
     report: dict[str, Any] = {"reward": 0.5, "metrics": {"calls": 2, "share": 0.25}, "detail": "two calls"}
+    report |= {"limit": "turns"}
     for _ in range(2):
         assert (await site.done(attempt_of(), **report)).status == 200
     assert site.environments.reports == {
-        attempt_of(): EpisodeReport(0.5, {"calls": 2.0, "share": 0.25}, None, "two calls")
+        attempt_of(): EpisodeReport(0.5, {"calls": 2.0, "share": 0.25}, None, "two calls", HarnessLimit.TURNS)
     }
     assert site.routes.stats.reports == 2
 
@@ -331,6 +332,9 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("done", {"runner": "r1", **named(attempt_of()), "failed": "model"}, "failed"),
     ("done", {"runner": "r1", **named(attempt_of()), "failed": "environment", "reward": 0}, "reward"),
     ("done", {"runner": "r1", **named(attempt_of()), "detail": 3}, "detail"),
+    ("done", {"runner": "r1", **named(attempt_of()), "limit": "forks"}, "limit"),
+    ("done", {"runner": "r1", **named(attempt_of()), "limit": ["turns"]}, "limit"),
+    ("done", {"runner": "r1", **named(attempt_of()), "failed": "environment", "limit": "turns"}, "limit"),
 ]
 
 
@@ -339,6 +343,11 @@ async def test_a_bad_body_is_refused_with_its_field(site: Site, route: str, body
     got = await site.post(route, **body)
     assert (got.status, got.body["error"]["param"]) == (400, param)
     assert site.environments.done_calls == 0
+
+
+async def test_a_limit_that_no_harness_states_is_refused_with_those_that_may_be(site: Site) -> None:
+    got = await site.done(attempt_of(), limit="tokens")
+    assert got.body["error"]["message"] == "limit is 'tokens'; 'turns' or 'seconds' would be right"
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999"])

@@ -31,7 +31,8 @@ def restored(kept: KeptEpisode, recorded: Sequence[RecordedTurn], rules: Episode
         # What ended its former runner is not stored.
         repeated = [node for node, resumption in kept.asked_by.items() if resumption == number.resumption]
         episode.run_again(AbortCause.ENVIRONMENT, repeated)
-    episode.truncated_by = kept.refusing
+    # The limit that a harness states is stored with the end alone.
+    episode.truncated_by = kept.refusing or (kept.end.limit if kept.end is not None else None)
     turns = {one.node: one for one in recorded}
     for node in kept.nodes:
         if node.is_sampled:

@@ -16,9 +16,10 @@ from rljob_runtime.coordinator.episodes.journal import Journal
 from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.tables.tool_calls import call_digest
-from rljob_runtime.protocols.environments import Resume, ToolCall
+from rljob_runtime.protocols.environments import EpisodeReport, Resume, ToolCall
 from rljob_runtime.protocols.turns import AttemptEnded
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EpisodeEnd
+from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.resumption import CallId, LostRunner, Recovery, Verdict, may_resume
 
 log = logging.getLogger(__name__)
@@ -117,10 +118,13 @@ class Resumptions:
                 self._totals.refused_replays += 1
                 self._refuse(attempt, f"{place} {verdict}", attempt.lost_by)
 
-    def complete(self, attempt: Attempt) -> EpisodeEnd:
+    def complete(self, attempt: Attempt, report: EpisodeReport) -> EpisodeEnd:
         """Return the end of an attempt as its environment says. A program that ran again may have left out turns."""
-        self._totals.refused_replays += bool(attempt.episode.unrepeated)
-        return attempt.episode.complete()
+        episode, limit = attempt.episode, report.limit
+        self._totals.refused_replays += bool(episode.unrepeated)
+        if limit is not None and not episode.reach(Limit(limit), self._now() - episode.started):
+            log.warning("%s: its harness states the limit of %s, which was not reached: ignored", attempt.id, limit)
+        return episode.complete(report.detail)
 
     def _refuse(self, attempt: Attempt, why: str, cause: AbortCause = AbortCause.ENVIRONMENT) -> None:
         log.warning("%s is aborted: %s", attempt.id, why)

@@ -230,7 +230,7 @@ class RunnerService:
             # Its harness gave up while it waited for us. Its reward would say that the policy was slow.
             end = attempt.episode.abort(AbortCause.ENGINE, "no engine generated its turn when its harness ended")
         else:
-            end = self._resumptions.complete(attempt)
+            end = self._resumptions.complete(attempt, report)
         self._attempts.end(attempt, end)
         await attempt.stored.wait()
 

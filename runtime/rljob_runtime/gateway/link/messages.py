@@ -35,7 +35,14 @@ from rljob_runtime.gateway.link.frames import (
     tokens_of,
     whole,
 )
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart, Resume, ToolCall
+from rljob_runtime.protocols.environments import (
+    Assignment,
+    EpisodeReport,
+    FailedPart,
+    HarnessLimit,
+    Resume,
+    ToolCall,
+)
 from rljob_runtime.protocols.errors import PeerError, PeerGone, PeerTimeout
 from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.protocols.turns import (
@@ -48,7 +55,7 @@ from rljob_runtime.protocols.turns import (
     TurnRefused,
 )
 
-PROTOCOL = 4
+PROTOCOL = 5
 ERRORS: Mapping[str, type[PeerError]] = {
     kind.__name__: kind for kind in (AttemptEnded, TurnRefused, PeerGone, PeerTimeout)
 }
@@ -134,7 +141,7 @@ def call_frame(number_of_call: int, call: Call) -> Frame:
             return Frame("called", {**fields, "call": _tool_call(tool_call)})
         case DoneCall(environment, runner, episode, report):
             fields = {**id, "environment": environment, "runner": runner, "episode": _attempt(episode)}
-            fields |= {"reward": report.reward}
+            fields |= {"reward": report.reward, "limit": report.limit}
             fields |= {"metrics": dict(report.metrics), "failed": report.failed, "detail": report.detail}
             return Frame("done", fields)
 
@@ -176,15 +183,18 @@ def call_of(frame: Frame) -> Call:
 
 
 def _report_of(fields: Fields) -> EpisodeReport:
-    failed = fields.get("failed")
+    failed, limit = fields.get("failed"), fields.get("limit")
     if failed is not None and failed not in list(FailedPart):
         raise FrameError(f"failed is {str(failed)[:100]!r}")
+    if limit is not None and limit not in list(HarnessLimit):
+        raise FrameError(f"limit is {str(limit)[:100]!r}")
     metrics = mapped(fields, "metrics")
     return EpisodeReport(
         None if fields.get("reward") is None else number(fields, "reward"),
         {name: number(metrics, name) for name in metrics},
         None if failed is None else FailedPart(failed),
         text(fields, "detail"),
+        None if limit is None else HarnessLimit(limit),
     )
 
 

@@ -6,7 +6,8 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from rljob_runtime.gateway.errors import GatewayError, bad
 from rljob_runtime.gateway.wire.fields import Json, call_id, flag, parse_body, refuse_unknown, whole
@@ -17,11 +18,14 @@ from rljob_runtime.protocols.environments import (
     Assignment,
     EpisodeReport,
     FailedPart,
+    HarnessLimit,
     Resume,
     ToolCall,
 )
 from rljob_runtime.protocols.trajectory import TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt
+
+E = TypeVar("E", bound=StrEnum)
 
 RUNNER_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 WAIT_SECONDS = 20.0
@@ -130,18 +134,16 @@ def parse_called(body: bytes) -> CalledRequest:
 def parse_done(body: bytes) -> DoneRequest:
     """Return the report of an attempt's end. Raises `GatewayError`."""
     given = parse_body(body, MOST_TEXTS)
-    refuse_unknown(given, ("runner", *ATTEMPT, "reward", "metrics", "failed", "detail"))
+    refuse_unknown(given, ("runner", *ATTEMPT, "reward", "metrics", "failed", "detail", "limit"))
     reward = None if given.get("reward") is None else _number(given["reward"], "reward")
-    failed = given.get("failed")
-    if failed is not None and failed not in list(FailedPart):
-        right = " or ".join(repr(str(part)) for part in FailedPart)
-        raise bad(f"failed is {str(failed)[:100]!r}; {right} would be right", "failed")
-    if failed is not None and reward is not None:
-        raise bad("an attempt that a failure of ours ended has no reward; leave one of the two out", "reward")
+    failed, limit = _one_of(FailedPart, given, "failed"), _one_of(HarnessLimit, given, "limit")
+    for name, value in (("reward", reward), ("limit", limit)):
+        if failed is not None and value is not None:
+            raise bad(f"an attempt that a failure of ours ended has no {name}; leave one of the two out", name)
     detail = given.get("detail") or ""
     if not isinstance(detail, str) or len(detail) > MOST_DETAIL_CHARACTERS:
         raise bad(f"detail: a text of at most {MOST_DETAIL_CHARACTERS} characters would be right", "detail")
-    report = EpisodeReport(reward, _metrics(given.get("metrics")), FailedPart(failed) if failed else None, detail)
+    report = EpisodeReport(reward, _metrics(given.get("metrics")), failed, detail, limit)
     return DoneRequest(_runner(given), _attempt(given), report)
 
 
@@ -180,6 +182,15 @@ def attempt_json(episode: EpisodeAttempt) -> Json:
     """
     found: Json = {"episode": str(episode.key), "attempt": episode.attempt}
     return found | ({"resumption": episode.resumption} if episode.resumption else {})
+
+
+def _one_of(kind: type[E], given: Json, name: str) -> E | None:
+    """Return a field that has one of a few values, or None where there is none."""
+    value = given.get(name)
+    if value is not None and value not in list(kind):
+        right = " or ".join(repr(str(one)) for one in kind)
+        raise bad(f"{name} is {str(value)[:100]!r}; {right} would be right", name)
+    return None if value is None else kind(value)
 
 
 def _runner(given: Json) -> str:

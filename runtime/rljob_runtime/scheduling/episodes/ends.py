@@ -54,7 +54,7 @@ def counts_as_failure(end: EpisodeEnd, hand_backs: int) -> bool:
 
 @dataclass(frozen=True)
 class EpisodeEnd:
-    """The end of an attempt. `limit` of a truncated one, `cause` and `detail` of an aborted one."""
+    """The end of an attempt. `limit` of a truncated one, `cause` of an aborted one, `detail` of both."""
 
     state: EndState
     limit: Limit | None = None
@@ -63,7 +63,10 @@ class EpisodeEnd:
 
     @property
     def reason(self) -> str:
-        """Return the reason in one line; empty for a completed attempt."""
-        if self.limit is not None:
-            return f"the limit of {self.limit} was reached"
-        return ": ".join(part for part in (self.cause or "", self.detail) if part)
+        """Return the reason; empty for a completed attempt.
+
+        >>> EpisodeEnd(EndState.TRUNCATED, Limit.SECONDS, detail="the deadline ended the agent").reason
+        'the limit of seconds was reached: the deadline ended the agent'
+        """
+        why = f"the limit of {self.limit} was reached" if self.limit is not None else self.cause or ""
+        return ": ".join(part for part in (why, self.detail) if part)

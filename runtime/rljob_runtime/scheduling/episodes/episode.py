@@ -222,14 +222,18 @@ class Episode:
 
     # --- ends ---
 
-    def expire(self, now: float) -> bool:
-        """Refuse further turns if the time is over; return whether it is."""
-        if self.rules.limits.reached(turns=0, seconds=now - self.started) is Limit.SECONDS:
-            self.truncated_by = self.truncated_by or Limit.SECONDS
-        return self.truncated_by is Limit.SECONDS
+    def reach(self, limit: Limit, seconds: float) -> bool:
+        """Believe a harness that a limit ended it, if that can be; return whether it can. Harnesses are foreign code.
 
-    def complete(self) -> EpisodeEnd:
-        """End the attempt as its environment says; return its end.
+        `seconds`: those that it has had. A limit that was reached before stays the reason.
+        """
+        if not self.rules.limits.may_end(limit, turns=self.stats.turns, seconds=seconds):
+            return False
+        self.truncated_by = self.truncated_by or limit
+        return True
+
+    def complete(self, detail: str = "") -> EpisodeEnd:
+        """End the attempt as its environment says; return its end. `detail`: what the environment says of it.
 
         It is truncated if a limit was reached, and aborted if the model was never called, or if its program ran again
         and did not ask for all turns again.
@@ -240,7 +244,7 @@ class Episode:
             refused = f", after the limit of {self.truncated_by} was reached" if self.truncated_by else ""
             return self.abort(AbortCause.NO_TURN, f"the agent ended without an answer of the model{refused}")
         if self.truncated_by is not None:
-            return self._end(EpisodeEnd(EndState.TRUNCATED, limit=self.truncated_by))
+            return self._end(EpisodeEnd(EndState.TRUNCATED, limit=self.truncated_by, detail=detail))
         return self._end(EpisodeEnd(EndState.COMPLETED))
 
     def abort(self, cause: AbortCause, detail: str = "") -> EpisodeEnd:

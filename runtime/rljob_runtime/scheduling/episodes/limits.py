@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+EARLY_SECONDS = 5.0
+"""A harness may say so long before its deadline that the time is over. After the loss of a coordinator the next one may
+be on another machine, whose clock differs."""
+
 
 class Limit(StrEnum):
     """A limit of an episode, as it stands in the reason of a truncated one."""
@@ -37,6 +41,23 @@ class Limits:
         if self.turns is not None and turns >= self.turns:
             return Limit.TURNS
         return None
+
+    def may_end(self, limit: Limit, *, turns: int, seconds: float) -> bool:
+        """Return whether a limit may have ended a harness that has opened these turns in these seconds.
+
+        >>> limits = Limits(turns=4, seconds=60.0)
+        >>> [limits.may_end(Limit.TURNS, turns=count, seconds=1.0) for count in (3, 4)]
+        [False, True]
+        >>> [limits.may_end(Limit.SECONDS, turns=1, seconds=passed) for passed in (54.0, 55.0)]
+        [False, True]
+        """
+        match limit:
+            case Limit.TURNS:
+                return self.turns is not None and turns >= self.turns
+            case Limit.SECONDS:
+                return self.seconds is not None and seconds >= self.seconds - EARLY_SECONDS
+            case _:
+                return False
 
     def exceeded(self, *, tokens: int, forks: int) -> Limit | None:
         """Return the limit that a turn would exceed: `tokens` with its given ones and the first sampled one."""

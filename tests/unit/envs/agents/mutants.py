@@ -78,4 +78,11 @@ MUTANTS = (
         after="False",
         tests=(f"{AGENT}::test_what_is_no_file_is_no_result_and_stops_no_runner",),
     ),
+    Mutant(
+        name="an agent that its deadline killed ended by itself",
+        target="rljob_env.agents.harness:AgentHarness.run",
+        before="Limit.SECONDS if code is None else None",
+        after="None",
+        tests=(f"{AGENT}::test_an_agent_that_hangs_ends_at_its_deadline_with_all_that_it_started",),
+    ),
 )

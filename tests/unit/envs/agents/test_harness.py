@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rljob_env.runner import RunnerSettings
-from rljob_runtime.protocols.environments import FailedPart
+from rljob_runtime.protocols.environments import FailedPart, HarnessLimit
 from rljob_runtime.protocols.errors import PeerGone
 from tests.support.envs.agents import agent
 from tests.support.envs.processes import gone
@@ -109,7 +109,7 @@ async def test_the_end_of_an_agent_is_its_own_doing(
 ) -> None:
     async with open_site() as site, site.stack:
         report = await site.report_of(site.agent(tmp_path, *agent(tmp_path, program)))
-        assert (report.reward, report.failed) == (reward, None)
+        assert (report.reward, report.failed, report.limit) == (reward, None, None)
         assert detail in report.detail
 
 
@@ -157,6 +157,7 @@ async def test_an_agent_that_hangs_ends_at_its_deadline_with_all_that_it_started
         harness = site.agent(tmp_path, *command)
         report = await site.report_of(harness, seconds=6.0)
         assert (report.reward, report.failed, harness.stats.killed) == (None, None, 1)
+        assert report.limit is HarnessLimit.SECONDS
         assert report.detail.startswith("the deadline ended the agent")
         *pids, home = json.loads((tmp_path / "pids.json").read_text())
         await gone(pids)

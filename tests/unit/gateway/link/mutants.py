@@ -104,4 +104,11 @@ MUTANTS = (
         after="pass",
         tests=("tests/unit/gateway/test_own_share.py::test_the_link_counts_from_the_sent_call_to_its_answer",),
     ),
+    Mutant(
+        name="the limit that ended a harness is lost on its way",
+        target="rljob_runtime.gateway.link.messages:_report_of",
+        before="None if limit is None else HarnessLimit(limit)",
+        after="None",
+        tests=(f"{LINK}::test_every_call_and_its_answer_cross",),
+    ),
 )

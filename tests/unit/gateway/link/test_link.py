@@ -20,7 +20,7 @@ from rljob_runtime.gateway.link.connection import Connection, LinkSettings
 from rljob_runtime.gateway.link.frames import PREFIX, Frame, FrameLimits
 from rljob_runtime.gateway.link.messages import PROTOCOL
 from rljob_runtime.gateway.link.server import LinkServer, serve_link
-from rljob_runtime.protocols.environments import EpisodeReport, FailedPart, ToolCall
+from rljob_runtime.protocols.environments import EpisodeReport, FailedPart, HarnessLimit, ToolCall
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout, StaleTerm
 from rljob_runtime.protocols.turns import AttemptEnded, StoredTurn, TurnRefused
 from rljob_runtime.scheduling.backoff import Backoff
@@ -90,10 +90,12 @@ async def test_every_call_and_its_answer_cross(socket: Path) -> None:
         await client.called("calc", "calc/runner-0", EPISODE, executed)
         assert coordinator.calls == [("calc/runner-0", EPISODE, executed)]
         await client.done("calc", "calc/runner-0", EPISODE, report)
-        assert coordinator.reports == [("calc/runner-0", EPISODE, report)]
+        limited = EpisodeReport(0.5, limit=HarnessLimit.SECONDS)
+        await client.done("calc", "calc/runner-0", second, limited)
+        assert coordinator.reports == [("calc/runner-0", EPISODE, report), ("calc/runner-0", second, limited)]
         coordinator.stored = []
         assert await client.history(EPISODE) == []
-        assert (server.stats.connections, server.stats.calls, server.stats.malformed) == (1, 9, 0)
+        assert (server.stats.connections, server.stats.calls, server.stats.malformed) == (1, 10, 0)
 
 
 @pytest.mark.parametrize("kind", [AttemptEnded, TurnRefused, PeerGone, PeerTimeout])

@@ -38,7 +38,14 @@ from rljob_runtime.gateway.link.messages import (
     error_of,
     part_frame,
 )
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart, Resume, ToolCall
+from rljob_runtime.protocols.environments import (
+    Assignment,
+    EpisodeReport,
+    FailedPart,
+    HarnessLimit,
+    Resume,
+    ToolCall,
+)
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt, RecordedTurn, StoredTurn, TurnBounds, TurnCall
 from tests.support.examples import examples
@@ -69,6 +76,7 @@ REPORTS = st.builds(
     st.dictionaries(NAMES, NUMBERS, max_size=3),
     st.none() | st.sampled_from(FailedPart),
     NAMES,
+    st.none() | st.sampled_from(HarnessLimit),
 )
 TURNS = st.builds(
     RecordedTurn,
@@ -231,6 +239,14 @@ def test_half_a_character_is_no_text(name: str) -> None:
             with pytest.raises(FrameError, match=name):
                 call_of(Frame(frame.kind, {**frame.fields, name: "half a \ud83d"}, frame.blobs))
     assert read == 1
+
+
+@pytest.mark.parametrize("name", ["failed", "limit"])
+def test_a_report_with_another_part_or_limit_is_no_frame(name: str) -> None:
+    attempt = EpisodeAttempt(TrajectoryKey(PromptKey(0, 1), 0), 1)
+    frame = call_frame(7, DoneCall("environment", "runner", attempt, EpisodeReport()))
+    with pytest.raises(FrameError, match=f"{name} is 'forks'"):
+        call_of(Frame(frame.kind, {**frame.fields, name: "forks"}, frame.blobs))
 
 
 def test_half_a_character_is_no_name_of_a_tool_and_may_be_observed() -> None:

@@ -306,4 +306,11 @@ MUTANTS = (
         after="True",
         tests=("tests/unit/scheduling/episodes/test_sequences.py",),
     ),
+    Mutant(
+        name="a harness is believed whatever limit it states",
+        target="rljob_runtime.scheduling.episodes.episode:Episode.reach",
+        before="not self.rules.limits.may_end(limit, turns=self.stats.turns, seconds=seconds)",
+        after="False",
+        tests=(f"{EPISODE}::test_a_harness_states_the_limit_that_ended_it",),
+    ),
 )

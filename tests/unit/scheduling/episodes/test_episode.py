@@ -5,7 +5,7 @@ import pytest
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.episodes.ends import AbortCause, EndState, EpisodeEnd
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules, Versions
-from rljob_runtime.scheduling.episodes.limits import Limit, Limits
+from rljob_runtime.scheduling.episodes.limits import EARLY_SECONDS, Limit, Limits
 from rljob_runtime.scheduling.episodes.node import ROOT, NodeKind
 from rljob_runtime.scheduling.episodes.turns import Generate, InProgress, Recorded, Refused, turn_seed
 from tests.support.episodes import LENGTH, STOP, RecordingEngine, ask, opened
@@ -145,11 +145,40 @@ def test_a_last_turn_that_ends_at_the_token_limit_by_itself_completes() -> None:
     assert one.complete() == EpisodeEnd(EndState.COMPLETED)
 
 
-def test_time_runs_out_without_a_request() -> None:
-    one, engine = episode(seconds=30.0), RecordingEngine()
+@pytest.mark.parametrize(
+    ("stated", "turns", "seconds", "ends"),
+    [
+        (Limit.TURNS, 2, 1.0, Limit.TURNS),
+        (Limit.TURNS, 1, 1.0, None),
+        (Limit.SECONDS, 1, 30.0, Limit.SECONDS),
+        (Limit.SECONDS, 1, 30.0 - EARLY_SECONDS, Limit.SECONDS),
+        (Limit.SECONDS, 1, 29.0 - EARLY_SECONDS, None),
+        (Limit.TOKENS, 2, 30.0, None),
+        (Limit.FORKS, 2, 30.0, None),
+    ],
+)
+def test_a_harness_states_the_limit_that_ended_it(
+    stated: Limit, turns: int, seconds: float, ends: Limit | None
+) -> None:
+    one, engine = episode(turns=2, seconds=30.0), RecordingEngine()
+    for number in range(turns):
+        engine.answer(one, opened(one, (1, number), 100.0), (1, number), (2,))
+    assert one.reach(stated, seconds) == (ends is not None)
+    state = EndState.COMPLETED if ends is None else EndState.TRUNCATED
+    assert one.complete("why") == EpisodeEnd(state, limit=ends, detail="" if ends is None else "why")
+
+
+def test_limits_that_there_are_not_end_no_harness() -> None:
+    one = episode()
+    assert not any(one.reach(limit, 1e9) for limit in Limit)
+
+
+def test_the_limit_that_refused_a_turn_is_the_reason_whatever_is_stated() -> None:
+    one, engine = episode(turns=1, seconds=30.0), RecordingEngine()
     engine.answer(one, opened(one, (1,), 101.0), (1,), (2,))
-    assert (one.deadline, one.expire(129.0), one.expire(130.0)) == (130.0, False, True)
-    assert one.complete().limit is Limit.SECONDS
+    assert isinstance(one.open(ask((1, 2, 3)), 102.0), Refused)
+    assert one.reach(Limit.SECONDS, 30.0)
+    assert one.complete().limit is Limit.TURNS
 
 
 def test_a_single_version_is_that_of_the_first_turn() -> None:

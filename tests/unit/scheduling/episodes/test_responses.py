@@ -5,7 +5,7 @@ import pytest
 from rljob_runtime.protocols.trajectory import PromptKey, Response, Span, TrajectoryKey
 from rljob_runtime.scheduling.episodes.ends import AbortCause
 from rljob_runtime.scheduling.episodes.episode import Episode, EpisodeRules
-from rljob_runtime.scheduling.episodes.limits import Limits
+from rljob_runtime.scheduling.episodes.limits import Limit, Limits
 from rljob_runtime.scheduling.episodes.responses import ScoredEpisode, group_of
 from tests.support.episodes import LENGTH, STOP, RecordingEngine, opened
 
@@ -59,7 +59,7 @@ def test_sequences_that_share_no_beginning_have_an_empty_prompt() -> None:
 def test_an_episode_is_cut_if_its_last_turn_was_or_a_limit_ended_it() -> None:
     cut = episode(((1,), (2,)), cut=True)
     limited = episode(((1,), (2,)), limits=Limits(seconds=5.0))
-    limited.expire(6.0)
+    assert limited.reach(Limit.SECONDS, 6.0)
     group = group_of(PROMPT, [scored(0, cut), scored(1, limited), scored(2, episode(((1,), (2,))))])
     assert [one.response.finish_reason for one in group.responses] == [LENGTH, LENGTH, STOP]
 

@@ -17,7 +17,7 @@ TABLES = """
 -- An attempt of an episode. `id`: its number, which is never given twice. `version`: the weights when it began.
 -- `started`: when its first runner took it, and before that when it began. `pauses`: when it had no runner later, as
 -- JSON, [since, until] of each; absent without any. Attempts of format 16 have a later start instead.
--- `reached`: the limit of a truncated one. `cause`, `detail`: of an aborted one. `metrics`: JSON.
+-- `reached`: the limit of a truncated one. `cause`: of an aborted one. `detail`: of both. `metrics`: JSON.
 -- `former`: of an earlier draw of its prompt, or of rounds that a rewind undid, or its response was restarted, or its
 -- round, update or evaluation has ended.
 -- `refusing`: the limit that refuses further turns. It is there before the attempt ends, and decides how it ends.
