@@ -4,7 +4,37 @@ from hack.mutants import Mutant
 
 PLAN = "tests/unit/operator/policies/test_plan.py"
 
+BOUNDS = "tests/unit/api/test_gateway_bounds.py"
+
 MUTANTS = (
+    Mutant(
+        name="a gateway's container has memory for one copy of a body",
+        target="rljob_api.gateway_bounds:GatewayBounds.memory",
+        before="COPIES * self.body_bytes",
+        after="self.body_bytes",
+        tests=(f"{BOUNDS}::test_the_memory_counts_each_copy_of_a_body_and_each_request_that_waits",),
+    ),
+    Mutant(
+        name="a gateway fills more memory than its container has",
+        target="rljob_api.gateway_bounds:GatewayBounds.within",
+        before="max(0, memory - SMALLEST.memory)",
+        after="memory",
+        tests=(f"{BOUNDS}::test_bounds_fit_into_the_memory_of_the_container",),
+    ),
+    Mutant(
+        name="evaluations open no episode",
+        target="rljob_api.gateway_bounds:open_episodes",
+        before="_of_training(spec) + evaluated",
+        after="_of_training(spec)",
+        tests=(f"{BOUNDS}::test_open_episodes_are_those_launched_for_which_runners_have_places",),
+    ),
+    Mutant(
+        name="a race launches no more episodes",
+        target="rljob_api.gateway_bounds:_of_training",
+        before="tail.enabled is False",
+        after="True",
+        tests=(f"{BOUNDS}::test_open_episodes_are_those_launched_for_which_runners_have_places",),
+    ),
     Mutant(
         name="the URL of a server has a host that no proxy opens",
         target="rljob_api.fields:HttpUrl",

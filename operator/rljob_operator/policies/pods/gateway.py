@@ -7,7 +7,8 @@ folder that both mount, and only this container mounts the keys.
 from __future__ import annotations
 
 from rljob_api import constants as c
-from rljob_api.spec import PodTemplate, RLJob
+from rljob_api.gateway_bounds import MIB, container_bytes
+from rljob_api.spec import PodTemplate, RLJob, RLJobSpec
 from rljob_kube.manifests.pods import (
     Container,
     ContainerFields,
@@ -23,9 +24,10 @@ from rljob_kube.manifests.pods import (
 from rljob_operator.policies.pods.overlay import further_container, user_container
 from rljob_operator.policies.pods.security import LOCKED
 
-LIMITS = {"cpu": "2", "memory": "2Gi"}
-REQUESTS = {"cpu": "250m", "memory": "512Mi"}
+CPU_LIMIT, CPU_REQUEST = "2", "250m"
 """Amounts of a gateway whose template names none, where the coordinator's names any."""
+REQUESTED_SHARE = 4
+"""Its memory limit over its request: few jobs fill all bounds simultaneously."""
 
 _VARIABLES = {
     "HOME": c.TMP_DIR,
@@ -36,7 +38,7 @@ _VARIABLES = {
 _SHARED, _KEYS, _TMP = "rljob-gateway", "rljob-gateway-keys", "rljob-gateway-tmp"
 
 
-def container(main: Container, template: PodTemplate) -> Container:
+def container(main: Container, template: PodTemplate, spec: RLJobSpec) -> Container:
     """Render the container."""
     user = user_container(template, c.GATEWAY_CONTAINER)
     variables: list[EnvVar] = [{"name": name, "value": value} for name, value in _VARIABLES.items()]
@@ -46,7 +48,7 @@ def container(main: Container, template: PodTemplate) -> Container:
         {"name": _TMP, "mountPath": c.TMP_DIR},
     ]
     ours: ContainerFields = {"ports": ports(), **user}
-    resources = default_resources(main.get("resources") or {})
+    resources = default_resources(main.get("resources") or {}, spec)
     if resources:
         ours = {"resources": resources, **ours}
     env = [*variables, *user.get("env", [])]
@@ -61,25 +63,35 @@ def ports() -> list[ContainerPort]:
     ]
 
 
-def default_resources(main: Resources) -> Resources:
-    """Return resources of the kinds that `main` has.
+def default_resources(main: Resources, spec: RLJobSpec) -> Resources:
+    """Return resources of the kinds that `main` has. The memory follows from the episodes that the job may have open.
 
     So a quota on these kinds accepts the pod, and the pod keeps its QoS class.
     """
+    memory = container_bytes(spec) // MIB
+    amounts = {
+        "cpu": (CPU_LIMIT, CPU_REQUEST),
+        "memory": (_quantity(memory), _quantity(memory // REQUESTED_SHARE)),
+    }
     limits, requests = main.get("limits") or {}, main.get("requests") or {}
     own_limits: Quantities = {}
     own_requests: Quantities = {}
-    for name, limit in LIMITS.items():
+    for name, (limit, request) in amounts.items():
         if name in limits:
             own_limits[name] = limit
         if name in requests:
-            own_requests[name] = limit if requests[name] == limits.get(name) else REQUESTS[name]
+            own_requests[name] = limit if requests[name] == limits.get(name) else request
     found: Resources = {}
     if own_limits:
         found["limits"] = own_limits
     if own_requests:
         found["requests"] = own_requests
     return found
+
+
+def _quantity(mebibytes: int) -> str:
+    """Return an amount as the API server writes it."""
+    return f"{mebibytes // 1024}Gi" if mebibytes % 1024 == 0 else f"{mebibytes}Mi"
 
 
 def shared_mount() -> list[VolumeMount]:

@@ -171,7 +171,7 @@ def _containers(job: RLJob, role: Role, template: PodTemplate, config: Config) -
     if _has_rewards(job, role):
         found.append(_rewards_container(main, template))
     if _has_gateway(job, role):
-        found.append(gateway.container(main, template))
+        found.append(gateway.container(main, template, job.spec))
     ours = [container["name"] for container in found]
     if _has_head(job, role):
         ours.append(c.HEAD_CONTAINER)

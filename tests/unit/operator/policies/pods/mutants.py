@@ -319,6 +319,13 @@ MUTANTS = (
         tests=(f"{GATEWAY}::test_it_has_the_keys_and_nothing_of_the_coordinators",),
     ),
     Mutant(
+        name="the gateway of a large job has the memory of a small one",
+        target="rljob_operator.policies.pods.gateway:default_resources",
+        before="container_bytes(spec)",
+        after="(2048 * MIB)",
+        tests=(f"{GATEWAY}::test_its_memory_follows_from_the_episodes_that_may_be_open",),
+    ),
+    Mutant(
         name="a quota on requests refuses the gateway",
         target="rljob_operator.policies.pods.gateway:default_resources",
         before="name in requests",

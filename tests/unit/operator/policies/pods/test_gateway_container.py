@@ -8,14 +8,15 @@ import pytest
 
 from rljob_api import RLJob
 from rljob_api import constants as c
+from rljob_api.gateway_bounds import MIB, container_bytes
 from rljob_api.status import Role
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import NewPod
 from rljob_operator.policies.base.observation import parse_pod
-from rljob_operator.policies.pods.gateway import LIMITS, REQUESTS, default_resources
+from rljob_operator.policies.pods.gateway import CPU_LIMIT, CPU_REQUEST, default_resources
 from rljob_operator.policies.pods.manifests import charged, render_pod
 from rljob_operator.policies.pods.owned_objects import service
-from tests.support.operator.environment_jobs import with_environments
+from tests.support.operator.environment_jobs import calc, with_environments
 from tests.support.operator.harness import make_job
 
 Json = dict[str, Any]
@@ -99,28 +100,38 @@ def test_it_is_locked_and_the_template_is_laid_over_it() -> None:
     [
         ({}, {}),
         ({"limits": {"nvidia.com/gpu": "1"}}, {}),
-        ({"limits": {"memory": "8Gi"}}, {"limits": {"memory": LIMITS["memory"]}}),
-        ({"requests": {"cpu": "4"}}, {"requests": {"cpu": REQUESTS["cpu"]}}),
+        ({"limits": {"memory": "8Gi"}}, {"limits": {"memory": "2Gi"}}),
+        ({"requests": {"cpu": "4", "memory": "8Gi"}}, {"requests": {"cpu": CPU_REQUEST, "memory": "512Mi"}}),
         (
             {"limits": {"cpu": "4"}, "requests": {"cpu": "2"}},
-            {"limits": {"cpu": LIMITS["cpu"]}, "requests": {"cpu": REQUESTS["cpu"]}},
+            {"limits": {"cpu": CPU_LIMIT}, "requests": {"cpu": CPU_REQUEST}},
         ),
         (
             {"limits": {"cpu": "4"}, "requests": {"cpu": "4"}},
-            {"limits": {"cpu": LIMITS["cpu"]}, "requests": {"cpu": LIMITS["cpu"]}},
+            {"limits": {"cpu": CPU_LIMIT}, "requests": {"cpu": CPU_LIMIT}},
         ),
     ],
 )
 def test_it_has_resources_of_the_kinds_that_the_coordinator_has(main: Json, expected: Json) -> None:
     """A quota on a kind refuses a pod with a container that has none of it."""
-    assert default_resources(main) == expected
+    assert default_resources(main, with_environments().spec) == expected
+
+
+def test_its_memory_follows_from_the_episodes_that_may_be_open() -> None:
+    main = {"limits": {"memory": "16Gi"}, "requests": {"memory": "8Gi"}}
+    job = with_environments(calc(episodesPerRunner=1024), algorithm={"promptsPerRound": 256, "responsesPerPrompt": 8})
+    assert container_bytes(job.spec) == 3840 * MIB
+    assert default_resources(main, job.spec) == {"limits": {"memory": "3840Mi"}, "requests": {"memory": "960Mi"}}
+    template = {"spec": {"containers": [{"name": "main", "resources": main}]}}
+    found = containers(pod_of(with_environments(calc(), coordinator={"template": template})))
+    assert found["gateway"]["resources"] == {"limits": {"memory": "2Gi"}, "requests": {"memory": "512Mi"}}
 
 
 def test_a_quota_counts_it() -> None:
     template = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "4"}}}]}}
     spec = charged(with_environments(coordinator={"template": template}), Role.COORDINATOR, Config())
     asked = {one["name"]: one.get("resources") for one in spec["containers"]}
-    assert asked == {"main": {"requests": {"cpu": "4"}}, "gateway": {"requests": {"cpu": REQUESTS["cpu"]}}}
+    assert asked == {"main": {"requests": {"cpu": "4"}}, "gateway": {"requests": {"cpu": CPU_REQUEST}}}
 
 
 def test_a_gateway_that_failed_takes_its_pod_along() -> None:
