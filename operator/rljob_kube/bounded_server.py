@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 SHARE_OF_DESCRIPTORS = 0.5
 """Of the process's descriptors; the rest is for its own files and connections."""
+READ_BUFFER = 1 << 16
+"""Bytes of a body that are read ahead, twice at most: a request may wait long before its handler reads it."""
 SWEEP = 64
 LOG_SECONDS = 60.0
 """Time between two log lines about refused connections."""
@@ -69,7 +71,11 @@ async def serve(
     `shutdown_seconds`: longest time in which open requests end. `stats`: where refusals are counted.
     """
     runner = web.AppRunner(
-        app, access_log=None, shutdown_timeout=shutdown_seconds, keepalive_timeout=limits.idle_seconds
+        app,
+        access_log=None,
+        shutdown_timeout=shutdown_seconds,
+        keepalive_timeout=limits.idle_seconds,
+        read_bufsize=READ_BUFFER,
     )
     await runner.setup()
     try:

@@ -31,6 +31,13 @@ MUTANTS = (
         tests=(f"{BOUNDED}::test_who_completes_no_request_is_ended",),
     ),
     Mutant(
+        name="a body is read ahead as far as its library likes",
+        target="rljob_kube.bounded_server:serve",
+        before="read_bufsize=READ_BUFFER",
+        after="",
+        tests=(f"{BOUNDED}::test_little_of_a_body_is_read_before_its_handler_reads_it",),
+    ),
+    Mutant(
         name="an event that is too long ends the coordinator",
         target="rljob_kube.client:KubeClient.watch",
         before="(aiohttp.ClientError, HttpProcessingError, TimeoutError, OSError, ValueError, LookupError)",

@@ -10,9 +10,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rljob_kube.bounded_server import BoundedServer, ConnectionLimits, serve
+from rljob_kube.bounded_server import READ_BUFFER, BoundedServer, ConnectionLimits, serve
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+ONE_READ = 256 << 10
+"""Most bytes that asyncio reads from a socket at a time."""
 STRANGER, NEIGHBOUR = "127.0.0.2", "127.0.0.3"
 
 
@@ -93,3 +95,22 @@ async def test_one_connection_serves_several_requests() -> None:
         for _ in range(3):
             assert await is_served(stream)
         stream[1].close()
+
+
+async def test_little_of_a_body_is_read_before_its_handler_reads_it() -> None:
+    """A request may wait long, and thousands of them do."""
+    arrived: list[int] = []
+    length = 8 << 20
+
+    async def late(request: web.Request) -> web.Response:
+        await asyncio.sleep(0.3)
+        arrived.append(request.content.total_bytes)
+        return web.Response(text=str(len(await request.read())))
+
+    app = web.Application(client_max_size=length)
+    app.router.add_post("/", late)
+    async with serve(app, "127.0.0.1", 0, ConnectionLimits(), shutdown_seconds=1.0) as server:
+        url = f"http://127.0.0.1:{server.port}/"
+        async with aiohttp.ClientSession() as session, session.post(url, data=b"x" * length) as answer:
+            assert await answer.text() == str(length)
+    assert arrived[0] <= 2 * READ_BUFFER + ONE_READ
