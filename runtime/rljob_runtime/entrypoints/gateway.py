@@ -10,20 +10,23 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rljob_kube.bounded_server import ConnectionStats
+from rljob_api.gateway_bounds import MIB, GatewayBounds
+from rljob_kube.bounded_server import SHARE_OF_DESCRIPTORS, ConnectionStats
 from rljob_runtime.data.chat_template import ChatTemplate
 from rljob_runtime.data.errors import DataError
 from rljob_runtime.entrypoints import health
 from rljob_runtime.gateway.config import BadConfig, GatewayConfig, read_config, read_key, write_complete
-from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
+from rljob_runtime.gateway.environment_routes import AgentSide, EnvironmentRoutes, RunnerAccess
 from rljob_runtime.gateway.errors import TemplateNotAppendOnly
 from rljob_runtime.gateway.gateway import Gateway, GatewaySettings
 from rljob_runtime.gateway.link.client import LinkClient
+from rljob_runtime.gateway.link.connection import LinkSettings
 from rljob_runtime.gateway.metrics import GatewayMetrics, GatewayParts
 from rljob_runtime.gateway.own_share import OwnShare
 from rljob_runtime.gateway.server import ServerSettings, serve
@@ -34,6 +37,7 @@ from rljob_runtime.gateway.text.turn_text import TurnText
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.models.stop_tokens import CONFIG, GENERATION_CONFIG, stop_token_ids
 from rljob_runtime.sandbox.syscalls import PR_SET_PDEATHSIG, prctl
+from rljob_runtime.training.model.memory import host_memory
 
 log = logging.getLogger(__name__)
 
@@ -108,23 +112,27 @@ def open_model(config: GatewayConfig) -> tuple[TurnText, int]:
 async def _serve(
     config: GatewayConfig, text: TurnText, vocabulary: int, capability_key: bytes, runners_key: bytes
 ) -> None:
-    settings = GatewaySettings(config.model, config.context_tokens, vocabulary, config.max_tokens)
+    bounds = fitting_bounds(config.bounds, host_memory())
+    settings = GatewaySettings(config.model, config.context_tokens, vocabulary, config.max_tokens, bounds.history_bytes)
+    server = ServerSettings.of(bounds)
+    allow_descriptors(server.connections.total)
     async with contextlib.AsyncExitStack() as stack:
         # Before anything is opened: what is forked later would hold it.
         text, texts = stack.enter_context(bounded(text, config.threads))
         executor = stack.enter_context(ThreadPoolExecutor(config.threads, thread_name_prefix="gateway"))
-        link = await stack.enter_async_context(LinkClient(config.socket))
+        link = await stack.enter_async_context(LinkClient(config.socket, LinkSettings(calls=bounds.calls)))
         now = steady_clock()
         gateway = Gateway(link, text, settings, executor, now)
-        routes = EnvironmentRoutes(link, RunnerAccess(runners_key, capability_key, config.model), now)
-        bounds = ServerSettings(held_bytes=config.held_bytes)
-        memory, connections, own = bounds.memory(), ConnectionStats(), OwnShare()
+        memory, connections, own = server.memory(), ConnectionStats(), OwnShare()
+        access = RunnerAccess(runners_key, capability_key, config.model)
+        routes = EnvironmentRoutes(link, access, now, AgentSide(memory, gateway.histories))
         port = await stack.enter_async_context(
-            serve(gateway, capability_key, now, config.host, config.port, bounds, routes, memory, connections, own)
+            serve(gateway, capability_key, now, config.host, config.port, server, routes, memory, connections, own)
         )
         if config.metrics_port is not None:
             parts = GatewayParts(
-                gateway.stats, memory.stats, routes.stats, routes.memory.stats, link.stats, texts, connections, own
+                *(gateway.stats, gateway.histories.stats, memory.stats, routes.stats, routes.memory.stats),
+                *(link.stats, texts, connections, own),
             )
             registry = GatewayMetrics(parts).registry()
             await stack.enter_async_context(
@@ -138,6 +146,25 @@ async def _serve(
         finally:
             # Requests that wait for the coordinator end now: the server waits for those that are open.
             await link.close()
+
+
+def fitting_bounds(wanted: GatewayBounds, memory: int) -> GatewayBounds:
+    """Return the bounds that fit into so many bytes."""
+    bounds = wanted.within(memory)
+    if bounds != wanted:
+        log.warning(
+            "the gateway may use %d MiB; its job may need %d MiB: requests wait sooner, and turns are read again",
+            *(memory // MIB, wanted.memory // MIB),
+        )
+    return bounds
+
+
+def allow_descriptors(connections: int) -> None:
+    """Let this process open so many connections, as far as it may. Some systems begin with 1,024 descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(int(connections / SHARE_OF_DESCRIPTORS), hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _tied_to(parent: int | None) -> bool:

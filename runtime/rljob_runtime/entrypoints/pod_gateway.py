@@ -20,6 +20,7 @@ from rljob_runtime.data.errors import DataError
 from rljob_runtime.data.job_prompts import tokenizer_folder
 from rljob_runtime.gateway.config import GatewayConfig, write_complete
 from rljob_runtime.gateway.errors import TemplateNotAppendOnly
+from rljob_runtime.gateway.link.connection import LinkSettings
 from rljob_runtime.gateway.link.server import LinkServer, serve_link
 from rljob_runtime.models.errors import ModelError
 from rljob_runtime.protocols import PromptsNotUsable
@@ -59,7 +60,8 @@ class PodGateway:
         After an error the config stays: the program that follows in this container goes on with the same gateway.
         """
         await asyncio.to_thread(self._prepare)
-        async with serve_link(self._config.socket, book.turns, book.runners) as self._link:
+        link = LinkSettings(calls=self._config.bounds.calls)
+        async with serve_link(self._config.socket, book.turns, book.runners, link) as self._link:
             write_complete(config_file(self._folder), json.dumps(self._config.to_dict()))
             yield
         config_file(self._folder).unlink()

@@ -10,8 +10,8 @@ from pydantic import Field, ValidationError
 
 from rljob_api import RLJob
 from rljob_api.fields import Model
+from rljob_api.gateway_bounds import GatewayBounds, bounds_of
 from rljob_api.spec.training import DataSpec
-from rljob_runtime.gateway.memory import HELD_BYTES
 
 Positive = Annotated[int, Field(ge=1)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
@@ -51,8 +51,8 @@ class GatewayConfig(Model):
     metrics_port: Port | None = None
     """Port of `/metrics`, `/healthz` and `/readyz`, which need no key. Absent: they are not served."""
     threads: Positive = 2
-    held_bytes: Positive = HELD_BYTES
-    """Bodies and answers that are held at a time, in bytes."""
+    bounds: GatewayBounds = GatewayBounds()
+    """What is held at a time. A container with less memory gets smaller ones."""
     parent: Positive | None = None
     """A process that the gateway does not outlive."""
 
@@ -72,6 +72,7 @@ class GatewayConfig(Model):
             data=data,
             context_tokens=data.max_prompt_tokens + data.max_response_tokens,
             max_tokens=data.max_response_tokens,
+            bounds=bounds_of(job.spec),
         )
 
 

@@ -14,7 +14,7 @@ import contextlib
 import json
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from aiohttp import web
@@ -23,7 +23,8 @@ from rljob_api.keys.runner_key import verify_runner_key
 from rljob_api.keys.signed_text import KeyRefused
 from rljob_runtime.gateway.capability import Capability, mint
 from rljob_runtime.gateway.errors import GatewayError
-from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, read_body, send
+from rljob_runtime.gateway.histories import Histories
+from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, has_left, read_body, send
 from rljob_runtime.gateway.memory import Memory
 from rljob_runtime.gateway.wire.fields import Json
 from rljob_runtime.gateway.wire.runner_requests import (
@@ -36,7 +37,7 @@ from rljob_runtime.gateway.wire.runner_requests import (
     parse_lease,
 )
 from rljob_runtime.protocols.environments import Assignment, Environments, EpisodeReport, FailedPart
-from rljob_runtime.protocols.turns import COORDINATOR_AWAY, AttemptEnded
+from rljob_runtime.protocols.turns import COORDINATOR_AWAY, AttemptEnded, EpisodeAttempt
 from rljob_runtime.scheduling.byte_budget import ByteBudget
 
 T = TypeVar("T")
@@ -68,6 +69,19 @@ class RunnerAccess:
     """A waiting runner that left receives no episode that is leased later than this."""
 
 
+@dataclass(frozen=True)
+class AgentSide:
+    """What the gateway holds of the attempts that agents ask for."""
+
+    memory: Memory
+    histories: Histories
+
+    def forget(self, episode: EpisodeAttempt) -> None:
+        """Drop what is held of an attempt that has ended."""
+        self.memory.forget(episode)
+        self.histories.forget(episode)
+
+
 @dataclass
 class RunnerStats:
     """Totals of the routes."""
@@ -79,6 +93,8 @@ class RunnerStats:
     calls: int = 0
     """Calls of tools that were stored."""
     reports: int = 0
+    ended_unserved: int = 0
+    """Reports of attempts that ended while the gateway had no place for a request of theirs."""
     stopped: int = 0
     """Attempts that heartbeats were told to stop. An attempt counts each time."""
     ended_before: int = 0
@@ -96,6 +112,7 @@ class EnvironmentRoutes:
     environments: Environments
     access: RunnerAccess
     now: Callable[[], float]
+    agents: AgentSide | None = None
     stats: RunnerStats = field(default_factory=RunnerStats)
     memory: Memory = field(default_factory=lambda: Memory(ByteBudget(RUNNER_BYTES, RUNNER_BYTES // 4, MOST_REQUESTS)))
     """The bodies that are held. It is not that of agents, whose requests wait for engines: a heartbeat that waits with
@@ -167,18 +184,31 @@ class EnvironmentRoutes:
         return web.json_response({})
 
     async def done(self, request: web.Request) -> web.Response:
-        """Pass a report on. The same one again has the same answer."""
+        """Pass a report on. The same one again has the same answer.
+
+        An attempt for whose request this gateway had no place has failed by us, whatever its harness reports.
+        """
         environment = self._environment(request)
         try:
             async with self._body(request, environment) as body:
                 asked = parse_done(body)
                 runner = _full_name(environment, asked.runner)
-                await self._asked(self.environments.done(environment, runner, asked.episode, asked.report))
+                report = self._true_report(asked.episode, asked.report)
+                await self._asked(self.environments.done(environment, runner, asked.episode, report))
         except AttemptEnded as error:
             self.stats.ended_before += 1
             raise GatewayError(410, "attempt_ended", str(error)) from error
         self.stats.reports += 1
+        self.stats.ended_unserved += report.failed is FailedPart.GATEWAY
+        if self.agents is not None:
+            self.agents.forget(asked.episode)
         return web.json_response({})
+
+    def _true_report(self, episode: EpisodeAttempt, report: EpisodeReport) -> EpisodeReport:
+        if self.agents is None or report.failed is not None:
+            return report
+        why = self.agents.memory.why_unserved(episode)
+        return report if why is None else replace(report, reward=None, failed=FailedPart.GATEWAY, detail=why)
 
     async def _wait(self, request: web.Request, environment: str, asked: LeaseRequest) -> Sequence[Assignment]:
         """Wait for attempts in short spans, so that a runner that left is noticed soon.
@@ -195,7 +225,7 @@ class EnvironmentRoutes:
                 self.stats.leases_held_back += 1
                 await asyncio.sleep(span)
             left -= span
-            if _has_left(request):
+            if has_left(request):
                 for one in found:
                     await self._hand_back(environment, runner, one)
                 return ()
@@ -240,7 +270,3 @@ class EnvironmentRoutes:
 def _full_name(environment: str, runner: str) -> str:
     """Return a runner's name in the job. A runner's own name has no slash."""
     return f"{environment}/{runner}"
-
-
-def _has_left(request: web.Request) -> bool:
-    return request.transport is None or request.transport.is_closing()

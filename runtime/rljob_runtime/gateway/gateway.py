@@ -8,14 +8,15 @@ asked for is finished and stored, whether its client still waits or not: a retry
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from array import array
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
+from rljob_api.gateway_bounds import LEAST_HISTORIES
 from rljob_api.keys.signed_text import Refusal
 from rljob_runtime.gateway import own_share
 from rljob_runtime.gateway.answers import (
@@ -30,7 +31,9 @@ from rljob_runtime.gateway.answers import (
 )
 from rljob_runtime.gateway.capability import Capability
 from rljob_runtime.gateway.errors import GatewayError, bad
-from rljob_runtime.gateway.paths import AttemptPaths, Paths
+from rljob_runtime.gateway.histories import Histories
+from rljob_runtime.gateway.link.frames import TOKEN
+from rljob_runtime.gateway.paths import Paths
 from rljob_runtime.gateway.text.turn_text import ReplyText, TurnText, TurnTokens
 from rljob_runtime.gateway.wire.chat_request import ChatRequest, parse_chat_request
 from rljob_runtime.gateway.wire.fields import canonical, digest, parse_body
@@ -51,8 +54,6 @@ from rljob_runtime.protocols.turns import (
 from rljob_runtime.scheduling.backoff import Backoff
 
 log = logging.getLogger(__name__)
-MOST_READS = 2
-"""Attempts whose turns are read from the coordinator at a time."""
 CHAT, GENERATE = "/v1/chat/completions", "/inference/v1/generate"
 
 T = TypeVar("T")
@@ -68,10 +69,8 @@ class GatewaySettings:
     vocabulary: int
     max_tokens: int
     """The job's bound of one turn."""
-    requests_per_attempt: int = 64
-    requests: int = 4096
-    attempts_kept: int = 1024
-    """Attempts whose paths are kept here."""
+    history_bytes: int = LEAST_HISTORIES
+    """The paths of attempts that are kept here."""
     backoff: Backoff = field(default_factory=lambda: Backoff(0.2, 2.0, 5.0))
     """Delays between calls of a coordinator that is away."""
 
@@ -131,11 +130,8 @@ class Gateway:
         self._executor = executor
         self._now = now
         self._sleep = sleep
-        self._paths = AttemptPaths(settings.attempts_kept)
-        self._open: Counter[EpisodeAttempt] = Counter()
+        self.histories = Histories(settings.history_bytes, self._read_paths)
         self._work: set[asyncio.Task[Answer]] = set()
-        self._readings: dict[EpisodeAttempt, asyncio.Task[Paths]] = {}
-        self._reads = asyncio.Semaphore(MOST_READS)
         self._conversations: set[EpisodeAttempt] = set()
         """Attempts whose conversations are read: that costs the store more than a turn, and any program may ask."""
 
@@ -144,18 +140,18 @@ class Gateway:
 
         Raises `GatewayError`.
         """
-        return await self._to_the_end(capability, lambda: self._chat(capability, body, retry))
+        return await self._to_the_end(self._chat(capability, body, retry))
 
     async def generate(self, capability: Capability, body: bytes, retry: bool | None = None) -> Answer:
         """Answer a request for tokens; see `chat`."""
-        return await self._to_the_end(capability, lambda: self._generate(capability, body, retry))
+        return await self._to_the_end(self._generate(capability, body, retry))
 
     async def conversation(self, capability: Capability) -> Answer:
         """Return the messages of an attempt's newest turn with its answer; null if no turn was asked by messages.
 
         Raises `GatewayError`.
         """
-        return await self._to_the_end(capability, lambda: self._conversation(capability))
+        return await self._to_the_end(self._conversation(capability))
 
     def models(self) -> Answer:
         """Return the served model."""
@@ -163,19 +159,14 @@ class Gateway:
 
     async def close(self) -> None:
         """End the work on all requests. Their turns are the coordinator's."""
-        tasks = [*self._work, *self._readings.values()]
+        tasks = list(self._work)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, self.histories.close(), return_exceptions=True)
 
-    async def _to_the_end(self, capability: Capability, work: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _to_the_end(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """Wait for the work. It goes on if the client leaves."""
-
-        async def bounded() -> Answer:
-            async with self._place(capability.episode):
-                return await work()
-
-        task = asyncio.create_task(bounded())
+        task = asyncio.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._ended)
         return await asyncio.shield(task)
@@ -189,24 +180,8 @@ class Gateway:
         if not isinstance(error, GatewayError):
             log.error("the work on a request ended by an unforeseen error", exc_info=error)
 
-    @contextlib.asynccontextmanager
-    async def _place(self, episode: EpisodeAttempt) -> AsyncIterator[None]:
-        """Hold one of the places of an attempt."""
-        settings = self._settings
-        if self._open[episode] >= settings.requests_per_attempt or self._open.total() >= settings.requests:
-            most = settings.requests_per_attempt
-            raise GatewayError(429, "too_many_requests", f"an attempt has at most {most} requests at a time")
-        self._open[episode] += 1
-        try:
-            yield
-        finally:
-            self._open[episode] -= 1
-            if not self._open[episode]:
-                del self._open[episode]
-
     async def _chat(self, capability: Capability, body: bytes, retry: bool | None) -> Answer:
-        paths = self._paths.get(capability.episode) or await self._read_paths(capability)
-        prompt = await self._in_thread(lambda: self._prompt(paths, body))
+        prompt = await self._in_thread(partial(self._prompt, await self.histories.of(capability), body))
         request = prompt.request
         self.stats.rewritten += prompt.rewritten
         self.stats.rerendered += prompt.rerendered
@@ -224,12 +199,16 @@ class Gateway:
         )
         turn = await self._turn(call)
         answered = AnsweredTurn(capability.episode, self._settings.model, prompt.tokens, turn)
+        paths = self.histories.kept(capability.episode)
 
         def answer() -> tuple[Answer, int]:
-            reply = self._keep(paths, request, prompt.tokens, turn)
+            reply = self._said(request, prompt.tokens, turn)
+            if paths is not None:
+                self._keep(paths, request, prompt.tokens, turn, reply)
             return chat_answer(request, answered, reply), reply.malformed
 
         written, malformed = await self._in_thread(answer)
+        self.histories.measure(capability.episode)
         self.stats.malformed_calls += malformed
         return written
 
@@ -279,22 +258,25 @@ class Gateway:
         following = self._text.following(known.turn, new, request.tools) if known else None
         changed = _changed(known.turn, following) if known and following is not None else 0
         goes_on = following is not None and not changed
+        tokens = following if following is not None and goes_on else self._text.first(request.messages, request.tools)
         return _Prompt(
             request,
             digest(CHAT, given),
-            following if following is not None and goes_on else self._text.first(request.messages, request.tools),
+            # A list would take ten times as much, until the turn is answered.
+            array(TOKEN, tokens),
             rewritten=any(message["role"] == "assistant" for message in new),
             rerendered=known is not None and not goes_on,
             reencoded_tokens=changed,
         )
 
-    def _keep(self, paths: Paths, request: ChatRequest, prompt: Sequence[int], turn: RecordedTurn) -> ReplyText:
-        """Keep an answered turn for the requests that go on from it; return what it says."""
-        tokens, reply = TurnTokens(prompt, turn.token_ids), self._said(request, prompt, turn)
+    def _keep(
+        self, paths: Paths, request: ChatRequest, prompt: Sequence[int], turn: RecordedTurn, reply: ReplyText
+    ) -> None:
+        """Keep an answered turn, which says `reply`, for the requests that go on from it."""
         message = assistant_message(reply.content, named_calls(turn, reply.calls), reply.reasoning)
         conversation = chain(request.tools, [*request.messages, message])
+        tokens = TurnTokens(prompt, turn.token_ids)
         paths.add(conversation[-1], tokens, paths.deepest(conversation[:-1]))
-        return reply
 
     def _said(self, request: ChatRequest, prompt: Sequence[int], turn: RecordedTurn) -> ReplyText:
         """Return what a turn says to its client."""
@@ -313,26 +295,17 @@ class Gateway:
             return ReplyText("", malformed=1)
 
     async def _read_paths(self, capability: Capability) -> Paths:
-        """Read the turns of an attempt that this process does not know: it started after them.
-
-        All requests of the attempt wait for one read: its turns are much larger than they are."""
-        episode = capability.episode
-        if (reading := self._readings.get(episode)) is None:
-            reading = self._readings[episode] = asyncio.create_task(self._paths_of(capability))
-            reading.add_done_callback(lambda _: self._readings.pop(episode))
-        return await asyncio.shield(reading)
-
-    async def _paths_of(self, capability: Capability) -> Paths:
-        async with self._reads:
-            stored = await self._asked(capability, lambda: self._turns.history(capability.episode))
-            return self._paths.put(capability.episode, await self._in_thread(lambda: self._rebuilt(stored)))
+        """Read the turns of an attempt that this process does not have."""
+        stored = await self._asked(capability, lambda: self._turns.history(capability.episode))
+        return await self._in_thread(lambda: self._rebuilt(stored))
 
     def _rebuilt(self, stored: Sequence[StoredTurn]) -> Paths:
         paths = Paths()
         for one in stored:
             given = parse_body(one.body)
             if "messages" in given:  # a request for tokens has no conversation
-                self._keep(paths, parse_chat_request(given), one.token_ids, one.turn)
+                request = parse_chat_request(given)
+                self._keep(paths, request, one.token_ids, one.turn, self._said(request, one.token_ids, one.turn))
         return paths
 
     def _check_model(self, model: str | None) -> None:
@@ -384,7 +357,7 @@ class Gateway:
             except TimeoutError:
                 break
             except AttemptEnded as error:
-                self._paths.forget(capability.episode)
+                self.histories.forget(capability.episode)
                 raise GatewayError(403, "attempt_ended", str(error)) from error
             except TurnRefused as error:
                 raise bad(str(error), code="episode_limit_reached") from error

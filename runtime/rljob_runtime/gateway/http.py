@@ -20,6 +20,11 @@ def bearer(request: web.Request) -> str:
     return text.strip() if scheme.lower() == "bearer" else ""
 
 
+def has_left(request: web.Request) -> bool:
+    """Tell whether the client of a request has closed its connection."""
+    return request.transport is None or request.transport.is_closing()
+
+
 async def read_body(request: web.Request, seconds: float) -> bytes:
     """Return a body that arrives in time. The request bounds its size. Raises `GatewayError`."""
     try:
@@ -28,6 +33,8 @@ async def read_body(request: web.Request, seconds: float) -> bytes:
             return body
     except TimeoutError as error:
         raise GatewayError(408, "request_timeout", f"the body did not arrive within {seconds:g} s") from error
+    except ConnectionError as error:
+        raise GatewayError(408, "client_left", "the client left before its body was complete") from error
 
 
 async def send(request: web.Request, response: web.Response, seconds: float) -> web.Response:

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from rljob_kube.bounded_server import ConnectionStats
 from rljob_runtime.gateway.environment_routes import RunnerStats
 from rljob_runtime.gateway.gateway import GatewayStats
+from rljob_runtime.gateway.histories import HistoryStats
 from rljob_runtime.gateway.link.client import LinkClientStats
 from rljob_runtime.gateway.memory import MemoryStats
 from rljob_runtime.gateway.own_share import OwnShare
@@ -31,13 +32,18 @@ HELP: Mapping[str, str] = {
     "connections_refused": "Connections of runners and agents beyond the bounds.",
     "calls_again": "Calls of the coordinator that were sent again.",
     "refused": "Requests that were answered with an error.",
-    "memory_waits": "Requests that waited until others held less memory.",
+    "history_misses": "Requests whose attempt had no turns in the gateway. The first one of each attempt is one.",
+    "history_rereads": "Attempts whose turns were read: the gateway had dropped them, or was new.",
+    "memory_waits": "Requests that waited for a place or for memory.",
     "memory_refused": "Requests that were refused because of the bytes or the number of their attempt's.",
+    "memory_full": "Requests that were refused because of what all attempts hold.",
     "runner_memory_waits": "Requests of runners that waited until others of them held less memory.",
     "runner_memory_refused": "Requests of runners that were refused because of their environment's bytes or number.",
+    "runner_memory_full": "Requests of runners that were refused because of what all of them hold.",
     "leased": "Attempts that were passed on to a runner.",
     "handed_back": "Attempts whose runner left while it waited for one.",
     "reports": "Reports of ended attempts.",
+    "ended_unserved": "Attempts that ended without a place for a request of theirs. They are failures of ours.",
     "calls": "Calls of tools that were stored.",
     "leases_held_back": "Looks for attempts that waited until runners had read others.",
     "stopped": "Attempts that heartbeats were told to stop. An attempt counts each time.",
@@ -55,6 +61,7 @@ class GatewayParts:
     """The totals of each part of a gateway. A name stands in one of them only; `runner_memory` has a prefix."""
 
     gateway: GatewayStats = field(default_factory=GatewayStats)
+    histories: HistoryStats = field(default_factory=HistoryStats)
     memory: MemoryStats = field(default_factory=MemoryStats)
     runners: RunnerStats = field(default_factory=RunnerStats)
     runner_memory: MemoryStats = field(default_factory=MemoryStats)
@@ -65,7 +72,7 @@ class GatewayParts:
 
     def totals(self) -> dict[str, int]:
         """Return the present totals by their names without `PREFIX`."""
-        parts = (self.gateway, self.memory, self.runners, self.link, self.texts, self.connections)
+        parts = (self.gateway, self.histories, self.memory, self.runners, self.link, self.texts, self.connections)
         totals = {name: total for part in parts for name, total in asdict(part).items()}
         return totals | {f"runner_{name}": total for name, total in asdict(self.runner_memory).items()}
 

@@ -5,7 +5,8 @@ turn whose conversation begins the client's is looked up by a digest of its mess
 is found by no digest, so its conversation is another branch.
 
 A turn holds its own tokens and the turn that it goes on from, so an attempt costs the tokens of its tree: with whole
-prompts, 80 turns would cost forty times as much.
+prompts, 80 turns would cost forty times as much. What all attempts cost is bounded in bytes: a number of attempts would
+be too many of long ones, or too few of short ones.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rljob_api.gateway_bounds import ATTEMPT_BYTES, TOKEN_BYTES, TURN_BYTES
 from rljob_runtime.gateway.text.turn_text import TurnTokens
 from rljob_runtime.protocols.turns import EpisodeAttempt
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Link:
     """A turn: the tokens between the one before and its answer, and the answer's."""
 
@@ -58,7 +60,18 @@ class Paths:
     @property
     def tokens_held(self) -> int:
         """Tokens of all turns."""
-        return sum(len(link.given) + len(link.sampled) for link in self._links.values())
+        # A thread may add one meanwhile.
+        return sum(len(link.given) + len(link.sampled) for link in list(self._links.values()))
+
+    @property
+    def turns(self) -> int:
+        """Turns that are here."""
+        return len(self._links)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the turns take."""
+        return ATTEMPT_BYTES + TURN_BYTES * len(self._links) + TOKEN_BYTES * self.tokens_held
 
     def add(self, conversation: bytes, turn: TurnTokens, known: Known | None = None) -> None:
         """Add a turn. `conversation`: the digest of its messages, the answer included. `known`: what it may go on from.
@@ -84,11 +97,15 @@ class Paths:
 
 
 class AttemptPaths:
-    """The paths of the attempts that asked last. Those of another are read from the coordinator again."""
+    """The paths of the attempts that asked last, in `most` bytes. Those of others are dropped."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._paths: OrderedDict[EpisodeAttempt, Paths] = OrderedDict()
+        self._counted: dict[EpisodeAttempt, int] = {}
+        """Bytes of each attempt when it was measured."""
+        self.held = 0
+        """Their sum."""
 
     def get(self, episode: EpisodeAttempt) -> Paths | None:
         """Return an attempt's paths, if they are here."""
@@ -101,10 +118,24 @@ class AttemptPaths:
         """Keep an attempt's paths unless some are here; return those that are."""
         kept = self._paths.setdefault(episode, paths)
         self._paths.move_to_end(episode)
-        while len(self._paths) > self._most:
-            self._paths.popitem(last=False)
+        self.measure(episode)
         return kept
 
+    def measure(self, episode: EpisodeAttempt) -> None:
+        """Count the bytes of an attempt that may have grown, and drop attempts until all are within the bound.
+
+        One that is larger than the bound alone drops no other."""
+        if (paths := self._paths.get(episode)) is None:
+            return
+        size = paths.size
+        self.held += size - self._counted.get(episode, 0)
+        self._counted[episode] = size
+        if size > self._most:
+            self.forget(episode)
+        while self.held > self._most:
+            self.forget(next(iter(self._paths)))
+
     def forget(self, episode: EpisodeAttempt) -> None:
-        """Drop the paths of an attempt that has ended."""
-        self._paths.pop(episode, None)
+        """Drop the paths of an attempt."""
+        if self._paths.pop(episode, None) is not None:
+            self.held -= self._counted.pop(episode)

@@ -15,9 +15,11 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Self
 
 from aiohttp import web
 
+from rljob_api.gateway_bounds import LEAST_BODIES, REQUESTS_OF_ATTEMPT, GatewayBounds
 from rljob_api.keys.signed_text import KeyRefused, Refusal
 from rljob_kube import bounded_server
 from rljob_kube.bounded_server import ConnectionLimits, ConnectionStats
@@ -26,8 +28,8 @@ from rljob_runtime.gateway.capability import Capability, verify
 from rljob_runtime.gateway.environment_routes import EnvironmentRoutes
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.gateway import CHAT, GENERATE, Gateway
-from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, read_body, send
-from rljob_runtime.gateway.memory import HELD_BYTES, Memory
+from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, has_left, read_body, send
+from rljob_runtime.gateway.memory import Memory, Sender
 from rljob_runtime.gateway.own_share import OwnShare, waiting
 from rljob_runtime.scheduling.byte_budget import ByteBudget
 
@@ -38,7 +40,9 @@ RETRY_HEADER = "x-stainless-retry-count"
 MOST_RETRY_CHARACTERS = 9
 
 CONNECTIONS = ConnectionLimits(total=8192, of_a_host=5120, idle_seconds=120.0)
-"""A runner may play 4,096 episodes, each with a connection of its own."""
+"""Least bounds. A runner may play 4,096 episodes, each with a connection of its own."""
+OF_A_HOST = 0.625
+"""Share of all connections that one host may have: a local run has all episodes on one."""
 
 SCORING_SECONDS = 30.0
 """So long after an attempt's deadline its conversation can be read: its runner scores it then, and reports it."""
@@ -57,17 +61,26 @@ class ServerSettings:
     write_seconds: float = 60.0
     """Longest time in which a client reads its answer. A retry receives the same one."""
     shutdown_seconds: float = 5.0
-    held_bytes: int = HELD_BYTES
+    held_bytes: int = LEAST_BODIES
     attempt_share: float = 0.25
     """Share of these bytes that one attempt may have. The longest body fits in any case."""
     connections: ConnectionLimits = CONNECTIONS
-    requests_of_attempt: int = 64
+    requests_of_attempt: int = REQUESTS_OF_ATTEMPT
     """Requests of an attempt that wait for room, are read, or are answered."""
+    requests: int = 4096
+    """Requests of all attempts that are read or answered. As many more may wait."""
+
+    @classmethod
+    def of(cls, bounds: GatewayBounds) -> Self:
+        """Return the settings for the bounds of a job."""
+        total = max(CONNECTIONS.total, bounds.connections)
+        connections = replace(CONNECTIONS, total=total, of_a_host=int(total * OF_A_HOST))
+        return cls(held_bytes=bounds.body_bytes, connections=connections, requests=bounds.requests)
 
     def memory(self) -> Memory:
         """Return the budget of a gateway."""
         share = max(self.most_bytes, int(self.held_bytes * self.attempt_share))
-        return Memory(ByteBudget(max(share, self.held_bytes), share, self.requests_of_attempt))
+        return Memory(ByteBudget(max(share, self.held_bytes), share, self.requests_of_attempt, self.requests))
 
 
 @contextlib.asynccontextmanager
@@ -126,12 +139,15 @@ def gateway_app(
         most, announced = settings.most_bytes, request.content_length
         # An encoded body is longer than it announces.
         amount = most if announced is None or CONTENT_ENCODING in request.headers else min(announced, most)
-        async with memory.room(capability.episode, amount, capability.expires - now()) as room:
+        retry = _retry(request)
+        sender = Sender(bool(retry), lambda: has_left(request))
+        async with memory.room(capability.episode, amount, capability.expires - now(), sender) as room:
             with waiting():
                 body = await read_body(request, settings.read_seconds)
             room.holds(len(body))
-            found = await answer(capability, body, _retry(request))
+            found = await answer(capability, body, retry)
             room.holds(len(body) + len(found.body))
+            room.answers()
             with waiting():
                 return await send(request, _response(found), settings.write_seconds)
 

@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import NoReturn
 
 from rljob_api import RLJob
+from rljob_api.gateway_bounds import bounds_of
 from rljob_api.keys.runner_key import mint_runner_key, runners_key
 from rljob_api.spec.environments import Environment
 from rljob_api.status import RoundReport, StatusWarning
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.config import GatewayConfig
 from rljob_runtime.gateway.kept_process import Command, KeptProcess, ProcessFailed, last_words
+from rljob_runtime.gateway.link.connection import LinkSettings
 from rljob_runtime.gateway.link.server import serve_link
 from rljob_runtime.local.run_folder import write_private
 from rljob_runtime.protocols import TrainReport
@@ -96,7 +98,8 @@ class LocalEnvironments:
         # A socket's path has 107 bytes at most, and a run folder's may be longer.
         with tempfile.TemporaryDirectory(prefix="rljob-") as short:
             socket = Path(short) / "link.sock"
-            async with serve_link(socket, turns, environments):
+            link = LinkSettings(calls=bounds_of(self._job.spec).calls)
+            async with serve_link(socket, turns, environments, link):
                 try:
                     await self._start_gateway(folder, socket, secret)
                     for environment in self._job.spec.environments:

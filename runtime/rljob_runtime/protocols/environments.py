@@ -92,6 +92,12 @@ class FailedPart(StrEnum):
     TOOL_SERVER = "tool server"
     RUNNER = "runner"
     """The runner leaves, as in a drain, and hands the attempt back: nothing has failed."""
+    GATEWAY = "gateway"
+    """The gateway had no place for a request of the attempt. No runner states it."""
+
+
+RUNNERS_PARTS = tuple(part for part in FailedPart if part is not FailedPart.GATEWAY)
+"""What a runner's report may state."""
 
 
 class HarnessLimit(StrEnum):

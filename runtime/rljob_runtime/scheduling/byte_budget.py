@@ -3,7 +3,7 @@
     ask → granted, or it waits → release
 
 Claims are granted in their order. One whose owner holds its share waits, and lets those of others pass. One that lacks
-room in the total lets no claim pass, so that a large one is not starved by small ones.
+room in the total, or a place, lets no claim pass, so that a large one is not starved by small ones.
 """
 
 from __future__ import annotations
@@ -11,10 +11,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Generic, TypeVar
 
 A = TypeVar("A", bound=Hashable)
 """What names an owner."""
+
+
+class Denial(StrEnum):
+    """Why a claim is refused and does not even wait."""
+
+    CLAIMS = "its owner has as many claims as it may"
+    SHARE = "it is larger than the share of an owner"
+    QUEUE = "as many claims wait as may"
 
 
 @dataclass(eq=False)
@@ -27,36 +36,50 @@ class Claim(Generic[A]):
 
 
 class ByteBudget(Generic[A]):
-    """The claims of one process. `total`: bytes of all owners; `share`: of one; `claims`: claims of one at a time."""
+    """The claims of one process.
 
-    def __init__(self, total: int, share: int, claims: int) -> None:
+    `total`: bytes of all owners; `share`: of one; `claims`: claims of one owner at a time. `places`: claims that are
+    granted at a time, and as many that may wait; None for any number.
+    """
+
+    def __init__(self, total: int, share: int, claims: int, places: int | None = None) -> None:
         if not 0 < share <= total:
             raise ValueError(f"a share of {share} bytes; 1 to {total}, the total, would be right")
         self.total = total
         self.share = share
         self.claims = claims
+        self.places = places
         self.held = 0
         """Bytes that are granted."""
+        self._granted = 0
         self._held: Counter[A] = Counter()
         self._count: Counter[A] = Counter()
         self._waiting: list[Claim[A]] = []
 
-    def ask(self, owner: A, amount: int) -> Claim[A] | None:
-        """Return a claim, which may have to wait; None if its owner has too many, or wants more than its share."""
-        if self._count[owner] >= self.claims or amount > self.share:
-            return None
+    def ask(self, owner: A, amount: int) -> Claim[A] | Denial:
+        """Return a claim, which may have to wait, or why there is none."""
+        if self._count[owner] >= self.claims:
+            return Denial.CLAIMS
+        if amount > self.share:
+            return Denial.SHARE
         claim = Claim(owner, amount)
         self._count[owner] += 1
         self._waiting.append(claim)
         self._grant()
+        if not claim.granted and self.places is not None and len(self._waiting) > self.places:
+            self.release(claim)
+            return Denial.QUEUE
         return claim
+
+    def waits_for_own(self, claim: Claim[A]) -> bool:
+        """Tell whether a claim waits for its owner's other ones, and not for those of others."""
+        return not claim.granted and self._held[claim.owner] + claim.amount > self.share
 
     def count(self, owner: A, amount: int) -> Claim[A]:
         """Return a granted claim for bytes that exist already, whatever is held. Later claims wait for them."""
-        claim = Claim(owner, amount, granted=True)
+        claim = Claim(owner, amount)
         self._count[owner] += 1
-        self._held[owner] += amount
-        self.held += amount
+        self._hold(claim)
         return claim
 
     def has_room(self, owner: A) -> bool:
@@ -77,6 +100,7 @@ class ByteBudget(Generic[A]):
         """End a claim, granted or not; return the claims that are granted by that."""
         self._count[claim.owner] -= 1
         if claim.granted:
+            self._granted -= 1
             self._held[claim.owner] -= claim.amount
             self.held -= claim.amount
         else:
@@ -90,13 +114,17 @@ class ByteBudget(Generic[A]):
         for place, claim in enumerate(self._waiting):
             if self._held[claim.owner] + claim.amount > self.share:
                 waiting.append(claim)
-            elif self.held + claim.amount > self.total:
+            elif self.held + claim.amount > self.total or self._granted == self.places:
                 waiting += self._waiting[place:]
                 break
             else:
-                claim.granted = True
-                self._held[claim.owner] += claim.amount
-                self.held += claim.amount
+                self._hold(claim)
                 granted.append(claim)
         self._waiting = waiting
         return granted
+
+    def _hold(self, claim: Claim[A]) -> None:
+        claim.granted = True
+        self._granted += 1
+        self._held[claim.owner] += claim.amount
+        self.held += claim.amount

@@ -3,6 +3,7 @@
 from hack.mutants import Mutant
 
 GATEWAY = "tests/unit/entrypoints/test_gateway.py"
+POD_GATEWAY = "tests/unit/entrypoints/test_pod_gateway.py"
 PRE_STOP = "tests/unit/entrypoints/test_pre_stop.py"
 RAY_HEAD = "tests/unit/entrypoints/test_ray_head.py"
 
@@ -11,6 +12,29 @@ EXITS_IMMEDIATELY = (
 )
 
 MUTANTS = (
+    Mutant(
+        name="a gateway opens as many connections as the system allows at first",
+        target="rljob_runtime.entrypoints.gateway:allow_descriptors",
+        before="soft < wanted",
+        after="False",
+        tests=("tests/unit/entrypoints/test_gateway.py::test_the_process_may_open_a_descriptor_for_each_connection",),
+    ),
+    Mutant(
+        name="the link has the calls of a small job",
+        target="rljob_runtime.entrypoints.pod_gateway:PodGateway.serve",
+        before="self._config.bounds.calls",
+        after="LinkSettings().calls",
+        tests=(f"{POD_GATEWAY}::test_the_container_finds_its_config_the_text_and_the_link",),
+    ),
+    Mutant(
+        name="a gateway takes what its job needs and not what its container has",
+        target="rljob_runtime.entrypoints.gateway:fitting_bounds",
+        before="wanted.within(memory)",
+        after="wanted",
+        tests=(
+            "tests/unit/entrypoints/test_gateway.py::test_a_container_with_less_memory_has_smaller_bounds_and_says_so",
+        ),
+    ),
     Mutant(
         name="a gateway that ends waits for its requests",
         target="rljob_runtime.entrypoints.gateway:_serve",

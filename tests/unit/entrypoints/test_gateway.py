@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -20,8 +21,9 @@ import aiohttp
 import openai
 import pytest
 
+from rljob_api.gateway_bounds import MIB, GatewayBounds
 from rljob_api.keys.runner_key import mint_runner_key, runners_key
-from rljob_runtime.entrypoints.gateway import check
+from rljob_runtime.entrypoints.gateway import allow_descriptors, check, fitting_bounds
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.config import BadConfig, GatewayConfig, read_config, read_key
 from rljob_runtime.gateway.link.server import serve_link
@@ -67,6 +69,7 @@ def config_of(folder: Path, model: Path, **changes: Any) -> Path:
         context_tokens=320,
         max_tokens=64,
         port_file=folder / "port",
+        bounds=GatewayBounds(512, 64 * MIB, 32 * MIB),
         **{name: folder / name for name in keys},  # type: ignore[arg-type]
     ).model_copy(update=changes)
     file = folder / "gateway.json"
@@ -191,6 +194,30 @@ def test_a_wrong_config_names_its_field(tmp_path: Path, model: Path) -> None:
             read_config(file)
     with pytest.raises(BadConfig, match="cannot be read"):
         read_config(tmp_path / "absent")
+
+
+def test_a_container_with_less_memory_has_smaller_bounds_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    wanted = GatewayBounds(4096)
+    assert fitting_bounds(wanted, wanted.memory) == wanted
+    assert caplog.records == []
+    assert fitting_bounds(wanted, 1024 * MIB).memory <= 1024 * MIB
+    assert f"may use 1024 MiB; its job may need {wanted.memory // MIB} MiB" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "expected"),
+    [(1024, 524_288, 40_000), (1024, 4096, 4096), (65_536, 65_536, None)],
+    ids=["raised", "as far as it may", "enough"],
+)
+def test_the_process_may_open_a_descriptor_for_each_connection(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, expected: int | None
+) -> None:
+    """Half of them are for connections."""
+    was_set: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: was_set.append(limits))
+    allow_descriptors(20_000)
+    assert was_set == ([] if expected is None else [(expected, hard)])
 
 
 def test_a_key_that_is_none_is_refused_and_not_shown(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from rljob_api import RLJob
 from rljob_api.constants import CAPABILITY_KEY, GATEWAY_PORT
+from rljob_api.gateway_bounds import GatewayBounds, bounds_of
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.episodes.book import BookRules, EpisodeBook
 from rljob_runtime.data.job_prompts import tokenizer_folder
@@ -65,6 +66,9 @@ async def test_the_container_finds_its_config_the_text_and_the_link(site: Site) 
         config = read_config(config_file(site.folder))
         assert (config.port, config.host) == (GATEWAY_PORT, "127.0.0.1")
         assert config.capability_key_file == site.keys / CAPABILITY_KEY
+        assert config.bounds == bounds_of(JOB.spec) != GatewayBounds()
+        assert site.gateway._link is not None
+        assert site.gateway._link._settings.calls == config.bounds.calls
         shutil.rmtree(site.scratch)
         assert (config.model_folder / "tokenizer_config.json").is_file(), "the scratch folder is the coordinator's own"
         assert site.gateway.why_not_ready() == "the gateway container is absent"

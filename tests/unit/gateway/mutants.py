@@ -144,7 +144,7 @@ MUTANTS = (
     Mutant(
         name="a body is read before there is room for it",
         target="rljob_runtime.gateway.memory:Memory.room",
-        before="await self._granted(claim, seconds)",
+        before="await self._granted(claim, seconds, sender)",
         after="pass",
         tests=(f"{MEMORY}::test_bodies_of_one_attempt_wait_for_its_share_and_others_do_not",),
     ),
@@ -227,7 +227,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a runner that left goes on waiting",
-        target="rljob_runtime.gateway.environment_routes:_has_left",
+        target="rljob_runtime.gateway.http:has_left",
         before="request.transport is None or request.transport.is_closing()",
         after="False",
         tests=(f"{ENVIRONMENTS}::test_a_runner_that_left_asks_for_one_short_span_more_at_most",),

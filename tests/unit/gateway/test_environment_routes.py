@@ -16,12 +16,12 @@ from aiohttp import web
 from rljob_api.keys.runner_key import mint_runner_key, runners_key, verify_runner_key
 from rljob_api.keys.signed_text import KeyRefused, Refusal
 from rljob_runtime.gateway.capability import Capability, gateway_key, verify
-from rljob_runtime.gateway.environment_routes import EnvironmentRoutes, RunnerAccess
+from rljob_runtime.gateway.environment_routes import AgentSide, EnvironmentRoutes, RunnerAccess
 from rljob_runtime.gateway.errors import GatewayError
-from rljob_runtime.gateway.memory import Memory
+from rljob_runtime.gateway.memory import Memory, Sender
 from rljob_runtime.gateway.server import ServerSettings, gateway_app
 from rljob_runtime.gateway.wire.runner_requests import MOST_EPISODES, MOST_TEXTS, parse_heartbeat
-from rljob_runtime.protocols.environments import Assignment, EpisodeReport, FailedPart, HarnessLimit
+from rljob_runtime.protocols.environments import RUNNERS_PARTS, Assignment, EpisodeReport, FailedPart, HarnessLimit
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
 from rljob_runtime.protocols.turns import EpisodeAttempt
 from rljob_runtime.scheduling.byte_budget import ByteBudget
@@ -246,12 +246,74 @@ async def test_a_report_is_passed_on_and_may_be_repeated(site: Site) -> None:
     assert site.routes.stats.reports == 2
 
 
-@pytest.mark.parametrize("part", list(FailedPart))
+@pytest.mark.parametrize("part", RUNNERS_PARTS)
 async def test_a_failure_of_ours_is_passed_on(site: Site, part: FailedPart) -> None:
     await site.environments.put(assignment())
     await site.lease()
     assert (await site.done(attempt_of(), failed=str(part), detail="gone")).status == 200
     assert site.environments.reports[attempt_of()] == EpisodeReport(failed=part, detail="gone")
+
+
+async def test_no_runner_states_a_failure_of_the_gateway(site: Site) -> None:
+    await site.environments.put(assignment())
+    await site.lease()
+    got = await site.done(attempt_of(), failed="gateway")
+    assert (got.status, got.body["error"]["param"]) == (400, "failed")
+
+
+async def refused(site: Site, episode: EpisodeAttempt) -> Memory:
+    """Let the gateway refuse a request of an attempt, since others take all places."""
+    memory = Memory(ByteBudget(8, 8, 8, places=1))
+    site.routes.agents = AgentSide(memory, make_site().gateway.histories)
+
+    async def ask(one: EpisodeAttempt) -> None:
+        async with memory.room(one, 1, 10.0, Sender(retry=False, has_left=lambda: False)):
+            pass
+
+    async with memory.room(attempt_of(8), 1, 1.0):
+        waiting = asyncio.create_task(ask(attempt_of(9)))
+        await until(lambda: memory.stats.memory_waits == 1)
+        with pytest.raises(GatewayError):
+            await ask(episode)
+    await waiting
+    return memory
+
+
+async def test_the_end_of_an_attempt_that_was_refused_is_a_failure_of_ours(site: Site) -> None:
+    """Its agent went on without the answer, and no reward of it says anything about the policy."""
+    memory = await refused(site, attempt_of())
+    for index in range(2):
+        await site.environments.put(assignment(index))
+        await site.lease()
+    site.environments.faults.append(PeerTimeout("slow"))
+    assert (await site.done(attempt_of(), reward=0.0, metrics={"calls": 2})).status == 503
+    assert (await site.done(attempt_of(), reward=0.0, metrics={"calls": 2})).status == 200
+    assert (await site.done(attempt_of(1), reward=0.0)).status == 200
+    report = site.environments.reports[attempt_of()]
+    assert (report.reward, report.failed, report.metrics) == (None, FailedPart.GATEWAY, {"calls": 2.0})
+    assert "no place for 1 of its requests" in report.detail
+    assert site.environments.reports[attempt_of(1)] == EpisodeReport(0.0)
+    assert site.routes.stats.ended_unserved == 1
+    assert memory.why_unserved(attempt_of()) is None, "its end is stored"
+
+
+async def test_what_a_runner_says_of_a_failure_stays(site: Site) -> None:
+    await refused(site, attempt_of())
+    await site.environments.put(assignment())
+    await site.lease()
+    assert (await site.done(attempt_of(), failed="runner", detail="it leaves")).status == 200
+    assert site.environments.reports[attempt_of()] == EpisodeReport(failed=FailedPart.RUNNER, detail="it leaves")
+
+
+async def test_nothing_is_kept_of_an_attempt_that_was_reported(site: Site) -> None:
+    agents = make_site()
+    site.routes.agents = AgentSide(ServerSettings().memory(), agents.gateway.histories)
+    await site.environments.put(assignment())
+    await site.lease()
+    await agents.chat([{"role": "user", "content": "hi"}])
+    assert agents.gateway.histories.kept(attempt_of()) is not None
+    assert (await site.done(attempt_of(), reward=1.0)).status == 200
+    assert agents.gateway.histories.kept(attempt_of()) is None
 
 
 async def test_the_report_of_an_attempt_that_has_ended_is_refused_for_good(site: Site) -> None:

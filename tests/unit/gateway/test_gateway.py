@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.gateway.capability import Capability
 from rljob_runtime.gateway.errors import GatewayError
-from rljob_runtime.gateway.gateway import GatewaySettings
 from rljob_runtime.gateway.text.suffix_text import SuffixText
 from rljob_runtime.gateway.text.turn_text import TurnTokens
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
@@ -31,7 +29,6 @@ from tests.support.gateway.site import (
     message,
     user,
 )
-from tests.support.gateway.stand_in_coordinator import attempt_of
 from tests.support.waiting import until
 
 CALL = '<tool_call>{"name": "sum", "arguments": {"a": 1}}</tool_call>'
@@ -164,32 +161,12 @@ async def test_a_gateway_that_starts_again_goes_on_from_the_stored_turns(site: S
     assert_trained_tokens_are_the_engines(other)
 
 
-async def test_requests_of_an_attempt_wait_for_one_read_of_its_turns(site: Site) -> None:
-    """Its turns are much larger than its requests, and a program sends many at a time."""
-    await site.chat([user("first")])
-    other = site.restarted()
-    await asyncio.gather(*(other.chat([user(f"further {number}")]) for number in range(8)))
-    assert site.coordinator.histories == 2
-
-
-async def test_paths_of_few_attempts_are_kept_and_those_of_others_are_read_again(site: Site) -> None:
-    small = site.restarted(GatewaySettings("policy", 4096, TOKENIZER.size, 512, attempts_kept=1))
-    first = await small.chat([user("first")])
-    other = attempt_of(1)
-    site.coordinator.start(other)
-    body = json.dumps({"messages": [user("x")]}).encode()
-    await small.gateway.chat(Capability(other, 1_000), body)
-    await small.chat([user("first"), message(first), user("next")])
-    assert site.coordinator.histories == 3
-    assert small.gateway.stats.rewritten == 0
-
-
 async def test_an_attempt_costs_the_tokens_of_its_tree(site: Site) -> None:
     messages: list[Any] = [user("first")]
     for turn in range(12):
         answer = await site.chat(messages)
         messages += [message(answer), user(f"question {turn}")]
-    paths = site.gateway._paths.get(EPISODE)
+    paths = site.gateway.histories.kept(EPISODE)
     assert paths is not None
     last_prompt, last_tokens, _ = site.coordinator.engine.emitted[-1]
     assert paths.tokens_held == len(last_prompt) + len(last_tokens)
@@ -210,19 +187,6 @@ async def test_a_limit_of_the_episode_is_refused_with_its_name() -> None:
     with pytest.raises(GatewayError, match="limit of turns") as caught:
         await site.chat([user("next")])
     assert (caught.value.status, caught.value.code) == (400, "episode_limit_reached")
-
-
-async def test_an_attempt_has_a_bounded_number_of_requests() -> None:
-    site = make_site(bounds=GatewaySettings("policy", 4096, TOKENIZER.size, 512, requests_per_attempt=2))
-    site.coordinator.weights.clear()
-    waiting = [asyncio.create_task(site.chat([user(text)])) for text in "ab"]
-    await until(lambda: len(site.coordinator.calls) == 2)
-    with pytest.raises(GatewayError) as caught:
-        await site.chat([user("c")])
-    assert caught.value.status == 429
-    site.coordinator.weights.set()
-    await asyncio.gather(*waiting)
-    await site.chat([user("c")])
 
 
 async def test_a_client_may_only_end_a_turn_earlier(site: Site) -> None:

@@ -12,26 +12,35 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 
+from rljob_api.gateway_bounds import GatewayBounds
 from rljob_kube.bounded_server import ConnectionLimits, ConnectionStats
 from rljob_runtime.gateway.answers import Answer
 from rljob_runtime.gateway.capability import Capability, gateway_key, mint
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.gateway import Gateway
-from rljob_runtime.gateway.memory import Memory
-from rljob_runtime.gateway.server import ServerSettings, serve
+from rljob_runtime.gateway.memory import Memory, Sender
+from rljob_runtime.gateway.server import CONNECTIONS, ServerSettings, serve
 from rljob_runtime.gateway.wire.fields import MOST_VALUES, parse_body
-from tests.support.gateway.site import SETTINGS, Site, make_site, user
+from rljob_runtime.protocols.turns import EpisodeAttempt
+from rljob_runtime.scheduling.byte_budget import ByteBudget
+from tests.support.gateway.site import EPISODE, SETTINGS, Site, make_site, user
 from tests.support.gateway.stand_in_coordinator import attempt_of
 from tests.support.waiting import until
 
 KEY = gateway_key(b"secret")
 OTHER = attempt_of(1)
 ANSWER = 24 << 20
-BOUNDS = ServerSettings(most_bytes=20_000, held_bytes=80_000, requests_of_attempt=6, read_seconds=20.0)
+BOUNDS = ServerSettings(most_bytes=20_000, held_bytes=80_000, requests_of_attempt=6, read_seconds=20.0, requests=7)
+RETRY = {"x-stainless-retry-count": "1"}
 
 
 def key(index: int = 0) -> str:
     return mint(KEY, Capability(attempt_of(index), 1_000))
+
+
+def body_of(words: int, zipped: bool = False) -> bytes:
+    body = json.dumps({"messages": [user("hi")], "metadata": {"a": "x" * 1000 * words}}).encode()
+    return gzip.compress(body) if zipped else body
 
 
 @dataclass
@@ -45,14 +54,17 @@ class Served:
 
     async def ask(self, words: int, index: int = 0, **headers: str) -> int:
         """Ask for a turn with a body of a thousand bytes a word; return the status."""
-        body = json.dumps({"messages": [user("hi")], "metadata": {"a": "x" * 1000 * words}}).encode()
-        return await self.send(gzip.compress(body) if headers else body, index, **headers)
+        return (await self.send(body_of(words, zipped="Content-Encoding" in headers), index, **headers))[0]
 
-    async def send(self, body: bytes, index: int = 0, **headers: str) -> int:
+    async def send(self, body: bytes, index: int = 0, **headers: str) -> tuple[int, str]:
+        """Send a body; return the status and the answer."""
         more = {"Authorization": f"Bearer {key(index)}", **headers}
         async with self.session.post(f"{self.url}/v1/chat/completions", data=body, headers=more) as got:
-            await got.read()
-            return got.status
+            return got.status, await got.text()
+
+    def waiting(self, count: int) -> bool:
+        """Tell whether so many requests have waited."""
+        return self.memory.stats.memory_waits == count
 
 
 @pytest.fixture
@@ -85,10 +97,191 @@ async def test_an_attempt_has_so_many_requests_and_the_rest_may_be_sent_again(se
     served.site.coordinator.weights.clear()
     asking = [asyncio.create_task(served.ask(1)) for _ in range(6)]
     await until(lambda: len(served.site.coordinator.calls) == 6)
-    assert await served.ask(1) == 429
-    assert served.memory.stats.memory_refused == 1
+    status, text = await served.send(body_of(1))
+    assert status == 429
+    assert "this attempt has 6 requests under way or waiting" in text
+    assert "Its agent sends them concurrently" in text
+    assert (served.memory.stats.memory_refused, served.memory.why_unserved(EPISODE)) == (1, None)
     served.site.coordinator.weights.set()
     assert await asyncio.gather(*asking) == [200] * 6
+
+
+async def filled(served: Served) -> list[asyncio.Task[int]]:
+    """Take all places: seven of two attempts are under way."""
+    served.site.coordinator.weights.clear()
+    asking = [asyncio.create_task(served.ask(1, index)) for index in (0, 0, 0, 0, 1, 1, 1)]
+    await until(lambda: len(served.site.coordinator.calls) == 7)
+    return asking
+
+
+async def take(memory: Memory, owner: EpisodeAttempt, sender: Sender) -> None:
+    async with memory.room(owner, 1, 10.0, sender):
+        pass
+
+
+def start_more(served: Served) -> None:
+    for index in range(2, 6):
+        served.site.coordinator.start(attempt_of(index))
+
+
+async def test_a_request_beyond_the_places_of_all_waits_and_is_answered(served: Served) -> None:
+    start_more(served)
+    asking = await filled(served)
+    late = [asyncio.create_task(served.ask(1, index)) for index in (2, 3, 3)]
+    await until(lambda: served.waiting(3))
+    assert served.memory.why_unserved(attempt_of(3)), "its harness would end without an answer"
+    served.site.coordinator.weights.set()
+    assert await asyncio.gather(*asking, *late) == [200] * 10
+    assert served.memory.why_unserved(attempt_of(3)) is None
+    assert (served.memory.stats.memory_refused, served.memory.stats.memory_full) == (0, 0)
+
+
+async def test_more_requests_than_may_wait_are_refused_because_of_all(served: Served) -> None:
+    start_more(served)
+    asking = await filled(served)
+    asking += [asyncio.create_task(served.ask(1, index)) for index in (2, 2, 2, 3, 3, 3, 4)]
+    await until(lambda: served.waiting(7))
+    status, text = await served.send(body_of(1), 5)
+    assert (status, json.loads(text)["error"]["code"]) == (503, "gateway_full")
+    assert "all episodes together take the gateway's 7 requests and 80000 bytes" in text
+    assert served.memory.stats.memory_full == 1
+    served.site.coordinator.weights.set()
+    assert await asyncio.gather(*asking) == [200] * 14
+    assert served.memory.why_unserved(attempt_of(4)) is None
+    why = served.memory.why_unserved(attempt_of(5))
+    assert why == "the gateway had no place for 1 of its requests, because of those of other episodes"
+    served.memory.forget(attempt_of(5))
+    assert served.memory.why_unserved(attempt_of(5)) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "headers", "served_then"),
+    [(1, RETRY, True), (1, {}, False), (2, RETRY, False)],
+    ids=["a retry", "a request of the same length", "a retry of another request"],
+)
+async def test_a_refused_request_is_forgotten_when_its_retry_is_answered(
+    served: Served, words: int, headers: dict[str, str], served_then: bool
+) -> None:
+    start_more(served)
+    asking = await filled(served)
+    asking += [asyncio.create_task(served.ask(1, index)) for index in (2, 2, 2, 3, 3, 3, 4)]
+    await until(lambda: served.waiting(7))
+    assert [await served.ask(1, 5), await served.ask(1, 5, **RETRY)] == [503, 503]
+    served.site.coordinator.weights.set()
+    await asyncio.gather(*asking)
+    assert await served.ask(words, 5, **headers) == 200
+    assert (served.memory.why_unserved(attempt_of(5)) is None) is served_then
+
+
+async def test_a_retry_that_is_refused_counts_whatever_its_request_met(served: Served) -> None:
+    start_more(served)
+    asking = await filled(served)
+    asking += [asyncio.create_task(served.ask(1, index)) for index in (2, 2, 2, 3, 3, 3, 4)]
+    await until(lambda: served.waiting(7))
+    assert await served.ask(1, 5, **RETRY) == 503
+    assert served.memory.why_unserved(attempt_of(5))
+    served.site.coordinator.weights.set()
+    await asyncio.gather(*asking)
+
+
+async def test_a_client_that_leaves_while_it_waits_had_no_place(served: Served) -> None:
+    start_more(served)
+    asking = await filled(served)
+    leaving = asyncio.create_task(served.ask(1, 2))
+    await until(lambda: served.waiting(1))
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    await asyncio.sleep(0.1)
+    served.site.coordinator.weights.set()
+    assert await asyncio.gather(*asking) == [200] * 7
+    await until(lambda: served.memory.held == 0)
+    assert served.memory.why_unserved(attempt_of(2))
+    assert await served.ask(1, 2, **RETRY) == 200
+    assert served.memory.why_unserved(attempt_of(2)) is None
+
+
+@pytest.mark.parametrize("first", ["the request", "its retry"])
+async def test_a_retry_answers_a_request_whose_client_left_in_any_order(first: str) -> None:
+    memory, owner, left = Memory(ByteBudget(8, 8, 8, places=2)), attempt_of(1), False
+    ends = {"the request": asyncio.Event(), "its retry": asyncio.Event()}
+
+    async def ask(name: str, sender: Sender) -> None:
+        async with memory.room(owner, 1, 10.0, sender) as room:
+            await ends[name].wait()
+            room.holds(3)
+            room.answers()
+
+    async with AsyncExitStack() as others:
+        for index in (2, 3):
+            await others.enter_async_context(memory.room(attempt_of(index), 1, 1.0))
+        senders = {"the request": Sender(False, lambda: left), "its retry": Sender(True, lambda: False)}
+        asking = [asyncio.create_task(ask(*one)) for one in senders.items()]
+        await until(lambda: memory.stats.memory_waits == 2)
+    await asyncio.sleep(0)
+    assert memory.why_unserved(owner) is None, "their turns are generated"
+    left = True
+    assert "no place for 1 of its requests" in (memory.why_unserved(owner) or "")
+    ends[first].set()
+    await asyncio.sleep(0.01)
+    for end in ends.values():
+        end.set()
+    await asyncio.gather(*asking)
+    assert memory.why_unserved(owner) is None
+
+
+async def test_a_client_that_leaves_with_half_a_body_is_no_failure(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    start_more(served)
+    asking = await filled(served)
+    _, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\nAuthorization: Bearer {key(2)}"
+    writer.write(f"{head}\r\n\r\n{{".encode())
+    await until(lambda: served.waiting(1))
+    writer.close()
+    await asyncio.sleep(0.1)
+    served.site.coordinator.weights.set()
+    assert await asyncio.gather(*asking) == [200] * 7
+    await until(lambda: served.memory.held == 0)
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_a_request_waits_until_its_key_expires_and_is_then_refused(served: Served) -> None:
+    memory, owner = served.memory, attempt_of(7)
+    sender = Sender(retry=False, has_left=lambda: False)
+    async with AsyncExitStack() as stack:
+        for index in range(4):
+            await stack.enter_async_context(memory.room(attempt_of(index), 20_000, 1.0))
+        with pytest.raises(GatewayError, match="all episodes together") as caught:
+            async with memory.room(owner, 1, 0.01, sender):
+                pass
+    assert (caught.value.status, memory.stats.memory_full) == (503, 1)
+    assert memory.why_unserved(owner)
+    async with memory.room(owner, 1, 1.0):
+        pass
+
+
+async def test_a_wait_for_the_attempts_own_bytes_is_its_agents_doing(served: Served) -> None:
+    memory, owner = served.memory, attempt_of(7)
+    sender = Sender(retry=False, has_left=lambda: True)
+    async with memory.room(owner, 20_000, 1.0):
+        with pytest.raises(GatewayError, match="its share of 20000 bytes") as caught:
+            async with memory.room(owner, 1, 0.01, sender):
+                pass
+        asking = asyncio.create_task(take(memory, owner, sender))
+        await until(lambda: served.waiting(2))
+        assert memory.why_unserved(owner) is None
+    await asking
+    assert (caught.value.status, memory.stats.memory_refused, memory.why_unserved(owner)) == (429, 1, None)
+
+
+def test_a_budget_and_the_connections_follow_from_the_bounds() -> None:
+    bounds = GatewayBounds(requests=10_000, body_bytes=300 << 20)
+    settings = ServerSettings.of(bounds)
+    assert (settings.requests, settings.held_bytes) == (10_000, 300 << 20)
+    assert settings.connections.total == bounds.connections
+    assert bounds.requests < settings.connections.of_a_host < settings.connections.total
+    assert ServerSettings.of(GatewayBounds()).connections == CONNECTIONS
 
 
 @pytest.mark.parametrize("words", [1, 18])

@@ -22,6 +22,24 @@ MUTANTS = (
         tests=("tests/unit/scheduling/test_byte_budget.py::test_an_owner_waits_for_its_own_share_and_others_pass",),
     ),
     Mutant(
+        name="claims are granted beyond the places",
+        target="rljob_runtime.scheduling.byte_budget:ByteBudget._grant",
+        before="self._granted == self.places",
+        after="False",
+        tests=(
+            "tests/unit/scheduling/test_byte_budget.py::test_claims_beyond_the_places_wait_and_as_many_more_are_denied",
+        ),
+    ),
+    Mutant(
+        name="any number of claims waits",
+        target="rljob_runtime.scheduling.byte_budget:ByteBudget.ask",
+        before="len(self._waiting) > self.places",
+        after="False",
+        tests=(
+            "tests/unit/scheduling/test_byte_budget.py::test_claims_beyond_the_places_wait_and_as_many_more_are_denied",
+        ),
+    ),
+    Mutant(
         name="small claims starve a large one",
         target="rljob_runtime.scheduling.byte_budget:ByteBudget._grant",
         before="waiting += self._waiting[place:]\nbreak",

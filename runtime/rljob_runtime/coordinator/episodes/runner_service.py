@@ -35,6 +35,7 @@ CAUSES = {
     FailedPart.ENVIRONMENT: AbortCause.ENVIRONMENT,
     FailedPart.TOOL_SERVER: AbortCause.TOOL_SERVER,
     FailedPart.RUNNER: AbortCause.RUNNER_LEFT,
+    FailedPart.GATEWAY: AbortCause.GATEWAY,
 }
 NO_RUNNER = "NoRunner"
 """Reason of the warning about an environment whose episodes wait, and of which no runner is heard."""

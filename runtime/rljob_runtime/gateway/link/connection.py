@@ -24,7 +24,7 @@ class LinkSettings:
 
     limits: FrameLimits = field(default_factory=FrameLimits)
     calls: int = 8192
-    """Calls under way: more than the gateway has requests."""
+    """Calls under way: more than the gateway has requests (`GatewayBounds.calls`)."""
     greeting_seconds: float = 30.0
     answer_seconds: float = 30.0
     """Longest wait for an answer, beyond the time that the call itself states. A turn states its deadline."""

@@ -15,9 +15,9 @@ from rljob_runtime.protocols.environments import (
     MOST_CALLS,
     MOST_METRIC_NAME,
     MOST_METRICS,
+    RUNNERS_PARTS,
     Assignment,
     EpisodeReport,
-    FailedPart,
     HarnessLimit,
     Resume,
     ToolCall,
@@ -136,7 +136,7 @@ def parse_done(body: bytes) -> DoneRequest:
     given = parse_body(body, MOST_TEXTS)
     refuse_unknown(given, ("runner", *ATTEMPT, "reward", "metrics", "failed", "detail", "limit"))
     reward = None if given.get("reward") is None else _number(given["reward"], "reward")
-    failed, limit = _one_of(FailedPart, given, "failed"), _one_of(HarnessLimit, given, "limit")
+    failed, limit = _one_of(RUNNERS_PARTS, given, "failed"), _one_of(tuple(HarnessLimit), given, "limit")
     for name, value in (("reward", reward), ("limit", limit)):
         if failed is not None and value is not None:
             raise bad(f"an attempt that a failure of ours ended has no {name}; leave one of the two out", name)
@@ -184,13 +184,13 @@ def attempt_json(episode: EpisodeAttempt) -> Json:
     return found | ({"resumption": episode.resumption} if episode.resumption else {})
 
 
-def _one_of(kind: type[E], given: Json, name: str) -> E | None:
-    """Return a field that has one of a few values, or None where there is none."""
+def _one_of(allowed: Sequence[E], given: Json, name: str) -> E | None:
+    """Return a field that has one of these values, or None where there is none."""
     value = given.get(name)
-    if value is not None and value not in list(kind):
-        right = " or ".join(repr(str(one)) for one in kind)
+    if value is not None and value not in allowed:
+        right = " or ".join(repr(str(one)) for one in allowed)
         raise bad(f"{name} is {str(value)[:100]!r}; {right} would be right", name)
-    return None if value is None else kind(value)
+    return next((one for one in allowed if one == value), None)
 
 
 def _runner(given: Json) -> str:

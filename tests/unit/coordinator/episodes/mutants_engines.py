@@ -11,6 +11,15 @@ RESUMPTIONS = "tests/unit/coordinator/episodes/test_resumptions.py"
 
 MUTANTS = (
     Mutant(
+        name="an attempt that the gateway did not serve failed by its environment",
+        target=f"{EPISODES}.runner_service:CAUSES",
+        before="AbortCause.GATEWAY",
+        after="AbortCause.ENVIRONMENT",
+        tests=(
+            "tests/unit/coordinator/episodes/test_book.py::test_an_attempt_that_the_gateway_did_not_serve_is_no_reward",
+        ),
+    ),
+    Mutant(
         name="a released attempt is given to the next runner without an engine",
         target=f"{EPISODES}.runner_service:RunnerService._may_be_served",
         before="attempt is None or attempt.holder is not None",

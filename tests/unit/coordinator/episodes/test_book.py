@@ -358,6 +358,18 @@ async def test_a_failed_tool_server_is_no_reward(tmp_path):
         assert kept.end.reason == "tool server: it is gone"
 
 
+async def test_an_attempt_that_the_gateway_did_not_serve_is_no_reward(tmp_path):
+    async with bench(tmp_path) as made:
+        episode = await made.begun()
+        await made.answered(made.ask(episode, [1]), [5])
+        failed = EpisodeReport(failed=FailedPart.GATEWAY, detail="no place for 1 of its requests")
+        await made.book.runners.done(ENVIRONMENT, "r", episode, failed)
+        kept = made.store.turns.newest([KEY])[KEY]
+        assert kept.end is not None
+        assert (kept.reward, kept.end.cause) == (None, AbortCause.GATEWAY)
+        assert kept.end.reason == "gateway: no place for 1 of its requests"
+
+
 async def test_a_silent_runner_loses_its_attempt_and_one_that_lives_keeps_it(tmp_path):
     async with bench(tmp_path) as made:
         episode = await made.begun()
