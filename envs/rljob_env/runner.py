@@ -16,11 +16,15 @@ from functools import partial
 
 import httpx
 
-from rljob_env.episode import Assignment, Attempt, Harness, Report
+from rljob_env.episode import Assignment, Attempt, Harness, Limit, Report
 from rljob_env.failures import EpisodeOver, Failed, GatewayAway, GatewayRefused, Part
 from rljob_env.gateway_client import GatewayClient
 
 log = logging.getLogger(__name__)
+
+LAST_SECONDS = 1.0
+"""Time before an attempt's deadline in which the coordinator may refuse turns: its own deadline comes first, by the way
+of the attempt to the runner."""
 
 
 @dataclass(frozen=True)
@@ -150,9 +154,9 @@ class Runner:
                 work.cancel()
                 await asyncio.wait(late)
             report = self._report_of(attempt, work)
-            if report is not None and report.gave_up and await self._was_away(began):
-                # The program could not ask the model. A reward would blame the policy for our failure.
-                detail = f"the gateway was away while the agent ran: {report.detail}"
+            if report is not None and _lacked(report, assignment) and await self._was_away(began):
+                # A reward would blame the policy for our failure.
+                detail = f"the gateway was away in the episode's time: {report.detail}"
                 report = Report(failed=Part.ENVIRONMENT, detail=detail)
             if report is not None:
                 await self._deliver(attempt, report)
@@ -243,3 +247,10 @@ class Runner:
             if work is not None and not work.done():
                 self._stopped.add(attempt)
                 work.cancel()
+
+
+def _lacked(report: Report, assignment: Assignment) -> bool:
+    """Return whether an episode may have lacked the model or time: then an outage of the gateway explains its end."""
+    if report.failed is not None:
+        return False
+    return report.gave_up or report.limit is Limit.SECONDS or assignment.seconds_left() < LAST_SECONDS

@@ -23,7 +23,7 @@ from rljob_runtime.evaluation import EvaluationResult
 from rljob_runtime.protocols import PromptSource, Rewards
 from rljob_runtime.scheduling.layouts.layout_switch import SwitchPolicy
 from rljob_runtime.simulator.core import virtual_time
-from rljob_runtime.simulator.core.events import Event, Observe
+from rljob_runtime.simulator.core.events import CoordinatorStarted, Event, Observe
 from rljob_runtime.simulator.invariants.asynchronous import invariants_of
 from rljob_runtime.simulator.peers.cluster import ClusterSpec, SimulatedCluster
 from rljob_runtime.simulator.peers.control_plane import SimulatedControlPlane
@@ -146,6 +146,7 @@ class Stage:
         store = self.store = ObservedStore(self.path, "uid-1", self.observe, sources)
         try:
             self.term = store.adopt_term(self.term)
+            self.observe(CoordinatorStarted(self.term))
             access = InlineStore(store, self.around)
             inputs = CoordinatorInputs(
                 self.control,

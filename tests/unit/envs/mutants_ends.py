@@ -64,4 +64,25 @@ MUTANTS = (
         after="False",
         tests=(f"{VERIFIERS}::test_a_time_out_after_a_long_load_is_a_failure_of_ours",),
     ),
+    Mutant(
+        name="time in which the gateway was away is the policy's",
+        target="rljob_env.runner:_lacked",
+        before="report.limit is Limit.SECONDS",
+        after="False",
+        tests=(f"{RUNNER}::test_time_in_which_the_gateway_was_away_is_no_zero",),
+    ),
+    Mutant(
+        name="the last second before a deadline has no outage",
+        target="rljob_env.runner:_lacked",
+        before="assignment.seconds_left() < LAST_SECONDS",
+        after="False",
+        tests=(f"{RUNNER}::test_time_in_which_the_gateway_was_away_is_no_zero",),
+    ),
+    Mutant(
+        name="an outage hides the part of ours that failed",
+        target="rljob_env.runner:_lacked",
+        before="report.failed is not None",
+        after="False",
+        tests=(f"{RUNNER}::test_an_outage_explains_no_other_failure",),
+    ),
 )

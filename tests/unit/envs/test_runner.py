@@ -7,55 +7,24 @@ import json
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from rljob_env.episode import Assignment, Limit, Report
-from rljob_env.failures import GatewayAway, GatewayRefused, Part
+from rljob_env.episode import Limit, Report
+from rljob_env.failures import Failed, GatewayAway, GatewayRefused, Part
 from rljob_env.gateway_client import GatewayClient
 from rljob_env.runner import Runner, RunnerSettings
 from rljob_runtime.protocols.environments import FailedPart
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
 from tests.support.envs.processes import gone
 from tests.support.envs.site import RUNNER_KEY, SETTINGS, Site, open_site
+from tests.support.envs.stand_in_harness import StandInHarness
 from tests.support.gateway.stand_in_coordinator import attempt_of
 from tests.support.paths import ROOT
 from tests.support.waiting import until
-
-
-@dataclass
-class StandInHarness:
-    """A harness that ends when it is let go. `running`: its episodes; `cancelled`: those that it was told to end."""
-
-    report: Report = field(default_factory=lambda: Report(1.0))
-    error: Exception | None = None
-    go: asyncio.Event = field(default_factory=asyncio.Event)
-    running: set[str] = field(default_factory=set)
-    most: int = 0
-    cancelled: set[str] = field(default_factory=set)
-    closed: bool = False
-
-    async def run(self, assignment: Assignment) -> Report:
-        name = assignment.attempt.episode
-        self.running.add(name)
-        self.most = max(self.most, len(self.running))
-        try:
-            await self.go.wait()
-        except asyncio.CancelledError:
-            self.cancelled.add(name)
-            raise
-        finally:
-            self.running.discard(name)
-        if self.error is not None:
-            raise self.error
-        return self.report
-
-    async def close(self) -> None:
-        self.closed = True
 
 
 async def put_and_start(site: Site, harness: StandInHarness, count: int = 1) -> None:
@@ -184,6 +153,53 @@ async def test_an_agent_that_gave_up_while_the_gateway_was_away_is_no_zero(
         assert reported.failed == failed
         assert "the agent ended with 1" in reported.detail
         assert runner.stats.heartbeats_missed == (away and gave_up)
+
+
+OUT_OF_TIME = Report(0.0, limit=Limit.SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("report", "seconds", "away", "failed"),
+    [
+        (OUT_OF_TIME, 60.0, True, FailedPart.ENVIRONMENT),
+        (OUT_OF_TIME, 60.0, False, None),
+        (Report(0.0), 0.5, True, FailedPart.ENVIRONMENT),
+        (Report(0.0), 0.5, False, None),
+        (Report(0.0), 60.0, True, None),
+        (Report(0.0, limit=Limit.TURNS), 60.0, True, None),
+    ],
+    ids=["out of time", "no outage", "a turn may be refused", "its own end", "it has time left", "all turns"],
+)
+async def test_time_in_which_the_gateway_was_away_is_no_zero(
+    report: Report, seconds: float, away: bool, failed: FailedPart | None
+) -> None:
+    """It answers again long before the end: the harness only had less time."""
+    harness = StandInHarness(report)
+    async with open_site() as site, site.stack:
+        runner = await site.run(harness)
+        episode = await site.put(seconds=seconds)
+        await until(lambda: len(harness.running) == 1)
+        site.environments.faults += [PeerGone("restarts")] if away else []
+        await until(lambda: runner.stats.heartbeats_missed == away)
+        heartbeats = len(site.environments.heartbeats)
+        await until(lambda: len(site.environments.heartbeats) > heartbeats + 1)
+        harness.go.set()
+        reported = await site.environments.reported(episode)
+        assert (reported.reward, reported.failed) == (None if failed else 0.0, failed)
+        assert ("the gateway was away in the episode's time" in reported.detail) == (failed is not None)
+
+
+async def test_an_outage_explains_no_other_failure() -> None:
+    harness = StandInHarness(error=Failed(Part.TOOL_SERVER, "no index"))
+    async with open_site() as site, site.stack:
+        runner = await site.run(harness)
+        episode = await site.put(seconds=0.5)
+        await until(lambda: len(harness.running) == 1)
+        site.environments.faults.append(PeerGone("restarts"))
+        await until(lambda: runner.stats.heartbeats_missed == 1)
+        harness.go.set()
+        reported = await site.environments.reported(episode)
+        assert (reported.failed, reported.detail) == (FailedPart.TOOL_SERVER, "no index")
 
 
 async def test_an_attempt_is_reported_when_the_coordinator_is_back() -> None:

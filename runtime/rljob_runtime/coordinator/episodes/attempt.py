@@ -153,6 +153,8 @@ class Attempt:
     """When the stored turns were open, by node; without those of a store of an earlier format."""
     pauses: list[Pause] = field(default_factory=list)
     """When it had no runner, in order."""
+    outage: float | None = None
+    """Seconds of its time in which no coordinator answered, as far as this one knows; None if one always did."""
     began: float = field(init=False)
     """When its first runner received it; before that, when it began."""
 
@@ -180,11 +182,19 @@ class Attempt:
             again = bool(self.pauses) and self.pauses[-1].until == self.lost
             self.pauses.append(Pause(self.pauses.pop().since if again else self.lost, now))
             self.lost = now
+            if self.reruns:
+                # Its program has all of its time again, after the outage.
+                self.outage = None
         self.count_limit()
 
     def count_limit(self) -> None:
-        """Let the time limit count from the moment that follows from its times."""
-        self.episode.started = limit_start(self.began, self.pauses, self.reruns)
+        """Let the time limit count from the moment that follows from its times. Time of an outage does not count."""
+        self.episode.started = self.harness_start + (self.outage or 0.0)
+
+    @property
+    def harness_start(self) -> float:
+        """From when its harness counts its time: no harness knows that its coordinator was away."""
+        return limit_start(self.began, self.pauses, self.reruns)
 
     @property
     def reruns(self) -> bool:

@@ -113,7 +113,7 @@ class EpisodeBook:
             if self._unwritten.is_outdated(kept, pending) or self._of(kept.key) is not None:
                 # It is known meanwhile, or was discarded: a second copy would end the first.
                 continue
-            attempt = restored(kept, turns, self._rules.environments[kept.environment])
+            attempt = restored(kept, turns, self._rules.environments[kept.environment], self.now())
             if kept.key not in (pending.known if attempt.ended else pending.needed):
                 self._discard(attempt)
                 continue

@@ -19,13 +19,17 @@ def rules_of(prompt: PromptKey, rules: EpisodeRules) -> EpisodeRules:
     return rules if prompt.evaluation is None else rules.of_evaluation
 
 
-def restored(kept: KeptEpisode, recorded: Sequence[RecordedTurn], rules: EpisodeRules) -> Attempt:
-    """Return the attempt. It has no holder, and no turn of it is open."""
+def restored(kept: KeptEpisode, recorded: Sequence[RecordedTurn], rules: EpisodeRules, now: float) -> Attempt:
+    """Return the attempt at a moment. It has no holder, and no turn of it is open."""
     episode = Episode(rules_of(kept.key.prompt, rules), kept.started, kept.nodes, kept.last_node_id)
     number = EpisodeAttempt(kept.key, kept.number, kept.resumption or 0)
     attempt = Attempt(number, kept.environment, kept.version, episode, journals=kept.resumption is not None)
     attempt.calls = ToolJournal(rules.recovery, kept.calls)
     attempt.pauses = list(kept.pauses)
+    if kept.end is None:
+        # How long after its last stored event the former coordinator still answered is not known.
+        last = max([kept.started, *(one.until for one in kept.pauses), *(one.stored_at for one in recorded)])
+        attempt.outage = max(0.0, now - last)
     attempt.count_limit()
     if attempt.reruns and number.resumption:
         # What ended its former runner is not stored.

@@ -122,8 +122,12 @@ class Resumptions:
         """Return the end of an attempt as its environment says. A program that ran again may have left out turns."""
         episode, limit = attempt.episode, report.limit
         self._totals.refused_replays += bool(episode.unrepeated)
-        if limit is not None and not episode.reach(Limit(limit), self._now() - episode.started):
+        if limit is not None and not episode.reach(Limit(limit), self._now() - attempt.harness_start):
             log.warning("%s: its harness states the limit of %s, which was not reached: ignored", attempt.id, limit)
+        if attempt.outage is not None and episode.truncated_by is Limit.SECONDS:
+            # Its reward would say that the policy was slow.
+            why = "no coordinator answered for a part of its time, and its time was over"
+            return episode.abort(AbortCause.GATEWAY, why)
         return episode.complete(report.detail)
 
     def _refuse(self, attempt: Attempt, why: str, cause: AbortCause = AbortCause.ENVIRONMENT) -> None:

@@ -37,6 +37,7 @@ from rljob_runtime.simulator.core.events import (
     Asked,
     Checkpointed,
     Committed,
+    CoordinatorStarted,
     EpisodeReported,
     Event,
     Exported,
@@ -131,6 +132,10 @@ class Invariants(ABC):
             case Committed(rows):
                 self.evaluations.commit(rows)
                 self._commit(rows)
+                for row in (one for one in rows if one.table == "episodes"):
+                    self._expect_none(self.episodes.time_out_problem(row), "no fake time-out")
+            case CoordinatorStarted():
+                self.episodes.coordinator_started(self._now())
             case StoreLost():
                 self._store_lost = True
             case Submitted():

@@ -3,18 +3,21 @@
 - each token that is trained on is one that an engine emitted in a turn of that response, once;
 - the version of a response is that of its oldest turn;
 - no reward of an episode is one that no runner reported: a failure of ours is no zero;
-- a call of a tool that is known to be stored is executed again in a replay only.
+- a call of a tool that is known to be stored is executed again in a replay only;
+- no attempt whose coordinator was lost in its time is truncated by seconds.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from rljob_runtime.coordinator.episodes.attempt import turn_of
 from rljob_runtime.protocols.environments import FailedPart
 from rljob_runtime.protocols.trajectory import PromptKey, Response, ScoredResponse, TrajectoryKey
-from rljob_runtime.simulator.core.events import EXECUTED, STORED, EpisodeReported, Generated, ToolCalled
+from rljob_runtime.scheduling.episodes.limits import Limit
+from rljob_runtime.simulator.core.events import EXECUTED, STORED, EpisodeReported, Generated, Row, ToolCalled
 from rljob_runtime.simulator.core.tokens import phase, text
 
 Text = tuple[tuple[int, ...], tuple[float, ...]]
@@ -32,6 +35,8 @@ class EpisodeTexts:
         """Attempts that runners handed back, and whose response has not begun again."""
         self._stored_calls: set[tuple[int, int]] = set()
         """Calls that their runner knows to be stored, by attempt and turn."""
+        self._starts: list[float] = []
+        """When coordinators started."""
         self.trained_turns = 0
         self.turns_of_newer_weights = 0
         """Of these, turns whose version is newer than that of their response."""
@@ -57,6 +62,24 @@ class EpisodeTexts:
         elif place in self._stored_calls and event.what == EXECUTED:
             return f"{event.runner} executes the call of turn {event.node} of {event.key} again, and it is stored"
         return None
+
+    def coordinator_started(self, now: float) -> None:
+        """Record that a coordinator takes over the attempts of the one before."""
+        self._starts.append(now)
+
+    def time_out_problem(self, row: Row) -> str | None:
+        """Return what is wrong with the end of an attempt as it is stored."""
+        reached, started, pauses, ended = row.values or (None,) * 4
+        if reached != Limit.SECONDS:
+            return None
+        assert isinstance(started, float)
+        assert isinstance(ended, float)
+        # Another runner may have had all of its time again.
+        begun = max([started, *(until for _, until in json.loads(str(pauses or "[]")))])
+        lost = [one for one in self._starts if begun < one <= ended]
+        return (
+            f"attempt {row.identity[0]} is out of time, and a coordinator started at {lost[0]:.3f} s" if lost else None
+        )
 
     def begins_again(self, key: TrajectoryKey) -> bool:
         """Return whether a response that had ended may begin again without a failure: once for each hand-back."""

@@ -35,6 +35,7 @@ WATCHED = {
     "samples": (("epoch", "idx", "draw", "sample"), ("attempt", "failures", "replica", "finish", "reward", "tokens")),
     "experience_chunks": (("epoch", "idx", "draw", "sample", "start"), ("length(tokens) / 4",)),
     "evaluations": (("step",), ("name", "result", "abandoned")),
+    "episodes": (("id",), ("reached", "started", "pauses", "ended")),
 }
 _UNLIMITED = 1 << 30
 

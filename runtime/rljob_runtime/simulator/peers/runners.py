@@ -8,13 +8,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, TypeVar
 
-from rljob_runtime.protocols.environments import Assignment, Environments, EpisodeReport, FailedPart, ToolCall
+from rljob_runtime.protocols.environments import (
+    Assignment,
+    Environments,
+    EpisodeReport,
+    FailedPart,
+    HarnessLimit,
+    ToolCall,
+)
 from rljob_runtime.protocols.trajectory import FinishReason, TrajectoryKey
 from rljob_runtime.protocols.turns import (
     COORDINATOR_AWAY,
@@ -50,8 +58,6 @@ LEASED = 8
 """Most episodes of a lease."""
 NO_BOUND = 1 << 30
 """Places for episodes of a runner that takes all it is given."""
-OVERRUN_SECONDS = 5.0
-"""Time after its deadline in which a harness ends by itself."""
 GIVEN_TOKEN = 5
 """The tokens of prompts and tools are this one: what they say does not matter here."""
 
@@ -75,6 +81,8 @@ class RunnerProcess:
     pace: ProcessClock = field(default_factory=ProcessClock)
     crashed: asyncio.Event = field(default_factory=asyncio.Event)
     episodes: dict[EpisodeAttempt, asyncio.Task[None]] = field(default_factory=dict)
+    missed: float = -math.inf
+    """When a coordinator did not answer last."""
     _absent: int = 0
     """Number of crashes in force."""
     _back: asyncio.Event = field(default_factory=asyncio.Event)
@@ -235,13 +243,17 @@ class SimulatedRunners:
     async def _harness_in_time(
         self, runner: RunnerProcess, assignment: Assignment, fault: Fault | None, rank: int
     ) -> EpisodeReport | None:
-        """Run the harness, and end it after its deadline."""
+        """Run the harness, and end it at its deadline. The time is the policy's, if a coordinator always answered."""
+        began = asyncio.get_running_loop().time()
         try:
-            async with asyncio.timeout_at(assignment.deadline + OVERRUN_SECONDS):
+            async with asyncio.timeout_at(assignment.deadline):
                 return await self._harness(runner, assignment, fault, rank)
         except TimeoutError:
-            self.counts["late"] += 1
-            return EpisodeReport(failed=FailedPart.ENVIRONMENT, detail="the harness did not end at its deadline")
+            if runner.missed >= began:
+                self.counts["out of time in an outage"] += 1
+                return EpisodeReport(failed=FailedPart.ENVIRONMENT, detail="the gateway was away in the episode's time")
+            self.counts["out of time"] += 1
+            return EpisodeReport(self._law.reward_of(assignment.episode.key, rank), limit=HarnessLimit.SECONDS)
 
     async def _harness(
         self, runner: RunnerProcess, assignment: Assignment, fault: Fault | None, rank: int
@@ -339,4 +351,5 @@ class SimulatedRunners:
                     return await ask(door)
                 except COORDINATOR_AWAY:
                     ask = again or ask
+            runner.missed = asyncio.get_running_loop().time()
             await asyncio.sleep(AGAIN_SECONDS)

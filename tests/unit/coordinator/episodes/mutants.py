@@ -49,7 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a program that runs again has the rest of the time",
-        target=f"{EPISODES}.attempt:Attempt.count_limit",
+        target=f"{EPISODES}.attempt:Attempt.harness_start",
         before="self.reruns",
         after="False",
         tests=(f"{RERUNS}::test_the_next_runner_has_all_of_the_time_and_the_stored_turns",),
@@ -279,7 +279,7 @@ MUTANTS = (
         target=f"{EPISODES}.resumptions:Resumptions.lease",
         before="store.turns.lease(rows)",
         after="None",
-        tests=(f"{BOOK}::test_a_restarted_coordinator_keeps_a_leased_episodes_deadline",),
+        tests=(f"{BOOK}::test_the_next_coordinator_moves_a_deadline_by_the_time_it_was_away",),
     ),
     Mutant(
         name="an attempt whose record cannot be read waits for its runner",

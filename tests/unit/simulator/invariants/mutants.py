@@ -90,4 +90,13 @@ MUTANTS = (
             "::test_equal_texts_of_two_versions_are_those_of_the_response",
         ),
     ),
+    Mutant(
+        name="a time-out that spans two coordinators is right",
+        target="rljob_runtime.simulator.invariants.episodes:EpisodeTexts.time_out_problem",
+        before="begun < one <= ended",
+        after="False",
+        tests=(
+            "tests/unit/simulator/invariants/test_episodes.py::test_a_time_out_that_spans_two_coordinators_is_told",
+        ),
+    ),
 )

@@ -9,7 +9,7 @@ import pytest
 from rljob_runtime.coordinator.episodes.attempt import turn_key
 from rljob_runtime.protocols.trajectory import FinishReason, PromptKey, Response, TrajectoryKey
 from rljob_runtime.protocols.turns import EpisodeAttempt
-from rljob_runtime.simulator.core.events import Generated
+from rljob_runtime.simulator.core.events import Generated, Row
 from rljob_runtime.simulator.core.tokens import phase, text
 from rljob_runtime.simulator.invariants.episodes import EpisodeTexts
 
@@ -60,3 +60,28 @@ def test_tokens_that_no_turn_emitted_are_told() -> None:
     problem = texts((turn(1), 1)).problem(response(turn(3), 1, 1))
     assert problem is not None
     assert "no turn of it emitted" in problem
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (("seconds", 10.0, None, 40.0), True),
+        (("turns", 10.0, None, 40.0), False),
+        ((None, 10.0, None, None), False),
+        (None, False),
+        (("seconds", 10.0, None, 20.0), False),
+        (("seconds", 30.0, None, 40.0), False),
+        (("seconds", 10.0, "[[12.0, 24.0]]", 40.0), True),
+        (("seconds", 10.0, "[[12.0, 31.0]]", 40.0), False),
+    ],
+    ids=["in its time", "turns", "open", "deleted", "before", "after", "after a pause", "before its last pause ended"],
+)
+def test_a_time_out_that_spans_two_coordinators_is_told(
+    values: tuple[float | str | None, ...] | None, told: bool
+) -> None:
+    found = EpisodeTexts()
+    for start in (1.0, 25.0):
+        found.coordinator_started(start)
+    problem = found.time_out_problem(Row("episodes", (7,), values))
+    assert (problem == "attempt 7 is out of time, and a coordinator started at 25.000 s") == told
+    assert told or problem is None

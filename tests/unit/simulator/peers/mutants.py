@@ -19,4 +19,11 @@ MUTANTS = (
         after="self._costs.bring",
         tests=("tests/unit/coordinator/stream_training/test_loans.py::test_sums_share_the_trainers_link",),
     ),
+    Mutant(
+        name="a simulated harness takes an outage for the policy's time",
+        target="rljob_runtime.simulator.peers.runners:SimulatedRunners._harness_in_time",
+        before="runner.missed >= began",
+        after="False",
+        tests=("tests/unit/coordinator/episodes/test_outages.py::test_no_time_out_of_a_job_spans_two_coordinators",),
+    ),
 )
