@@ -66,6 +66,8 @@ class RolloutMachine:
     """Whether its responses stop for a layout switch: it answers nothing else meanwhile."""
     visits: bool = False
     """Whether it measures another layout while it rests."""
+    may_overrun: bool = False
+    """Whether that visit, or the last one, may outlast the rest."""
     kv_drops: KvDrops = field(default_factory=KvDrops)
     """The KV files that its replicas still have to remove."""
     dropping: dict[str, asyncio.Task[None]] = field(default_factory=dict)

@@ -216,25 +216,30 @@ class FleetWeights:
         return seconds
 
     async def visit_layout(
-        self, machine: RolloutMachine, tensor_parallel: int, version: int, work: Callable[[], Awaitable[None]]
+        self,
+        machine: RolloutMachine,
+        tensor_parallel: int,
+        version: int,
+        work: Callable[[], Awaitable[None]],
+        may_overrun: bool = False,
     ) -> Visit:
-        """Have a resting machine do `work` in another layout, with weights `version`, and return to its own.
+        """Have a resting machine do `work` in another layout, and return to its own. `version`: of its weights.
 
-        Any caller that needs the machine meanwhile waits for it (`visits`). `work` is not done on a machine that
-        refuses the layout, or fails. Returns the seconds of each part.
+        Any caller that needs the machine meanwhile waits for it (`visits`). `may_overrun`: whether that is foreseen.
+        `work` is not done on a machine that refuses the layout, or fails. Returns the seconds of each part.
         """
         visit, clock = Visit(), asyncio.get_running_loop().time
         async with machine.changing:
             if not self._fleet.is_member(machine) or machine.loaned or machine.loaded_version != version:
                 return visit
-            machine.visits = True
+            machine.visits, machine.may_overrun = True, may_overrun
             try:
                 visit.there = await self._go(machine, tensor_parallel)
                 if machine.tensor_parallel == tensor_parallel and self._fleet.is_member(machine):
                     since = clock()
-                    await machine.run_unless_left(self._load_alone(machine, version))
+                    loaded = await machine.run_unless_left(self._load_to_measure(machine, version))
                     visit.there["load"] = clock() - since
-                    visit.reached = self._fleet.is_member(machine) and machine.loaded_version == version
+                    visit.reached = bool(loaded) and self._fleet.is_member(machine)
                     if visit.reached:
                         await work()
                 visit.back = await self._go(machine, None)
@@ -242,6 +247,20 @@ class FleetWeights:
                 self._layouts.visit(machine.name, None)
                 machine.visits = False
         return visit
+
+    async def _load_to_measure(self, machine: RolloutMachine, version: int) -> bool:
+        """Load `version`, or a newer one that the relay has by then, and return whether that succeeded.
+
+        Any weights show the speed. The machine still counts as one without weights: no stage begins on it."""
+        try:
+            await asyncio.gather(*(self._load_replica(one, version) for one in machine.replicas))
+        except StaleTerm:
+            raise
+        except PeerError as error:
+            self._fleet.mark_machine_lost(machine, "WeightsNotLoaded", error)
+            return False
+        self._detector.record_success(machine.name)
+        return True
 
     async def _go(self, machine: RolloutMachine, visited: int | None) -> dict[str, float]:
         """Bring a resting machine to the layout that it visits, or back; return the seconds of each part."""
@@ -253,11 +272,11 @@ class FleetWeights:
     @asynccontextmanager
     async def _holding(self, machine: RolloutMachine) -> AsyncIterator[None]:
         """Hold the machine, and count the time if it is not back from a visit."""
-        visits, clock = machine.visits, asyncio.get_running_loop().time
+        visits, foreseen, clock = machine.visits, machine.may_overrun, asyncio.get_running_loop().time
         since = clock()
         async with machine.changing:
             if visits:
-                self.visits.record_delay(clock() - since)
+                self.visits.record_delay(clock() - since, foreseen)
             yield
 
     async def _change_layout(self, machine: RolloutMachine) -> None:

@@ -1,8 +1,8 @@
 """Idle profiler: has resting machines measure layouts that they never ran, while the trainer updates.
 
 A policy (`scheduling/adaptive_tp/idle_profile.py`) decides once an update which machine visits which layout. Visits run
-beside the update and end with it: what they measured until then counts. They never take part in a round, and a failure
-is that of its machine.
+beside the update and end with it: what they measured until then counts. One that may outlast it measures for some
+seconds in any case, and the next stage waits. They never take part in a round, and a failure is that of its machine.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,9 @@ from rljob_runtime.coordinator.reporting.policy_failures import OptionalPolicy, 
 from rljob_runtime.protocols import EngineProfile, PeerError, StaleTerm
 from rljob_runtime.scheduling.adaptive_tp.idle_profile import (
     UPDATES,
+    IdleOutcome,
     IdleProfile,
+    OverrunBudget,
     Rest,
     RestingMachine,
     is_enough,
@@ -42,13 +45,16 @@ log = logging.getLogger(__name__)
 class Stage:
     """The stage before an update. `context`: tokens of its longest possible response with its prompt.
 
-    `observer`: of its engines; it receives what is measured. `costs`: of the job's switches."""
+    `observer`: of its engines; it receives what is measured. `costs`: of the job's switches. `seconds`: of its
+    generation. `rounds_left`: after it."""
 
     step: int
     responses: int
     context: int
     observer: EngineObserver
     costs: SwitchCosts
+    seconds: float
+    rounds_left: int
 
 
 @dataclass
@@ -61,6 +67,11 @@ class _Update:
     machines: Mapping[str, RolloutMachine]
     plans: Mapping[str, IdleProfile]
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    ended_at: float = math.inf
+
+    def end(self, now: float) -> None:
+        self.ended_at = now
+        self.ended.set()
 
 
 class IdleProfiler:
@@ -73,6 +84,11 @@ class IdleProfiler:
         self._failures = context.policy_failures
         self._updates: deque[float] = deque(maxlen=UPDATES)
         self._tries: defaultdict[str, Counter[int]] = defaultdict(Counter)
+        self._stages = 0
+        self._generated = self._updated = 0.0
+        """Seconds of the generation of these stages, and of their updates."""
+        self._overrun = 0.0
+        """Seconds by which visits outlasted updates: predicted ones, or measured ones if those are more."""
 
     @contextlib.asynccontextmanager
     async def during_update(self, stage: Stage, needed: bool) -> AsyncIterator[None]:
@@ -81,13 +97,16 @@ class IdleProfiler:
         Machines that are not back at its end return in the background. New weights wait for them."""
         clock = asyncio.get_running_loop().time
         since = clock()
+        self._stages += 1
+        self._generated += stage.seconds
         update = None if needed or self._rules is None else self._begin(stage, self._rules, since)
         try:
             yield
             self._updates.append(clock() - since)
+            self._updated += clock() - since
         finally:
             if update is not None:
-                update.ended.set()
+                update.end(clock())
 
     def _begin(self, stage: Stage, rules: SwitchRules, now: float) -> _Update | None:
         """Begin the visits of an update; None if there is none."""
@@ -103,6 +122,7 @@ class IdleProfiler:
         update = _Update(stage, version, now, machines, plans)
         for name, plan in plans.items():
             if plan.size is not None:
+                self._overrun += plan.overrun
                 self._fleet.run_in_background(self._visit(update, machines[name], plan, plan.size))
         return update
 
@@ -121,8 +141,12 @@ class IdleProfiler:
             for name, machine in machines.items()
         ]
         known = [size for size, speeds in stage.observer.all_speeds().items() if engine_speed(speeds) is not None]
-        rest = Rest(tuple(self._updates), self._fleet.weights.visits.delays, layouts.build_seconds)
-        return plan_profiles(resting, known, rest, stage.costs)
+        rest = Rest(tuple(self._updates), self._fleet.weights.visits.unforeseen, layouts.build_seconds)
+        return plan_profiles(resting, known, rest, stage.costs, self._budget(stage))
+
+    def _budget(self, stage: Stage) -> OverrunBudget:
+        left = stage.rounds_left * self._generated / self._stages
+        return OverrunBudget(self._generated + self._updated, self._overrun, left)
 
     async def _visit(self, update: _Update, machine: RolloutMachine, plan: IdleProfile, size: int) -> None:
         clock, start, stage = asyncio.get_running_loop().time, machine.tensor_parallel, update.stage
@@ -131,10 +155,14 @@ class IdleProfiler:
         async def measure() -> None:
             profiles.update(await self._measure(update, machine, plan))
 
-        name = f"profile TP {size}"
+        name, may_overrun = f"profile TP {size}", plan.outcome is IdleOutcome.OVERRUNS
+        if may_overrun:
+            why = "no machine has shown its speed, and no update is long enough"
+            log.info("round %d: %s may outlast the update by %.1f s: %s", stage.step, name, plan.overrun, why)
         self._tries[machine.name][size] += 1
         with self._fleet.timeline.during(f"{machine.name}/machine", name, round=stage.step):
-            visit = await self._fleet.weights.visit_layout(machine, size, update.version, measure)
+            visit = await self._fleet.weights.visit_layout(machine, size, update.version, measure, may_overrun)
+        self._overrun += max(0.0, clock() - update.ended_at - plan.overrun)
         if visit.reached:
             record_visit(stage.costs, start, size, visit.there, visit.back)
         record_probes(stage.costs, start, size, [profile.moved for profile in profiles.values()])
@@ -152,13 +180,13 @@ class IdleProfiler:
         """Profile all engines of a machine side by side until the time is over, or the update ends."""
         stage, replicas = update.stage, machine.replicas
         seconds = update.began + plan.until - asyncio.get_running_loop().time()
-        if update.ended.is_set() or seconds <= 0:
+        if seconds <= 0 or (update.ended.is_set() and not plan.least_seconds):
             return {}
         limits = limits_of(stage.responses, len(update.machines) * len(replicas), stage.context, seconds)
         running = asyncio.ensure_future(
             asyncio.gather(*(machine.run_while_member(replica.profile(self._term, limits)) for replica in replicas))
         )
-        ended = asyncio.ensure_future(update.ended.wait())
+        ended = asyncio.ensure_future(_may_end(update, plan))
         tasks: list[asyncio.Future[Any]] = [running, ended]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -176,3 +204,8 @@ class IdleProfiler:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         return {replica.name: profile for replica, profile in zip(replicas, profiles, strict=True)}
+
+
+async def _may_end(update: _Update, plan: IdleProfile) -> None:
+    """Wait until a profile that begins now has to end: with the update, and after the least that it may measure."""
+    await asyncio.gather(update.ended.wait(), asyncio.sleep(plan.least_seconds))

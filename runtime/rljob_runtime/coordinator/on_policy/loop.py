@@ -132,7 +132,7 @@ class OnPolicyLoop:
         self._context.reporter.update(stage="Training", progress=1.0)
         async with self._evaluation.during_update():
             evaluates = self._evaluation.evaluator.active
-            async with self.profiler.during_update(self._stage(generation), needed=evaluates):
+            async with self.profiler.during_update(self._stage(generation, clock.part(0)), needed=evaluates):
                 with self._phase("training", plan.step):
                     report = await self._train(opened, groups)
             clock.trained()
@@ -143,13 +143,21 @@ class OnPolicyLoop:
         clock.published()
         return await self._close(boundary, draws, generation, groups, report, clock, version)
 
-    def _stage(self, generation: Generation) -> Stage:
-        """Describe a stage that has ended, for profiles during its update."""
+    def _stage(self, generation: Generation, seconds: float) -> Stage:
+        """Describe a stage that has ended after so many seconds, for profiles during its update."""
         assert self._prompts is not None
         plan = generation.round.plan
         longest = max(len(self._prompts.prompt(prompt).token_ids) for prompt in plan.prompts)
         context = longest + self._context.settings.max_response_tokens
-        return Stage(plan.step, len(plan.trajectories()), context, generation.watch, self._switch_costs)
+        return Stage(
+            step=plan.step,
+            responses=len(plan.trajectories()),
+            context=context,
+            observer=generation.watch,
+            costs=self._switch_costs,
+            seconds=seconds,
+            rounds_left=self._context.follower.rounds - plan.step,
+        )
 
     def _phase(self, name: str, step: int) -> AbstractContextManager[None]:
         return self._context.reporter.timeline.during(ROUNDS, name, round=step)

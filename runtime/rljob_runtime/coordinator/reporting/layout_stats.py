@@ -20,13 +20,20 @@ class Visit:
 class VisitTotals:
     """Visits of one coordinator's machines: their number, `loads` that were measured, and seconds.
 
-    `delays`: how often new weights or layouts waited for a machine that was not back, `delay_seconds` in all."""
+    `delays`: how often new weights or layouts waited for a machine that was not back, `delay_seconds` in all.
+    `overruns`: those of them that were foreseen."""
 
     visits: int = 0
     loads: int = 0
     seconds: float = 0.0
     delays: int = 0
     delay_seconds: float = 0.0
+    overruns: int = 0
+
+    @property
+    def unforeseen(self) -> int:
+        """Waits for visits that had to end in time."""
+        return self.delays - self.overruns
 
     def record(self, loads: int, seconds: float) -> None:
         """Record a visit that has ended."""
@@ -34,9 +41,10 @@ class VisitTotals:
         self.loads += loads
         self.seconds += seconds
 
-    def record_delay(self, seconds: float) -> None:
+    def record_delay(self, seconds: float, foreseen: bool = False) -> None:
         """Record a wait, unless it took no time."""
         self.delays += seconds > 0
+        self.overruns += foreseen and seconds > 0
         self.delay_seconds += seconds
 
 

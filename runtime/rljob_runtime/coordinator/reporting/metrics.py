@@ -304,6 +304,8 @@ class _LayoutCollector(Collector):
         text = "Visits for which new weights or layouts had to wait."
         yield _total("layout_profile_delays", text, visits.delays)
         yield _total("layout_profile_delay_seconds", "Seconds of these waits.", visits.delay_seconds)
+        text = "Such visits that were planned to outlast the update: no machine had shown their layout."
+        yield _total("layout_profile_overruns", text, visits.overruns)
 
 
 def _total(name: str, text: str, value: float) -> CounterMetricFamily:

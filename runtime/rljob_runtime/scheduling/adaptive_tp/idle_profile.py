@@ -3,6 +3,10 @@
 On-policy machines rest during an update. A machine may then visit a layout that it never ran: it switches there, loads
 the weights that it has, measures a few loads, and returns. The next stage must not wait, and a build of engines cannot
 be interrupted. So a visit begins only if the ways there and back fit well into the shortest of the last updates.
+
+Where updates are shorter than a build, a layout would stay unknown for ever, and no switch would ever be predicted. So
+one machine may measure a layout that no machine has shown, though the visit may outlast the update. New weights wait
+for it, and with them all machines. The job affords that from a budget, which is a small part of its time.
 """
 
 from __future__ import annotations
@@ -26,7 +30,13 @@ SLOW = 2.0
 LEAST_SECONDS, MOST_SECONDS = 1.0, 20.0
 """Seconds of measuring that are worth a visit, and those after which a few loads are known."""
 MOST_TRIES = 3
-"""Visits of a machine to a layout of which nothing came."""
+"""Visits of a machine to a layout of which nothing came. Of all machines together, if one may outlast an update."""
+OVERRUN_SHARE = 0.01
+"""Part of the job's time so far by which visits may outlast updates."""
+SAVED_SHARE = 0.03
+"""Part of its generation that a job is assumed to save with switches: `rljob bench pat` finds 0 to 9 %."""
+ENOUGH_SECONDS = 3.0
+"""Seconds of measuring of a visit that may outlast its update: enough for loads that fix a model."""
 
 STEPS = 8
 """Decode steps of a load: their median counts."""
@@ -46,7 +56,9 @@ class IdleOutcome(StrEnum):
     NOT_PREDICTED = "NotPredicted"
     """No update has ended yet, so nothing tells how long it rests."""
     TOO_SHORT = "TooShort"
-    """The ways there and back are too long for an update."""
+    """The ways there and back are too long for an update, and the budget does not allow for the rest."""
+    OVERRUNS = "Overruns"
+    """It measures a layout that is unknown everywhere, though it may be back only after the update."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +77,7 @@ class RestingMachine:
 
 @dataclass(frozen=True)
 class Rest:
-    """How long machines rest. `updates`: seconds of the last updates. `delays`: stages that waited for a profile.
+    """How long machines rest. `updates`: seconds of the last updates. `delays`: unforeseen waits for a profile.
 
     `build_seconds`: the longest that a build of engines took; None if unknown."""
 
@@ -78,31 +90,102 @@ class Rest:
         """Seconds after the start of an update within which a visit has to end."""
         return SHARE * min(self.updates[-UPDATES:]) / 2**self.delays if self.updates else 0.0
 
+    def overrun(self, there: float, back: float) -> float:
+        """Return the seconds by which a visit with these ways may outlast an update."""
+        return SLOW * (there + back) + ENOUGH_SECONDS - self.seconds
+
+
+@dataclass(frozen=True)
+class OverrunBudget:
+    """Seconds by which a visit may outlast an update. All machines wait meanwhile, so they are seconds of the job.
+
+    `seconds`: of generation and updates so far. `spent`: of overruns so far. `left`: predicted seconds of generation
+    from the next round to the end of the job."""
+
+    seconds: float = 0.0
+    spent: float = 0.0
+    left: float = 0.0
+
+    @property
+    def allowed(self) -> float:
+        """Seconds of the next overrun at most: what was earned, and what the rounds left can repay."""
+        return min(OVERRUN_SHARE * self.seconds - self.spent, SAVED_SHARE * self.left)
+
+
+NO_BUDGET = OverrunBudget()
+
 
 @dataclass(frozen=True)
 class IdleProfile:
-    """The decision for a machine. `size`: the layout to measure. `until`: seconds after the start of the update."""
+    """The decision for a machine. `size`: the layout to measure. `until`: seconds after the start of the update.
+
+    `overrun`: predicted seconds for which the next stage waits; 0 unless the outcome is OVERRUNS."""
 
     outcome: IdleOutcome
     size: int | None = None
     until: float = 0.0
+    overrun: float = 0.0
+
+    @property
+    def least_seconds(self) -> float:
+        """Seconds of measuring that the end of the update does not cut."""
+        return ENOUGH_SECONDS if self.outcome is IdleOutcome.OVERRUNS else 0.0
 
 
 def plan_profiles(
-    machines: Iterable[RestingMachine], known: Collection[int], rest: Rest, costs: SwitchCosts
+    machines: Iterable[RestingMachine],
+    known: Collection[int],
+    rest: Rest,
+    costs: SwitchCosts,
+    budget: OverrunBudget = NO_BUDGET,
 ) -> dict[str, IdleProfile]:
-    """Decide for each machine. `known`: sizes whose speed any machine has shown.
+    """Decide for each machine. `known`: sizes whose speed any machine has shown. `budget`: for one visit at most.
 
     Machines measure different layouts as far as possible, those first of which nothing is known."""
+    machines = sorted(machines, key=lambda one: one.name)
+    planned = _plan_in_time(machines, known, rest, costs)
+    return planned | _plan_overrun(machines, planned, known, rest, costs, budget)
+
+
+def _plan_in_time(
+    machines: Sequence[RestingMachine], known: Collection[int], rest: Rest, costs: SwitchCosts
+) -> dict[str, IdleProfile]:
     planned: dict[str, IdleProfile] = {}
     visits = Counter[int]()
-    for machine in sorted(machines, key=lambda one: one.name):
+    for machine in machines:
         found = [size for size in machine.sizes if _is_new(machine, size, known)]
         by_need = sorted(found, key=lambda size: (size in known, visits[size], size))
         planned[machine.name] = decision = _decide(machine, by_need, rest, costs)
         if decision.size is not None:
             visits[decision.size] += 1
     return planned
+
+
+def _plan_overrun(
+    machines: Sequence[RestingMachine],
+    planned: Mapping[str, IdleProfile],
+    known: Collection[int],
+    rest: Rest,
+    costs: SwitchCosts,
+    budget: OverrunBudget,
+) -> dict[str, IdleProfile]:
+    """Return the shortest visit that outlasts the update, of a machine without another one, if the budget allows it.
+
+    It is to a size that no machine has shown, and that none measures in this update."""
+    tried = sum((Counter(machine.tries) for machine in machines), Counter[int]())
+    visited = {plan.size for plan in planned.values()}
+    found = [
+        (rest.overrun(there, back), machine.name, size, there)
+        for machine in machines
+        if planned[machine.name].outcome is IdleOutcome.TOO_SHORT
+        for size in machine.sizes
+        if _is_new(machine, size, known) and size not in known and size not in visited and tried[size] < MOST_TRIES
+        for there, back in [ways(machine, size, rest, costs)]
+    ]
+    overrun, name, size, there = min(found, default=(math.inf, "", 0, 0.0))
+    if overrun > budget.allowed:
+        return {}
+    return {name: IdleProfile(IdleOutcome.OVERRUNS, size, SLOW * there + ENOUGH_SECONDS, overrun)}
 
 
 def _is_new(machine: RestingMachine, size: int, known: Collection[int]) -> bool:

@@ -29,9 +29,16 @@ MUTANTS = (
         tests=(f"{CHAINS}::test_a_newcomer_does_not_wait_for_a_machine_that_loads",),
     ),
     Mutant(
+        name="newer weights lose a machine that measures another layout",
+        target="rljob_runtime.coordinator.fleet.weights:FleetWeights.visit_layout",
+        before="self._load_to_measure(machine, version)",
+        after="self._load_alone(machine, version)",
+        tests=(f"{IDLE}::test_an_overrun_longer_than_predicted_is_spent_too",),
+    ),
+    Mutant(
         name="waits for a profile are not counted",
         target="rljob_runtime.coordinator.fleet.weights:FleetWeights._holding",
-        before="self.visits.record_delay(clock() - since)",
+        before="self.visits.record_delay(clock() - since, foreseen)",
         after="pass",
         tests=(f"{IDLE}::test_an_update_that_ends_early_ends_the_profile",),
     ),

@@ -3,15 +3,37 @@
 from hack.mutants import Mutant
 
 IDLE = "tests/unit/coordinator/on_policy/test_idle_profiler.py"
+OVERRUN = f"{IDLE}::test_an_overrun_longer_than_predicted_is_spent_too"
 IDLE_EARLY = f"{IDLE}::test_an_update_that_ends_early_ends_the_profile"
 
 MUTANTS = (
     Mutant(
         name="a profile goes on after the update",
         target="rljob_runtime.coordinator.on_policy.idle_profiler:IdleProfiler.during_update",
-        before="update.ended.set()",
+        before="update.end(clock())",
         after="pass",
         tests=(IDLE_EARLY,),
+    ),
+    Mutant(
+        name="a profile that may outlast the update ends with it",
+        target="rljob_runtime.coordinator.on_policy.idle_profiler:_may_end",
+        before="asyncio.sleep(plan.least_seconds)",
+        after="asyncio.sleep(0)",
+        tests=(f"{IDLE}::test_a_job_of_short_updates_measures_each_size_once",),
+    ),
+    Mutant(
+        name="an overrun that was longer than predicted is free",
+        target="rljob_runtime.coordinator.on_policy.idle_profiler:IdleProfiler._visit",
+        before="self._overrun += max(0.0, clock() - update.ended_at - plan.overrun)",
+        after="pass",
+        tests=(OVERRUN,),
+    ),
+    Mutant(
+        name="a predicted overrun is free",
+        target="rljob_runtime.coordinator.on_policy.idle_profiler:IdleProfiler._begin",
+        before="self._overrun += plan.overrun",
+        after="pass",
+        tests=(OVERRUN,),
     ),
     Mutant(
         name="a machine that evaluates measures another layout",

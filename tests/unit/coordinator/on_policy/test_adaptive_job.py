@@ -12,11 +12,13 @@ from rljob_api.status import FinishedOutcome, RoundReport, SwitchesState
 from rljob_runtime.coordinator.generation.observed_engines import sized_engines
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
+from rljob_runtime.scheduling.adaptive_tp import idle_profile
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
 from rljob_runtime.scheduling.layouts.adaptive_switches import AdaptiveSwitches
 from rljob_runtime.scheduling.layouts.layout_switch import SwitchLook
 from rljob_runtime.simulator.core.events import LaidOut
+from rljob_runtime.simulator.peers.engines.engine_kind import steady
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.timeline.record import Interval
 from tests.support.simulated_job import Stage, job
@@ -159,6 +161,29 @@ def test_a_job_that_its_trainer_holds_back_does_not_switch(
     assert switches is not None
     assert switches.reason == reason
     assert (switches.state is SwitchesState.SWITCHED) == (reason is None)
+
+
+@pytest.mark.parametrize("explores", [True, False])
+def test_a_job_of_short_updates_learns_to_switch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, explores: bool
+) -> None:
+    """By the real policy, and the speed that one machine measured after an update that was too short for it.
+
+    The job earns ten times as much, so that it needs no hundred rounds."""
+    monkeypatch.setattr(idle_profile, "OVERRUN_SHARE", 0.1 if explores else 0.0)
+    monkeypatch.setattr(idle_profile, "SAVED_SHARE", 0.3)
+    job = Job(tmp_path, {"enabled": True, "sizes": [1, 4]}, rounds=6)
+    wider = tuple((size, steady(0.2 / size)) for size in ALL[1:])
+    job.stage.world.site = replace(job.stage.world.site, engine=steady(0.2), wider=wider, layout_seconds=1.0)
+    job.play()
+    found = [report.layout_switches for report in job.stage.closed]
+    outcomes = [one.reason or one.state for one in found if one is not None]
+    before = outcomes.index(SwitchesState.SWITCHED) if explores else len(found)
+    assert before > 0
+    assert outcomes[:before] == ["NotPredicted"] * before
+    assert outcomes[before:] == [SwitchesState.SWITCHED] * (len(found) - before)
+    assert job.stage.coordinator is not None
+    assert job.stage.coordinator.layout_stats().visits.overruns == (1 if explores else 0)
 
 
 def test_a_size_that_is_refused_is_a_failed_switch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

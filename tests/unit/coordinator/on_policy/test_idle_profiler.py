@@ -16,6 +16,8 @@ from rljob_runtime.coordinator.reporting.layout_stats import VisitTotals
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.perf_model.observed_speed import Speed, fit_latency
 from rljob_runtime.protocols import EngineProfile, KvSize, PeerTimeout, ProfileLimits
+from rljob_runtime.scheduling.adaptive_tp import idle_profile
+from rljob_runtime.scheduling.adaptive_tp.idle_profile import IdleOutcome, IdleProfile, Rest, RestingMachine
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import Part
 from rljob_runtime.scheduling.layouts.layout_switch import NeverSwitch
 from rljob_runtime.simulator.core.events import LaidOut, Profiled, Submitted
@@ -182,6 +184,71 @@ def test_no_machine_measures(tmp_path: Path, more: dict[str, object], rounds: in
     assert run.profiled == []
     assert {size for _, size in run.laid} == {1}
     assert run.totals == VisitTotals()
+
+
+@pytest.fixture
+def earns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs earn ten times as much, so that they need no hundred rounds of a few seconds."""
+    for name in ("OVERRUN_SHARE", "SAVED_SHARE"):
+        monkeypatch.setattr(idle_profile, name, 10 * getattr(idle_profile, name))
+
+
+def short(folder: Path, rounds: int) -> Job:
+    """A job with stages of 20 s and updates of 2 s. A visit outlasts one by 6 s at most."""
+    run = Job(folder, rounds=rounds, updates=[2.0] * (rounds + 1))
+    wider = tuple((size, steady(0.2 / size)) for size in (2, 4))
+    run.stage.world.site = replace(run.stage.world.site, engine=steady(0.2), wider=wider)
+    return run
+
+
+@pytest.mark.usefixtures("earns")
+def test_a_job_of_short_updates_measures_each_size_once(tmp_path: Path) -> None:
+    """No update is long enough. Each size costs about 6 s, which 3 rounds of 22 s earn."""
+    run = short(tmp_path, rounds=8)
+    run.play()
+    assert [one.tensor_parallel for one in run.profiled] == [2, 2, 4]
+    assert all(one.loads >= 3 for one in run.profiled), "two batches and two lengths make a law"
+    assert {one.replica.partition("/")[0] for one in run.profiled} == {"rollout-0"}, "one machine, all others wait"
+    assert run.speeds().keys() == {1, 2, 4}
+    count, seconds = run.delays
+    assert count == run.totals.overruns == 2
+    assert run.totals.unforeseen == 0, "later visits may take as much of an update as before"
+    assert 0 < seconds <= run.loop.profiler._overrun <= idle_profile.OVERRUN_SHARE * sum(run.seconds)
+
+
+@pytest.mark.usefixtures("earns")
+@pytest.mark.parametrize("rounds", [2, 3], ids=["it is too young", "no round is left that repays it"])
+def test_no_visit_outlasts_an_update_in_a_short_job(tmp_path: Path, rounds: int) -> None:
+    run = short(tmp_path, rounds)
+    run.play()
+    assert run.totals == VisitTotals()
+
+
+@pytest.mark.parametrize("build", [4.0, 20.0], ids=["faster than predicted", "slower than predicted"])
+def test_an_overrun_longer_than_predicted_is_spent_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: float
+) -> None:
+    """The relay has the next weights by then. The machine measures with them, and stays a member."""
+    planned: list[IdleProfile] = []
+
+    def once(machines: list[RestingMachine], known: object, rest: Rest, *_: object) -> dict[str, IdleProfile]:
+        if planned or not rest.updates:
+            return {}
+        planned.append(IdleProfile(IdleOutcome.OVERRUNS, 2, until=15.0, overrun=10.0))
+        return {machines[0].name: planned[0]}
+
+    monkeypatch.setattr(idle_profiler, "plan_profiles", once)
+    run = Job(tmp_path, rounds=4, updates=[2.0] * 5)
+    run.stage.world.site = replace(run.stage.world.site, layout_seconds=build)
+    run.play()
+    in_time = build < 15.0
+    assert [one.tensor_parallel for one in run.profiled] == ([2, 2] if in_time else [])
+    assert all(one.loads >= 4 for one in run.profiled)
+    waited = run.totals.delay_seconds
+    assert waited == pytest.approx(2 * build, abs=3.0), "there and back; the first 2 s were those of the update"
+    assert run.loop.profiler._overrun == pytest.approx(10.0 if in_time else waited, abs=0.5)
+    (visit,) = [one for one in run.loop._context.fleet.joined.values() if one.name == "rollout-0"]
+    assert visit.member.incarnation == 1, "it was not lost"
 
 
 def test_engines_that_evaluate_do_not_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,15 @@ LABELLED_GAUGES = "tests/unit/coordinator/reporting/test_labelled_gauges.py"
 
 MUTANTS = (
     Mutant(
+        name="a foreseen wait for a profile shortens later ones",
+        target="rljob_runtime.coordinator.reporting.layout_stats:VisitTotals.record_delay",
+        before="foreseen and seconds > 0",
+        after="0",
+        tests=(
+            "tests/unit/coordinator/on_policy/test_idle_profiler.py::test_a_job_of_short_updates_measures_each_size_once",
+        ),
+    ),
+    Mutant(
         name="labels that a round lacks keep an older value",
         target="rljob_runtime.coordinator.reporting.labelled_gauge:LabelledGauge.show",
         before="self._shown - values.keys()",
