@@ -98,9 +98,10 @@ class Told:
 
 
 class Play:
-    """The plays of one stage. `believed`: what the policy knows of its engines, where that is not the truth.
+    """The plays of one stage, in the sizes that hold a longest response.
 
-    A size that runs is observed, so it is known from then on."""
+    `believed`: what the policy knows of its engines, where that is not the truth. A size that runs is observed, and
+    known from then on."""
 
     def __init__(
         self,
@@ -112,12 +113,12 @@ class Play:
     ) -> None:
         self.stage = stage
         self._seed = seed
-        self.engines = stage.engines.by_size()
+        asked, earlier = stage.lengths(str(seed), 1), stage.lengths(str(seed), 0)
+        longest = stage.cap + max(one.prompt_tokens for one in (*asked, *earlier))
+        self.engines = {size: one for size, one in stage.engines.by_size().items() if longest <= one.kv_tokens}
         costs = stage.engines.costs(fixed)
         self.pairs = costs.table(self.engines, ACCELERATORS)
-        asked = stage.lengths(str(seed), 1)
         self.asked = [asked[number :: stage.machines] for number in range(stage.machines)]
-        earlier = stage.lengths(str(seed), 0)
         self.earlier = [replace(one, tokens=min(stage.cap, max(1, int(one.tokens * past_scale)))) for one in earlier]
         self.past = [one.tokens for one in self.earlier]
         self.machine = Machine(believed or self.engines, ACCELERATORS, costs, SwitchRules(frozenset(self.engines)))

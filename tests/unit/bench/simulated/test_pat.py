@@ -10,7 +10,7 @@ import pytest
 
 from rljob_bench.simulated.pat import Play, Wrong, pat
 from rljob_bench.simulated.pat_rules import Hindsight, one_rule, printed
-from rljob_bench.simulated.pat_stages import ABOVE_8K, ABOVE_16K, H100_8B, QUICK, Stage, deep_scaler, recorded
+from rljob_bench.simulated.pat_stages import ABOVE_8K, ABOVE_16K, H100_8B, H100_14B, QUICK, Stage, deep_scaler, recorded
 from rljob_runtime.scheduling.adaptive_tp.stage import generate
 
 SMALL = Stage("small", H100_8B, 8192, 48)
@@ -95,6 +95,12 @@ def test_a_stage_starts_where_the_planner_arrives_by_its_predictions():
     start = play.start()
     assert predicted[start] <= 1.03 * min(predicted.values())
     assert play.switched(start).seconds <= 1.05 * min(play.switched(size).seconds for size in play.engines)
+
+
+def test_a_size_that_does_not_hold_the_longest_response_is_left_out():
+    play = Play(Stage("large", H100_14B, 400_000, 4), 0)
+    assert set(play.engines) == {2, 4, 8}
+    assert play.start() in play.engines
 
 
 def test_switches_are_in_the_predictions_of_starts():

@@ -233,11 +233,14 @@ MUTANTS = (
     ),
     Mutant(
         name="what ended at a former limit has ended",
-        target="rljob_runtime.coordinator.store.round_history:_round",
+        target="rljob_runtime.coordinator.store.round_history:_lengths",
         before="finish IS NOT NULL AND (finish != ? OR tokens >= ?) FROM",
         after="finish IS NOT NULL AND (finish != ? OR tokens >= ? OR 1) FROM",
         text=True,
-        tests=(f"{PLAN_NEXT_ROUND}::test_what_ended_at_a_limit_that_was_raised_since_counts_as_stopped",),
+        tests=(
+            f"{PLAN_NEXT_ROUND}::test_what_ended_at_a_limit_that_was_raised_since_counts_as_stopped",
+            f"{RECENT_LENGTHS}::test_all_responses_count_and_stopped_ones_as_such",
+        ),
     ),
     Mutant(
         name="a round that nothing explains changes no belief",
