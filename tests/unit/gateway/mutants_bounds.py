@@ -120,7 +120,7 @@ MUTANTS = (
         name="a runner states a failure of the gateway",
         target="rljob_runtime.gateway.wire.runner_requests:parse_done",
         before="RUNNERS_PARTS",
-        after="tuple(FailedPart)",
+        after="(*RUNNERS_PARTS, type(RUNNERS_PARTS[0]).GATEWAY)",
         tests=(f"{ENVIRONMENTS}::test_no_runner_states_a_failure_of_the_gateway",),
     ),
     Mutant(
