@@ -50,7 +50,7 @@ CONTAINER_STEP, LEAST_CONTAINER = 256 * MIB, 2048 * MIB
 
 @dataclass(frozen=True)
 class GatewayBounds:
-    """What a gateway holds at a time.
+    """Bounds of what a gateway holds at a time.
 
     `requests`: requests under way; as many more may wait. `body_bytes`: their bodies and answers. `history_bytes`: the
     answered turns of attempts, which are read from the coordinator once they are dropped.
