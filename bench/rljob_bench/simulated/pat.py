@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from statistics import fmean
@@ -32,7 +33,7 @@ from rljob_bench.simulated.pat_stages import (
     recorded,
     stages,
 )
-from rljob_bench.simulated.pat_starts import arrived, predicted_starts
+from rljob_bench.simulated.pat_starts import START_ROUNDS, Forecasts, arrived, predicted_starts
 from rljob_bench.simulated.what_if import perturbed
 from rljob_runtime.cli.bench_result import figure
 from rljob_runtime.scheduling.adaptive_tp import stage as engine_stage
@@ -41,8 +42,6 @@ from rljob_runtime.scheduling.adaptive_tp.policy import SwitchRules
 from rljob_runtime.scheduling.adaptive_tp.snapshot import SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, Chooser, StageResult, generate
 
-START_ROUNDS = 4
-"""Earlier rounds by whose lengths starts are predicted."""
 FIXED_SECONDS = (0.0, 0.3, 1.0, 5.5, 20.0, 59.0)
 GOAL, LEAST = 0.8, 0.99
 """Share of the limit's gain, and the speed over the best static size where the stage starts with it."""
@@ -143,20 +142,23 @@ class Play:
         """The first machine's part of the earlier round."""
         return self.earlier[:: self.stage.machines]
 
+    @cached_property
     def profiled(self) -> int:
         """Return the size that a profile names: the best one for responses at their limit."""
         most = [[replace(one, tokens=self.stage.cap) for one in asked] for asked in self.asked]
         return min(self.engines, key=lambda size: self.static(most, size))
 
-    def forecasts(self, switches: bool) -> dict[int, float]:
+    @cached_property
+    def forecasts(self) -> Forecasts:
         """Return the seconds of a stage that a coordinator predicts for each start from earlier rounds."""
         stage = self.stage
         rounds = [self.earlier, *(stage.lengths(str(self._seed), number) for number in range(2, START_ROUNDS + 1))]
-        return predicted_starts(self.machine, rounds, stage.machines, stage.cap, switches)
+        return predicted_starts(self.machine, rounds, stage.machines, stage.cap)
 
     def start(self, switches: bool = True) -> int:
         """Return the size that the parallelism planner arrives at from the profile's size."""
-        return arrived(self.profiled(), self.forecasts(switches), ACCELERATORS)
+        predicted = self.forecasts.switched if switches else self.forecasts.without
+        return arrived(self.profiled, predicted, ACCELERATORS)
 
     def predicted(self, start: int) -> StageResult:
         """Return the stage that the policy predicts from this size: that of the earlier round."""
@@ -184,7 +186,7 @@ class Play:
         return Compared(
             self.stage,
             static,
-            static[self.profiled()],
+            static[self.profiled],
             static[self.start(switches=False)],
             ours,
             from_best,

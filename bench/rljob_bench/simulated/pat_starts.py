@@ -7,6 +7,7 @@ changes the size by that. So the start is not the best one that can be predicted
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from rljob_api.spec import Rollout
@@ -17,14 +18,22 @@ from rljob_runtime.scheduling.adaptive_tp.forecast import Machine, switch_gains
 from rljob_runtime.scheduling.adaptive_tp.stage import Asked, generate
 from rljob_runtime.scheduling.round_planner.survival import LengthObservation
 
+START_ROUNDS = 4
+"""Earlier rounds by whose lengths starts are predicted."""
 ROUNDS, PLAYED = 500, 60
 """Rounds of the job, and those after which its size is taken."""
 
 
-def predicted_starts(
-    machine: Machine, rounds: Sequence[Sequence[Asked]], machines: int, cap: int, switches: bool
-) -> dict[int, float]:
-    """Return the seconds of a stage on so many machines, by the size in which it begins, from these earlier rounds.
+@dataclass(frozen=True)
+class Forecasts:
+    """Predicted seconds of a stage, by the size in which it begins: without switches, and with those that follow."""
+
+    without: Mapping[int, float]
+    switched: Mapping[int, float]
+
+
+def predicted_starts(machine: Machine, rounds: Sequence[Sequence[Asked]], machines: int, cap: int) -> Forecasts:
+    """Return the seconds of a stage on so many machines, from these earlier rounds.
 
     A stage lasts until its last machine is done, and what switches save there is what they save on the first one."""
     parts = [[one[number::machines] for number in range(machines)] for one in rounds]
@@ -33,11 +42,9 @@ def predicted_starts(
         return generate(part, size, machine.engines, machine.accelerators, {}).seconds
 
     static = {size: fmean(max(seconds(size, part) for part in one) for one in parts) for size in machine.engines}
-    if not switches:
-        return static
     known = [LengthObservation(one.tokens) for earlier in rounds for one in earlier]
     saved = switch_gains(machine, [one[0] for one in parts], known, cap)
-    return {size: static[size] - saved.get(size, 0.0) for size in static}
+    return Forecasts(static, {size: static[size] - saved.get(size, 0.0) for size in static})
 
 
 def arrived(begin: int, seconds: Mapping[int, float], accelerators: int) -> int:

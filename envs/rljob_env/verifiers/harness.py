@@ -57,8 +57,8 @@ class VerifiersHarness:
 
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
-        given, whole, began = self._given(assignment), assignment.seconds_left(), time.monotonic()
-        await self._load(given, whole)
+        given, seconds, began = self._given(assignment), assignment.seconds_left(), time.monotonic()
+        await self._load(given, seconds)
         loaded = time.monotonic() - began
         try:
             found = await self.workers.evaluate(PLAY, [given], assignment.seconds_left() + self._end_seconds)
@@ -72,8 +72,8 @@ class VerifiersHarness:
         if "failed" in found:
             raise Failed(Part.ENVIRONMENT, found["failed"])
         limit = None if found["limit"] is None else Limit(found["limit"])
-        if limit is Limit.SECONDS and loaded > LOAD_SHARE * whole:
-            took = f"took {loaded:.0f} s of the episode's {whole:.0f} s to load, and its time was over"
+        if limit is Limit.SECONDS and loaded > LOAD_SHARE * seconds:
+            took = f"took {loaded:.0f} s of the episode's {seconds:.0f} s to load, and its time was over"
             raise Failed(Part.ENVIRONMENT, f"the environment {took}: {CURE}")
         try:
             reward, metrics = reward_and_metrics({"reward": found["reward"], "metrics": found["metrics"]})

@@ -53,14 +53,14 @@ MUTANTS = (
     Mutant(
         name="an environment may load for ever",
         target="rljob_env.verifiers.harness:VerifiersHarness.run",
-        before="await self._load(given, whole)",
+        before="await self._load(given, seconds)",
         after="pass",
         tests=(f"{VERIFIERS}::test_an_environment_that_loads_for_too_long_is_a_failure_of_ours",),
     ),
     Mutant(
         name="the load of an environment is the policy's time",
         target="rljob_env.verifiers.harness:VerifiersHarness.run",
-        before="loaded > LOAD_SHARE * whole",
+        before="loaded > LOAD_SHARE * seconds",
         after="False",
         tests=(f"{VERIFIERS}::test_a_time_out_after_a_long_load_is_a_failure_of_ours",),
     ),

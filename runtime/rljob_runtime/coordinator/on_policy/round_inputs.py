@@ -9,7 +9,8 @@ from statistics import fmean
 from rljob_runtime.coordinator.core.settings import Settings
 from rljob_runtime.coordinator.reporting.outside_time import outside_time
 from rljob_runtime.coordinator.store.round_history import Remembered, RememberedRound
-from rljob_runtime.perf_model.observed_speed import fit_latency, slowdown
+from rljob_runtime.perf_model.latency_model import LatencyModel
+from rljob_runtime.perf_model.observed_speed import Speed, fit_latency, slowdown
 from rljob_runtime.perf_model.outside_time import OutsideTime
 from rljob_runtime.protocols import PromptSource
 from rljob_runtime.scheduling.round_planner.length_model import LengthModel, PromptLengths
@@ -57,9 +58,7 @@ class RoundInputs:
         for size, speeds in self.remembered.elsewhere.items():
             latency, replicas, seen = fit_latency(speeds), self.fleet.replicas * self.size // size, speeds[-1]
             if latency is not None and replicas:
-                kv_tokens = max(seen.kv_tokens or UNBOUNDED, self.most_tokens)
-                other = EngineFleet(latency, replicas, kv_tokens, seen.max_running or ANY_NUMBER)
-                fleets[size] = _with_outside(other, self.outside)
+                fleets[size] = _with_outside(_engines(latency, replicas, seen, self.most_tokens), self.outside)
         usable = {size: one for size, one in fleets.items() if size in sizes}
         return usable if len(usable) > 1 else {}
 
@@ -69,8 +68,7 @@ class RoundInputs:
         Empty for fewer than two numbers."""
         if not self.size or self.fleet.replicas * self.size % settings.slots:
             return {}
-        present = self.fleet.replicas * self.size // settings.slots
-        each = settings.slots // self.size
+        present, each = self.machines, settings.slots // self.size
         numbers = [number for number in (present - 1, present, present + 1) if number in settings.machines]
         return {number: replace(self.fleet, replicas=number * each) for number in numbers} if len(numbers) > 1 else {}
 
@@ -151,9 +149,12 @@ def _fleet(remembered: Remembered, longest: int) -> EngineFleet | None:
     seen = [one.speed for one in remembered.rounds if one.speed is not None and one.speed.replicas]
     if latency is None or not seen:
         return None
-    return EngineFleet(
-        latency, seen[-1].replicas, max(seen[-1].kv_tokens or UNBOUNDED, longest), seen[-1].max_running or ANY_NUMBER
-    )
+    return _engines(latency, seen[-1].replicas, seen[-1], longest)
+
+
+def _engines(latency: LatencyModel, replicas: int, seen: Speed, longest: int) -> EngineFleet:
+    kv_tokens = max(seen.kv_tokens or UNBOUNDED, longest)
+    return EngineFleet(latency, replicas, kv_tokens, seen.max_running or ANY_NUMBER)
 
 
 def _with_outside(fleet: EngineFleet, outside: OutsideTime) -> EngineFleet:

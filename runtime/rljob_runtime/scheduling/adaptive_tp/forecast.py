@@ -76,10 +76,12 @@ def switch_gains(
 
 @dataclass(frozen=True)
 class _Played:
-    """A stage without a switch, from the first look at which nothing waits: its course, and its seconds."""
+    """A stage without a switch, from the first look at which nothing waits.
+
+    `engine`: with the speed at which the plan expects this course to take what the stage took."""
 
     course: Sequence[Point]
-    seconds: float
+    engine: SizedEngine
 
 
 def _played(
@@ -101,8 +103,16 @@ def _played(
 
         end = generate(asked, size, machine.engines, machine.accelerators, {}, look, race).seconds
         if seen:
-            found[size] = _Played(course_of(seen[0][0]), end - seen[0][1])
+            (snapshot, since), engine = seen[0], machine.engines[size]
+            course = course_of(snapshot)
+            found[size] = _Played(course, _as_played(engine, course, end - since, machine.accelerators // size))
     return found
+
+
+def _as_played(engine: SizedEngine, course: Sequence[Point], seconds: float, replicas: int) -> SizedEngine:
+    if not (expected := expected_seconds(course, engine, replicas)):
+        return engine
+    return replace(engine, latency=engine.latency.scaled(max(seconds, 1e-9) / expected))
 
 
 def _gain(machine: Machine, played: Mapping[int, _Played], start: int) -> float:
@@ -112,19 +122,9 @@ def _gain(machine: Machine, played: Mapping[int, _Played], start: int) -> float:
     if start not in played:
         return 0.0
     rules, accelerators = machine.rules, machine.accelerators
-    engines = {
-        size: _as_played(engine, played.get(size), accelerators // size)
-        for size, engine in machine.engines.items()
-        if size in rules.sizes | {start}
-    }
+    known = {**machine.engines, **{size: one.engine for size, one in played.items()}}
+    engines = {size: engine for size, engine in known.items() if size in rules.sizes | {start}}
     pairs = machine.costs.table(engines, accelerators, rules.state)
     plan = plan_switches(played[start].course, start, engines, accelerators, pairs, rules.max_switches)
     gain = plan.never - min([plan.wait, *plan.now.values()])
     return gain if is_worth(gain, plan.never, 0.0, rules) else 0.0
-
-
-def _as_played(engine: SizedEngine, played: _Played | None, replicas: int) -> SizedEngine:
-    """Return the engine with the speed at which the plan expects the played stage to take what it took."""
-    if played is None or not (expected := expected_seconds(played.course, engine, replicas)):
-        return engine
-    return replace(engine, latency=engine.latency.scaled(max(played.seconds, 1e-9) / expected))

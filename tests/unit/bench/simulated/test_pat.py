@@ -91,7 +91,7 @@ def test_the_policy_loses_nothing_and_the_printed_algorithm_flaps(result):
 
 def test_a_stage_starts_where_the_planner_arrives_by_its_predictions():
     play = Play(SMALL, 0)
-    predicted = play.forecasts(switches=True)
+    predicted = play.forecasts.switched
     start = play.start()
     assert predicted[start] <= 1.03 * min(predicted.values())
     assert play.switched(start).seconds <= 1.05 * min(play.switched(size).seconds for size in play.engines)
@@ -105,7 +105,7 @@ def test_a_size_that_does_not_hold_the_longest_response_is_left_out():
 
 def test_switches_are_in_the_predictions_of_starts():
     play = Play(QUICK[0], 0)
-    without, with_them = play.forecasts(switches=False), play.forecasts(switches=True)
+    without, with_them = play.forecasts.without, play.forecasts.switched
     assert all(with_them[size] <= without[size] for size in without)
     assert with_them[1] < 0.7 * without[1]
 

@@ -322,9 +322,9 @@ MUTANTS = (
     ),
     Mutant(
         name="engines are counted for machines",
-        target="rljob_runtime.coordinator.on_policy.round_inputs:RoundInputs.fleets_by_machines",
-        before="self.fleet.replicas * self.size // settings.slots",
-        after="self.fleet.replicas",
+        target="rljob_runtime.coordinator.on_policy.round_inputs:inputs_of",
+        before="fleet.replicas * size // settings.slots",
+        after="fleet.replicas",
         tests=(f"{PLAN_NEXT_ROUND}::test_no_machine_beyond_a_bound_is_predicted",),
     ),
     Mutant(

@@ -312,7 +312,7 @@ MUTANTS = (
     Mutant(
         name="a forecast believes what the plan expects of each size",
         target="rljob_runtime.scheduling.adaptive_tp.forecast:_as_played",
-        before="engine.latency.scaled(max(played.seconds, 1e-9) / expected)",
+        before="engine.latency.scaled(max(seconds, 1e-9) / expected)",
         after="engine.latency",
         tests=(f"{FORECAST}::test_stages_with_switches_are_predicted_about_as_they_are_played[6]",),
     ),
