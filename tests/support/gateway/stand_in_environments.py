@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ REPORT_SECONDS = 240.0
 
 @dataclass
 class StandInEnvironments:
-    """`Environments` in memory. `faults`: what the next calls raise, before they act."""
+    """`Environments` in memory."""
 
     waiting: list[Assignment] = field(default_factory=list)
     leased: dict[EpisodeAttempt, str] = field(default_factory=dict)
@@ -28,7 +29,8 @@ class StandInEnvironments:
     """Environment, runner and seconds of each call."""
     calls: list[tuple[EpisodeAttempt, ToolCall]] = field(default_factory=list)
     """Executed calls of tools, in the order of their reports."""
-    faults: list[Exception] = field(default_factory=list)
+    faults: defaultdict[str, list[Exception]] = field(default_factory=lambda: defaultdict(list))
+    """What the next calls of a method raise, before they act. A runner calls several of them on its own time."""
     done_calls: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
@@ -54,7 +56,7 @@ class StandInEnvironments:
         self, environment: str, runner: str, wait_seconds: float, most: int = 1, journals: bool = False
     ) -> Sequence[Assignment]:
         self.leases.append((environment, runner, wait_seconds))
-        self._fail()
+        self._fail("lease")
         try:
             async with asyncio.timeout(wait_seconds), self._changed:
                 await self._changed.wait_for(lambda: self._next(environment))
@@ -70,18 +72,18 @@ class StandInEnvironments:
         self, environment: str, runner: str, episodes: Sequence[EpisodeAttempt]
     ) -> Sequence[EpisodeAttempt]:
         self.heartbeats.append((runner, tuple(episodes)))
-        self._fail()
+        self._fail("heartbeat")
         return [one for one in episodes if one in self.ended or self.leased.get(one) != runner]
 
     async def called(self, environment: str, runner: str, episode: EpisodeAttempt, call: ToolCall) -> None:
-        self._fail()
+        self._fail("called")
         if episode in self.ended or self.leased.get(episode) != runner:
             raise AttemptEnded(f"{episode} is not open for {runner}")
         self.calls.append((episode, call))
 
     async def done(self, environment: str, runner: str, episode: EpisodeAttempt, report: EpisodeReport) -> None:
         self.done_calls += 1
-        self._fail()
+        self._fail("done")
         if episode in self.ended or self.leased.get(episode) != runner:
             raise AttemptEnded(f"{episode} is not open for {runner}")
         async with self._changed:
@@ -92,6 +94,6 @@ class StandInEnvironments:
     def _next(self, environment: str) -> list[Assignment]:
         return [one for one in self.waiting if one.environment == environment]
 
-    def _fail(self) -> None:
-        if self.faults:
-            raise self.faults.pop(0)
+    def _fail(self, method: str) -> None:
+        if self.faults[method]:
+            raise self.faults[method].pop(0)

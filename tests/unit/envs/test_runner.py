@@ -147,7 +147,7 @@ async def test_an_agent_that_gave_up_while_the_gateway_was_away_is_no_zero(
         runner = await site.run(harness, RunnerSettings(1, heartbeat_seconds=60.0))
         await until(lambda: len(site.environments.heartbeats) == 1)
         await put_and_start(site, harness)
-        site.environments.faults += [PeerGone("restarts")] if away else []
+        site.environments.faults["heartbeat"] += [PeerGone("restarts")] if away else []
         harness.go.set()
         reported = await site.environments.reported(attempt_of())
         assert reported.failed == failed
@@ -179,7 +179,7 @@ async def test_time_in_which_the_gateway_was_away_is_no_zero(
         runner = await site.run(harness)
         episode = await site.put(seconds=seconds)
         await until(lambda: len(harness.running) == 1)
-        site.environments.faults += [PeerGone("restarts")] if away else []
+        site.environments.faults["heartbeat"] += [PeerGone("restarts")] if away else []
         await until(lambda: runner.stats.heartbeats_missed == away)
         heartbeats = len(site.environments.heartbeats)
         await until(lambda: len(site.environments.heartbeats) > heartbeats + 1)
@@ -195,7 +195,7 @@ async def test_an_outage_explains_no_other_failure() -> None:
         runner = await site.run(harness)
         episode = await site.put(seconds=0.5)
         await until(lambda: len(harness.running) == 1)
-        site.environments.faults.append(PeerGone("restarts"))
+        site.environments.faults["heartbeat"].append(PeerGone("restarts"))
         await until(lambda: runner.stats.heartbeats_missed == 1)
         harness.go.set()
         reported = await site.environments.reported(episode)
@@ -206,9 +206,9 @@ async def test_an_attempt_is_reported_when_the_coordinator_is_back() -> None:
     harness = StandInHarness()
     async with open_site() as site, site.stack:
         runner = await site.run(harness, RunnerSettings(1, heartbeat_seconds=30.0))
-        site.environments.faults += [PeerGone("restarts"), PeerTimeout("slow")]
+        site.environments.faults["lease"] += [PeerGone("restarts"), PeerTimeout("slow")]
         await put_and_start(site, harness)
-        site.environments.faults += [PeerGone("restarts"), PeerTimeout("slow")]
+        site.environments.faults["done"] += [PeerGone("restarts"), PeerTimeout("slow")]
         harness.go.set()
         assert (await site.environments.reported(attempt_of())).reward == 1.0
         await until(lambda: runner.stats.reported == 1)
@@ -302,7 +302,7 @@ async def test_a_runner_ends_within_its_grace_although_the_coordinator_is_away()
         async with site.stack:
             runner = await site.run(harness, RunnerSettings(2, heartbeat_seconds=30.0, grace_seconds=0.5))
             await put_and_start(site, harness)
-            site.environments.faults += [PeerGone("away")] * 1000
+            site.environments.faults["done"] += [PeerGone("away")] * 1000
             began = asyncio.get_running_loop().time()
         assert asyncio.get_running_loop().time() - began < 20
         assert (harness.cancelled, runner.stats.reported) == ({"0.0.0"}, 0)

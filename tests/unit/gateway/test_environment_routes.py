@@ -285,7 +285,7 @@ async def test_the_end_of_an_attempt_that_was_refused_is_a_failure_of_ours(site:
     for index in range(2):
         await site.environments.put(assignment(index))
         await site.lease()
-    site.environments.faults.append(PeerTimeout("slow"))
+    site.environments.faults["done"].append(PeerTimeout("slow"))
     assert (await site.done(attempt_of(), reward=0.0, metrics={"calls": 2})).status == 503
     assert (await site.done(attempt_of(), reward=0.0, metrics={"calls": 2})).status == 200
     assert (await site.done(attempt_of(1), reward=0.0)).status == 200
@@ -334,7 +334,7 @@ async def test_requests_may_be_sent_again_while_the_coordinator_is_away(site: Si
         ("done", {"runner": "r1", **named(attempt_of())}),
     ]
     for route, body in sent:
-        site.environments.faults.append(fault)
+        site.environments.faults[route].append(fault)
         got = await site.post(route, **body)
         assert (got.status, got.retry_after, got.body["error"]["code"]) == (503, "1", "coordinator_away")
         assert (await site.post(route, **body)).status == 200

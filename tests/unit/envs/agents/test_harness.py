@@ -176,7 +176,7 @@ async def test_an_agents_failure_while_the_gateway_is_away_is_ours(
         episode = await site.put()
         while not site.environments.leased:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
-        site.environments.faults.append(PeerGone("restarts"))
+        site.environments.faults["heartbeat"].append(PeerGone("restarts"))
         assert (await site.environments.reported(episode)).failed == failed
 
 
