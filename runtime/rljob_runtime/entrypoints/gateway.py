@@ -125,7 +125,7 @@ async def _serve(
         gateway = Gateway(link, text, settings, executor, now)
         memory, connections, own = server.memory(), ConnectionStats(), OwnShare()
         access = RunnerAccess(runners_key, capability_key, config.model)
-        routes = EnvironmentRoutes(link, access, now, AgentSide(memory, gateway.histories))
+        routes = EnvironmentRoutes(link, access, now, AgentSide(memory, gateway.histories, gateway.context_limit))
         port = await stack.enter_async_context(
             serve(gateway, capability_key, now, config.host, config.port, server, routes, memory, connections, own)
         )

@@ -22,6 +22,7 @@ from aiohttp import web
 from rljob_api.keys.runner_key import verify_runner_key
 from rljob_api.keys.signed_text import KeyRefused
 from rljob_runtime.gateway.capability import Capability, mint
+from rljob_runtime.gateway.context_limit import ContextLimit
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.histories import Histories
 from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, has_left, read_body, send
@@ -36,7 +37,7 @@ from rljob_runtime.gateway.wire.runner_requests import (
     parse_heartbeat,
     parse_lease,
 )
-from rljob_runtime.protocols.environments import Assignment, Environments, EpisodeReport, FailedPart
+from rljob_runtime.protocols.environments import Assignment, Environments, EpisodeReport, FailedPart, HarnessLimit
 from rljob_runtime.protocols.turns import COORDINATOR_AWAY, AttemptEnded, EpisodeAttempt
 from rljob_runtime.scheduling.byte_budget import ByteBudget
 
@@ -75,11 +76,23 @@ class AgentSide:
 
     memory: Memory
     histories: Histories
+    context_limit: ContextLimit
+
+    def true_report(self, episode: EpisodeAttempt, report: EpisodeReport) -> EpisodeReport:
+        """Return the report of an attempt with what its harness does not know: why its requests were refused."""
+        if report.failed is not None:
+            return report
+        if (why := self.memory.why_unserved(episode)) is not None:
+            return replace(report, reward=None, failed=FailedPart.GATEWAY, detail=why)
+        if report.limit is None and self.context_limit.has_ended(episode):
+            return replace(report, limit=HarnessLimit.TOKENS)
+        return report
 
     def forget(self, episode: EpisodeAttempt) -> None:
         """Drop what is held of an attempt that has ended."""
         self.memory.forget(episode)
         self.histories.forget(episode)
+        self.context_limit.forget(episode)
 
 
 @dataclass
@@ -186,14 +199,17 @@ class EnvironmentRoutes:
     async def done(self, request: web.Request) -> web.Response:
         """Pass a report on. The same one again has the same answer.
 
-        An attempt for whose request this gateway had no place has failed by us, whatever its harness reports.
+        An attempt for whose request this gateway had no place has failed by us, whatever its harness reports. One whose
+        newest request was too long for the context was ended by the limit of tokens.
         """
         environment = self._environment(request)
         try:
             async with self._body(request, environment) as body:
                 asked = parse_done(body)
                 runner = _full_name(environment, asked.runner)
-                report = self._true_report(asked.episode, asked.report)
+                report = asked.report
+                if self.agents is not None:
+                    report = self.agents.true_report(asked.episode, report)
                 await self._asked(self.environments.done(environment, runner, asked.episode, report))
         except AttemptEnded as error:
             self.stats.ended_before += 1
@@ -203,12 +219,6 @@ class EnvironmentRoutes:
         if self.agents is not None:
             self.agents.forget(asked.episode)
         return web.json_response({})
-
-    def _true_report(self, episode: EpisodeAttempt, report: EpisodeReport) -> EpisodeReport:
-        if self.agents is None or report.failed is not None:
-            return report
-        why = self.agents.memory.why_unserved(episode)
-        return report if why is None else replace(report, reward=None, failed=FailedPart.GATEWAY, detail=why)
 
     async def _wait(self, request: web.Request, environment: str, asked: LeaseRequest) -> Sequence[Assignment]:
         """Wait for attempts in short spans, so that a runner that left is noticed soon.

@@ -30,6 +30,7 @@ from rljob_runtime.gateway.answers import (
     named_calls,
 )
 from rljob_runtime.gateway.capability import Capability
+from rljob_runtime.gateway.context_limit import ContextLimit
 from rljob_runtime.gateway.errors import GatewayError, bad
 from rljob_runtime.gateway.histories import Histories
 from rljob_runtime.gateway.link.frames import TOKEN
@@ -131,6 +132,7 @@ class Gateway:
         self._now = now
         self._sleep = sleep
         self.histories = Histories(settings.history_bytes, self._read_paths)
+        self.context_limit = ContextLimit()
         self._work: set[asyncio.Task[Answer]] = set()
         self._conversations: set[EpisodeAttempt] = set()
         """Attempts whose conversations are read: that costs the store more than a turn, and any program may ask."""
@@ -186,7 +188,7 @@ class Gateway:
         self.stats.rewritten += prompt.rewritten
         self.stats.rerendered += prompt.rerendered
         self.stats.reencoded_tokens += prompt.reencoded_tokens
-        bounds = self._bounds(len(prompt.tokens), request.max_tokens, request.stop)
+        bounds = self._bounds(capability.episode, len(prompt.tokens), request.max_tokens, request.stop)
         call = TurnCall(
             episode=capability.episode,
             digest=prompt.digest,
@@ -219,7 +221,8 @@ class Gateway:
 
         request, identity = await self._in_thread(parse)
         self._check_model(request.model)
-        bounds = self._bounds(len(request.token_ids), request.max_tokens, request.stop, request.stop_token_ids)
+        prompt = len(request.token_ids)
+        bounds = self._bounds(capability.episode, prompt, request.max_tokens, request.stop, request.stop_token_ids)
         call = TurnCall(
             capability.episode, identity, retry is not False, request.token_ids, bounds, body, capability.expires
         )
@@ -314,11 +317,17 @@ class Gateway:
             raise GatewayError(404, "model_not_found", text, "model")
 
     def _bounds(
-        self, prompt: int, max_tokens: int | None, stop: tuple[str, ...], stop_token_ids: tuple[int, ...] = ()
+        self,
+        episode: EpisodeAttempt,
+        prompt: int,
+        max_tokens: int | None,
+        stop: tuple[str, ...],
+        stop_token_ids: tuple[int, ...] = (),
     ) -> TurnBounds:
         """Return the bounds of a turn: the least of the job's, the client's and what the context leaves."""
         room = self._settings.context - prompt
         if room < 1:
+            self.context_limit.refuse(episode)
             text = (
                 f"This model's maximum context length is {self._settings.context} tokens, "
                 f"and the request has {prompt}. Shorten the messages."
@@ -337,6 +346,7 @@ class Gateway:
             return self._turns.turn(call if calls == 1 else replace(call, retry=True))
 
         turn = await self._asked(Capability(call.episode, int(call.deadline)), ask)
+        self.context_limit.answer(call.episode)
         self.stats.turns += not turn.replayed
         self.stats.forks += turn.forked and not turn.replayed
         self.stats.retries_served += turn.replayed

@@ -101,10 +101,16 @@ RUNNERS_PARTS = tuple(part for part in FailedPart if part is not FailedPart.GATE
 
 
 class HarnessLimit(StrEnum):
-    """A limit at which a harness ends by itself, so that no turn is refused."""
+    """A limit at which a harness ends, and of which the coordinator refused no turn."""
 
     TURNS = "turns"
     SECONDS = "seconds"
+    TOKENS = "tokens"
+    """The gateway refused a request that was too long for the context. No runner states it."""
+
+
+RUNNERS_LIMITS = tuple(limit for limit in HarnessLimit if limit is not HarnessLimit.TOKENS)
+"""What a runner's report may state."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +120,7 @@ class EpisodeReport:
     `reward`: a number up to `LARGEST_REWARD`; None if the environment gives none, and then the job's rewards score the
     last answer. `failed`: the part of ours that failed, with `detail` for people; the attempt is aborted then. A
     harness that timed out or acted wrongly is no failure of ours. `limit`: the limit that ended the harness; None if it
-    ended by itself, if the gateway refused it a turn, or if its runner is of a package before this field.
+    ended by itself, if the coordinator refused it a turn, or if its runner is of a package before this field.
     """
 
     reward: float | None = None

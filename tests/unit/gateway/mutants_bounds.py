@@ -8,6 +8,7 @@ ENVIRONMENTS = "tests/unit/gateway/test_environment_routes.py"
 HISTORIES = "tests/unit/gateway/test_histories.py"
 MEMORY = "tests/unit/gateway/test_memory.py"
 REQUESTS = "tests/unit/gateway/test_requests.py"
+TOO_LONG = f"{ENVIRONMENTS}::test_an_attempt_that_ends_with_too_long_a_request_was_ended_by_tokens"
 
 MUTANTS = (
     Mutant(
@@ -111,10 +112,24 @@ MUTANTS = (
     ),
     Mutant(
         name="an attempt that was refused is scored",
-        target="rljob_runtime.gateway.environment_routes:EnvironmentRoutes._true_report",
-        before="why is None",
-        after="True",
+        target="rljob_runtime.gateway.environment_routes:AgentSide.true_report",
+        before="(why := self.memory.why_unserved(episode)) is not None",
+        after="False",
         tests=(f"{ENVIRONMENTS}::test_the_end_of_an_attempt_that_was_refused_is_a_failure_of_ours",),
+    ),
+    Mutant(
+        name="an attempt that its context ended has completed",
+        target="rljob_runtime.gateway.environment_routes:AgentSide.true_report",
+        before="self.context_limit.has_ended(episode)",
+        after="False",
+        tests=(TOO_LONG,),
+    ),
+    Mutant(
+        name="an attempt that shortened its messages was ended by its context",
+        target="rljob_runtime.gateway.gateway:Gateway._turn",
+        before="self.context_limit.answer(call.episode)",
+        after="pass",
+        tests=(TOO_LONG,),
     ),
     Mutant(
         name="a runner states a failure of the gateway",

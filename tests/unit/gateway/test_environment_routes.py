@@ -16,6 +16,7 @@ from aiohttp import web
 from rljob_api.keys.runner_key import mint_runner_key, runners_key, verify_runner_key
 from rljob_api.keys.signed_text import KeyRefused, Refusal
 from rljob_runtime.gateway.capability import Capability, gateway_key, verify
+from rljob_runtime.gateway.context_limit import ContextLimit
 from rljob_runtime.gateway.environment_routes import AgentSide, EnvironmentRoutes, RunnerAccess
 from rljob_runtime.gateway.errors import GatewayError
 from rljob_runtime.gateway.memory import Memory, Sender
@@ -25,7 +26,7 @@ from rljob_runtime.protocols.environments import RUNNERS_PARTS, Assignment, Epis
 from rljob_runtime.protocols.errors import PeerGone, PeerTimeout
 from rljob_runtime.protocols.turns import EpisodeAttempt
 from rljob_runtime.scheduling.byte_budget import ByteBudget
-from tests.support.gateway.site import make_site
+from tests.support.gateway.site import SETTINGS, make_site
 from tests.support.gateway.stand_in_coordinator import attempt_of
 from tests.support.gateway.stand_in_environments import StandInEnvironments
 from tests.support.waiting import until
@@ -264,7 +265,7 @@ async def test_no_runner_states_a_failure_of_the_gateway(site: Site) -> None:
 async def refused(site: Site, episode: EpisodeAttempt) -> Memory:
     """Let the gateway refuse a request of an attempt, since others take all places."""
     memory = Memory(ByteBudget(8, 8, 8, places=1))
-    site.routes.agents = AgentSide(memory, make_site().gateway.histories)
+    site.routes.agents = AgentSide(memory, make_site().gateway.histories, ContextLimit())
 
     async def ask(one: EpisodeAttempt) -> None:
         async with memory.room(one, 1, 10.0, Sender(retry=False, has_left=lambda: False)):
@@ -305,9 +306,49 @@ async def test_what_a_runner_says_of_a_failure_stays(site: Site) -> None:
     assert site.environments.reports[attempt_of()] == EpisodeReport(failed=FailedPart.RUNNER, detail="it leaves")
 
 
+@pytest.mark.parametrize(
+    ("stated", "goes_on", "limit"),
+    [
+        ({}, False, HarnessLimit.TOKENS),
+        ({}, True, None),
+        ({"limit": "seconds"}, False, HarnessLimit.SECONDS),
+        ({"failed": "environment"}, False, None),
+    ],
+    ids=["it ends", "a shorter request", "its own limit", "a failure"],
+)
+async def test_an_attempt_that_ends_with_too_long_a_request_was_ended_by_tokens(
+    site: Site, stated: dict[str, str], goes_on: bool, limit: HarnessLimit | None
+) -> None:
+    agents = make_site()
+    site.routes.agents = AgentSide(ServerSettings().memory(), agents.gateway.histories, agents.gateway.context_limit)
+    await site.environments.put(assignment())
+    await site.lease()
+    with pytest.raises(GatewayError, match="maximum context length"):
+        await agents.chat([{"role": "user", "content": "é" * SETTINGS.context}])
+    if goes_on:
+        await agents.chat([{"role": "user", "content": "hi"}])
+    reward = {} if "failed" in stated else {"reward": 0.0}
+    assert (await site.done(attempt_of(), **reward, **stated)).status == 200
+    assert site.environments.reports[attempt_of()].limit == limit
+    assert not agents.gateway.context_limit.has_ended(attempt_of())
+
+
+async def test_no_runner_states_the_limit_of_tokens(site: Site) -> None:
+    got = await site.done(attempt_of(), reward=0.0, limit="tokens")
+    assert (got.status, got.body["error"]["param"]) == (400, "limit")
+
+
+def test_attempts_that_end_without_a_report_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rljob_runtime.gateway.context_limit.MOST_ATTEMPTS", 2)
+    known = ContextLimit()
+    for index in (0, 1, 0, 2):
+        known.refuse(attempt_of(index))
+    assert [known.has_ended(attempt_of(index)) for index in range(3)] == [True, False, True]
+
+
 async def test_nothing_is_kept_of_an_attempt_that_was_reported(site: Site) -> None:
     agents = make_site()
-    site.routes.agents = AgentSide(ServerSettings().memory(), agents.gateway.histories)
+    site.routes.agents = AgentSide(ServerSettings().memory(), agents.gateway.histories, agents.gateway.context_limit)
     await site.environments.put(assignment())
     await site.lease()
     await agents.chat([{"role": "user", "content": "hi"}])

@@ -55,7 +55,7 @@ from rljob_runtime.protocols.turns import (
     TurnRefused,
 )
 
-PROTOCOL = 5
+PROTOCOL = 6
 ERRORS: Mapping[str, type[PeerError]] = {
     kind.__name__: kind for kind in (AttemptEnded, TurnRefused, PeerGone, PeerTimeout)
 }

@@ -15,10 +15,10 @@ from rljob_runtime.protocols.environments import (
     MOST_CALLS,
     MOST_METRIC_NAME,
     MOST_METRICS,
+    RUNNERS_LIMITS,
     RUNNERS_PARTS,
     Assignment,
     EpisodeReport,
-    HarnessLimit,
     Resume,
     ToolCall,
 )
@@ -136,7 +136,7 @@ def parse_done(body: bytes) -> DoneRequest:
     given = parse_body(body, MOST_TEXTS)
     refuse_unknown(given, ("runner", *ATTEMPT, "reward", "metrics", "failed", "detail", "limit"))
     reward = None if given.get("reward") is None else _number(given["reward"], "reward")
-    failed, limit = _one_of(RUNNERS_PARTS, given, "failed"), _one_of(tuple(HarnessLimit), given, "limit")
+    failed, limit = _one_of(RUNNERS_PARTS, given, "failed"), _one_of(RUNNERS_LIMITS, given, "limit")
     for name, value in (("reward", reward), ("limit", limit)):
         if failed is not None and value is not None:
             raise bad(f"an attempt that a failure of ours ended has no {name}; leave one of the two out", name)

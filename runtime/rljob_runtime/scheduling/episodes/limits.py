@@ -56,7 +56,9 @@ class Limits:
                 return self.turns is not None and turns >= self.turns
             case Limit.SECONDS:
                 return self.seconds is not None and seconds >= self.seconds - EARLY_SECONDS
-            case _:
+            case Limit.TOKENS:  # the gateway says so, which knows the prompt that was too long
+                return self.tokens is not None
+            case Limit.FORKS:
                 return False
 
     def exceeded(self, *, tokens: int, forks: int) -> Limit | None:

@@ -153,14 +153,14 @@ def test_a_last_turn_that_ends_at_the_token_limit_by_itself_completes() -> None:
         (Limit.SECONDS, 1, 30.0, Limit.SECONDS),
         (Limit.SECONDS, 1, 30.0 - EARLY_SECONDS, Limit.SECONDS),
         (Limit.SECONDS, 1, 29.0 - EARLY_SECONDS, None),
-        (Limit.TOKENS, 2, 30.0, None),
+        (Limit.TOKENS, 1, 1.0, Limit.TOKENS),
         (Limit.FORKS, 2, 30.0, None),
     ],
 )
 def test_a_harness_states_the_limit_that_ended_it(
     stated: Limit, turns: int, seconds: float, ends: Limit | None
 ) -> None:
-    one, engine = episode(turns=2, seconds=30.0), RecordingEngine()
+    one, engine = episode(turns=2, seconds=30.0, tokens=100), RecordingEngine()
     for number in range(turns):
         engine.answer(one, opened(one, (1, number), 100.0), (1, number), (2,))
     assert one.reach(stated, seconds) == (ends is not None)
