@@ -19,7 +19,7 @@ CRD_NAME: Final = f"{PLURAL}.{GROUP}"
 
 # Raised by one with every change of the fields. The chart's policy refuses a downgrade of an installed CRD: the server
 # would drop unknown fields from each object that is written.
-SCHEMA_REVISION: Final = 22
+SCHEMA_REVISION: Final = 23
 SCHEMA_REVISION_ANNOTATION: Final = f"{GROUP}/schema-revision"
 
 # Controller of a job without `spec.managedBy`.
@@ -54,6 +54,9 @@ ROLE_ENVIRONMENT: Final = "environment"  # of templates and names: runners are n
 ENVIRONMENT_TERM: Final = "environment"  # of a reward that an environment gives in place of rules
 
 MAIN_CONTAINER: Final = "main"
+
+# Exit code of a runner whose pod has had its one episode (`reset: Pod`). Programs rarely choose it by themselves.
+RUNNER_POD_USED: Final = 86
 # Container of the coordinator's pod that runs foreign reward code: no token, no Ray.
 REWARDS_CONTAINER: Final = "rewards"
 REWARDS_DIR: Final = "/run/rljob"

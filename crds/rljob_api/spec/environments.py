@@ -35,6 +35,7 @@ class EpisodeReset(StrEnum):
 
     PROCESS = "Process"
     GIT_RESTORE = "GitRestore"
+    POD = "Pod"
 
 
 class McpServer(Model):
@@ -95,7 +96,8 @@ class Environment(Model):
     reset: EpisodeReset | None = None
     """For Agent: what each episode has of its own. Process, also if absent: its process and a HOME; all begin in the
     same folder. GitRestore: also a working copy of a git checkout, in which it begins. The copy has the commit that was
-    checked out when the runner started, without files that git does not track, and is removed after the episode."""
+    checked out when the runner started, without files that git does not track, and is removed after the episode. Pod:
+    also its pod, which is replaced after the episode; needs episodesPerRunner 1. `rljob run` does as with Process."""
     checkout: FolderPath | None = None
     """For reset GitRestore: a folder of the checkout, from the manifest's folder. Absent: that folder."""
     open_env: OpenEnvServer | None = None

@@ -34,6 +34,7 @@ def report(*switches: LayoutSwitchReport, **sums: int) -> RoundReport:
     ("changes", "line"),
     [
         ({}, LINE),
+        ({"gain_seconds": -0.44}, f"{LINE}, -0.4 s measured"),
         (
             {"state": None, "predicted_seconds": None, "predicted_gain_seconds": None},
             "rollout-0: TP 1 → 2 at 12.3 s, 14 responses, 0.41 s",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rljob_api.status import Condition, LayoutSwitchReport, Phase, Replacements, RLJobStatus, Role
+from rljob_api.status import Condition, LayoutSwitchesReport, LayoutSwitchReport, Phase, Replacements, RLJobStatus, Role
 from rljob_operator.policies.base.decisions import NORMAL, WARNING, Event, Removal
 from rljob_operator.policies.base.kueue_objects import ADMITTED
 from rljob_operator.policies.failure.losses import MachineLoss
@@ -120,7 +120,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 def _switches(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
-    """Return an event for a round whose switches failed.
+    """Return events for the switches of a round: one for all that failed, and one for each size that was left.
 
     The parallelism planner counts each reported round once, so each is told once."""
     last = after.runtime.last_round if after.runtime is not None else None
@@ -129,10 +129,19 @@ def _switches(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
     if before.parallelism is None or before.parallelism.round == after.parallelism.round:
         return []
     report = last.layout_switches
-    if report is None or not report.failed:
+    if report is None:
+        return []
+    made = sorted({(one.from_size, one.to_size) for one in report.switches if one.reached_size == one.to_size})
+    # Without the round, so that all rounds are one event with their count.
+    events = [Event(NORMAL, "LayoutSwitched", f"inside a round, from TP {one} to TP {other}") for one, other in made]
+    return [*events, *_failures(last.round, report)]
+
+
+def _failures(round_: int, report: LayoutSwitchesReport) -> list[Event]:
+    if not report.failed:
         return []
     told = ", ".join(_failed(one) for one in report.switches if one.reached_size != one.to_size)
-    message = f"round {last.round}: {report.failed} switches of the tensor parallel size failed: {told or 'not listed'}"
+    message = f"round {round_}: {report.failed} switches of the tensor parallel size failed: {told or 'not listed'}"
     return [Event(WARNING, "LayoutSwitchFailed", message)]
 
 

@@ -38,6 +38,8 @@ def _line(one: LayoutSwitchReport) -> str:
     predicted = f" ({one.predicted_seconds:.2f} s predicted)" if one.predicted_seconds is not None else ""
     gain = one.predicted_gain_seconds
     end = f", gain {gain:.1f} s predicted" if gain is not None else ""
+    if end and one.gain_seconds is not None:
+        end += f", {one.gain_seconds:.1f} s measured"
     if one.reached_size != one.to_size:
         end = f", refused: it keeps TP {one.reached_size}" if one.reached_size else ", the machine was lost"
     return (

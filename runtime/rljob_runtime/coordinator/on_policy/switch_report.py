@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from rljob_api.status import LayoutSwitchesReport, LayoutSwitchReport, SwitchesState
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
@@ -44,11 +45,15 @@ _WHY = {
 
 
 def switches_report(
-    switches: Sequence[LayoutSwitch], decision: SwitchDecision | None, before: int = 0
+    switches: Sequence[LayoutSwitch],
+    decision: SwitchDecision | None,
+    before: int = 0,
+    last_tokens: Mapping[str, float] = MappingProxyType({}),
 ) -> LayoutSwitchesReport:
     """Return the report of a round with these switches. `decision`: the most telling one, None without a look.
 
-    `before`: switches that former coordinators of the round made. Of them nothing but their number is known."""
+    `before`: switches that former coordinators of the round made. Of them nothing but their number is known.
+    `last_tokens`: when each machine made its last tokens, in seconds since generation began."""
     ended = [one for one in switches if one.reached is not None]
     made = before + sum(one.succeeded for one in ended)
     reason, message = (None, None) if made else _why_not(ended, decision)
@@ -61,7 +66,7 @@ def switches_report(
         responses=sum(len(one.responses) for one in ended),
         seconds=round(sum(one.total_seconds for one in ended), 3),
         kv_bytes=sum(one.moved_bytes for one in ended),
-        switches=tuple(_listed(one) for one in ended[:MOST_LISTED]),
+        switches=tuple(_listed(one, last_tokens.get(one.machine)) for one in ended[:MOST_LISTED]),
     )
 
 
@@ -76,7 +81,7 @@ def _why_not(ended: Sequence[LayoutSwitch], decision: SwitchDecision | None) -> 
     return decision.outcome.value, why
 
 
-def _listed(one: LayoutSwitch) -> LayoutSwitchReport:
+def _listed(one: LayoutSwitch, last_token: float | None) -> LayoutSwitchReport:
     decision = one.decision
     return LayoutSwitchReport(
         machine=one.machine,
@@ -90,7 +95,23 @@ def _listed(one: LayoutSwitch) -> LayoutSwitchReport:
         predicted_seconds=_rounded(decision.seconds if decision is not None else None),
         seconds=round(one.total_seconds, 3),
         predicted_gain_seconds=_rounded(decision.gain if decision is not None else None),
+        gain_seconds=_rounded(measured_gain(one, last_token)),
     )
+
+
+def measured_gain(switch: LayoutSwitch, last_token: float | None) -> float | None:
+    """Return by how many seconds a machine was done earlier than predicted without its switch.
+
+    `last_token`: when it made its last tokens. None if the size was not reached, or nothing was predicted or made.
+
+    >>> decision = SwitchDecision(SwitchOutcome.SWITCHED, 2, gain=3.0, without=10.0)
+    >>> measured_gain(LayoutSwitch("rollout-0", 1, 2, decision, at=5.0, reached=2), 12.5)
+    2.5
+    """
+    without = switch.decision.without if switch.decision is not None else None
+    if not switch.succeeded or without is None or last_token is None or last_token < switch.at:
+        return None
+    return switch.at + without - last_token
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -87,6 +87,8 @@ class Switcher:
         """Switches whose responses have their replicas since the last launch."""
         self._prefills: dict[str, tuple[LayoutSwitch, PrefillClock]] = {}
         """Last switch of each machine, while some of its launched responses have no new token."""
+        self._last_tokens: dict[str, float] = {}
+        """When each machine that has switched made its last tokens, in seconds since generation began."""
         self.switches: list[LayoutSwitch] = []
         """All switches of the round, in order."""
         self.decision: SwitchDecision | None = None
@@ -96,6 +98,11 @@ class Switcher:
     def made_before(self) -> int:
         """Switches of the round under former coordinators."""
         return sum(self._before.values())
+
+    @property
+    def last_tokens(self) -> Mapping[str, float]:
+        """When each machine made its last tokens since the first switch, in seconds since generation began."""
+        return self._last_tokens
 
     @property
     def machines(self) -> Set[str]:
@@ -255,8 +262,12 @@ class Switcher:
 
     def record_tokens(self, replica: str, key: TrajectoryKey) -> None:
         """Record that a replica has made tokens of a response."""
-        if self._prefills and (pending := self._prefills.get(machine_of(replica))) is not None:
-            pending[1].record_token(key, self._clock())
+        if not self.switches:
+            return
+        machine, now = machine_of(replica), self._clock()
+        self._last_tokens[machine] = now - self._began
+        if (pending := self._prefills.get(machine)) is not None:
+            pending[1].record_token(key, now)
 
     def record_stats(self, replica: str, stats: EngineStats) -> None:
         """Record the statistics of a replica's engine, after the tokens of the same poll."""

@@ -66,6 +66,7 @@ FIELDS = {
     20: "2f6b793b38ebddc3",
     21: "fdfe14468fc36431",
     22: "f35432efa9286aac",
+    23: "7024c180422cc8b5",
 }
 """Digest of the names of all fields, by schema revision."""
 

@@ -112,6 +112,8 @@ def test_a_job_that_may_switch_does_and_tells_it_everywhere(tmp_path: Path, monk
     for one in switches.switches:
         assert one.predicted_gain_seconds is not None
         assert one.predicted_gain_seconds > 0.3
+        assert one.gain_seconds is not None
+        assert abs(one.gain_seconds - one.predicted_gain_seconds) < 2.0, "simulated engines do as is predicted"
         assert one.predicted_seconds is not None
         assert 0 < one.seconds < 10
         assert one.state == "Recompute"

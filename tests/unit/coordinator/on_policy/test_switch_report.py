@@ -30,7 +30,7 @@ def switch(reached: int | None = 2, responses: int = 3, **changes: Any) -> Layou
 
 
 def test_a_switch_is_listed_with_prediction_and_measurement() -> None:
-    report = switches_report([switch()], DECIDED)
+    report = switches_report([switch()], DECIDED, 0, {"rollout-0": 19.5, "rollout-1": 30.0})
     assert report.to_dict() == {
         "state": "Switched",
         "made": 1,
@@ -51,6 +51,7 @@ def test_a_switch_is_listed_with_prediction_and_measurement() -> None:
                 "predictedSeconds": 0.512,
                 "seconds": 0.412,
                 "predictedGainSeconds": 3.22,
+                "gainSeconds": 2.846,
             }
         ],
     }
@@ -74,8 +75,18 @@ def test_a_switch_that_has_not_ended_is_not_told() -> None:
 
 
 def test_a_switch_without_a_prediction_is_told_without_one() -> None:
-    (one,) = switches_report([switch(decision=None)], None).switches
-    assert one.predicted_seconds is one.predicted_gain_seconds is None
+    (one,) = switches_report([switch(decision=None)], None, 0, {"rollout-0": 19.5}).switches
+    assert one.predicted_seconds is one.predicted_gain_seconds is one.gain_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("reached", "last_tokens"),
+    [(1, {"rollout-0": 19.5}), (0, {"rollout-0": 19.5}), (2, {"rollout-0": 12.0}), (2, {"rollout-1": 19.5})],
+    ids=["refused", "lost", "no token after it", "no token"],
+)
+def test_nothing_was_gained_by_a_switch_that_made_nothing(reached: int, last_tokens: dict[str, float]) -> None:
+    (one,) = switches_report([switch(reached)], DECIDED, 0, last_tokens).switches
+    assert one.gain_seconds is None
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,9 @@ EVENT_REASONS: Mapping[str, EventReason] = {
     "RunnersScaledUp": EventReason(_NORMAL, "The operator raises the number of an environment's runners."),
     "RunnersScaledDown": EventReason(_NORMAL, "The operator lowers the number of an environment's runners."),
     "TensorParallelChanged": EventReason(_NORMAL, "Short or long rounds get another tensor parallel size."),
+    "LayoutSwitched": EventReason(
+        _NORMAL, "Machines changed their tensor parallel size inside a round (`adaptiveTensorParallel`)."
+    ),
     "LayoutSwitchFailed": EventReason(
         _WARNING,
         "Machines refused a tensor parallel size, or were lost, when they switched to it inside a round "
