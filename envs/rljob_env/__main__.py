@@ -15,13 +15,14 @@ from contextlib import AsyncExitStack
 import httpx
 
 from rljob_env.agents.harness import AgentHarness
-from rljob_env.config import OPEN_ENV, TOOLS, VERIFIERS, BadConfig, Config, load_config, read_key
+from rljob_env.config import OPEN_ENV, POD, TOOLS, VERIFIERS, BadConfig, Config, load_config, read_key
 from rljob_env.episode import Harness
 from rljob_env.failures import GatewayAway, GatewayRefused
 from rljob_env.foreign_code.guard import Guard
 from rljob_env.foreign_code.scratch import scratch_root
 from rljob_env.gateway_client import GatewayClient
 from rljob_env.log_lines import log_to_stderr
+from rljob_env.one_episode import USED, MarkingHarness, PodMark
 from rljob_env.openenv.harness import OpenEnvHarness
 from rljob_env.packages import check_packages
 from rljob_env.runner import Runner, RunnerSettings
@@ -32,7 +33,10 @@ log = logging.getLogger("rljob_env")
 
 
 def main() -> None:
-    """Run until SIGTERM. Status 2: the settings are wrong; 1: the gateway is away, or refuses."""
+    """Run until SIGTERM, or for one episode.
+
+    Status 2: the settings are wrong; 1: the gateway is away, or refuses; `USED`: the pod has had its episode.
+    """
     log_to_stderr()
     try:
         config = load_config(sys.argv[1] if len(sys.argv) > 1 else None, os.environ)
@@ -41,20 +45,26 @@ def main() -> None:
     except BadConfig as error:
         print(f"rljob-env: {error}", file=sys.stderr)
         sys.exit(2)
+    mark = PodMark() if config.environment.reset == POD else None
+    if mark is not None and mark.is_set:
+        log.info("this pod has had its episode, and is replaced")
+        sys.exit(USED)
     try:
-        asyncio.run(run(config, key))
+        asyncio.run(run(config, key, mark))
     except BadConfig as error:
         print(f"rljob-env: {error}", file=sys.stderr)
         sys.exit(2)
     except (GatewayAway, GatewayRefused) as error:
         print(f"rljob-env: {error}", file=sys.stderr)
         sys.exit(1)
+    if mark is not None and mark.is_set:
+        sys.exit(USED)
 
 
-async def run(config: Config, key: str) -> None:
+async def run(config: Config, key: str, mark: PodMark | None = None) -> None:
     """Run episodes until a signal ends the runner. A second signal ends it without reports.
 
-    Raises `BadConfig`, `GatewayAway` and `GatewayRefused`.
+    `mark`: it runs one episode, and sets the mark before. Raises `BadConfig`, `GatewayAway` and `GatewayRefused`.
     """
     end = asyncio.Event()
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -75,9 +85,13 @@ async def run(config: Config, key: str) -> None:
         direct = await stack.enter_async_context(_http(trust_env=False))
         outside = await stack.enter_async_context(_http(trust_env=True))
         harness = _harness(config, direct, outside, guard)
+        if mark is not None:
+            harness = MarkingHarness(harness, mark)
         name = runner_name()
         gateway = GatewayClient(direct, config.url, key, name, config.wait_seconds, config.patience_seconds)
-        settings = RunnerSettings(config.environment.episodes, config.heartbeat_seconds, config.grace_seconds)
+        settings = RunnerSettings(
+            config.environment.episodes, config.heartbeat_seconds, config.grace_seconds, once=mark is not None
+        )
         log.info("runner %s of %s asks %s", name, config.environment.name, config.url)
         runner = Runner(gateway, harness, settings)
         try:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 TOOLS, AGENT, OPEN_ENV, VERIFIERS = "Tools", "Agent", "OpenEnv", "Verifiers"
-PROCESS, GIT_RESTORE = "Process", "GitRestore"
-"""What each episode of an agent has of its own: its process and HOME, or a working copy of a checkout too."""
+PROCESS, GIT_RESTORE, POD = "Process", "GitRestore", "Pod"
+"""What each episode of an agent has of its own: its process and HOME, a working copy of a checkout too, or its pod."""
 MOST_EPISODES = 4096
 SHARED = (
     "name",
@@ -169,6 +169,8 @@ def _environment(given: dict[str, Any]) -> EnvironmentConfig:
     )
     if kind == AGENT and bool(found.command) == bool(found.function):
         raise BadConfig("environment: an Agent has either command or function")
+    if found.reset == POD and found.episodes != 1:
+        raise BadConfig(f"environment.episodesPerRunner is {found.episodes}; 1 would be right with reset {POD}")
     if not all(isinstance(one, str) for one in (*found.command, *found.variables.values())):
         raise BadConfig("environment: command and variables are texts")
     return found
@@ -176,9 +178,9 @@ def _environment(given: dict[str, Any]) -> EnvironmentConfig:
 
 def _reset(given: dict[str, Any]) -> str:
     reset = _text(given, "reset", PROCESS, "environment.")
-    if reset not in (PROCESS, GIT_RESTORE):
-        raise BadConfig(f"environment.reset is {reset!r:.100}; {PROCESS} or {GIT_RESTORE} would be right")
-    if reset == PROCESS and "checkout" in given:
+    if reset not in (PROCESS, GIT_RESTORE, POD):
+        raise BadConfig(f"environment.reset is {reset!r:.100}; {PROCESS}, {GIT_RESTORE} or {POD} would be right")
+    if reset != GIT_RESTORE and "checkout" in given:
         raise BadConfig(f"environment.checkout is for reset {GIT_RESTORE} only; leave it out")
     return reset
 

@@ -37,6 +37,8 @@ class RunnerSettings:
     grace_seconds: float = 10.0
     overrun_seconds: float = 25.0
     """A harness that has not ended so long after its deadline is cancelled: the coordinator waits for 30 s."""
+    once: bool = False
+    """The runner ends after the first episodes that it leases."""
 
 
 @dataclass
@@ -82,7 +84,7 @@ class Runner:
     async def run(self, end: asyncio.Event) -> None:
         """Run episodes until `end` is set; then hand back those that run, so that others take them.
 
-        Raises `GatewayAway` and `GatewayRefused`.
+        It returns before that if it runs `once`. Raises `GatewayAway` and `GatewayRefused`.
         """
         heartbeats = asyncio.create_task(self._heartbeats())
         ended = asyncio.create_task(end.wait())
@@ -124,6 +126,9 @@ class Runner:
                     task = asyncio.create_task(self._episode(assignment))
                     episodes.add(task)
                     task.add_done_callback(ended)
+                if self._settings.once and episodes:
+                    await asyncio.wait(episodes)
+                    return
         finally:
             await self._end(episodes)
 

@@ -101,6 +101,8 @@ class Applier:
         if plan.status is not None:
             await self.write_status(job, plan.status.to_dict())
         await self._remove_pods(job, plan.removals)
+        # They run nothing any more, so any replica may delete them.
+        await together([self._delete_pod(job, pod.name, pod.uid) for pod in plan.used_pods], self._parallel)
         for loss in plan.losses:
             self._metrics.replacements.labels(loss.role.value, loss.reason).inc()
         await self.record_events(job, plan.events)
@@ -234,14 +236,18 @@ class Applier:
     async def _remove_pod(self, job: RLJob, removal: Removal) -> None:
         pod = removal.pod
         _logger.info("%s/%s: delete pod %s: %s", job.namespace, job.name, pod.name, removal.reason)
-        try:
-            await self._kube.delete(POD, job.namespace, pod.name, uid=pod.uid, grace_seconds=removal.grace_seconds)
-        except ApiError as error:
-            if not error.conflict:  # a pod of the same name and another uid is not the one that was judged
-                raise
-            return
-        if removal.force:
+        if await self._delete_pod(job, pod.name, pod.uid, removal.grace_seconds) and removal.force:
             self._metrics.forced.inc()
+
+    async def _delete_pod(self, job: RLJob, name: str, uid: str, grace_seconds: int | None = None) -> bool:
+        """Delete a pod. Return False if a pod of this name has another uid: it is not the one that was judged."""
+        try:
+            await self._kube.delete(POD, job.namespace, name, uid=uid, grace_seconds=grace_seconds)
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            return False
+        return True
 
     async def _delete_job(self, job: RLJob) -> None:
         meta = job.metadata

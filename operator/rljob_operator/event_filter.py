@@ -13,6 +13,7 @@ from rljob_operator.policies.base.kueue_objects import QUEUE
 from rljob_operator.policies.base.observation import parse_pod
 from rljob_operator.policies.base.runner_start import pod_failure
 from rljob_operator.policies.base.runners import parse_runners
+from rljob_operator.policies.base.single_episode_pods import is_used
 
 Body = Mapping[str, Any]
 
@@ -86,6 +87,11 @@ def runner_start_failure(body: Body) -> Hashable:
     """Return why a pod of runners does not start, without the kubelet's words: they change with each try."""
     why = pod_failure(body)
     return None if why is None else why.reason
+
+
+def runner_pod_used(body: Body) -> Hashable:
+    """Return True if a pod of runners has had its one episode, else None."""
+    return is_used(body) or None
 
 
 _NUMBER = re.compile(r"[0-9]+")

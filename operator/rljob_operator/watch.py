@@ -22,6 +22,7 @@ from rljob_operator.event_filter import (
     job_signature,
     pod_signature,
     pod_start_failure,
+    runner_pod_used,
     runner_start_failure,
 )
 from rljob_operator.kopf_login import KopfLogin
@@ -93,18 +94,20 @@ class WatchHandlers:
             self._mark(key, START_FAILURE_DELAY_SECONDS)
 
     def _runner_event(self, kind: str | None, body: Any, job: str) -> None:
-        """Handle a pod of runners. Only why it does not start matters: their Deployment counts them."""
+        """Handle a pod of runners: why it does not start, and whether it is used. Their Deployment counts them."""
         if not job:
             return
         meta = body["metadata"]
         key, identity = (meta["namespace"], job), ("runner", meta.get("uid"))
         self._deployments.observe_pods([body])
-        relevant = self._relevance.changed(identity, None if kind == "DELETED" else runner_start_failure(body))
+        failing = self._relevance.changed(identity, None if kind == "DELETED" else runner_start_failure(body))
+        used = self._relevance.changed((*identity, "used"), None if kind == "DELETED" else runner_pod_used(body))
         if kind == "DELETED":
             self._relevance.forget(identity)
-        self._metrics.events_seen.labels("pods", str(relevant).lower()).inc()
-        if relevant:
-            self._mark(key, START_FAILURE_DELAY_SECONDS)
+            self._relevance.forget((*identity, "used"))
+        self._metrics.events_seen.labels("pods", str(failing or used).lower()).inc()
+        if failing or used:
+            self._mark(key, 0.0 if used else START_FAILURE_DELAY_SECONDS)
 
     def deployment_event(self, kind: str | None, body: Any) -> None:
         """Handle a Deployment of runners that was listed, added, modified or deleted."""

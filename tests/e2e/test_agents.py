@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -109,6 +110,45 @@ def test_an_image_without_the_runner_is_told_by_name(kubectl: Kubectl, example: 
     told = {"status": "True", "reason": "RunnerMissing"}
     kubectl.wait("the runner is missing", lambda: told.items() <= stalled().items(), 200)
     assert f"environment {environment['name']}: container main" in stalled()["message"]
+
+
+LOOKS = """
+import json, os, pathlib, random, urllib.request
+
+def solve(task):
+    trace = pathlib.Path("/tmp/an-episode-was-here")
+    found = trace.exists()
+    trace.touch()
+    body = json.dumps({"model": os.environ["OPENAI_MODEL"], "messages": task["messages"]}).encode()
+    headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    urllib.request.urlopen(urllib.request.Request(url, body, headers)).close()
+    return {"reward": -1.0 if found else random.uniform(0.5, 1.0), "found": float(found)}
+"""
+
+
+@pytest.mark.slow
+def test_each_episode_has_a_pod_of_its_own(kubectl: Kubectl, example: dict[str, Any], tmp_path: Path) -> None:
+    (environment,) = example["spec"]["environments"]
+    own = {"kind": "Agent", "function": "looks.py:solve", "reset": "Pod", "episodesPerRunner": 1}
+    looks = {key: one for key, one in environment.items() if key not in ("tools", "maxTurns")} | own
+    (tmp_path / "looks.py").write_text(LOOKS)
+    kubectl("create", "configmap", "calculator", f"--from-file={tmp_path / 'looks.py'}")
+    few = {**example["spec"]["algorithm"], "promptsPerRound": 2, "responsesPerPrompt": 3}
+    changes = {"environments": [looks], "algorithm": few, "rounds": 2, "checkpoint": {"volumeClaimName": JOB}}
+    kubectl.apply(claim(JOB), variant(example, JOB, **changes))
+    seen: set[str] = set()
+
+    def complete() -> bool:
+        found = kubectl.get("pods", "-l", f"{LABEL_ENVIRONMENTS_OF}={JOB}")["items"]
+        seen.update(pod["metadata"]["uid"] for pod in found)
+        return is_true(kubectl.job(JOB), "Complete")
+
+    kubectl.wait("it completes", complete, 600)
+    report = runtime(kubectl.job(JOB))
+    assert report["totals"]["trainedTrajectories"] == 12
+    assert len(seen) >= 12
+    assert report["reward"] >= 0.5, "no episode has found another one"
 
 
 def _completes_with_proof(kubectl: Kubectl, real_nodes: Any) -> None:

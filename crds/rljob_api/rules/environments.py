@@ -80,6 +80,9 @@ def _reset(path: str, environment: Environment) -> Errors:
     if environment.checkout is not None and reset is not EpisodeReset.GIT_RESTORE:
         advice = f"needs reset: {EpisodeReset.GIT_RESTORE}; or leave it out"
         yield FieldError(f"{path}.checkout", environment.checkout, advice)
+    if reset is EpisodeReset.POD and environment.episodes_per_runner != 1:
+        advice = f"must be 1 with reset: {EpisodeReset.POD}"
+        yield FieldError(f"{path}.episodesPerRunner", environment.episodes_per_runner, advice)
 
 
 def _runners(path: str, environment: Environment) -> Errors:

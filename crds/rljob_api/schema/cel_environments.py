@@ -29,6 +29,10 @@ ENVIRONMENT_RULES: dict[str, list[Rule]] = {
             "!has(self.checkout) || (has(self.reset) && self.reset == 'GitRestore')",
             "checkout needs reset: GitRestore; or leave it out",
         ),
+        Rule(
+            "!has(self.reset) || self.reset != 'Pod' || self.episodesPerRunner == 1",
+            "episodesPerRunner must be 1 with reset: Pod",
+        ),
         Rule("!has(self.minRunners) || self.minRunners <= self.runners", "minRunners must be at most runners"),
         Rule("!has(self.maxRunners) || self.maxRunners >= self.runners", "maxRunners must be at least runners"),
         *(

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from rljob_api.spec import RLJob
+from rljob_operator.policies.base import single_episode_pods
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.deadlines import earliest_wait, is_past
@@ -47,6 +48,8 @@ def plan(
         removals = (*(eviction.with_short_grace(removal, job.spec) for removal in decided.removals), *stuck)
         idle = tuple(eviction.with_short_grace(removal, job.spec) for removal in decided.idle)
         decided = replace(decided, removals=removals, idle=idle, events=(*decided.events, *map(forced_out, stuck)))
+        decided = replace(decided, used_pods=single_episode_pods.used(observed.runners.values()))
+    moments = [*moments, *single_episode_pods.look_again(observed.runners.values())]
     waits = (decided.again_seconds, earliest_wait(moments, now), REMOVED_SECONDS if decided.removals else None)
     return replace(decided, again_seconds=min((wait for wait in waits if wait is not None), default=None))
 

@@ -10,15 +10,16 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from rljob_api.constants import LABEL_ENVIRONMENT, LABEL_ENVIRONMENTS_OF
+from rljob_api.constants import LABEL_ENVIRONMENT, LABEL_ENVIRONMENTS_OF, environment_deployment
 from rljob_api.spec import RLJob
+from rljob_api.spec.environments import EpisodeReset
 from rljob_kube.client import ANY_VERSION, KubeClient
 from rljob_kube.errors import ApiError
 from rljob_kube.resources import DEPLOYMENT, POD, Json
 from rljob_operator.policies.base import runner_start
-from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.names import job_selector
 from rljob_operator.policies.base.runners import Runners, own_runners, relevant_part
+from rljob_operator.policies.base.single_episode_pods import parse_runner_pod
 from rljob_operator.readers.observer import MANAGED, FreshLists
 
 _logger = logging.getLogger(__name__)
@@ -63,16 +64,27 @@ class DeploymentLister:
         if not job.spec.environments:
             return {}
         found = own_runners(job.metadata.uid, await self._lists.list(job.namespace, job_selector(job.name)))
-        missing = [one for one in found.values() if one.ready < one.wanted]
-        if not missing:
+        renewed = {one.name for one in job.spec.environments if one.reset is EpisodeReset.POD}
+        looked = [one for one in found.values() if one.ready < one.wanted or one.name in renewed]
+        if not looked:
             return found
         pods = await self._pods.list(job.namespace, f"{LABEL_ENVIRONMENTS_OF}={job.name}")
-        return {**found, **{one.name: replace(one, broken=_broken(job.name, one.name, pods)) for one in missing}}
+        return {**found, **{one.name: _with_pods(job.name, one, pods, one.name in renewed) for one in looked}}
 
 
-def _broken(job: str, environment: str, pods: Iterable[Json]) -> ConditionReason | None:
-    own = [pod for pod in pods if (pod["metadata"].get("labels") or {}).get(LABEL_ENVIRONMENT) == environment]
-    return runner_start.start_failure(job, environment, own)
+def _with_pods(job: str, runners: Runners, pods: Iterable[Json], renewed: bool) -> Runners:
+    """Add what the pods of an environment say. `renewed`: each of them runs one episode."""
+    own = [
+        pod
+        for pod in pods
+        if (pod["metadata"].get("labels") or {}).get(LABEL_ENVIRONMENT) == runners.name
+        and runner_start.is_of(pod, environment_deployment(job, runners.name))
+    ]
+    return replace(
+        runners,
+        broken=runner_start.start_failure(job, runners.name, own) if runners.ready < runners.wanted else None,
+        single_episode_pods=tuple(map(parse_runner_pod, own)) if renewed else None,
+    )
 
 
 def _nothing(item: Json) -> None:

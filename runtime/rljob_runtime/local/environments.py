@@ -23,7 +23,7 @@ from typing import NoReturn
 from rljob_api import RLJob
 from rljob_api.gateway_bounds import bounds_of
 from rljob_api.keys.runner_key import mint_runner_key, runners_key
-from rljob_api.spec.environments import Environment
+from rljob_api.spec.environments import Environment, EpisodeReset
 from rljob_api.status import RoundReport, StatusWarning
 from rljob_runtime.gateway.capability import gateway_key
 from rljob_runtime.gateway.config import GatewayConfig
@@ -151,7 +151,7 @@ class LocalEnvironments:
             "url": self.url,
             "keyFile": str(key.absolute()),
             "root": str(self._folders.manifest.absolute()),
-            "environment": environment.runner_options(),
+            "environment": _local_options(environment),
         }
         file = folder / f"{environment.name}.json"
         write_private(file, json.dumps(settings, indent=1))
@@ -203,6 +203,12 @@ def gateway_environment() -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name in GATEWAY_VARIABLES}
     # The tokenizer's library must neither ask the hub nor take the engines' processors.
     return environment | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+def _local_options(environment: Environment) -> dict[str, object]:
+    """Return the settings of a runner without a pod: what a pod gives an episode, it has not."""
+    options = environment.runner_options()
+    return options | {"reset": EpisodeReset.PROCESS} if environment.reset is EpisodeReset.POD else options
 
 
 def _gateway_config(

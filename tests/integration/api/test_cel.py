@@ -289,6 +289,8 @@ EDITS = st.fixed_dictionaries(
             [SOLVER],
             [{**SOLVER, "reset": "GitRestore"}],
             [{**SOLVER, "reset": "Process", "checkout": "repo"}],
+            [{**SOLVER, "reset": "Pod"}],
+            [{**SOLVER, "reset": "Pod", "episodesPerRunner": 1}],
             [{**CALC, "reset": "Process"}],
             [{**SOLVER, "command": ["agent"]}],
             [{**CALC, "function": "agent.py:solve", "command": ["agent"]}],

@@ -297,10 +297,22 @@ ENVIRONMENT_CASES = [
     _environments("[0].maxTurns", "must be at least 1", 0, {"maxTurns": 0}),
     _environments("[0].reset", "is for kind Agent only", "Process", {"reset": "Process"}),
     Case(
-        {"spec.environments": [{**_AGENT, "reset": "Pod"}]},
+        {"spec.environments": [{**_AGENT, "reset": "Image"}]},
         "spec.environments[0].reset",
-        "must be one of 'Process' or 'GitRestore'",
-        value="Pod",
+        "must be one of 'Process', 'GitRestore' or 'Pod'",
+        value="Image",
+    ),
+    Case(
+        {"spec.environments": [{**_AGENT, "reset": "Pod"}]},
+        "spec.environments[0].episodesPerRunner",
+        "must be 1 with reset: Pod",
+        value=8,
+    ),
+    Case(
+        {"spec.environments": [{**_AGENT, "reset": "Pod", "episodesPerRunner": 1, "checkout": "repo"}]},
+        "spec.environments[0].checkout",
+        "needs reset: GitRestore; or leave it out",
+        value="repo",
     ),
     Case(
         {"spec.environments": [{**_AGENT, "checkout": "repo"}]},

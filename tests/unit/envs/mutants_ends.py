@@ -1,13 +1,35 @@
-"""Mutants of how episodes end in their harnesses: by a limit, by an outage, or by a load that takes too long."""
+"""Mutants of how episodes end: by a limit, by an outage, by a load that takes too long, and with their pods."""
 
 from hack.mutants import Mutant
 
+ONE_EPISODE = "tests/unit/envs/test_one_episode.py"
 OPEN_ENV = "tests/unit/envs/test_openenv.py"
 RUNNER = "tests/unit/envs/test_runner.py"
 TOOLS = "tests/unit/envs/test_tools_harness.py"
 VERIFIERS = "tests/unit/envs/test_verifiers.py"
 
 MUTANTS = (
+    Mutant(
+        name="a used pod runs another episode",
+        target="rljob_env.one_episode:MarkingHarness.run",
+        before="self._mark.set()",
+        after="pass",
+        tests=(ONE_EPISODE,),
+    ),
+    Mutant(
+        name="the mark of a pod holds for all pods of its volume",
+        target="rljob_env.one_episode:PodMark.__init__",
+        before="pod or socket.gethostname()",
+        after="''",
+        tests=(ONE_EPISODE,),
+    ),
+    Mutant(
+        name="a runner of one episode leases the next one",
+        target="rljob_env.runner:Runner._lease_and_run",
+        before="self._settings.once and episodes",
+        after="False",
+        tests=(f"{ONE_EPISODE}::test_a_runner_runs_one_episode_and_ends",),
+    ),
     Mutant(
         name="a harness that has had all of its turns ended by itself",
         target="rljob_env.tools.harness:ToolsHarness._converse",

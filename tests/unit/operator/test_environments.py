@@ -21,6 +21,7 @@ from rljob_operator.api_access import ApiAccess
 from rljob_operator.applier import Applier, WrittenObjects
 from rljob_operator.metrics import Metrics
 from rljob_operator.policies.base.observation import Observed
+from rljob_operator.policies.base.runners import RunnerPod
 from rljob_operator.policies.phases.steps import Plan
 from rljob_operator.policies.plan import plan
 from rljob_operator.policies.pods.environments import anywhere, deployment
@@ -250,6 +251,72 @@ def test_a_runner_that_cannot_start_marks_its_job_once() -> None:
     watch.pod_event("ADDED", {"metadata": {"name": "other", "namespace": "default"}})
     assert len(marks) == 2
     assert (deployments.observe_pods.call_count, pods.observe.call_count) == (5, 0)
+
+
+RESTARTED = {"running": {}}
+
+
+def used_pod(version: str) -> Json:
+    """A pod whose runner has had its one episode. The kubelet has started its container again."""
+    pod = _runner_pod(version, RESTARTED)
+    pod["status"]["containerStatuses"][0] |= {"ready": True, "lastState": {"terminated": {"exitCode": 86}}}
+    return pod
+
+
+def test_a_used_pod_marks_its_job_once_and_immediately() -> None:
+    marks: list[tuple[tuple[str, str], float]] = []
+    watch = WatchHandlers(
+        lambda key, seconds: marks.append((key, seconds)),
+        lambda key, uid: None,
+        mock.Mock(),
+        NodeCache(mock.Mock()),
+        mock.Mock(),
+        Metrics(),
+    )
+    watch.pod_event("ADDED", _runner_pod("1", RESTARTED))
+    for number in range(2, 5):
+        watch.pod_event("MODIFIED", used_pod(str(number)))
+    assert marks == [(("default", "demo"), 0.0)]
+
+
+class Renewed(Api):
+    """An API server with a Deployment whose runners are all ready, and one of its pods is used."""
+
+    async def _send(self, method: str, path: str, data: bytes | None, params: Any, headers: Any) -> Json:
+        await super()._send(method, path, data, params, headers)
+        ready = {**OWNED, "status": {"readyReplicas": 2}}
+        foreign = used_pod("51")
+        foreign["metadata"] |= {"uid": "p-2", "ownerReferences": [{"kind": "ReplicaSet", "name": "other-7f"}]}
+        return {"items": [used_pod("50"), foreign] if path.endswith("/pods") else [ready]}
+
+
+@pytest.mark.parametrize("reset", ["Process", "Pod"])
+async def test_pods_are_listed_while_each_runs_one_episode(reset: str) -> None:
+    api = Renewed()
+    job = with_environments({**SHELL, "name": "calc", "runners": 2, "reset": reset, "episodesPerRunner": 1})
+    found = (await DeploymentLister(api).runners(job))["calc"]
+    pods = found.single_episode_pods
+    if reset == "Pod":
+        assert [(one.uid, one.used) for one in pods or ()] == [("p-1", True)], "of the other Deployment none"
+    else:
+        assert (pods, len(api.sent)) == (None, 1)
+
+
+async def test_a_used_pod_is_deleted_if_it_is_still_the_same() -> None:
+    api = Api()
+    applier = Applier(
+        ApiAccess(api, EventRecorder(api), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(api)
+    )
+    await applier.apply(JOB, Plan(used_pods=(RunnerPod("p", "p-1", NOW),)), NOW)
+    ((method, path, body, _),) = api.sent
+    assert (method, path) == ("DELETE", "/api/v1/namespaces/default/pods/p")
+    assert (body["preconditions"], "gracePeriodSeconds" in body) == ({"uid": "p-1"}, False)
+    again = Api(DELETE=ApiError(409, "Conflict", "another uid"))
+    applier = Applier(
+        ApiAccess(again, EventRecorder(again), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(again)
+    )
+    await applier.apply(JOB, Plan(used_pods=(RunnerPod("p", "p-1", NOW),)), NOW)
+    assert len(again.sent) == 1
 
 
 @pytest.mark.parametrize("allowed", [True, False])

@@ -289,12 +289,12 @@ def parse_pod(item: Mapping[str, Any]) -> Pod | None:
         deleting=bool(meta.get("deletionTimestamp")),
         disrupted=_disrupted(status, conditions),
         ip=status.get("podIP") or None,
-        created=_time(meta.get("creationTimestamp")),
+        created=parse_time(meta.get("creationTimestamp")),
         unschedulable=scheduled.get("message", "") if scheduled.get("reason") == "Unschedulable" else None,
         waiting=_waiting([*inits, *containers]),
         node=(item.get("spec") or {}).get("nodeName") or None,
         avoids=tuple(name for name in ((meta.get("annotations") or {}).get(AVOIDS) or "").split(",") if name),
-        deletion=_time(meta.get("deletionTimestamp")),
+        deletion=parse_time(meta.get("deletionTimestamp")),
         exit=_exit(status, [*containers, *inits]),
     )
 
@@ -322,7 +322,8 @@ def _number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdigit() and len(text) < 10 else None
 
 
-def _time(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
+    """Parse a time of an API object."""
     return datetime.fromisoformat(text) if text else None
 
 

@@ -33,7 +33,7 @@ TEMPLATE = "spec.environments[].template"
 def start_failure(job: str, environment: str, pods: Iterable[Mapping[str, Any]]) -> ConditionReason | None:
     """Return why a pod of an environment's Deployment does not start. None: nothing is known to prevent it."""
     deployment = environment_deployment(job, environment)
-    return next((why for pod in pods if _is_of(pod, deployment) and (why := pod_failure(pod)) is not None), None)
+    return next((why for pod in pods if is_of(pod, deployment) and (why := pod_failure(pod)) is not None), None)
 
 
 def pod_failure(pod: Mapping[str, Any]) -> ConditionReason | None:
@@ -53,7 +53,7 @@ def relevant_part(item: Mapping[str, Any]) -> Json:
     return {"metadata": meta, "status": item.get("status")}
 
 
-def _is_of(pod: Mapping[str, Any], deployment: str) -> bool:
+def is_of(pod: Mapping[str, Any], deployment: str) -> bool:
     """Tell whether a ReplicaSet of the Deployment has made the pod."""
     owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
     return any(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from rljob_api.constants import LABEL_EGRESS, LABEL_EGRESS_OF, LABEL_ENVIRONMENT, LABEL_SHAPE
@@ -21,6 +22,21 @@ time."""
 
 PROXY = "egress proxy"
 """Stands for the Deployment of a job's egress proxy. No environment has such a name."""
+
+
+@dataclass(frozen=True)
+class RunnerPod:
+    """A pod that runs one episode."""
+
+    name: str
+    uid: str
+    created: datetime | None
+    ready: bool = False
+    used: bool = False
+    """It has had its episode."""
+    deleting: bool = False
+    failing: bool = False
+    """It does not start, and a person must act."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +63,8 @@ class Runners:
     """Set when new pods are not ready in time."""
     broken: ConditionReason | None = None
     """Why a pod does not start, when a person must act. Read only while ready pods are missing."""
+    single_episode_pods: tuple[RunnerPod, ...] | None = None
+    """Its pods; None without `reset: Pod`."""
 
     @property
     def possible_pods(self) -> int:

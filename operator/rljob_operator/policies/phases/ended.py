@@ -43,7 +43,7 @@ def end_job(
         losses=tuple(losses),
         pods=sum(pod.live for pod in observed.pods),
     )
-    facts = replace(builder.facts(None), outcome=outcome)
+    facts = replace(builder.facts(None, now), outcome=outcome)
     updates: dict[str, Any] = {"completion_time": before.completion_time or now, "drain_since": None}
     updates["relay"] = dissolved(before.relay)
     updates["incarnations"] = incarnations(before, observed, ())

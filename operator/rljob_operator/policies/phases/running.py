@@ -194,7 +194,9 @@ def _running(
     too_few = len(machine_set.machines) - given_up < job.spec.rollout.smallest
     stall = devices.explained(job, observed, find_stall_reason(observed, assessment.blocked, too_few, config, now))
     admission = kueue_admission.admission_condition(job, observed, machine_set.size.count)
-    facts = replace(builder.facts(pod_changes.obstacle or stall, given_up), refused=refused_edit, admission=admission)
+    facts = replace(
+        builder.facts(pod_changes.obstacle or stall, now, given_up), refused=refused_edit, admission=admission
+    )
     target, history = choose_target(job, machine_set.machines, TargetPhase.RUN, machine_set.size.why)
     facts = replace(facts, stall=gang_size.explained(job, observed, facts.stall, config))
     updates = {

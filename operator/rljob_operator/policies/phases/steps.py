@@ -12,6 +12,7 @@ from rljob_kube.manifests.objects import Child, Deployment, Workload
 from rljob_operator.policies.base.deadlines import earliest_wait
 from rljob_operator.policies.base.decisions import Event, NewPod, Removal
 from rljob_operator.policies.base.observation import Observed
+from rljob_operator.policies.base.runners import RunnerPod
 from rljob_operator.policies.creation import Creation
 from rljob_operator.policies.failure import losses as machine_losses
 from rljob_operator.policies.kueue import settlement
@@ -40,11 +41,13 @@ class Plan:
     """Changes of Workloads, the last step."""
     idle: tuple[Removal, ...] = ()
     """Pods that wait for the coordinator, and are deleted if it may not be created."""
+    used_pods: tuple[RunnerPod, ...] = ()
+    """Pods of runners that have had their one episode, to delete."""
 
     @property
     def empty(self) -> bool:
         """Tell whether there is nothing to do."""
-        written = (self.children, self.creations, self.deployments, self.removals)
+        written = (self.children, self.creations, self.deployments, self.removals, self.used_pods)
         told = (self.events, self.asked, self.settled)
         return not any(written) and not any(told) and not self.delete_job and self.status is None
 

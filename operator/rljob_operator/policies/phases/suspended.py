@@ -63,7 +63,7 @@ def suspend(
         pods=len(observed.pods) + observed.runner_pods,
         runs=waiting,
     )
-    facts = replace(builder.facts(None), suspending=True, refused=refused_edit, held=held)
+    facts = replace(builder.facts(None, now), suspending=True, refused=refused_edit, held=held)
     updates = {
         "accepted": accept(job),
         "incarnations": incarnations(before, observed, ()),

@@ -16,9 +16,11 @@ from rljob_api.status import (
     Role,
     RolloutStatus,
 )
+from rljob_operator.policies.base import single_episode_pods
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.names import coordinator_address, selector_text
 from rljob_operator.policies.base.observation import Observed
+from rljob_operator.policies.base.runners import Runners
 from rljob_operator.policies.failure.losses import MachineLoss
 from rljob_operator.policies.scaling.runner_pools import is_elastic, pool_sizes
 from rljob_operator.policies.status import conditions
@@ -44,7 +46,7 @@ class StatusBuilder:
     runs: bool = False
     """The job has runners, if it has environments."""
 
-    def facts(self, stall: ConditionReason | None, given_up: int = 0) -> conditions.Facts:
+    def facts(self, stall: ConditionReason | None, now: datetime, given_up: int = 0) -> conditions.Facts:
         """Collect the input of the conditions. Machines with an exhausted budget are not waited for."""
         spec, before = self.job.spec, self.job.status
         ready = {pod.machine for pod in self.observed.pods if pod.available}
@@ -66,14 +68,14 @@ class StatusBuilder:
             stall=stall,
             paused=ConditionReason("ReplacementPaused", conditions.PAUSED) if self.paused else None,
             problems=self._problems(),
-            environments=self._environments(),
+            environments=self._environments(now),
         )
         complete = (
             found.is_ready and found.rollouts_ready >= found.rollouts_wanted - given_up and not found.short_of_runners
         )
         return replace(found, started=found.started or complete)
 
-    def _environments(self) -> tuple[EnvironmentStatus, ...]:
+    def _environments(self, now: datetime) -> tuple[EnvironmentStatus, ...]:
         before = {one.name: one.pool for one in self.job.status.environments}
         pools = pool_sizes(self.job)
         found = []
@@ -84,11 +86,18 @@ class StatusBuilder:
                 EnvironmentStatus(
                     name=name,
                     runners=pool.runners if self.runs else 0,
-                    ready=seen.ready if seen is not None else 0,
+                    ready=self._ready_runners(seen, now),
                     pool=pool if self.runs and is_elastic(environment) else before.get(name),
                 )
             )
         return tuple(found)
+
+    def _ready_runners(self, seen: Runners | None, now: datetime) -> int:
+        if seen is None:
+            return 0
+        # Until the job has been ready once, no pod takes the place of another one.
+        started = self.job.status.first_ready_time is not None
+        return single_episode_pods.ready(seen, now) if started else seen.ready
 
     def _problems(self) -> tuple[ConditionReason, ...]:
         runtime = self.job.status.runtime

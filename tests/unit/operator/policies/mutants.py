@@ -12,8 +12,44 @@ PLAN = (
 )
 RUNNERS = "tests/unit/operator/policies/test_runners.py"
 RUNNER_START = "tests/unit/operator/policies/test_runner_start.py"
+SINGLE_EPISODE = "tests/unit/operator/policies/test_single_episode_pods.py"
 
 MUTANTS = (
+    Mutant(
+        name="a used pod stays",
+        target="rljob_operator.policies.base.single_episode_pods:used",
+        before="pod.used and not pod.deleting",
+        after="pod.failing",
+        tests=(SINGLE_EPISODE,),
+    ),
+    Mutant(
+        name="a used pod is seen only until its container is started again",
+        target="rljob_operator.policies.base.single_episode_pods:_ended_used",
+        before='("state", "lastState")',
+        after='("state",)',
+        tests=(SINGLE_EPISODE,),
+    ),
+    Mutant(
+        name="a new pod is missing at once",
+        target="rljob_operator.policies.base.single_episode_pods:_lacks",
+        before="is_past(deadline(pod.created, START_SECONDS), now)",
+        after="True",
+        tests=(SINGLE_EPISODE,),
+    ),
+    Mutant(
+        name="a pod that never becomes ready takes the place of a used one for ever",
+        target="rljob_operator.policies.base.single_episode_pods:look_again",
+        before="_may_lack(pod)",
+        after="pod.used",
+        tests=(SINGLE_EPISODE,),
+    ),
+    Mutant(
+        name="a used pod wakes no job",
+        target="rljob_operator.event_filter:runner_pod_used",
+        before="is_used(body) or None",
+        after="None",
+        tests=("tests/unit/operator/test_environments.py::test_a_used_pod_marks_its_job_once_and_immediately",),
+    ),
     Mutant(
         name="a job is looked at again for a moment that is over",
         target="rljob_operator.policies.base.deadlines:earliest_wait",
