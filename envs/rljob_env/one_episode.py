@@ -23,7 +23,8 @@ class PodMark:
     def __init__(self, folder: Path | None = None, pod: str | None = None) -> None:
         """`folder`: one that outlives the container, else that of temporary files. `pod`: its name, else the host's."""
         # By the pod's name: the folder may be a volume that outlives the pod.
-        self._file = (folder or Path(tempfile.gettempdir())) / f"rljob-env-used-{pod or socket.gethostname()}"
+        name = pod or socket.gethostname()
+        self._file = (folder or Path(tempfile.gettempdir())) / f"rljob-env-used-{name}"
 
     @property
     def is_set(self) -> bool:

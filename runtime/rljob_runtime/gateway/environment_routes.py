@@ -22,9 +22,8 @@ from aiohttp import web
 from rljob_api.keys.runner_key import verify_runner_key
 from rljob_api.keys.signed_text import KeyRefused
 from rljob_runtime.gateway.capability import Capability, mint
-from rljob_runtime.gateway.context_limit import ContextLimit
 from rljob_runtime.gateway.errors import GatewayError
-from rljob_runtime.gateway.histories import Histories
+from rljob_runtime.gateway.histories import ContextLimit, Histories
 from rljob_runtime.gateway.http import CONTENT_ENCODING, bearer, has_left, read_body, send
 from rljob_runtime.gateway.memory import Memory
 from rljob_runtime.gateway.wire.fields import Json

@@ -30,9 +30,8 @@ from rljob_runtime.gateway.answers import (
     named_calls,
 )
 from rljob_runtime.gateway.capability import Capability
-from rljob_runtime.gateway.context_limit import ContextLimit
 from rljob_runtime.gateway.errors import GatewayError, bad
-from rljob_runtime.gateway.histories import Histories
+from rljob_runtime.gateway.histories import ContextLimit, Histories
 from rljob_runtime.gateway.link.frames import TOKEN
 from rljob_runtime.gateway.paths import Paths
 from rljob_runtime.gateway.text.turn_text import ReplyText, TurnText, TurnTokens

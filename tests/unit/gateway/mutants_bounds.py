@@ -113,8 +113,8 @@ MUTANTS = (
     Mutant(
         name="an attempt that was refused is scored",
         target="rljob_runtime.gateway.environment_routes:AgentSide.true_report",
-        before="(why := self.memory.why_unserved(episode)) is not None",
-        after="False",
+        before="self.memory.why_unserved(episode)",
+        after="None",
         tests=(f"{ENVIRONMENTS}::test_the_end_of_an_attempt_that_was_refused_is_a_failure_of_ours",),
     ),
     Mutant(

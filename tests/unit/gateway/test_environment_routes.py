@@ -16,9 +16,9 @@ from aiohttp import web
 from rljob_api.keys.runner_key import mint_runner_key, runners_key, verify_runner_key
 from rljob_api.keys.signed_text import KeyRefused, Refusal
 from rljob_runtime.gateway.capability import Capability, gateway_key, verify
-from rljob_runtime.gateway.context_limit import ContextLimit
 from rljob_runtime.gateway.environment_routes import AgentSide, EnvironmentRoutes, RunnerAccess
 from rljob_runtime.gateway.errors import GatewayError
+from rljob_runtime.gateway.histories import ContextLimit
 from rljob_runtime.gateway.memory import Memory, Sender
 from rljob_runtime.gateway.server import ServerSettings, gateway_app
 from rljob_runtime.gateway.wire.runner_requests import MOST_EPISODES, MOST_TEXTS, parse_heartbeat
@@ -339,7 +339,7 @@ async def test_no_runner_states_the_limit_of_tokens(site: Site) -> None:
 
 
 def test_attempts_that_end_without_a_report_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rljob_runtime.gateway.context_limit.MOST_ATTEMPTS", 2)
+    monkeypatch.setattr("rljob_runtime.gateway.histories.MOST_ATTEMPTS", 2)
     known = ContextLimit()
     for index in (0, 1, 0, 2):
         known.refuse(attempt_of(index))

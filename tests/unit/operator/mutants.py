@@ -10,6 +10,13 @@ ENVIRONMENTS = "tests/unit/operator/test_environments.py"
 
 MUTANTS = (
     Mutant(
+        name="a used pod wakes no job",
+        target="rljob_operator.event_filter:runner_pod_used",
+        before="is_used(body) or None",
+        after="None",
+        tests=(f"{ENVIRONMENTS}::test_a_used_pod_marks_its_job_once_and_immediately",),
+    ),
+    Mutant(
         name="a flag has another variable than the page says",
         target="rljob_operator.__main__:parser",
         before='"RLJOB_LEASE_NAME"',
@@ -39,8 +46,8 @@ MUTANTS = (
     ),
     Mutant(
         name="whatever pod has the name is deleted",
-        target="rljob_operator.applier:Applier._remove_pod",
-        before="uid=pod.uid",
+        target="rljob_operator.applier:Applier._delete_pod",
+        before="uid=uid",
         after="",
         tests=(f"{APPLIER}::test_only_the_leader_deletes_a_pod_and_only_the_judged_one",),
         canary=True,
@@ -212,9 +219,9 @@ MUTANTS = (
     ),
     Mutant(
         name="a runner that cannot start is looked at by chance only",
-        target="rljob_operator.watch:WatchHandlers._runner_event",
-        before="self._mark(key, START_FAILURE_DELAY_SECONDS)",
-        after="pass",
+        target="rljob_operator.event_filter:runner_start_failure",
+        before="None if why is None else why.reason",
+        after="None",
         tests=(f"{ENVIRONMENTS}::test_a_runner_that_cannot_start_marks_its_job_once",),
     ),
     Mutant(

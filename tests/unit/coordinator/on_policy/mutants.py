@@ -24,6 +24,20 @@ LATE_DROP = f"{KV}::test_an_export_does_not_wait_for_a_removal_that_hangs"
 
 MUTANTS = (
     Mutant(
+        name="what a switch gained is counted from the beginning of the round",
+        target="rljob_runtime.coordinator.on_policy.switch_report:measured_gain",
+        before="switch.at + without - last_token",
+        after="without - last_token",
+        tests=(f"{SWITCH_REPORT}::test_a_switch_is_listed_with_prediction_and_measurement",),
+    ),
+    Mutant(
+        name="tokens after a switch are not seen",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.record_tokens",
+        before="self._last_tokens[machine] = now - self._began",
+        after="pass",
+        tests=(f"{ADAPTIVE_JOB}::test_a_job_that_may_switch_does_and_tells_it_everywhere",),
+    ),
+    Mutant(
         name="each size is predicted with the switches of the present one",
         target="rljob_runtime.coordinator.on_policy.plan_next_round:_Predictor.planner",
         before="self.saved.get(start, 0.0)",

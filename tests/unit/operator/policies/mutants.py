@@ -44,13 +44,6 @@ MUTANTS = (
         tests=(SINGLE_EPISODE,),
     ),
     Mutant(
-        name="a used pod wakes no job",
-        target="rljob_operator.event_filter:runner_pod_used",
-        before="is_used(body) or None",
-        after="None",
-        tests=("tests/unit/operator/test_environments.py::test_a_used_pod_marks_its_job_once_and_immediately",),
-    ),
-    Mutant(
         name="a job is looked at again for a moment that is over",
         target="rljob_operator.policies.base.deadlines:earliest_wait",
         before="[(moment - now).total_seconds() for moment in moments if moment is not None and moment > now]",

@@ -49,7 +49,7 @@ def test_a_round_is_told_once() -> None:
     assert events(4, 4, REFUSED) == [], "the planner has not counted it"
 
 
-def test_switches_that_reached_their_size_are_one_event_for_each_pair_of_sizes() -> None:
+def test_switches_are_one_event_for_each_pair_of_sizes() -> None:
     assert events(4, 5, MADE, MADE) == [SWITCHED]
     back = MADE.model_copy(update={"from_size": 2, "to_size": 1, "reached_size": 1})
     assert events(4, 5, back, MADE) == [SWITCHED, ("LayoutSwitched", "inside a round, from TP 2 to TP 1")]
