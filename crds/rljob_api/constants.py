@@ -116,6 +116,8 @@ AUTH_RELAY_KEY: Final = "relay-key"
 STATE_DIR: Final = "/var/lib/rljob"
 SHM_DIR: Final = "/dev/shm"
 TMP_DIR: Final = "/tmp"
+# In the pods of runners with `reset: Pod`: what lives as long as the pod.
+POD_DIR: Final = "/var/lib/rljob-pod"
 # A `pvc://CLAIM/sub/path` in the spec is the folder CLAIMS_DIR/CLAIM/sub/path in every pod, mounted read-only.
 CLAIMS_DIR: Final = "/mnt/rljob"
 

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 import httpx
 
 from rljob_env.agents.harness import AgentHarness
-from rljob_env.config import OPEN_ENV, POD, TOOLS, VERIFIERS, BadConfig, Config, load_config, read_key
+from rljob_env.config import OPEN_ENV, TOOLS, VERIFIERS, BadConfig, Config, load_config, read_key
 from rljob_env.episode import Harness
 from rljob_env.failures import GatewayAway, GatewayRefused
 from rljob_env.foreign_code.guard import Guard
@@ -45,7 +45,7 @@ def main() -> None:
     except BadConfig as error:
         print(f"rljob-env: {error}", file=sys.stderr)
         sys.exit(2)
-    mark = PodMark() if config.environment.reset == POD else None
+    mark = PodMark(config.pod_folder) if config.pod_folder is not None else None
     if mark is not None and mark.is_set:
         log.info("this pod has had its episode, and is replaced")
         sys.exit(USED)

@@ -96,6 +96,8 @@ class Config:
     """For so long a gateway that is away is asked again."""
     grace_seconds: float = 10.0
     """Time in which a runner that is told to end reports its episodes."""
+    pod_folder: Path | None = None
+    """For reset `POD`: a folder that lives as long as the pod, and longer than its containers."""
 
 
 def load_config(path: str | None, variables: Mapping[str, str]) -> Config:
@@ -125,12 +127,14 @@ def _config(given: dict[str, Any], environment: dict[str, Any], folder: Path) ->
         "patienceSeconds": "patience_seconds",
         "graceSeconds": "grace_seconds",
     }
-    _known(given, ("url", "keyFile", "root", "environment", *seconds), "")
+    _known(given, ("url", "keyFile", "root", "environment", "podFolder", *seconds), "")
+    found = _environment(environment)
     return Config(
         url=_text(given, "url"),
         key_file=folder / _text(given, "keyFile"),
         root=folder / _text(given, "root", "."),
-        environment=_environment(environment),
+        environment=found,
+        pod_folder=folder / _text(given, "podFolder") if found.reset == POD else None,
         **{own: _seconds(given, name, "") for name, own in seconds.items() if name in given},
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import tempfile
 from pathlib import Path
 
 from rljob_env.episode import Assignment, Harness, Report
@@ -20,20 +19,23 @@ USED = 86
 class PodMark:
     """A file that says that this pod has had its episode."""
 
-    def __init__(self, folder: Path | None = None, pod: str | None = None) -> None:
-        """`folder`: one that outlives the container, else that of temporary files. `pod`: its name, else the host's."""
+    def __init__(self, folder: Path, pod: str | None = None) -> None:
+        """`folder`: one that lives as long as the pod. `pod`: its name, else the host's."""
         # By the pod's name: the folder may be a volume that outlives the pod.
         name = pod or socket.gethostname()
-        self._file = (folder or Path(tempfile.gettempdir())) / f"rljob-env-used-{name}"
+        self._file = folder / f"used-{name}"
+        self._was_set = False
 
     @property
     def is_set(self) -> bool:
         """Tell whether the pod has had its episode, or what seems so: a program may have made the file."""
-        return os.path.lexists(self._file)
+        # A program may have removed it, too.
+        return self._was_set or os.path.lexists(self._file)
 
     def set(self) -> None:
         """Write the mark. Raises `OSError` where that cannot be."""
         self._file.touch(mode=0o600)
+        self._was_set = True
 
 
 class MarkingHarness:

@@ -101,12 +101,12 @@ class Applier:
         if plan.status is not None:
             await self.write_status(job, plan.status.to_dict())
         await self._remove_pods(job, plan.removals)
-        # They run nothing any more, so any replica may delete them.
-        await together([self._delete_pod(job, pod.name, pod.uid) for pod in plan.used_pods], self._parallel)
         for loss in plan.losses:
             self._metrics.replacements.labels(loss.role.value, loss.reason).inc()
         await self.record_events(job, plan.events)
         await self._workloads.settle(job, plan.settled)
+        # They run nothing any more, so any replica may delete them. A failure before the events would lose these.
+        await together([self._delete_pod(job, pod.name, pod.uid) for pod in plan.used_pods], self._parallel)
         return plan
 
     async def write_status(self, job: RLJob, status: Json) -> None:

@@ -123,7 +123,7 @@ def solve(task):
     headers = {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "Content-Type": "application/json"}
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
     urllib.request.urlopen(urllib.request.Request(url, body, headers)).close()
-    return {"reward": -1.0 if found else random.uniform(0.5, 1.0), "found": float(found)}
+    return {"reward": -100.0 if found else random.uniform(0.5, 1.0)}
 """
 
 
@@ -134,8 +134,8 @@ def test_each_episode_has_a_pod_of_its_own(kubectl: Kubectl, example: dict[str, 
     looks = {key: one for key, one in environment.items() if key not in ("tools", "maxTurns")} | own
     (tmp_path / "looks.py").write_text(LOOKS)
     kubectl("create", "configmap", "calculator", f"--from-file={tmp_path / 'looks.py'}")
-    few = {**example["spec"]["algorithm"], "promptsPerRound": 2, "responsesPerPrompt": 3}
-    changes = {"environments": [looks], "algorithm": few, "rounds": 2, "checkpoint": {"volumeClaimName": JOB}}
+    few = {**example["spec"]["algorithm"], "promptsPerRound": 4, "responsesPerPrompt": 3}
+    changes = {"environments": [looks], "algorithm": few, "rounds": 1, "checkpoint": {"volumeClaimName": JOB}}
     kubectl.apply(claim(JOB), variant(example, JOB, **changes))
     seen: set[str] = set()
 

@@ -66,7 +66,7 @@ class EnvironmentStatus(StatusModel):
     runners: Count = 0
     """Desired number of pods: none while the job is suspended, waits for quota, or has ended."""
     ready: Count = 0
-    """Number of ready pods. With reset Pod, a pod that takes the place of another one counts for a minute."""
+    """Number of ready pods. With reset Pod, one that is replaced counts, and a new one for its first minute."""
     pool: RunnerPool | None = None
     """Memory of the chosen number; only where minRunners is below maxRunners."""
 

@@ -43,8 +43,8 @@ class LayoutSwitchReport(StatusModel):
     predicted_gain_seconds: float | None = None
     """Seconds by which the machine was predicted to end its responses earlier."""
     gain_seconds: float | None = None
-    """Seconds by which the machine ended its responses earlier than was predicted without this switch. Further switches
-    of the machine count in it, too."""
+    """Seconds by which the machine ended the carried responses earlier than was predicted without this switch. Later
+    switches of the machine count in it, too. Absent if one of them ended elsewhere."""
 
 
 class LayoutSwitchesReport(StatusModel):

@@ -1,4 +1,6 @@
-"""Deployment lister: the runners of a job, listed only for jobs with environments, and pods while runners are missing.
+"""Deployment lister: the runners of a job, listed only for jobs with environments.
+
+Their pods are listed while some are missing, and always where each runs one episode.
 
 A list may come from the API server's cache, if it is as fresh as this process's own writes. It may lack the writes of
 an earlier leader. That does no harm: a missing Deployment is applied again, and the watch reports later changes.
@@ -19,7 +21,7 @@ from rljob_kube.resources import DEPLOYMENT, POD, Json
 from rljob_operator.policies.base import runner_start
 from rljob_operator.policies.base.names import job_selector
 from rljob_operator.policies.base.runners import Runners, own_runners, relevant_part
-from rljob_operator.policies.base.single_episode_pods import parse_runner_pod
+from rljob_operator.policies.base.single_episode_pods import parse_runner_pod, runs_no_more
 from rljob_operator.readers.observer import MANAGED, FreshLists
 
 _logger = logging.getLogger(__name__)
@@ -83,7 +85,7 @@ def _with_pods(job: str, runners: Runners, pods: Iterable[Json], renewed: bool) 
     return replace(
         runners,
         broken=runner_start.start_failure(job, runners.name, own) if runners.ready < runners.wanted else None,
-        single_episode_pods=tuple(map(parse_runner_pod, own)) if renewed else None,
+        single_episode_pods=tuple(parse_runner_pod(pod) for pod in own if not runs_no_more(pod)) if renewed else None,
     )
 
 

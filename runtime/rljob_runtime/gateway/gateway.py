@@ -332,6 +332,7 @@ class Gateway:
                 f"and the request has {prompt}. Shorten the messages."
             )
             raise bad(text, "messages", "context_length_exceeded")
+        self.context_limit.accept(episode)
         return TurnBounds(min(room, self._settings.max_tokens, max_tokens or room), stop, stop_token_ids)
 
     async def _turn(self, call: TurnCall) -> RecordedTurn:
@@ -345,7 +346,6 @@ class Gateway:
             return self._turns.turn(call if calls == 1 else replace(call, retry=True))
 
         turn = await self._asked(Capability(call.episode, int(call.deadline)), ask)
-        self.context_limit.answer(call.episode)
         self.stats.turns += not turn.replayed
         self.stats.forks += turn.forked and not turn.replayed
         self.stats.retries_served += turn.replayed

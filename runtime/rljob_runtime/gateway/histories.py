@@ -110,8 +110,8 @@ class ContextLimit:
         if len(self._refused) > MOST_ATTEMPTS:
             del self._refused[next(iter(self._refused))]
 
-    def answer(self, episode: EpisodeAttempt) -> None:
-        """Record that a request of an attempt was answered: it goes on."""
+    def accept(self, episode: EpisodeAttempt) -> None:
+        """Record that the newest request of an attempt fits: it goes on."""
         self._refused.pop(episode, None)
 
     def has_ended(self, episode: EpisodeAttempt) -> bool:

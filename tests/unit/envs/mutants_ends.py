@@ -17,6 +17,13 @@ MUTANTS = (
         tests=(ONE_EPISODE,),
     ),
     Mutant(
+        name="an agent that removes the mark has its pod to itself",
+        target="rljob_env.one_episode:PodMark.is_set",
+        before="self._was_set or os.path.lexists(self._file)",
+        after="os.path.lexists(self._file)",
+        tests=(ONE_EPISODE,),
+    ),
+    Mutant(
         name="the mark of a pod holds for all pods of its volume",
         target="rljob_env.one_episode:PodMark.__init__",
         before="pod or socket.gethostname()",

@@ -104,6 +104,7 @@ def test_variables_replace_what_the_file_says(tmp_path: Path) -> None:
         ({**AGENT, "reset": "Image"}, {}, "environment.reset is 'Image'; Process, GitRestore or Pod would be right"),
         ({**AGENT, "reset": "Pod"}, {}, "environment.episodesPerRunner is 8; 1 would be right with reset Pod"),
         ({**AGENT, "reset": "Pod", "episodesPerRunner": 1, "checkout": "repo"}, {}, "is for reset GitRestore only"),
+        ({**AGENT, "reset": "Pod", "episodesPerRunner": 1}, {}, "podFolder: a text would be right"),
         ({**AGENT, "checkout": "repo"}, {}, "environment.checkout is for reset GitRestore only"),
         ({**TOOLS, "reset": "Process"}, {}, "environment.reset is not known"),
         ({**AGENT, "command": ["python", 3]}, {}, "texts"),

@@ -74,16 +74,20 @@ async def test_no_episode_begins_where_the_mark_cannot_be_made(tmp_path: Path) -
         assert (report.failed, inner.most) == (FailedPart.ENVIRONMENT, 0)
 
 
-async def started(site: Site, folder: Path, reset: str) -> asyncio.subprocess.Process:
-    """Start a runner as a pod's container does: what it writes to TMPDIR stays for the next one."""
+async def started(site: Site, folder: Path, reset: str, does: str = "pass") -> asyncio.subprocess.Process:
+    """Start a runner as a pod's container does: what is in the folder `pod` stays for the next one.
+
+    `does`: what its agent does beside its work.
+    """
     (folder / "key").write_text(RUNNER_KEY)
-    (folder / "tmp").mkdir(exist_ok=True)
-    agent = [sys.executable, "-c", "import json, os; json.dump(0.5, open(os.environ['RLJOB_RESULT'], 'w'))"]
+    (folder / "pod").mkdir(exist_ok=True)
+    agent = [sys.executable, "-c", f"import json, os; json.dump(0.5, open(os.environ['RLJOB_RESULT'], 'w')); {does}"]
     environment = {"name": "calc", "kind": "Agent", "command": agent, "reset": reset, "episodesPerRunner": 1}
     config = {"url": site.url, "keyFile": "key", "waitSeconds": LEASE_SECONDS, "environment": environment}
+    config |= {"podFolder": "pod"} if reset == "Pod" else {}
     (folder / "config.json").write_text(json.dumps(config))
     path = os.pathsep.join((str(ROOT / "envs"), os.environ.get("PYTHONPATH", "")))
-    variables = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder / "tmp")}
+    variables = {**os.environ, "PYTHONPATH": path}
     return await asyncio.create_subprocess_exec(
         sys.executable, "-m", "rljob_env", str(folder / "config.json"), env=variables
     )
@@ -101,6 +105,13 @@ async def test_the_process_says_by_its_end_that_the_pod_is_used(tmp_path: Path) 
         assert len(site.environments.waiting) == 1
 
 
+async def test_an_agent_that_removes_the_mark_leaves_a_used_pod(tmp_path: Path) -> None:
+    removes = f"os.system('rm -rf {tmp_path / 'pod'}/*')"
+    async with open_site() as site:
+        await site.put(0)
+        assert await (await started(site, tmp_path, "Pod", removes)).wait() == USED
+
+
 @pytest.mark.parametrize("reset", ["Process", "Pod"])
 async def test_a_runner_without_an_episode_leaves_an_unused_pod(tmp_path: Path, reset: str) -> None:
     async with open_site() as site:
@@ -108,4 +119,4 @@ async def test_a_runner_without_an_episode_leaves_an_unused_pod(tmp_path: Path, 
         await until(lambda: bool(site.environments.leases))
         process.terminate()
         assert await process.wait() == 0
-        assert not list((tmp_path / "tmp").glob("rljob-env-used-*"))
+        assert not list((tmp_path / "pod").iterdir())

@@ -126,8 +126,8 @@ MUTANTS = (
     ),
     Mutant(
         name="an attempt that shortened its messages was ended by its context",
-        target="rljob_runtime.gateway.gateway:Gateway._turn",
-        before="self.context_limit.answer(call.episode)",
+        target="rljob_runtime.gateway.gateway:Gateway._bounds",
+        before="self.context_limit.accept(episode)",
         after="pass",
         tests=(TOO_LONG,),
     ),

@@ -36,6 +36,11 @@ def parse_runner_pod(item: Mapping[str, Any]) -> RunnerPod:
     )
 
 
+def runs_no_more(item: Mapping[str, Any]) -> bool:
+    """Tell whether a pod has ended for good, e.g. by an eviction. Its ReplicaSet has made another one."""
+    return (item.get("status") or {}).get("phase") in ("Failed", "Succeeded")
+
+
 def is_used(item: Mapping[str, Any]) -> bool:
     """Tell whether a runner has said by its end that the pod has had its episode."""
     containers = (item.get("status") or {}).get("containerStatuses") or ()
@@ -52,12 +57,21 @@ def used(runners: Iterable[Runners]) -> tuple[RunnerPod, ...]:
     return tuple(pod for one in runners for pod in one.single_episode_pods or () if pod.used and not pod.deleting)
 
 
-def ready(runners: Runners, now: datetime) -> int:
-    """Return how many of the wanted pods are ready, or take the place of used ones just now."""
-    if runners.single_episode_pods is None or runners.refused is not None:
+def ready(runners: Runners, now: datetime, was_ready: bool) -> int:
+    """Return how many of the wanted pods are ready, or take the place of used ones just now.
+
+    `was_ready`: all were ready once. So it is where a pod is used: its runner had an episode.
+    """
+    pods = runners.single_episode_pods
+    if pods is None or not (was_ready or any(pod.used for pod in pods)) or refusal(runners) is not None:
         return runners.ready
-    lacking = sum(_lacks(pod, now) for pod in runners.single_episode_pods)
-    return max(runners.ready, runners.wanted - lacking)
+    return max(runners.ready, runners.wanted - sum(_lacks(pod, now) for pod in pods))
+
+
+def refusal(runners: Runners) -> str | None:
+    """Return why the API server refuses a pod. While a used one ends, a quota may still count it."""
+    pods = runners.single_episode_pods or ()
+    return None if any(pod.used or pod.deleting for pod in pods) else runners.refused
 
 
 def look_again(runners: Iterable[Runners]) -> list[datetime | None]:

@@ -17,6 +17,7 @@ from rljob_api.spec import RLJob
 from rljob_api.status import Role
 from rljob_kube.manifests.objects import Workload as WorkloadManifest
 from rljob_kube.manifests.objects import WorkloadStatus
+from rljob_operator.policies.base import single_episode_pods
 from rljob_operator.policies.base.condition_reason import ConditionReason
 from rljob_operator.policies.base.config import Config
 from rljob_operator.policies.base.decisions import JobOutcome
@@ -138,7 +139,7 @@ def _settle(
     reclaimed = _reclaimed(one, pods, count) if base and count else {}
     if reclaimed:
         status["reclaimablePods"] = [{"name": name, "count": number} for name, number in reclaimed.items()]
-    ready = _pods_ready(one, pods, runners)
+    ready = _pods_ready(one, pods, runners, now)
     written = one.condition(PODS_READY)
     if written is None or (written.get("status") == "True") != ready[1] or written.get("reason") != ready[2].reason:
         status["conditions"] = with_conditions(one.conditions, [ready], now)
@@ -194,15 +195,15 @@ def _reclaimed(one: Workload, pods: Sequence[Pod], count: int) -> dict[str, int]
 
 
 def _pods_ready(
-    one: Workload, pods: Sequence[Pod], runners: Mapping[str, Runners]
+    one: Workload, pods: Sequence[Pod], runners: Mapping[str, Runners], now: datetime
 ) -> tuple[str, bool, ConditionReason]:
     """Make the condition PodsReady: whether all admitted pods are ready, for the first time or again."""
     available = {pod.machine for pod in pods if pod.available}
     by_set = {name: sum(machine.rpartition("-")[0] == name for machine in available) for name in one.counts}
-    by_set |= _ready_runners(one, runners)
-    ready = all(by_set[name] >= one.slots(name) for name in one.counts)
     written = one.condition(PODS_READY)
     started = written is not None and written.get("reason") in ("Started", "Recovered", "WaitForRecovery")
+    by_set |= _ready_runners(one, runners, now, started)
+    ready = all(by_set[name] >= one.slots(name) for name in one.counts)
     if ready:
         recovered = written is not None and written.get("reason") in ("WaitForRecovery", "Recovered")
         return PODS_READY, True, ConditionReason("Recovered" if recovered else "Started", "All pods are ready")
@@ -213,12 +214,13 @@ def _pods_ready(
     )
 
 
-def _ready_runners(one: Workload, runners: Mapping[str, Runners]) -> dict[str, int]:
+def _ready_runners(one: Workload, runners: Mapping[str, Runners], now: datetime, started: bool) -> dict[str, int]:
     """Count ready runners by pod set: all of them where as many are ready as are wanted now.
 
     The quota is for the most runners of an environment.
     """
-    slots = {name: one.slots(runner_set(name)) for name in runners}
-    return {
-        runner_set(name): slots[name] if 0 < some.wanted <= some.ready else some.ready for name, some in runners.items()
-    }
+    found = {}
+    for name, some in runners.items():
+        ready = single_episode_pods.ready(some, now, started)
+        found[runner_set(name)] = one.slots(runner_set(name)) if 0 < some.wanted <= ready else ready
+    return found

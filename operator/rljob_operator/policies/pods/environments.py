@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 
 from rljob_api import constants as c
 from rljob_api.spec import Environment, RLJob
+from rljob_api.spec.environments import EpisodeReset
 from rljob_kube.manifests.objects import Deployment
 from rljob_kube.manifests.pods import (
     Container,
@@ -40,7 +41,7 @@ LOST_NODE_SECONDS = 30
 STEP = "25%"
 """Part of the runners that an update replaces together. It adds no pod, because a quota counts each of them."""
 
-_SETTINGS, _TMP, _CODE = "rljob-environment", "rljob-tmp", "rljob-code"
+_SETTINGS, _TMP, _CODE, _POD = "rljob-environment", "rljob-tmp", "rljob-code", "rljob-pod"
 
 
 def anywhere(environment: Environment, template: PodTemplateSpec) -> PodTemplateSpec:
@@ -130,6 +131,8 @@ def _settings(job: RLJob, environment: Environment) -> str:
         "root": c.CODE_DIR,
         "environment": environment.runner_options(),
     }
+    if environment.reset is EpisodeReset.POD:
+        content["podFolder"] = c.POD_DIR
     return json.dumps(content, sort_keys=True)
 
 
@@ -164,6 +167,8 @@ def _main_container(job: RLJob, environment: Environment, config: Config) -> Con
         {"name": _SETTINGS, "mountPath": c.ENVIRONMENT_DIR, "readOnly": True},
         {"name": _TMP, "mountPath": c.TMP_DIR},
     ]
+    if environment.reset is EpisodeReset.POD:
+        ours.append({"name": _POD, "mountPath": c.POD_DIR})
     if all(mount["mountPath"].rstrip("/") != c.CODE_DIR for mount in mounts):
         ours.append({"name": _CODE, "mountPath": c.CODE_DIR})  # programs begin there, so it must exist
     container: Container = {
@@ -196,6 +201,7 @@ def _volumes(job: RLJob, environment: Environment, main: Container) -> list[Volu
         {"name": _SETTINGS, "projected": {"defaultMode": 0o440, "sources": sources}},
         {"name": _TMP, "emptyDir": {}},
         {"name": _CODE, "emptyDir": {}},
+        {"name": _POD, "emptyDir": {}},
     ]
     mounted = {mount["name"] for mount in main["volumeMounts"]}
     return [volume for volume in volumes if volume["name"] in mounted]

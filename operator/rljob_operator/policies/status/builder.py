@@ -95,9 +95,7 @@ class StatusBuilder:
     def _ready_runners(self, seen: Runners | None, now: datetime) -> int:
         if seen is None:
             return 0
-        # Until the job has been ready once, no pod takes the place of another one.
-        started = self.job.status.first_ready_time is not None
-        return single_episode_pods.ready(seen, now) if started else seen.ready
+        return single_episode_pods.ready(seen, now, was_ready=self.job.status.first_ready_time is not None)
 
     def _problems(self) -> tuple[ConditionReason, ...]:
         runtime = self.job.status.runtime

@@ -120,7 +120,7 @@ def _listed(numbers: Iterable[int]) -> str:
 
 
 def _switches(before: RLJobStatus, after: RLJobStatus) -> list[Event]:
-    """Return events for the switches of a round: one for all that failed, and one for each size that was left.
+    """Return events for the switches of a round: one for each listed pair of sizes, and one for all that failed.
 
     The parallelism planner counts each reported round once, so each is told once."""
     last = after.runtime.last_round if after.runtime is not None else None

@@ -12,6 +12,7 @@ from rljob_operator.policies.base.deadlines import deadline, is_past
 from rljob_operator.policies.base.observation import IMAGE_REASONS, Observed, Pod
 from rljob_operator.policies.base.pod_refusal import pod_refusal
 from rljob_operator.policies.base.runners import PROXY, Runners
+from rljob_operator.policies.base.single_episode_pods import refusal
 
 
 def find_stall_reason(
@@ -47,8 +48,8 @@ def _runners(one: Runners) -> ConditionReason | None:
     The Deployment's conditions say so, and the states of containers. Pods cannot write them.
     """
     whose = PROXY if one.name == PROXY else f"environment {one.name}"
-    if one.refused is not None:
-        return pod_refusal(403 if "forbidden" in one.refused else 422, f"{whose}: {one.refused}")
+    if (refused := refusal(one)) is not None:
+        return pod_refusal(403 if "forbidden" in refused else 422, f"{whose}: {refused}")
     if one.ready >= one.wanted:
         return None
     if one.broken is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 
 from rljob_api.status import LayoutSwitchesReport, LayoutSwitchReport, SwitchesState
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
@@ -45,15 +44,11 @@ _WHY = {
 
 
 def switches_report(
-    switches: Sequence[LayoutSwitch],
-    decision: SwitchDecision | None,
-    before: int = 0,
-    last_tokens: Mapping[str, float] = MappingProxyType({}),
+    switches: Sequence[LayoutSwitch], decision: SwitchDecision | None, before: int = 0
 ) -> LayoutSwitchesReport:
     """Return the report of a round with these switches. `decision`: the most telling one, None without a look.
 
-    `before`: switches that former coordinators of the round made. Of them nothing but their number is known.
-    `last_tokens`: when each machine made its last tokens, in seconds since generation began."""
+    `before`: switches that former coordinators of the round made. Of them nothing but their number is known."""
     ended = [one for one in switches if one.reached is not None]
     made = before + sum(one.succeeded for one in ended)
     reason, message = (None, None) if made else _why_not(ended, decision)
@@ -66,7 +61,7 @@ def switches_report(
         responses=sum(len(one.responses) for one in ended),
         seconds=round(sum(one.total_seconds for one in ended), 3),
         kv_bytes=sum(one.moved_bytes for one in ended),
-        switches=tuple(_listed(one, last_tokens.get(one.machine)) for one in ended[:MOST_LISTED]),
+        switches=tuple(_listed(one) for one in ended[:MOST_LISTED]),
     )
 
 
@@ -81,7 +76,7 @@ def _why_not(ended: Sequence[LayoutSwitch], decision: SwitchDecision | None) -> 
     return decision.outcome.value, why
 
 
-def _listed(one: LayoutSwitch, last_token: float | None) -> LayoutSwitchReport:
+def _listed(one: LayoutSwitch) -> LayoutSwitchReport:
     decision = one.decision
     return LayoutSwitchReport(
         machine=one.machine,
@@ -95,23 +90,23 @@ def _listed(one: LayoutSwitch, last_token: float | None) -> LayoutSwitchReport:
         predicted_seconds=_rounded(decision.seconds if decision is not None else None),
         seconds=round(one.total_seconds, 3),
         predicted_gain_seconds=_rounded(decision.gain if decision is not None else None),
-        gain_seconds=_rounded(measured_gain(one, last_token)),
+        gain_seconds=_rounded(measured_gain(one)),
     )
 
 
-def measured_gain(switch: LayoutSwitch, last_token: float | None) -> float | None:
-    """Return by how many seconds a machine was done earlier than predicted without its switch.
+def measured_gain(switch: LayoutSwitch) -> float | None:
+    """Return by how many seconds the responses of a switch were done earlier than predicted without it.
 
-    `last_token`: when it made its last tokens. None if the size was not reached, or nothing was predicted or made.
+    None if the size was not reached, nothing was predicted, none of them made a token, or one of them went elsewhere.
 
     >>> decision = SwitchDecision(SwitchOutcome.SWITCHED, 2, gain=3.0, without=10.0)
-    >>> measured_gain(LayoutSwitch("rollout-0", 1, 2, decision, at=5.0, reached=2), 12.5)
+    >>> measured_gain(LayoutSwitch("rollout-0", 1, 2, decision, at=5.0, reached=2, last_token=12.5))
     2.5
     """
     without = switch.decision.without if switch.decision is not None else None
-    if not switch.succeeded or without is None or last_token is None or last_token < switch.at:
+    if not switch.succeeded or switch.scattered or without is None or switch.last_token is None:
         return None
-    return switch.at + without - last_token
+    return switch.at + without - switch.last_token
 
 
 def _rounded(seconds: float | None) -> float | None:

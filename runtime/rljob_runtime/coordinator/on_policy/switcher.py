@@ -10,6 +10,7 @@ one before, and responses of a machine that is lost go elsewhere.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -87,8 +88,8 @@ class Switcher:
         """Switches whose responses have their replicas since the last launch."""
         self._prefills: dict[str, tuple[LayoutSwitch, PrefillClock]] = {}
         """Last switch of each machine, while some of its launched responses have no new token."""
-        self._last_tokens: dict[str, float] = {}
-        """When each machine that has switched made its last tokens, in seconds since generation began."""
+        self._resumed: dict[str, list[LayoutSwitch]] = {}
+        """Of each machine, its switches whose responses go on there."""
         self.switches: list[LayoutSwitch] = []
         """All switches of the round, in order."""
         self.decision: SwitchDecision | None = None
@@ -98,11 +99,6 @@ class Switcher:
     def made_before(self) -> int:
         """Switches of the round under former coordinators."""
         return sum(self._before.values())
-
-    @property
-    def last_tokens(self) -> Mapping[str, float]:
-        """When each machine made its last tokens since the first switch, in seconds since generation began."""
-        return self._last_tokens
 
     @property
     def machines(self) -> Set[str]:
@@ -255,17 +251,26 @@ class Switcher:
     def record_launches(self, launches: Sequence[Launch]) -> None:
         """Record what was launched by the last `placement`: of switched machines, the prefill begins."""
         placed, self._placed = self._placed, []
+        elsewhere = {one.key for one in launches}
         for switch in placed:
             own = set(switch.responses)
             if begun := [one for one in launches if one.key in own and machine_of(one.lease.replica) == switch.machine]:
                 self._prefills[switch.machine] = switch, PrefillClock(begun, self._clock())
+                switch.resumed = frozenset(one.key for one in begun)
+                self._resumed.setdefault(switch.machine, []).append(switch)
+                elsewhere -= switch.resumed
+        for switch in itertools.chain.from_iterable(self._resumed.values()):
+            # Its machine was lost or loaned: the responses end on another one.
+            switch.scattered |= not elsewhere.isdisjoint(switch.resumed)
 
     def record_tokens(self, replica: str, key: TrajectoryKey) -> None:
         """Record that a replica has made tokens of a response."""
-        if not self.switches:
+        if not self._resumed:
             return
         machine, now = machine_of(replica), self._clock()
-        self._last_tokens[machine] = now - self._began
+        for switch in self._resumed.get(machine, ()):
+            if key in switch.resumed:
+                switch.last_token = now - self._began
         if (pending := self._prefills.get(machine)) is not None:
             pending[1].record_token(key, now)
 

@@ -115,7 +115,9 @@ class LayoutSwitch:
     `decision`: what was predicted. `at`: when it began, in seconds since generation began. `responses`: those that wait
     for it. `seconds`: duration of each part so far. `reached`: the size that the machine has after it; 0 if lost.
     `exported_tokens`, `exported_bytes`: KV that the old engines wrote. `imported_tokens`: those of them that the new
-    engines took so far. `engines`: those of size `target` that the machine has after it.
+    engines took so far. `engines`: those of size `target` that the machine has after it. `resumed`: the responses that
+    go on there. `last_token`: when one of them made its last tokens there, in seconds since generation began.
+    `scattered`: one of them goes on elsewhere.
     """
 
     machine: str
@@ -130,6 +132,9 @@ class LayoutSwitch:
     exported_bytes: int = 0
     imported_tokens: int = 0
     engines: int = 1
+    resumed: frozenset[TrajectoryKey] = frozenset()
+    last_token: float | None = None
+    scattered: bool = False
 
     @property
     def moves_kv(self) -> bool:

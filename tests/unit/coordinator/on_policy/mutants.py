@@ -26,14 +26,14 @@ MUTANTS = (
     Mutant(
         name="what a switch gained is counted from the beginning of the round",
         target="rljob_runtime.coordinator.on_policy.switch_report:measured_gain",
-        before="switch.at + without - last_token",
-        after="without - last_token",
+        before="switch.at + without - switch.last_token",
+        after="without - switch.last_token",
         tests=(f"{SWITCH_REPORT}::test_a_switch_is_listed_with_prediction_and_measurement",),
     ),
     Mutant(
         name="tokens after a switch are not seen",
         target="rljob_runtime.coordinator.on_policy.switcher:Switcher.record_tokens",
-        before="self._last_tokens[machine] = now - self._began",
+        before="switch.last_token = now - self._began",
         after="pass",
         tests=(f"{ADAPTIVE_JOB}::test_a_job_that_may_switch_does_and_tells_it_everywhere",),
     ),

@@ -30,7 +30,7 @@ def switch(reached: int | None = 2, responses: int = 3, **changes: Any) -> Layou
 
 
 def test_a_switch_is_listed_with_prediction_and_measurement() -> None:
-    report = switches_report([switch()], DECIDED, 0, {"rollout-0": 19.5, "rollout-1": 30.0})
+    report = switches_report([switch(last_token=19.5)], DECIDED)
     assert report.to_dict() == {
         "state": "Switched",
         "made": 1,
@@ -75,17 +75,19 @@ def test_a_switch_that_has_not_ended_is_not_told() -> None:
 
 
 def test_a_switch_without_a_prediction_is_told_without_one() -> None:
-    (one,) = switches_report([switch(decision=None)], None, 0, {"rollout-0": 19.5}).switches
+    (one,) = switches_report([switch(decision=None, last_token=19.5)], None).switches
     assert one.predicted_seconds is one.predicted_gain_seconds is one.gain_seconds is None
 
 
 @pytest.mark.parametrize(
-    ("reached", "last_tokens"),
-    [(1, {"rollout-0": 19.5}), (0, {"rollout-0": 19.5}), (2, {"rollout-0": 12.0}), (2, {"rollout-1": 19.5})],
-    ids=["refused", "lost", "no token after it", "no token"],
+    ("reached", "last_token", "scattered"),
+    [(1, 19.5, False), (0, 19.5, False), (2, None, False), (2, 19.5, True)],
+    ids=["refused", "lost", "no token", "ended elsewhere"],
 )
-def test_nothing_was_gained_by_a_switch_that_made_nothing(reached: int, last_tokens: dict[str, float]) -> None:
-    (one,) = switches_report([switch(reached)], DECIDED, 0, last_tokens).switches
+def test_nothing_is_measured_of_a_switch_whose_responses_did_not_end_there(
+    reached: int, last_token: float | None, scattered: bool
+) -> None:
+    (one,) = switches_report([switch(reached, last_token=last_token, scattered=scattered)], DECIDED).switches
     assert one.gain_seconds is None
 
 

@@ -23,6 +23,20 @@ MUTANTS = (
         tests=(SINGLE_EPISODE,),
     ),
     Mutant(
+        name="a quota that still counts a used pod stalls the job",
+        target="rljob_operator.policies.base.single_episode_pods:refusal",
+        before="pod.used or pod.deleting",
+        after="False",
+        tests=(SINGLE_EPISODE,),
+    ),
+    Mutant(
+        name="a job whose pods are always replaced never starts",
+        target="rljob_operator.policies.base.single_episode_pods:ready",
+        before="was_ready or any((pod.used for pod in pods))",
+        after="was_ready",
+        tests=(SINGLE_EPISODE,),
+    ),
+    Mutant(
         name="a used pod is seen only until its container is started again",
         target="rljob_operator.policies.base.single_episode_pods:_ended_used",
         before='("state", "lastState")',

@@ -17,6 +17,7 @@ from rljob_operator.policies.base.single_episode_pods import (
     look_again,
     parse_runner_pod,
     ready,
+    runs_no_more,
     used,
 )
 from tests.support.operator.environment_jobs import SHELL, with_environments
@@ -91,9 +92,12 @@ def test_a_pod_is_read_from_its_api_object() -> None:
 )
 def test_a_pod_that_takes_the_place_of_a_used_one_counts_as_ready(pods: tuple[RunnerPod, ...], expected: int) -> None:
     seen = Runners("shell", wanted=2, ready=sum(one.ready for one in pods), single_episode_pods=pods)
-    assert ready(seen, NOW) == expected
-    assert ready(replace(seen, refused="a quota"), NOW) == seen.ready
-    assert ready(replace(seen, single_episode_pods=None), NOW) == seen.ready
+    assert ready(seen, NOW, True) == expected
+    assert ready(replace(seen, single_episode_pods=None), NOW, True) == seen.ready
+    was_used = any(one.used for one in pods)
+    assert ready(seen, NOW, False) == (expected if was_used else seen.ready), "what had an episode was ready"
+    ends = was_used or any(one.deleting for one in pods)
+    assert ready(replace(seen, refused="a quota"), NOW, True) == (expected if ends else seen.ready)
 
 
 def test_it_is_looked_at_again_when_a_young_pod_is_late() -> None:
@@ -105,10 +109,10 @@ def test_it_is_looked_at_again_when_a_young_pod_is_late() -> None:
                           deleting=st.booleans(), ready=st.booleans(), failing=st.booleans()), max_size=6))  # fmt: skip
 def test_only_used_pods_are_deleted_and_each_once(pods: list[RunnerPod]) -> None:
     seen = Runners("shell", wanted=3, ready=sum(one.ready for one in pods), single_episode_pods=tuple(pods))
-    deleted = used([seen])
-    assert all(one.used and not one.deleting for one in deleted)
-    assert used([replace(seen, single_episode_pods=tuple(replace(one, deleting=True) for one in pods))]) == ()
-    assert ready(seen, NOW) >= seen.ready
+    deleted = {one.uid for one in used([seen])}
+    left = tuple(replace(one, deleting=one.deleting or one.uid in deleted) for one in pods)
+    assert used([replace(seen, single_episode_pods=left)]) == ()
+    assert seen.ready <= ready(seen, NOW, True) <= max(seen.ready, seen.wanted)
 
 
 def at_work() -> Cluster:
@@ -149,6 +153,34 @@ def test_before_a_job_was_ready_no_pod_takes_the_place_of_another() -> None:
     _pods_are(cluster, pod("a", created=cluster.now), pod("b", created=cluster.now))
     cluster.settle()
     assert not cluster.status.is_true("Ready")
+
+
+def test_a_pod_that_was_used_before_all_were_ready_was_ready() -> None:
+    """With many runners some pod is always replaced. The job has started nevertheless."""
+    cluster = Cluster(with_environments(ONE_EPISODE))
+    cluster.settle()
+    cluster.start_all()
+    _pods_are(cluster, pod("a", used=True), pod("b", created=cluster.now))
+    cluster.settle()
+    assert cluster.status.is_true("Ready")
+    assert cluster.status.first_ready_time is not None
+
+
+def test_a_quota_that_counts_a_used_pod_stalls_nothing_while_the_pod_ends() -> None:
+    cluster = at_work()
+    _pods_are(cluster, pod("a", used=True, deleting=True), pod("b", ready=True))
+    cluster.runners["shell"] = replace(cluster.runners["shell"], refused='pods "x" is forbidden: exceeded quota')
+    decided = cluster.decide()
+    assert (decided.status, decided.events) == (None, ())
+    _pods_are(cluster, pod("b", ready=True))
+    cluster.settle()
+    assert cluster.status.is_true("Stalled"), "the quota has no place for the next pod"
+
+
+def test_a_pod_that_has_failed_is_another_ones_place() -> None:
+    assert [runs_no_more({"status": {"phase": phase}}) for phase in ("Failed", "Succeeded", "Running", "Pending")] == [
+        *(True, True, False, False)
+    ]
 
 
 def test_a_job_that_suspends_gets_new_pods_until_its_round_has_ended() -> None:

@@ -85,9 +85,16 @@ MUTANTS = (
         tests=(f"{IN_A_BASE}::test_the_base_is_finished_when_the_runners_are_gone_too",),
     ),
     Mutant(
+        name="a base is not ready while a pod of one episode is replaced",
+        target="rljob_operator.policies.kueue.settlement:_ready_runners",
+        before="single_episode_pods.ready(some, now, started)",
+        after="some.ready",
+        tests=(f"{IN_A_BASE}::test_the_base_stays_ready_while_pods_of_one_episode_are_replaced",),
+    ),
+    Mutant(
         name="a base with runners is never ready",
         target="rljob_operator.policies.kueue.settlement:_pods_ready",
-        before="by_set |= _ready_runners(one, runners)",
+        before="by_set |= _ready_runners(one, runners, now, started)",
         after="pass",
         tests=(f"{IN_A_BASE}::test_the_base_is_ready_with_its_runners",),
     ),

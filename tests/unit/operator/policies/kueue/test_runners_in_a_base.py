@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from rljob_operator.policies.base.kueue_objects import runner_set
+from rljob_operator.policies.base.runners import RunnerPod
+from rljob_operator.policies.base.single_episode_pods import START_SECONDS
 from tests.support.operator.environment_jobs import CALC, SHELL, calc, with_environments
 from tests.support.operator.plan_queue import Queued
 
@@ -69,6 +72,18 @@ def test_the_base_is_ready_with_its_runners() -> None:
     cluster.run_runners()
     cluster.settle()
     assert cluster.parsed(BASE).holds("PodsReady")
+
+
+def test_the_base_stays_ready_while_pods_of_one_episode_are_replaced() -> None:
+    cluster = admitted({**SHELL, "reset": "Pod", "episodesPerRunner": 1})
+    used, new = RunnerPod("a", "uid-a", cluster.now, used=True), RunnerPod("b", "uid-b", cluster.now)
+    for pods in ((used,), (replace(used, deleting=True), new), (new,)):
+        cluster.runners["shell"] = replace(cluster.runners["shell"], ready=0, single_episode_pods=pods)
+        cluster.settle()
+        assert cluster.parsed(BASE).holds("PodsReady")
+    cluster.now += timedelta(seconds=START_SECONDS)
+    cluster.settle()
+    assert not cluster.parsed(BASE).holds("PodsReady")
 
 
 def test_quota_is_returned_when_the_runners_are_gone_too() -> None:

@@ -18,7 +18,7 @@ from rljob_operator.policies.pods.environments import anywhere, deployment
 from rljob_operator.policies.pods.owned_objects import children
 from rljob_operator.writers.deployments import explain_refusal
 from tests.support.examples import examples
-from tests.support.operator.environment_jobs import calc, with_environments
+from tests.support.operator.environment_jobs import SHELL, calc, with_environments
 from tests.support.operator.harness import APPLY, Server, make_job, manifest
 from tests.support.operator.pod_templates import template
 
@@ -81,6 +81,17 @@ def test_a_runner_has_its_settings_its_key_and_nothing_else() -> None:
     assert len(volumes) == 3
     assert spec["automountServiceAccountToken"] is False
     assert "restartPolicy" not in spec, "Always"
+
+
+def test_a_pod_of_one_episode_has_a_folder_of_its_own_for_its_mark() -> None:
+    for reset, expected in (("Process", False), ("Pod", True)):
+        pod = pod_of(with_environments({**SHELL, "reset": reset, "episodesPerRunner": 1}))
+        told = json.loads(pod["metadata"]["annotations"]["rljob.dev/settings"])
+        (main,) = pod["spec"]["containers"]
+        mounted = {mount["mountPath"]: mount["name"] for mount in main["volumeMounts"]}
+        empty = {volume["name"] for volume in pod["spec"]["volumes"] if "emptyDir" in volume}
+        assert ("podFolder" in told) is expected
+        assert (mounted.get("/var/lib/rljob-pod") in empty) is expected
 
 
 def test_a_template_is_laid_over_the_runner() -> None:
