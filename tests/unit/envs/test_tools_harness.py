@@ -16,7 +16,7 @@ from rljob_env.failures import EpisodeOver, Failed, Part
 from rljob_env.model import RETRY_HEADER, LimitReached, Model
 from rljob_env.tools.harness import ToolsHarness
 from rljob_env.tools.toolbox import Toolbox
-from rljob_runtime.protocols.environments import RUNNERS_PARTS, FailedPart, HarnessLimit
+from rljob_runtime.protocols.environments import RUNNERS_LIMITS, RUNNERS_PARTS, FailedPart, HarnessLimit
 from rljob_runtime.scheduling.episodes.limits import Limits
 from tests.support.envs.site import MESSAGES, RECORD, call, open_site, scripted
 
@@ -276,7 +276,7 @@ async def test_an_attempt_that_has_ended_is_not_reported(root: Path) -> None:
 
 def test_parts_and_limits_are_those_of_the_protocol() -> None:
     assert [str(part) for part in Part] == [str(part) for part in RUNNERS_PARTS]
-    assert [str(limit) for limit in Limit] == [str(limit) for limit in HarnessLimit]
+    assert [str(limit) for limit in Limit] == [str(limit) for limit in RUNNERS_LIMITS]
 
 
 class Sum:
