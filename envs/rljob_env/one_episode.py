@@ -1,7 +1,7 @@
 """One episode: with `reset: Pod` a runner ends after its episode, and the operator replaces its pod.
 
 The kubelet starts an ended container again, in the same pod with the same volumes. So the episode leaves a mark there,
-and a runner that finds it ends at once. The exit code tells the operator.
+and a runner that finds it ends immediately. The exit code tells the operator.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ class Gateway:
                 f"and the request has {prompt}. Shorten the messages."
             )
             raise bad(text, "messages", "context_length_exceeded")
-        self.context_limit.accept(episode)
+        self.context_limit.forget(episode)
         return TurnBounds(min(room, self._settings.max_tokens, max_tokens or room), stop, stop_token_ids)
 
     async def _turn(self, call: TurnCall) -> RecordedTurn:

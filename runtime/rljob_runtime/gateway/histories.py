@@ -105,19 +105,15 @@ class ContextLimit:
 
     def refuse(self, episode: EpisodeAttempt) -> None:
         """Record that a request of an attempt was too long."""
-        self._refused.pop(episode, None)
+        self.forget(episode)
         self._refused[episode] = None
         if len(self._refused) > MOST_ATTEMPTS:
             del self._refused[next(iter(self._refused))]
-
-    def accept(self, episode: EpisodeAttempt) -> None:
-        """Record that the newest request of an attempt fits: it goes on."""
-        self._refused.pop(episode, None)
 
     def has_ended(self, episode: EpisodeAttempt) -> bool:
         """Return whether an attempt that ends now was ended by its context."""
         return episode in self._refused
 
     def forget(self, episode: EpisodeAttempt) -> None:
-        """Forget an attempt that has ended."""
+        """Forget an attempt: its newest request fits, so that it goes on, or it has ended."""
         self._refused.pop(episode, None)

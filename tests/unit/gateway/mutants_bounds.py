@@ -127,7 +127,7 @@ MUTANTS = (
     Mutant(
         name="an attempt that shortened its messages was ended by its context",
         target="rljob_runtime.gateway.gateway:Gateway._bounds",
-        before="self.context_limit.accept(episode)",
+        before="self.context_limit.forget(episode)",
         after="pass",
         tests=(TOO_LONG,),
     ),

@@ -62,11 +62,15 @@ async def _leading() -> None:
     return
 
 
-async def test_the_secret_of_environments_has_a_key_for_each() -> None:
-    api = Api()
-    applier = Applier(
+def _applier(api: Api) -> Applier:
+    return Applier(
         ApiAccess(api, EventRecorder(api), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(api)
     )
+
+
+async def test_the_secret_of_environments_has_a_key_for_each() -> None:
+    api = Api()
+    applier = _applier(api)
     await applier.apply(JOB, Plan(children=tuple(children(JOB, 1, 2, CONFIG))), NOW)
     bodies = [body for _, path, body, _ in api.sent if path.endswith("/secrets")]
     own, environments = ({body["metadata"]["name"]: body["stringData"]} for body in bodies)
@@ -84,9 +88,7 @@ async def test_the_secret_of_environments_has_a_key_for_each() -> None:
 
 async def test_the_secret_of_the_egress_proxy_has_a_key_for_each_environment() -> None:
     api = Api()
-    applier = Applier(
-        ApiAccess(api, EventRecorder(api), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(api)
-    )
+    applier = _applier(api)
     job = with_environments(CALC, {**SHELL, "egress": {"hosts": ["pypi.org"]}})
     await applier.apply(job, Plan(children=tuple(children(job, 1, 2, CONFIG))), NOW)
     bodies = [body for _, path, body, _ in api.sent if path.endswith("/secrets")]
@@ -100,9 +102,7 @@ async def test_the_secret_of_the_egress_proxy_has_a_key_for_each_environment() -
 
 async def test_a_secret_that_exists_is_not_read() -> None:
     api = Api(POST=ApiError(409, "AlreadyExists", "it exists"))
-    applier = Applier(
-        ApiAccess(api, EventRecorder(api), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(api)
-    )
+    applier = _applier(api)
     secrets = tuple(one for one in children(JOB, 1, 2, CONFIG) if one["kind"] == "Secret")
     await applier.apply(JOB, Plan(children=secrets), NOW)
     assert [method for method, *_ in api.sent] == ["POST", "POST"]
@@ -137,9 +137,7 @@ async def test_an_apply_does_not_create_what_was_just_deleted() -> None:
 )
 async def test_a_deployment_that_is_refused_for_good_stalls_the_job(error: ApiError, reason: str) -> None:
     api = Api(GET=ApiError(404, "NotFound", "none"), PATCH=error)
-    applier = Applier(
-        ApiAccess(api, EventRecorder(api), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(api)
-    )
+    applier = _applier(api)
     applier.write_status = mock.AsyncMock()  # type: ignore[method-assign]
     done = await applier.apply(JOB, Plan(deployments=(CALC_DEPLOYMENT,)), NOW)
     assert done.status is not None
@@ -161,9 +159,7 @@ class Quota(Api):
 
 async def test_runners_take_no_place_of_a_pod_that_is_refused() -> None:
     api = Quota()
-    applier = Applier(
-        ApiAccess(api, EventRecorder(api), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(api)
-    )
+    applier = _applier(api)
     applier.write_status = mock.AsyncMock()  # type: ignore[method-assign]
     decided = plan(JOB, Observed(children_present=True, addressed=1), NOW, CONFIG)
     assert len(decided.deployments) == 2
@@ -304,17 +300,13 @@ async def test_pods_are_listed_while_each_runs_one_episode(reset: str) -> None:
 
 async def test_a_used_pod_is_deleted_if_it_is_still_the_same() -> None:
     api = Api()
-    applier = Applier(
-        ApiAccess(api, EventRecorder(api), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(api)
-    )
+    applier = _applier(api)
     await applier.apply(JOB, Plan(used_pods=(RunnerPod("p", "p-1", NOW),)), NOW)
     ((method, path, body, _),) = api.sent
     assert (method, path) == ("DELETE", "/api/v1/namespaces/default/pods/p")
     assert (body["preconditions"], "gracePeriodSeconds" in body) == ({"uid": "p-1"}, False)
     again = Api(DELETE=ApiError(409, "Conflict", "another uid"))
-    applier = Applier(
-        ApiAccess(again, EventRecorder(again), Metrics()), _leading, WrittenObjects(lambda items: None), Seals(again)
-    )
+    applier = _applier(again)
     await applier.apply(JOB, Plan(used_pods=(RunnerPod("p", "p-1", NOW),)), NOW)
     assert len(again.sent) == 1
 

@@ -44,7 +44,7 @@ MUTANTS = (
         tests=(SINGLE_EPISODE,),
     ),
     Mutant(
-        name="a new pod is missing at once",
+        name="a new pod is missing immediately",
         target="rljob_operator.policies.base.single_episode_pods:_lacks",
         before="is_past(deadline(pod.created, START_SECONDS), now)",
         after="True",
