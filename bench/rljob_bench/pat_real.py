@@ -83,8 +83,9 @@ class Setting:
             # Each way takes each place in as many blocks: a round follows its size's engines, or a change to them.
             first = (block - 1) % len(ways)
             found += [Turn(block, way, size) for way, size in (*ways[first:], *ways[:first])]
-        found += [Turn(self.blocks + 1 + number, Way.ORDERED, SIZES[0]) for number in range(self.ordered)]
-        return found
+        # A round may have time for one switch only: both directions are measured anyway.
+        ordered = [SIZES[number % len(SIZES)] for number in range(self.ordered)]
+        return found + [Turn(self.blocks + 1 + number, Way.ORDERED, size) for number, size in enumerate(ordered)]
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Plan:
 
 
 QUICK = Plan(
-    "package://rljob/toy", "Reference", "float32", longest=380, apart=0.02, settings=(Setting(8, 4, 1, ordered=1),)
+    "package://rljob/toy", "Reference", "float32", longest=380, apart=0.02, settings=(Setting(8, 4, 1, ordered=2),)
 )
 """The reference engine computes the same in both sizes, so that this shows the parts of a switch only."""
 

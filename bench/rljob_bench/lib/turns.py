@@ -180,7 +180,9 @@ class Turns:
         played, snapshot = self.played[-1], snapshot_of(machine, look)
         carried, target = carried_by(snapshot.running), machine.sizes[0]
         pair = look.costs.table(look.engines, snapshot.accelerators).get((machine.tensor_parallel, target))
-        state = ORDERED_STATES[len(played.ordered) % len(ORDERED_STATES)]
+        # Every other round begins with the other state.
+        before = 2 * sum(one.turn.way is Way.ORDERED for one in self.played[:-1])
+        state = ORDERED_STATES[(before + len(played.ordered)) % len(ORDERED_STATES)]
         decision = SwitchDecision(
             SwitchOutcome.SWITCHED,
             target,

@@ -41,13 +41,13 @@ def report(round_: int, size: int, seconds: float = 1.0, **more: Any) -> RoundRe
 
 
 def test_each_way_takes_each_place_of_a_block_in_turn() -> None:
-    turns = Setting(4, 4, 3, ordered=1).turns()
+    turns = Setting(4, 4, 3, ordered=2).turns()
     assert [(one.block, one.way.value, one.size) for one in turns] == [
         (0, "static", 1), (0, "static", 2),
         (1, "adaptive", None), (1, "static", 1), (1, "static", 2),
         (2, "static", 1), (2, "static", 2), (2, "adaptive", None),
         (3, "static", 2), (3, "adaptive", None), (3, "static", 1),
-        (4, "ordered", 1),
+        (4, "ordered", 1), (5, "ordered", 2),
     ]  # fmt: skip
 
 
