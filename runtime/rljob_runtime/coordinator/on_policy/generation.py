@@ -208,11 +208,13 @@ class Generation:
         await self._track_replicas()
 
     async def _record_layouts(self) -> None:
-        """Record which machines have another layout than the round's first one: a restarted coordinator goes on so."""
-        switched = dict(self._fleet.layouts.switched)
-        if changes := self.layout.changes_to(switched):
-            self.layout = self.layout.changed(changes)
-            await self._store.do(lambda store: store.rounds.change_layouts(self._step, changes))
+        """Record which machines have another layout than the round's first one: a restarted coordinator goes on so.
+
+        It continues to count switches, too."""
+        changes, switches = self.layout.changes_to(dict(self._fleet.layouts.switched)), self.switcher.counts()
+        if changes or switches != self.layout.switches:
+            self.layout = replace(self.layout.changed(changes), switches=switches)
+            await self._store.do(lambda store: store.rounds.change_layouts(self._step, changes, switches))
 
     async def _launch(self) -> None:
         names = self._launchable()

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from rljob_api.status import LayoutSwitchesReport, LayoutSwitchReport, SwitchesState
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
+from rljob_runtime.scheduling.layouts.fleet_layout import SwitchCount
 from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
 
 MOST_LISTED = 16
 """Switches that a report lists: the status has a limited size."""
+
+NONE = SwitchCount()
 
 FAILED = "Failed"
 """Every switch of the round failed."""
@@ -44,20 +47,21 @@ _WHY = {
 
 
 def switches_report(
-    switches: Sequence[LayoutSwitch], decision: SwitchDecision | None, before: int = 0
+    switches: Sequence[LayoutSwitch], decision: SwitchDecision | None, before: SwitchCount = NONE
 ) -> LayoutSwitchesReport:
     """Return the report of a round with these switches. `decision`: the most telling one, None without a look.
 
-    `before`: switches that former coordinators of the round made. Of them nothing but their number is known."""
+    `before`: those under former coordinators of the round, of which nothing but their number is known."""
     ended = [one for one in switches if one.reached is not None]
-    made = before + sum(one.succeeded for one in ended)
-    reason, message = (None, None) if made else _why_not(ended, decision)
+    made = sum(one.succeeded for one in ended)
+    count = before + SwitchCount(made, len(ended) - made)
+    reason, message = (None, None) if count.made else _why_not(count, decision)
     return LayoutSwitchesReport(
-        state=SwitchesState.SWITCHED if made else SwitchesState.NOT_SWITCHED,
+        state=SwitchesState.SWITCHED if count.made else SwitchesState.NOT_SWITCHED,
         reason=reason,
         message=message,
-        made=made,
-        failed=before + len(ended) - made,
+        made=count.made,
+        failed=count.failed,
         responses=sum(len(one.responses) for one in ended),
         seconds=round(sum(one.total_seconds for one in ended), 3),
         kv_bytes=sum(one.moved_bytes for one in ended),
@@ -65,8 +69,8 @@ def switches_report(
     )
 
 
-def _why_not(ended: Sequence[LayoutSwitch], decision: SwitchDecision | None) -> tuple[str, str]:
-    if ended:
+def _why_not(count: SwitchCount, decision: SwitchDecision | None) -> tuple[str, str]:
+    if count.failed:
         return FAILED, "machines that switched refused the size, or were lost"
     if decision is None:
         return NOT_CHECKED, "the round ended before machines were looked at"

@@ -23,6 +23,7 @@ from rljob_runtime.protocols.trajectory import Lease, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
+from rljob_runtime.scheduling.layouts.fleet_layout import SwitchCount
 from rljob_runtime.scheduling.layouts.layout_switch import (
     LayoutSwitch,
     SwitchableMachine,
@@ -72,7 +73,7 @@ class Switcher:
         self._sizes = sizes
         self._step = opened.plan.step
         self._before = {} if opened.layout is None else opened.layout.switches
-        """How often machines switched in this round under former coordinators."""
+        """Switches of each machine in this round under former coordinators."""
         self._notify = notify
         self.costs = costs
         self._clock = asyncio.get_running_loop().time
@@ -96,9 +97,18 @@ class Switcher:
         """The decision that began the first switch, or else the most telling one of the round."""
 
     @property
-    def made_before(self) -> int:
-        """Switches of the round under former coordinators."""
-        return sum(self._before.values())
+    def before(self) -> SwitchCount:
+        """Switches of the round that ended under former coordinators."""
+        return sum(self._before.values(), SwitchCount())
+
+    def counts(self) -> Mapping[str, SwitchCount]:
+        """Return the switches of the round that have ended, under former coordinators too, by machine."""
+        counts = dict(self._before)
+        for switch in self.switches:
+            if switch.reached is not None:
+                count = SwitchCount(int(switch.succeeded), int(not switch.succeeded))
+                counts[switch.machine] = counts.get(switch.machine, SwitchCount()) + count
+        return counts
 
     @property
     def machines(self) -> Set[str]:
@@ -138,7 +148,8 @@ class Switcher:
             tuple(size for size in self._sizes if size != machine.tensor_parallel and size not in refused),
             {replica.name: {} for replica in machine.replicas},
             sum(waiting.get(replica.name, 0) for replica in machine.replicas),
-            self._before.get(machine.name, 0) + sum(switch.machine == machine.name for switch in self.switches),
+            self._before.get(machine.name, SwitchCount()).ended
+            + sum(switch.machine == machine.name for switch in self.switches),
             guard.closed if guard is not None else frozenset(),
         )
 

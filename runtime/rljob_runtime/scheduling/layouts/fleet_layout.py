@@ -4,38 +4,47 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True)
+class SwitchCount:
+    """Switches that have ended: `made` reached their size, `failed` did not."""
+
+    made: int = 0
+    failed: int = 0
+
+    @property
+    def ended(self) -> int:
+        """All of them."""
+        return self.made + self.failed
+
+    def __add__(self, other: SwitchCount) -> SwitchCount:
+        return SwitchCount(self.made + other.made, self.failed + other.failed)
 
 
 @dataclass(frozen=True)
 class RoundLayout:
     """The layout of a round: the tensor parallel size at its start, and the machines that have another one by now.
 
-    `switches`: how often each machine changed its size so far."""
+    `switches`: of each machine so far. New processes change the size of a machine too, and are no switch."""
 
     size: int
     machines: Mapping[str, int] = field(default_factory=dict)
-    switches: Mapping[str, int] = field(default_factory=dict)
+    switches: Mapping[str, SwitchCount] = field(default_factory=dict)
 
     def of(self, machine: str) -> int:
         """Return the size of a machine."""
         return self.machines.get(machine, self.size)
 
-    @classmethod
-    def after(cls, size: int, changes: Iterable[tuple[str, int]]) -> RoundLayout:
-        """Return the layout after these changes, in order: machines with their sizes.
-
-        >>> RoundLayout.after(1, [("a", 4), ("b", 2), ("a", 1)])
-        RoundLayout(size=1, machines={'b': 2}, switches={'a': 2, 'b': 1})
-        """
-        return cls(size).changed(changes)
-
     def changed(self, changes: Iterable[tuple[str, int]]) -> RoundLayout:
-        """Return the layout after further changes, in order."""
-        changes = list(changes)
+        """Return the layout after further changes, in order: machines with their sizes.
+
+        >>> RoundLayout(1).changed([("a", 4), ("b", 2), ("a", 1)])
+        RoundLayout(size=1, machines={'b': 2}, switches={})
+        """
         sizes = {**self.machines, **dict(changes)}
-        switches = Counter(self.switches) + Counter(name for name, _ in changes)
-        return RoundLayout(self.size, {name: its for name, its in sizes.items() if its != self.size}, dict(switches))
+        return replace(self, machines={name: its for name, its in sizes.items() if its != self.size})
 
     def changes_to(self, machines: Mapping[str, int]) -> list[tuple[str, int]]:
         """Return the changes from this layout to the one in which `machines` have another size than at the start.

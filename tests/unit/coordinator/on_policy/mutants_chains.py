@@ -6,6 +6,7 @@ SWITCHER = "tests/unit/coordinator/on_policy/test_switcher.py"
 FAULTS = "tests/unit/coordinator/on_policy/test_switch_faults.py"
 CHAINS = "tests/unit/coordinator/on_policy/test_switch_chains.py"
 KV = "tests/unit/coordinator/on_policy/test_kv_handover.py"
+REPORT = "tests/unit/coordinator/on_policy/test_switch_report.py"
 
 MUTANTS = (
     Mutant(
@@ -80,10 +81,21 @@ MUTANTS = (
         target="rljob_runtime.coordinator.on_policy.switcher:Switcher.__init__",
         before="opened.layout.switches",
         after="{}",
-        tests=(
-            "tests/unit/coordinator/on_policy/test_switch_report.py"
-            "::test_a_restarted_coordinator_counts_the_switches_of_its_round",
-        ),
+        tests=(f"{REPORT}::test_a_restarted_coordinator_counts_the_switches_of_its_round",),
+    ),
+    Mutant(
+        name="a refused switch counts as made after a restart",
+        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.counts",
+        before="SwitchCount(int(switch.succeeded), int(not switch.succeeded))",
+        after="SwitchCount(1, 0)",
+        tests=(f"{REPORT}::test_a_restarted_coordinator_counts_the_switches_of_its_round[refused]",),
+    ),
+    Mutant(
+        name="a refused switch is stored with the next change of a size only",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation._record_layouts",
+        before="changes or switches != self.layout.switches",
+        after="changes",
+        tests=(f"{REPORT}::test_a_restarted_coordinator_counts_the_switches_of_its_round[refused]",),
     ),
     Mutant(
         name="losers of a race wait for the KV of their machine, and the round with them",

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rljob_api.status import Finished, FinishedOutcome, LayoutSwitchesReport, SwitchesState
-from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.coordinator.on_policy.switch_report import MOST_LISTED, switches_report
+from rljob_runtime.coordinator.store.tables.rounds import Rounds
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import State
+from rljob_runtime.scheduling.layouts.fleet_layout import SwitchCount
 from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch, SwitchLook
 from rljob_runtime.simulator.core import virtual_time
-from rljob_runtime.simulator.core.events import LaidOut
 from tests.support.forced_switches import Script
 from tests.support.simulated_job import Stage, job, until
 
@@ -137,18 +139,32 @@ def test_a_round_without_a_look_says_so() -> None:
     assert (report.reason, report.message) == ("NotChecked", "the round ended before machines were looked at")
 
 
-def test_a_restarted_coordinator_counts_the_switches_of_its_round(tmp_path: Path) -> None:
-    """Each machine may switch `maxSwitches` times in a round, whichever process coordinates it."""
+@pytest.mark.parametrize(
+    ("refuses", "killed", "made", "failed"),
+    [(False, None, 2, 0), (False, "rollout-1", 2, 0), (True, None, 0, 2)],
+    ids=["made", "new processes", "refused"],
+)
+def test_a_restarted_coordinator_counts_the_switches_of_its_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: bool, killed: str | None, made: int, failed: int
+) -> None:
+    """Each machine may switch `maxSwitches` times in a round, whichever process coordinates it.
+
+    New processes begin in the first size, which is no switch."""
     sizes = {"slotsPerMachine": 4, "allowedTensorParallelSizes": [1, 2, 4], "engine": "Reference", "machines": 2}
     data, adaptive = {"maxResponseTokens": 400}, {"enabled": True}
     spec = job(1, 6, 4, rollout=sizes, data=data, adaptiveTensorParallel=adaptive)
     stage = Stage(tmp_path / "state.db", job=spec, replicas=4, sizes=(1, 2, 4), switch_policy=Script(None, 4, 4))
-    switched, told = set[str](), set[tuple[str, int]]()
-    stage.watchers.append(
-        lambda event: switched.add(machine_of(event.replica))
-        if isinstance(event, LaidOut) and event.tensor_parallel == 4
-        else None
-    )
+    if refuses:
+        stage.world.site = replace(stage.world.site, wider=stage.world.site.wider[:1])
+    told, changed, change = set[tuple[str, int]](), list[tuple[str, int]](), Rounds.change_layouts
+    counted = dict[str, SwitchCount]()
+
+    def records(self: Rounds, step: int, changes: Iterable[tuple[str, int]], counts: Mapping[str, SwitchCount]) -> None:
+        change(self, step, changes, counts)
+        changed.extend(changes)
+        counted.update(counts)
+
+    monkeypatch.setattr(Rounds, "change_layouts", records)
 
     class Watching(Script):
         def decide(self, look: SwitchLook) -> dict[str, SwitchDecision]:
@@ -157,8 +173,10 @@ def test_a_restarted_coordinator_counts_the_switches_of_its_round(tmp_path: Path
 
     async def lives() -> Finished | None:
         running = asyncio.create_task(stage.coordinate())
-        await until(lambda: len(switched) == 2)
-        await asyncio.sleep(0.6)
+        await until(lambda: len(counted) == 2)
+        if killed is not None:
+            stage.world.kill(killed)
+            await until(lambda: changed[-1] == (killed, 1))
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         stage.switch_policy = Watching(None)
@@ -170,4 +188,6 @@ def test_a_restarted_coordinator_counts_the_switches_of_its_round(tmp_path: Path
     assert told == {("rollout-0", 1), ("rollout-1", 1)}
     report = stage.closed[0].layout_switches
     assert report is not None
-    assert (report.state, report.made, report.failed, report.switches) == (SwitchesState.SWITCHED, 2, 0, ())
+    state = SwitchesState.SWITCHED if made else SwitchesState.NOT_SWITCHED
+    assert (report.state, report.made, report.failed, report.switches) == (state, made, failed, ())
+    assert report.reason == (None if made else "Failed")

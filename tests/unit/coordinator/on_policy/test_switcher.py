@@ -244,7 +244,7 @@ def test_responses_of_a_machine_that_dies_in_its_switch_go_elsewhere(stage):
     complete(stage)
     assert recorder.lost == {}
     _, changes, _ = stored(stage)
-    last = RoundLayout.after(1, [change[1:] for change in changes])
+    last = RoundLayout(1).changed(change[1:] for change in changes)
     assert last.machines == {}, "new processes start in the first layout"
 
 

@@ -13,6 +13,7 @@ from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.protocols.trajectory import Cursor, FinishReason, Lease, PromptKey, Response
 from rljob_runtime.scheduling.episodes.limits import Limit
 from rljob_runtime.scheduling.episodes.times import Pause
+from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout, SwitchCount
 from rljob_runtime.scheduling.round_plan import PromptOutcome, RoundOutcome
 from rljob_runtime.scheduling.round_planner.plans import Plan
 from rljob_runtime.scheduling.tail_batching import Factors
@@ -216,4 +217,17 @@ def test_attempts_of_format_16_have_no_pauses(tmp_path):
     assert (kept.started, kept.pauses) == (100.0, ())
     store.turns.lease([(kept.number, 100.0, [Pause(101.5, 102.0)], 1)])
     assert store.turns.open_attempts()[0].pauses == (Pause(101.5, 102.0),)
+    store.close()
+
+
+def test_changes_of_sizes_count_as_switches_up_to_format_18(tmp_path):
+    store = Store(write(tmp_path / "state.db", 18), "uid-1")
+    layout = store.rounds.under_way().layout
+    assert (layout.size, dict(layout.machines)) == (1, {"rollout-1": 2})
+    assert layout.switches == {"rollout-0": SwitchCount(2), "rollout-1": SwitchCount(1)}
+    counts = {"rollout-1": SwitchCount(1, 2)}
+    store.rounds.change_layouts(3, [("rollout-1", 1)], counts)
+    assert store.rounds.under_way().layout == RoundLayout(1, {}, layout.switches | counts)
+    store.rounds.begin_generation(3, 2)
+    assert store.rounds.under_way().layout == RoundLayout(2)
     store.close()

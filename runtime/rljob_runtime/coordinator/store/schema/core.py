@@ -14,7 +14,7 @@ Tables of `mode: Asynchronous` are in `asynchronous`, those of evaluations in `e
 
 from rljob_runtime.audit import stored_keys
 
-FORMAT = 18
+FORMAT = 19
 
 _IDENTITY = "step INTEGER NOT NULL, epoch INTEGER NOT NULL, idx INTEGER NOT NULL"
 _PROMPT = stored_keys.prompt_sql()
@@ -89,6 +89,14 @@ CREATE TABLE layouts (
   number INTEGER NOT NULL,
   machine TEXT NOT NULL, tensor_parallel INTEGER NOT NULL CHECK (tensor_parallel > 0),
   PRIMARY KEY (step, number)
+) WITHOUT ROWID;
+
+-- How many switches each machine has ended in a round. Not every change of a size is a switch.
+CREATE TABLE layout_switches (
+  step INTEGER NOT NULL REFERENCES rounds (step) ON DELETE CASCADE,
+  machine TEXT NOT NULL,
+  made INTEGER NOT NULL CHECK (made >= 0), failed INTEGER NOT NULL CHECK (failed >= 0),
+  PRIMARY KEY (step, machine)
 ) WITHOUT ROWID;
 
 -- How a round was to be played, decided with its draw (`plans.SelectedPlan`).

@@ -334,6 +334,21 @@ def _from_10(db: sqlite3.Connection) -> None:
     )
 
 
+def _count_switches(db: sqlite3.Connection) -> None:
+    """Count the switches of machines. Before, each change of a machine's size counted as one."""
+    db.execute(
+        """
+        CREATE TABLE layout_switches (
+        step INTEGER NOT NULL REFERENCES rounds (step) ON DELETE CASCADE,
+        machine TEXT NOT NULL,
+        made INTEGER NOT NULL CHECK (made >= 0), failed INTEGER NOT NULL CHECK (failed >= 0),
+        PRIMARY KEY (step, machine)
+        ) WITHOUT ROWID
+        """
+    )
+    db.execute("INSERT INTO layout_switches SELECT step, machine, COUNT(*), 0 FROM layouts GROUP BY step, machine")
+
+
 STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     1: _from_1,
     2: _from_2,
@@ -352,5 +367,6 @@ STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {
     15: keep_who_asked_for_turns,
     16: keep_pauses,
     17: keep_digests_of_contexts,
+    18: _count_switches,
 }
 """By the format that each starts from."""

@@ -21,7 +21,7 @@ from rljob_runtime.perf_model.observed_speed import Speed
 from rljob_runtime.protocols.rewards import Anchors
 from rljob_runtime.protocols.trajectory import Cursor, Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout
+from rljob_runtime.scheduling.layouts.fleet_layout import RoundLayout, SwitchCount
 from rljob_runtime.scheduling.lending.gain import LoanMeasurements
 from rljob_runtime.scheduling.partial_responses import Partial
 from rljob_runtime.scheduling.round_plan import (
@@ -88,14 +88,23 @@ class Rounds:
         with transaction(self._db):
             self._db.execute("UPDATE rounds SET tensor_parallel = ? WHERE step = ?", (tensor_parallel, step))
             self._db.execute("DELETE FROM layouts WHERE step = ?", (step,))
+            self._db.execute("DELETE FROM layout_switches WHERE step = ?", (step,))
 
-    def change_layouts(self, step: int, changes: Iterable[tuple[str, int]]) -> None:
-        """Record machines of the open round that have another tensor parallel size from now on."""
+    def change_layouts(
+        self, step: int, changes: Iterable[tuple[str, int]], switches: Mapping[str, SwitchCount]
+    ) -> None:
+        """Record machines of the open round that have another tensor parallel size from now on.
+
+        `switches`: those that have ended so far, of each machine that ended one."""
         with transaction(self._db):
             self._db.executemany(
                 "INSERT INTO layouts VALUES"
                 " (?1, (SELECT COALESCE(MAX(number), 0) + 1 FROM layouts WHERE step = ?1), ?2, ?3)",
                 [(step, *change) for change in changes],
+            )
+            self._db.executemany(
+                "INSERT OR REPLACE INTO layout_switches VALUES (?, ?, ?, ?)",
+                [(step, machine, count.made, count.failed) for machine, count in switches.items()],
             )
 
     def close(
@@ -209,7 +218,9 @@ class Rounds:
 
     def _layout(self, step: int, size: int) -> RoundLayout:
         rows = self._db.execute("SELECT machine, tensor_parallel FROM layouts WHERE step = ? ORDER BY number", (step,))
-        return RoundLayout.after(size, rows.fetchall())
+        counts = self._db.execute("SELECT machine, made, failed FROM layout_switches WHERE step = ?", (step,))
+        switches = {machine: SwitchCount(*count) for machine, *count in counts}
+        return RoundLayout(size, switches=switches).changed(rows.fetchall())
 
     def _draw(self, plan: RoundPlan, prompts: Sequence[PromptKey]) -> dict[TrajectoryKey, RestoredSample]:
         attempts = {key: attempt for prompt in prompts for key, attempt in self._trajectories.attempts(prompt).items()}
