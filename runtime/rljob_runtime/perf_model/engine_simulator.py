@@ -340,7 +340,7 @@ class EngineSimulator:
             return 0.0
         seconds = self.law.prefill(tokens, squares)
         self._prefilled += tokens
-        self._prefills += StepTotals(1, 0, 0, tokens, seconds)
+        self._prefills += StepTotals(1, 0, 0, tokens, seconds, squares)
         self._recomputed += sum(one.context for one in admitted if one.preempted)
         return seconds
 

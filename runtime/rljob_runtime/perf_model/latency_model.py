@@ -86,6 +86,11 @@ class LatencyModel:
             steps -= 1
         return steps
 
+    @property
+    def square_tokens(self) -> float:
+        """Seconds of a squared token over those of a token; 0 if tokens take none."""
+        return self.prefill_square_seconds / self.prefill_token_seconds if self.prefill_token_seconds else 0.0
+
     def prefill(self, tokens: float, squares: float) -> float:
         """Return the seconds of one prefill pass. `tokens`: to compute, over all sequences; `squares`: Σ(L² − L0²)."""
         return self.prefill_seconds + self.prefill_token_seconds * tokens + self.prefill_square_seconds * squares

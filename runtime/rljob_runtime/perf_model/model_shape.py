@@ -5,8 +5,10 @@ The named shapes come from the models' published `config.json`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -54,6 +56,11 @@ class ModelShape:
         """All parameters. The input embedding is a lookup, and separate unless tied."""
         return self.matrix_parameters + (0 if self.tied_embeddings else self.vocabulary * self.hidden)
 
+    @property
+    def square_tokens(self) -> float:
+        """Work of attention for a squared token (Σ(L² − L0²)), in work of one token's matrices (PAT eq. 3)."""
+        return self.layers * self.heads * self.head_size / self.matrix_parameters
+
     def kv_token_bytes(self, tensor_parallel: int = 1) -> int:
         """Return the bytes of KV per token on each accelerator.
 
@@ -95,6 +102,18 @@ class ModelShape:
             raise ValueError(
                 f"{name}: config.json has no {error}; the config of a dense decoder (Llama, Qwen2, Qwen3) would do"
             ) from error
+
+
+def square_tokens(folder: Path) -> float:
+    """Return `ModelShape.square_tokens` of the model whose `config.json` a folder has.
+
+    0 if that says too little, and for a mixture of experts, whose tokens are multiplied with a part of the matrices."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        shape = ModelShape.from_config(folder.name, config)
+    except (OSError, ValueError):
+        return 0.0
+    return 0.0 if any("expert" in key for key in config) else shape.square_tokens
 
 
 QWEN2_5_7B = ModelShape("Qwen2.5-7B", 28, 3584, 18944, 28, 4, 152064)

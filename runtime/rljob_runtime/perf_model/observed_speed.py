@@ -28,7 +28,8 @@ class SpeedSample:
 
     `batch`: running sequences; `context`: tokens in the KV cache, in all; both are means over the steps. `seconds`: of
     all steps, and of the prefill of `prompt_tokens`. `lent`: whether other machines of the round were on loan, so that
-    the engines had their work too. `profiled`: whether they are of a profile and of no round."""
+    the engines had their work too. `profiled`: whether they are of a profile and of no round. `prompt_squares`: Σ(L² −
+    L0²) of the prefill."""
 
     steps: float
     batch: float
@@ -37,6 +38,7 @@ class SpeedSample:
     prompt_tokens: int = 0
     lent: bool = False
     profiled: bool = False
+    prompt_squares: int = 0
 
     @classmethod
     def joined(cls, samples: Sequence[SpeedSample]) -> SpeedSample:
@@ -45,7 +47,8 @@ class SpeedSample:
         batch = math.fsum(one.steps * one.batch for one in samples) / steps
         context = math.fsum(one.steps * one.context for one in samples) / steps
         prompts, seconds = sum(one.prompt_tokens for one in samples), math.fsum(one.seconds for one in samples)
-        return cls(steps, batch, context, seconds, prompts, samples[0].lent, samples[0].profiled)
+        squares = sum(one.prompt_squares for one in samples)
+        return cls(steps, batch, context, seconds, prompts, samples[0].lent, samples[0].profiled, squares)
 
     @property
     def bin(self) -> tuple[bool, int, int, bool, bool]:
@@ -57,12 +60,15 @@ class SpeedSample:
 
 @dataclass(frozen=True)
 class Speed:
-    """Observed speed of a round's engines. `kv_tokens` and `max_running`: per engine, 0 if unknown."""
+    """Observed speed of a round's engines.
+
+    `kv_tokens` and `max_running`: per engine, 0 if unknown. `square_tokens`: see `ModelShape`; 0 if unknown."""
 
     replicas: int = 0
     kv_tokens: int = 0
     max_running: int = 0
     stretches: tuple[SpeedSample, ...] = ()
+    square_tokens: float = 0.0
 
     @property
     def decode(self) -> tuple[SpeedSample, ...]:
@@ -120,11 +126,19 @@ def undisplaced(samples: Iterable[SpeedSample]) -> list[SpeedSample]:
 def fit_latency(speeds: Sequence[Speed]) -> LatencyModel | None:
     """Fit by least squares of relative errors, weighted by duration, with non-negative coefficients.
 
-    Samples of profiles count where no round has others. None without a sample."""
+    A prefill takes as long per squared token as the model's shape says (`square_tokens`): short prompts do not show it,
+    and a long context that is computed again does. Samples of profiles count where no round has others. None without a
+    sample."""
     seen = undisplaced(one for speed in speeds for one in speed.stretches)
     if not seen:
         return None
-    rows = np.array([[*(one.steps * value for value in _step(one)), one.prompt_tokens] for one in seen])
+    square = square_tokens(speeds)
+    rows = np.array(
+        [
+            [*(one.steps * value for value in _step(one)), one.prompt_tokens + square * one.prompt_squares]
+            for one in seen
+        ]
+    )
     seconds: Floats = np.array([one.seconds for one in seen])
     weight: Floats = np.sqrt(seconds)
     fixed, slope, context, *rises, prompt = map(float, nonnegative(rows * (weight / seconds)[:, None], weight))
@@ -134,7 +148,12 @@ def fit_latency(speeds: Sequence[Speed]) -> LatencyModel | None:
         return max(1e-9, fixed + slope * batch + later)
 
     knots = tuple((batch, base(batch)) for batch in (1.0, *map(float, KINKS), float(LARGEST)))
-    return LatencyModel(knots, context, 0.0, prompt, 0.0)
+    return LatencyModel(knots, context, 0.0, prompt, square * prompt)
+
+
+def square_tokens(speeds: Sequence[Speed]) -> float:
+    """Return the newest known `square_tokens` of these engines; 0 if none is known."""
+    return next((speed.square_tokens for speed in reversed(speeds) if speed.square_tokens), 0.0)
 
 
 def _step(one: SpeedSample) -> list[float]:

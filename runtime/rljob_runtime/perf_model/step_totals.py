@@ -21,6 +21,8 @@ class StepTotals:
     prompt_tokens: int = 0
     """Tokens that were computed before a new one: of prompts, and of requests that were preempted or moved."""
     seconds: float = 0.0
+    prompt_squares: int = 0
+    """Σ(L² − L0²) of these: each request grew from L0 to L tokens in the KV cache."""
 
     def __add__(self, other: StepTotals) -> StepTotals:
         return StepTotals(*map(add, astuple(self), astuple(other)))

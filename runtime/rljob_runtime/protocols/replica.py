@@ -159,6 +159,8 @@ class EngineStats:
     """Steps in which each running request got a token, and none its first one."""
     prefill: StepTotals = NO_STEPS
     """All other steps: prompts were computed, or a preempted request again."""
+    square_tokens: float = 0.0
+    """See `ModelShape.square_tokens`; 0 if the engine does not know its model's shape."""
 
     @property
     def computed_tokens(self) -> int:

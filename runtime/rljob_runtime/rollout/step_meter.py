@@ -47,12 +47,14 @@ class StepMeter:
         """Record a step. `running`: requests that run after it; `outputs` has those that ended in it too."""
         made = {one.id: one for one in outputs if one.token_ids}
         ended = {one.id for one in outputs if one.finish_reason is not None}
-        prompts = sum(self._computed(one) for one in made.values() if one.id not in self._advanced)
+        grown = [self._grown(one) for one in made.values() if one.id not in self._advanced]
+        prompts = sum(tokens - held for held, tokens in grown)
+        squares = sum(tokens**2 - held**2 for held, tokens in grown)
         is_decode = self._advanced.issuperset(made) and 0 < len(made) == running + len(ended & made.keys())
         for name, one in made.items():
             self._lengths[name] = self._lengths.get(name, 0) + len(one.token_ids)
         context = sum(self._lengths[name] for name in made)
-        totals = StepTotals(1, len(made), context, prompts, seconds)
+        totals = StepTotals(1, len(made), context, prompts, seconds, squares)
         # The seconds of a step that copies KV are those of the copy, which counts elsewhere.
         if not self._moved and is_decode:
             self.decode += totals
@@ -63,7 +65,10 @@ class StepMeter:
         self._advanced = made.keys() - ended
         self.forget(ended)
 
-    def _computed(self, one: StepOutput) -> int:
-        """Return the tokens before its new one that a step computed: of a preempted request, all it has."""
+    def _grown(self, one: StepOutput) -> tuple[int, int]:
+        """Return the tokens in the KV cache before a step, and with those before its new one: it computed the rest.
+
+        Of a preempted request it computed all."""
+        tokens = self._lengths.get(one.id, 0)
         held = one.cached_tokens if one.id in self._new else None
-        return max(0, self._lengths.get(one.id, 0) - (held or 0))
+        return min(held or 0, tokens), tokens

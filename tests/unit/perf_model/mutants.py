@@ -10,6 +10,7 @@ ENGINE_MODEL = (
 
 IDLE = "tests/unit/scheduling/adaptive_tp/test_idle_profile.py"
 
+OBSERVED_SPEED = "tests/unit/perf_model/test_observed_speed.py"
 OUTSIDE = "tests/unit/perf_model/test_outside_time.py"
 EPISODE_LOANS = "tests/simulation/test_episodes.py"
 
@@ -27,6 +28,20 @@ MUTANTS = (
         before="preempted and self._has_priorities",
         after="False",
         tests=(f"{ENGINE_SIMULATOR}::test_a_small_request_of_a_lower_value_passes_a_preempted_one",),
+    ),
+    Mutant(
+        name="a long context is computed again without its squares",
+        target="rljob_runtime.perf_model.observed_speed:fit_latency",
+        before="square * prompt",
+        after="0.0",
+        tests=(f"{OBSERVED_SPEED}::test_long_contexts_are_predicted_from_short_prompts_and_the_shape_of_the_model",),
+    ),
+    Mutant(
+        name="the attention of short prompts counts as work of their tokens",
+        target="rljob_runtime.perf_model.observed_speed:fit_latency",
+        before="one.prompt_tokens + square * one.prompt_squares",
+        after="one.prompt_tokens",
+        tests=(f"{OBSERVED_SPEED}::test_long_contexts_are_predicted_from_short_prompts_and_the_shape_of_the_model",),
     ),
     Mutant(
         name="a profile counts as much as a round near it",

@@ -1,5 +1,6 @@
 """The law, the shapes, the roofline, the memory: against sums, published counts and plain physics."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from rljob_runtime.perf_model.model_shape import (
     QWEN2_5_72B,
     SMOLLM2_135M,
     ModelShape,
+    square_tokens,
 )
 from rljob_runtime.perf_model.roofline import memory, roofline
 
@@ -122,6 +124,23 @@ def test_a_shape_from_a_config_of_hugging_face():
         replace(SMOLLM2_135M, kv_heads=2)
     with pytest.raises(ValueError, match="layers is 0"):
         replace(SMOLLM2_135M, layers=0)
+
+
+def test_work_of_attention_is_known_from_a_dense_config_only(tmp_path):
+    config = {
+        "num_hidden_layers": 30, "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9,
+        "num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True,
+    }  # fmt: skip
+    assert square_tokens(tmp_path) == 0, "no file"
+    for text, found in (
+        (json.dumps(config), SMOLLM2_135M.square_tokens),
+        (json.dumps({**config, "num_local_experts": 8}), 0.0),
+        (json.dumps({"vocab_size": 9}), 0.0),
+        ("{", 0.0),
+    ):
+        (tmp_path / "config.json").write_text(text)
+        assert square_tokens(tmp_path) == found
+    assert SMOLLM2_135M.square_tokens == pytest.approx(30 * 576 / SMOLLM2_135M.matrix_parameters)
 
 
 # --- the roofline ---

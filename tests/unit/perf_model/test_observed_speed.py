@@ -1,5 +1,6 @@
 """A law from what engines were seen to do."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -52,6 +53,29 @@ def test_prefill_is_what_a_start_takes_beyond_its_steps():
     assert found.prefill_token_seconds == pytest.approx(2e-5, rel=0.1)
     assert found.step(40, 40 * 500) == pytest.approx(law.step(40, 40 * 500), rel=0.05)
     assert fit_latency([speed]).prefill_token_seconds == 0
+
+
+def test_long_contexts_are_predicted_from_short_prompts_and_the_shape_of_the_model():
+    """The share of attention in a prompt of 4,000 tokens is 5 %, in a context of 64,000 tokens 48 %."""
+    law, short, long = roofline(QWEN2_5_7B, H800), 4000, 64_000
+    assert law.square_tokens == pytest.approx(QWEN2_5_7B.square_tokens, rel=1e-9)
+    law = replace(law, prefill_seconds=0.0)
+    starts = tuple(
+        SpeedSample(1, 8, 8 * short, law.prefill(8 * short, 8 * short**2), 8 * short, prompt_squares=8 * short**2)
+        for _ in range(4)
+    )
+    decode = seen(law, Random(0))
+    found, blind = (
+        fit_latency([replace(decode, stretches=(*decode.stretches, *starts), square_tokens=square)])
+        for square in (QWEN2_5_7B.square_tokens, 0.0)
+    )
+    assert found.prefill(long, long**2) == pytest.approx(law.prefill(long, long**2), rel=0.02)
+    assert blind.prefill(long, long**2) < 0.6 * law.prefill(long, long**2)
+
+
+def test_a_stretch_of_several_prompts_keeps_their_squares():
+    one, other = (SpeedSample(1, 4, 40, 0.1, 40, prompt_squares=squares) for squares in (400, 100))
+    assert SpeedSample.joined([one, other]).prompt_squares == 500
 
 
 def test_without_a_stretch_there_is_no_law():

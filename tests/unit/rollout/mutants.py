@@ -175,6 +175,13 @@ MUTANTS = (
         tests=(f"{STEP_METER}::test_what_the_engine_held_of_a_prompt_is_not_computed",),
     ),
     Mutant(
+        name="the squares of what the engine held count as computed",
+        target="rljob_runtime.rollout.step_meter:StepMeter.step",
+        before="tokens**2 - held**2",
+        after="tokens**2",
+        tests=(f"{STEP_METER}::test_what_the_engine_held_of_a_prompt_is_not_computed",),
+    ),
+    Mutant(
         name="a decode step may leave out requests that run",
         target="rljob_runtime.rollout.step_meter:StepMeter.step",
         before="0 < len(made) == running + len(ended & made.keys())",

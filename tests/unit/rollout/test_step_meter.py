@@ -33,7 +33,7 @@ def meter(**requests: int) -> StepMeter:
 
 def test_the_first_tokens_of_requests_cost_their_prompts() -> None:
     found = meter(a=10, b=20)
-    assert found.prefill == StepTotals(1, 2, 11 + 21, 30, 2.0)
+    assert found.prefill == StepTotals(1, 2, 11 + 21, 30, 2.0, 10**2 + 20**2)
     assert found.decode == NO_STEPS
 
 
@@ -50,7 +50,7 @@ def test_what_the_engine_held_of_a_prompt_is_not_computed() -> None:
     found = meter(a=10)
     found.start([request("b", 30)])
     found.step([token("a"), token("b", cached=24)], 2, 1.0)
-    assert found.prefill == StepTotals(2, 3, 11 + 12 + 31, 10 + 6, 3.0)
+    assert found.prefill == StepTotals(2, 3, 11 + 12 + 31, 10 + 6, 3.0, 10**2 + 30**2 - 24**2)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_all_steps_and_tokens_are_counted_once(moves: list[tuple[str, int, int]]) -> None:
-    found, running, steps, tokens, asked = StepMeter(), dict[str, int](), 0, 0, 0
+    found, running, steps, tokens, asked, squares = StepMeter(), dict[str, int](), 0, 0, 0, 0
     for number, (move, place, length) in enumerate(moves):
         names = sorted(running)
         if move == "start":
@@ -116,6 +116,7 @@ def test_all_steps_and_tokens_are_counted_once(moves: list[tuple[str, int, int]]
         elif names:
             ends = names[place % len(names)] if move == "end" else None
             asked += sum(running.values())
+            squares += sum(length**2 for length in running.values())
             running = dict.fromkeys(names, 0)
             found.step([token(name, ends=name == ends) for name in names], len(names) - (ends is not None), 0.5)
             steps, tokens = steps + 1, tokens + len(names)
@@ -123,4 +124,5 @@ def test_all_steps_and_tokens_are_counted_once(moves: list[tuple[str, int, int]]
                 del running[ends]
     both = found.decode + found.prefill
     assert (both.steps, both.sequences, both.prompt_tokens, both.seconds) == (steps, tokens, asked, 0.5 * steps)
-    assert found.decode.prompt_tokens == 0
+    assert both.prompt_squares == squares
+    assert found.decode.prompt_tokens == found.decode.prompt_squares == 0

@@ -58,6 +58,7 @@ class _LayoutObservations:
             kv_tokens=min((one.kv_tokens for one in stats), default=0),
             max_running=min((one.max_running for one in stats), default=0),
             stretches=binned(self.samples),
+            square_tokens=max((one.square_tokens for one in stats), default=0.0),
         )
 
 
@@ -70,16 +71,20 @@ def sample_of(steps: StepTotals, loaned: bool) -> SpeedSample:
     """Return the sample of consecutive steps. `loaned`: whether other machines of the round were on loan."""
     count = steps.steps
     means = steps.sequences / count, steps.context / count
-    return SpeedSample(count, *means, steps.seconds, steps.prompt_tokens, loaned)
+    return SpeedSample(
+        count, *means, steps.seconds, steps.prompt_tokens, loaned, prompt_squares=steps.prompt_squares
+    )
 
 
 def samples_of(timings: Iterable[LoadTiming]) -> list[SpeedSample]:
     """Return what a profile says of an engine's speed, marked as such. A part that took no time says nothing."""
     found = []
     for one in timings:
-        tokens = one.batch * one.prompt_tokens
+        tokens, squares = one.batch * one.prompt_tokens, one.batch * one.prompt_tokens**2
         found.append(SpeedSample(one.steps, one.batch, one.context, one.steps * one.step_seconds, profiled=True))
-        found.append(SpeedSample(1, one.batch, tokens, one.prefill_seconds, tokens, profiled=True))
+        found.append(
+            SpeedSample(1, one.batch, tokens, one.prefill_seconds, tokens, profiled=True, prompt_squares=squares)
+        )
     return [one for one in found if one.seconds > 0]
 
 

@@ -8,7 +8,7 @@ from math import ceil, inf
 
 from rljob_runtime.coordinator.fleet.machine import machine_of
 from rljob_runtime.perf_model.latency_model import LatencyModel
-from rljob_runtime.perf_model.observed_speed import Speed, fit_latency
+from rljob_runtime.perf_model.observed_speed import Speed, fit_latency, square_tokens
 from rljob_runtime.perf_model.outside_time import INSIDE, OutsideTime
 from rljob_runtime.protocols import KvSize
 from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
@@ -54,20 +54,25 @@ class ObservedEngines:
 
 
 def engine_speed(speeds: Sequence[Speed], outside: OutsideTime = INSIDE) -> EngineSpeed | None:
-    """Return the speed of engines that were observed so; None without a sample. `outside`: of their responses."""
+    """Return the speed of engines that were observed so; None without a sample. `outside`: of their responses.
+
+    A prefill that was not measured takes no less than decode steps."""
     latency, batches = fit_latency(speeds), [one.batch for speed in speeds for one in speed.stretches]
     if latency is None:
         return None
     most = max(1, int(max(batches)))
+    if not latency.prefill_token_seconds:
+        # As long as a decode step of the largest batch takes per token, which is longer: it is not free.
+        token = latency.base(most) / most
+        square = token * square_tokens(speeds)
+        latency = replace(latency, prefill_token_seconds=token, prefill_square_seconds=square)
     return EngineSpeed(latency, max(1, min(most, ceil(min(batches)))), most, outside)
 
 
 def _latency(speeds: Sequence[Speed]) -> LatencyModel | None:
-    """Return the latency model of engines that were observed so; None without a sample.
-
-    Without a measured prefill a token costs as much as in a loan: to compute it again is not free."""
+    """Return the latency model of engines that were observed so; None without a sample."""
     speed = engine_speed(speeds)
-    return None if speed is None else replace(speed.latency, prefill_token_seconds=speed.prompt_token)
+    return None if speed is None else speed.latency
 
 
 def _sized(size: int, latency: LatencyModel, seen: Sequence[Speed], kv: KvSize | None) -> SizedEngine:

@@ -208,7 +208,7 @@ class KvEngine(SleepableEngine, Protocol):
 
 @dataclass
 class Counters:
-    """Totals of `EngineStats`; they only grow."""
+    """Totals of `EngineStats`, which only grow, and `square_tokens` of the model."""
 
     preemptions: int = 0
     generated_tokens: int = 0
@@ -218,6 +218,7 @@ class Counters:
     aborted: int = 0
     passed: int = 0
     kv: KvStats = field(default_factory=KvStats)
+    square_tokens: float = 0.0
 
     def stats(self, running: int, waiting: int, kv_use: float, kv_tokens: int, max_running: int) -> EngineStats:
         """Combine these totals with the current gauges."""
@@ -235,6 +236,7 @@ class Counters:
             max_running=max_running,
             kv=self.kv,
             passed_total=self.passed,
+            square_tokens=self.square_tokens,
         )
 
 

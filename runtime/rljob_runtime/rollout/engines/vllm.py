@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from rljob_runtime.perf_model.model_shape import square_tokens
 from rljob_runtime.protocols import EngineStats, KvStats
 from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.rollout.engines import vllm_compat
@@ -49,7 +50,7 @@ class VllmEngine:
         self._engine.collective_rpc("report_all_tokens")
         self._view = vllm_compat.SchedulerView(self._engine)
         self._vocabulary = self._engine.model_config.get_vocab_size()
-        self._counters = Counters()
+        self._counters = Counters(square_tokens=square_tokens(settings.folder))
         self._arrivals = 0
 
     @property

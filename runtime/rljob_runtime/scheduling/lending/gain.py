@@ -58,12 +58,9 @@ class EngineSpeed:
         step = self.latency.base(seen) * batch / seen + self.latency.context_token_seconds * grown
         return steps * (step + self.outside.token_seconds)
 
-    @property
-    def prompt_token(self) -> float:
-        """Seconds to compute one context token again.
-
-        Without a measured prefill it is the decode time per token of the largest batch, which is longer."""
-        return self.latency.prefill_token_seconds or self.latency.base(self.most) / self.most
+    def prefill(self, contexts: Sequence[int]) -> float:
+        """Return the seconds to compute contexts of these lengths, in tokens, again."""
+        return self.latency.prefill(sum(contexts), sum(one * one for one in contexts)) if contexts else 0.0
 
 
 class Rate:
@@ -322,7 +319,7 @@ class EngineTimeline(BatchTimeline):
         held, come = load
         self.runs = sorted(_run(response, lengths) for response in (*held, *come))
         """Sorted by their end."""
-        again = speed.prompt_token * sum(response.prompt_tokens + response.generated for response in come)
+        again = speed.prefill([response.prompt_tokens + response.generated for response in come])
         super().__init__(
             [run.steps for run in self.runs], [run.context for run in self.runs], speed.decode, pause + again
         )

@@ -43,9 +43,9 @@ MUTANTS = (
     ),
     Mutant(
         name="to compute tokens again is free until it was measured",
-        target="rljob_runtime.coordinator.generation.observed_engines:_latency",
-        before="speed.prompt_token",
-        after="speed.latency.prefill_token_seconds",
+        target="rljob_runtime.coordinator.generation.observed_engines:engine_speed",
+        before="not latency.prefill_token_seconds",
+        after="False",
         tests=(f"{ADAPTIVE}::test_prefill_is_not_free_before_it_has_been_measured",),
     ),
     Mutant(

@@ -467,7 +467,7 @@ def test_the_watch_finds_the_law_of_an_engine_that_it_polls(poll_seconds, waves)
         load = engine.load(now)
         stats = EngineStats(
             load.running, load.waiting, load.kv_use, load.preemptions, load.generated_tokens, 0, 0, 0, 0,
-            kv_tokens=1 << 20, max_running=256, decode=load.decode, prefill=load.prefill,
+            kv_tokens=1 << 20, max_running=256, decode=load.decode, prefill=load.prefill, square_tokens=1e-5,
         )  # fmt: skip
         watch.record("r", ReplicaReport("1", 0, (), 1, stats))
 
@@ -486,6 +486,8 @@ def test_the_watch_finds_the_law_of_an_engine_that_it_polls(poll_seconds, waves)
     speed = watch.speeds()[1]
     assert (speed.replicas, speed.kv_tokens, speed.max_running) == (1, 1 << 20, 256)
     assert sum(one.prompt_tokens for one in speed.stretches) == 48 * 50
+    assert sum(one.prompt_squares for one in speed.stretches) == 48 * 50**2
+    assert speed.square_tokens == 1e-5
     law = fit_latency([speed])
     for batch, mean in ((40, 80), (10, 200), (3, 300)):
         assert law.step(batch, batch * mean) == pytest.approx(LAW.step(batch, batch * mean), rel=0.02)

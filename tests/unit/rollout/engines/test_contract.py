@@ -148,6 +148,7 @@ def test_abort_ends_output_and_frees_the_cache(engine: Engine) -> None:
     assert not engine.busy
     assert engine.step() == []
     assert engine.stats().running == engine.stats().waiting == 0
+    assert engine.stats().square_tokens > 0, "the shape of the model is known"
     assert engine.stats().kv_use == 0.0
 
 

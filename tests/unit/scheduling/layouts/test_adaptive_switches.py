@@ -144,7 +144,9 @@ def test_an_unmeasured_size_has_no_engine_and_an_unknown_cache_no_bound():
 def test_prefill_is_not_free_before_it_has_been_measured():
     never = Speed(1, 1 << 40, 64, (SpeedSample(100, 4, 0.0, 0.5), SpeedSample(100, 1, 0.0, 0.5)))
     latency = sized_engines({1: (never,)})[1].latency
-    assert latency.prefill(1000, 0.0) == pytest.approx(1000 * latency.step(4, 0.0) / 4)
+    assert latency.prefill(1000, 1000**2) == pytest.approx(1000 * latency.step(4, 0.0) / 4)
+    shaped = sized_engines({1: (replace(never, square_tokens=0.001),)})[1].latency
+    assert shaped.prefill(1000, 1000**2) == pytest.approx(2 * latency.prefill(1000, 1000**2))
 
 
 KV = KvSize(heads=2, head_bytes=400, room_bytes=800_000)

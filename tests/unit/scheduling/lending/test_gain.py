@@ -66,9 +66,12 @@ def test_outside_observed_batches_the_nearest_speed_counts():
     assert known.decode(8, 0, 10) == pytest.approx(10 * 0.18)
     assert known.decode(2, 0, 1) == pytest.approx(0.14 / 2)
     assert known.decode(32, 0, 1) == pytest.approx(0.26 * 2)
-    # Recomputing a token takes less than making one, where it was not seen.
-    assert known.prompt_token == pytest.approx(0.26 / 16)
-    assert speed(prompt=0.003).prompt_token == 0.003
+
+
+def test_a_context_that_is_computed_again_takes_its_tokens_and_their_squares():
+    known = EngineSpeed(LatencyModel(((1.0, 0.1),), 0.0, 0.5, 0.003, 1e-6), 1, 16)
+    assert known.prefill([100, 300]) == pytest.approx(0.5 + 400 * 0.003 + (100**2 + 300**2) * 1e-6)
+    assert known.prefill([]) == 0
 
 
 @given(st.integers(1, 200), st.integers(1, 200), st.floats(0, 1), st.floats(0, 0.1), st.integers(1, 64))
@@ -110,8 +113,8 @@ def test_an_engines_responses_end_one_after_the_other():
     engine = EngineTimeline((held, []), lengths, speed(0.1))
     assert simulate_tail([engine], groups, 2) == [(pytest.approx(4.0), 50), (pytest.approx(4.0), 100)]
     # One that comes from elsewhere is computed again before anything goes on.
-    engine = EngineTimeline(([held[0]], [held[1]]), lengths, speed(0.1))
-    assert simulate_tail([engine], groups, 2)[0][0] == pytest.approx(4.0 + 65 * 0.1 / 64)
+    engine = EngineTimeline(([held[0]], [held[1]]), lengths, speed(0.1, prompt=0.01))
+    assert simulate_tail([engine], groups, 2)[0][0] == pytest.approx(4.0 + 65 * 0.01)
 
 
 def test_a_step_takes_longer_as_the_context_grows():

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from rljob_runtime.perf_model.model_shape import square_tokens
 from rljob_runtime.protocols import EngineStats, KvStats
 from rljob_runtime.protocols.trajectory import FinishReason
 from rljob_runtime.rollout.engines.base import (
@@ -77,7 +78,7 @@ class ReferenceEngine:
         self._waiting: list[_Sequence] = []
         self._running: list[_Sequence] = []
         self._arrivals = 0
-        self._counters = Counters()
+        self._counters = Counters(square_tokens=square_tokens(settings.folder))
         self._kv = self._cache.copier(str(settings.dtype), settings.rank) if settings.transfers_kv else None
 
     @property

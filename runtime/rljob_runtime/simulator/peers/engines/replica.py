@@ -329,6 +329,7 @@ class SimulatedReplica:
             passed_total=load.passed,
             decode=load.decode,
             prefill=load.prefill,
+            square_tokens=kind.law.square_tokens,
         )
 
 
