@@ -1,4 +1,4 @@
-"""In a switch: finds the actors of a pod, and waits there for a moment of its machine's next layout switch.
+"""In a switch: finds the actors of a pod, waits for a moment of its machine's next layout switch, and damages its KV.
 
 A switch takes less time than a command from outside needs to arrive.
 """
@@ -67,7 +67,43 @@ for pid in hit[:1]:
 print(json.dumps({"at": time.time(), "pids": hit[:1]}))
 """
 )
-"""Runs in a pod of the job: waits for a moment of the machine's next switch, and signals one of its replicas then.
+"""Runs in a pod of the job: waits for a moment of the machine's next switch, and signals one of its actors then.
 
 `writing`: an engine has begun to write a file of KV. `loading`: a file is complete, and the new engines start or load
 their weights. `reading`: a new engine has mapped a file."""
+
+DAMAGED_SECONDS = 20.0
+"""How long the KV of a machine is damaged."""
+
+DAMAGE_KV = (
+    TEXT
+    + """
+machine, shared, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+inverted = bytes(range(255, -1, -1))
+def damage(path):
+    try:
+        with path.open("r+b") as file:
+            header = file.read(16)
+            if header[:8] != b"RLJKV001" or len(header) < 16:
+                return False
+            file.seek(4096)
+            data = file.read(int.from_bytes(header[8:], "little") - 4096)
+            file.seek(4096)
+            file.write(data.translate(inverted))
+    except OSError:  # it is removed
+        return False
+    return True
+print(json.dumps({"at": time.time(), "pids": [os.getpid()]}), flush=True)
+if not os.fork():
+    os.setsid()
+    for stream in range(3):  # kubectl waits while they are open
+        os.close(stream)
+    damaged, end = set(), time.time() + seconds
+    while time.time() < end:
+        for path in set(pathlib.Path(shared).glob(f"rljob-*/{machine}-kv/*.kv")) - damaged:
+            if damage(path):
+                damaged.add(path)
+        time.sleep(0.002)
+"""
+)
+"""Runs in a pod of the job: damages each KV file of the machine when it is complete, before new engines read it."""

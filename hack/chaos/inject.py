@@ -15,7 +15,8 @@ from hack.local_cluster.process import Process
 from hack.local_cluster.settings import ClusterError
 from rljob_api.constants import LABEL_ENVIRONMENTS_OF, SHM_DIR
 
-from .in_switch import FOUND, IN_SWITCH, SWITCH_SECONDS, TEXT
+from .in_switch import DAMAGE_KV, DAMAGED_SECONDS, FOUND, IN_SWITCH, SWITCH_SECONDS, TEXT
+from .job import JOB
 from .observation import Observation
 from .rows import machines_on
 
@@ -23,6 +24,8 @@ SYSTEM_NAMESPACE = "rljob-system"
 Undo = Callable[[], None]
 CONTROLLERS = "kube-controller-manager"
 RENEWED_SECONDS = 15.0
+TOLD_SECONDS = 1.0
+"""Time in which the coordinator sees that its job is suspended."""
 
 
 class NotPossible(Exception):
@@ -240,6 +243,38 @@ class Injector:
     def _switch_killed_reading(self, victims: tuple[str, ...], seen: Observation) -> Injected:
         return Injected(self._in_switch(seen, victims[0], "reading", signal.SIGKILL), _nothing)
 
+    def _switch_hung(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return Injected(self._in_switch(seen, victims[0], "loading", signal.SIGSTOP), _nothing)
+
+    def _switch_relay_killed(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        return Injected(self._in_switch(seen, victims[0], "loading", signal.SIGKILL, "relay"), _nothing)
+
+    def _switch_coordinator_killed(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        """Stop a machine in its switch until the coordinator is killed."""
+        machine = self._rollout_machine(seen)
+        self._in_switch(seen, machine, "writing", signal.SIGSTOP)
+        try:
+            return self._coordinator_killed(victims, seen)
+        finally:
+            self._signal(seen, machine, "replica", signal.SIGCONT)
+
+    def _switch_suspended(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        """Stop a machine in its switch until the coordinator knows that the job is suspended."""
+        machine = self._rollout_machine(seen)
+        at = self._in_switch(seen, machine, "writing", signal.SIGSTOP)
+        try:
+            self._suspend(True)
+            time.sleep(TOLD_SECONDS)
+        finally:
+            self._signal(seen, machine, "replica", signal.SIGCONT)
+        return Injected(at, lambda: self._suspend(False))
+
+    def _switch_kv_damaged(self, victims: tuple[str, ...], seen: Observation) -> Injected:
+        """Damage what all rollout machines write. It ends by itself."""
+        more = (SHM_DIR, str(DAMAGED_SECONDS))
+        machines = [pod.machine for pod in seen.of_role("rollout")]
+        return Injected(min(self._exec(seen, one, DAMAGE_KV, one, *more) for one in machines), _nothing)
+
     def _switch_node_off(self, victims: tuple[str, ...], seen: Observation) -> Injected:
         """Stop a machine in its switch, so that the switch lasts, and then its node."""
         self._in_switch(seen, machines_on(seen, victims)[0], "writing", signal.SIGSTOP)
@@ -258,9 +293,19 @@ class Injector:
 
     # --- details ---
 
-    def _in_switch(self, seen: Observation, machine: str, moment: str, number: int) -> float:
+    def _in_switch(self, seen: Observation, machine: str, moment: str, number: int, part: str = "replica") -> float:
         more = (SHM_DIR, str(SWITCH_SECONDS), str(int(number)))
-        return self._exec(seen, machine, IN_SWITCH, "replica", moment, machine, *more)
+        return self._exec(seen, machine, IN_SWITCH, part, moment, machine, *more)
+
+    def _rollout_machine(self, seen: Observation) -> str:
+        machines = [pod.machine for pod in seen.of_role("rollout") if pod.ready]
+        if not machines:
+            raise NotPossible("no rollout machine is ready")
+        return machines[0]
+
+    def _suspend(self, suspended: bool) -> None:
+        patch = json.dumps({"spec": {"suspend": suspended}})
+        self.kubectl("patch", "rljob", JOB, "--type=merge", "-p", patch)
 
     def _unlimited(self, machine: str, seen: Observation) -> None:
         self._exec(seen, machine, _ACTOR, "rank", "unlimit", machine)

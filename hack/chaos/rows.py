@@ -103,6 +103,10 @@ def _computed_again(before: Observation, now: Observation) -> bool:
     return now.round > before.round + 1 and now.switches > 0 and now.moved_bytes == 0
 
 
+def _suspended(before: Observation, now: Observation) -> bool:
+    return now.phase == "Suspended"
+
+
 def _disk_is_full(before: Observation, now: Observation) -> bool:
     return "CheckpointFailed" in now.problems
 
@@ -134,6 +138,11 @@ ROWS = {
         Row("switch-killed-writing", _rollout, 150),
         Row("switch-killed-loading", _rollout, 150),
         Row("switch-killed-reading", _rollout, 150),
+        Row("switch-hung", _rollout, 240),
+        Row("switch-relay-killed", _rollout, 150),
+        Row("switch-coordinator-killed", _coordinator, 150, seen=_new_term),
+        Row("switch-suspended", _no_machine, 240, watches="none", lasts=20, seen=_suspended),
+        Row("switch-kv-damaged", _no_machine, 150, watches="none", replaced=False, lasts=20, seen=_computed_again),
         Row("switch-node-off", _node, 240, watches="nodes", replaced=True),
         Row("shared-memory-full", _no_machine, 150, watches="none", replaced=False, lasts=20, seen=_computed_again),
     )

@@ -89,6 +89,21 @@ MUTANTS = (
         tests=(f"{INJECT}::test_a_fault_in_a_switch_waits_for_its_moment",),
     ),
     Mutant(
+        name="chaos: a machine goes on before the job is suspended in its switch",
+        target="hack.chaos.inject:Injector._switch_suspended",
+        before="self._suspend(True)",
+        after="pass",
+        tests=(f"{INJECT}::test_a_machine_stands_still_in_its_switch_until_the_job_was_hit[switch-suspended-story1]",),
+    ),
+    Mutant(
+        name="chaos: KV is damaged where nobody reads it",
+        target="hack.chaos.in_switch:DAMAGE_KV",
+        before="file.write(data.translate(inverted))",
+        after="file.write(data)",
+        text=True,
+        tests=(f"{INJECT}::test_damaged_kv_is_noticed_and_nothing_else_of_its_file_changes",),
+    ),
+    Mutant(
         name="chaos: a full shared memory is seen without a switch",
         target="hack.chaos.rows:_computed_again",
         before="now.switches > 0",

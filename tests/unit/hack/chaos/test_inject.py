@@ -17,18 +17,19 @@ from pathlib import Path
 import pytest
 
 from hack.chaos import inject
-from hack.chaos.in_switch import IN_SWITCH
+from hack.chaos.in_switch import DAMAGE_KV, IN_SWITCH
 from hack.chaos.inject import (
     _ACTOR,
     CONTROLLERS,
     HANG_RUNNER,
     HUNG_SECONDS,
     LARGEST_FILE,
+    Injected,
     Injector,
     NotPossible,
 )
 from rljob_runtime.coordinator.episodes.runner_service import RunnerRules
-from rljob_runtime.rollout.kv.kv_file import Held, KvFileWriter, Origin, digest, plan
+from rljob_runtime.rollout.kv.kv_file import Held, KvFileWriter, KvRegions, Origin, digest, plan, read_index
 from rljob_runtime.rollout.kv.layout import KvShape
 from tests.support.chaos import HEALTHY
 
@@ -147,6 +148,58 @@ def test_a_fault_without_a_switch_hits_nothing(tmp_path: Path) -> None:
     (tmp_path / "rljob-a" / "rollout-2-kv").mkdir(parents=True)
     (tmp_path / "rljob-a" / "rollout-2-kv" / "other.kv").touch()
     assert waiting.pids() == []
+
+
+def test_damaged_kv_is_noticed_and_nothing_else_of_its_file_changes(written: KvFileWriter) -> None:
+    """The file of a switch is damaged when it is complete. Its index says what was written."""
+    shared = written.path.parents[2]
+    inside = (sys.executable, "-c", DAMAGE_KV, "rollout-1", str(shared), "30")
+    done = subprocess.run(inside, capture_output=True, text=True, check=True, timeout=60)
+    assert len(json.loads(done.stdout)["pids"]) == 1
+    right = KvRegions(written.path, written.index).checksums("one", range(1))[0]
+    written.seal({"one": [right]})
+    end, held = time.monotonic() + 20, KvRegions(written.path, written.index, writable=True)
+    while held.is_intact("one", range(1)):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    assert read_index(written.path) == written.index
+
+
+@pytest.mark.parametrize(
+    ("row", "story"),
+    [
+        ("switch-coordinator-killed", ["SIGSTOP", "killed", "SIGCONT"]),
+        ("switch-suspended", ["SIGSTOP", '{"spec": {"suspend": true}}', "SIGCONT", '{"spec": {"suspend": false}}']),
+    ],
+)
+def test_a_machine_stands_still_in_its_switch_until_the_job_was_hit(
+    monkeypatch: pytest.MonkeyPatch, row: str, story: list[str]
+) -> None:
+    told: list[str] = []
+    injector = Injector("no-job", "nowhere")
+
+    def in_switch(seen: object, machine: str, moment: str, number: int) -> float:
+        assert (machine, moment) == ("rollout-0", "writing")
+        told.append(signal.Signals(number).name)
+        return 7.0
+
+    def sends(seen: object, machine: str, part: str, number: int) -> float:
+        assert (machine, part) == ("rollout-0", "replica")
+        told.append(signal.Signals(number).name)
+        return 8.0
+
+    def kills(*asked: object) -> Injected:
+        told.append("killed")
+        return Injected(9.0, lambda: None)
+
+    monkeypatch.setattr(injector, "_in_switch", in_switch)
+    monkeypatch.setattr(injector, "_signal", sends)
+    monkeypatch.setattr(injector, "_coordinator_killed", kills)
+    monkeypatch.setattr(injector, "kubectl", lambda *args: told.append(args[-1]))
+    monkeypatch.setattr(inject.time, "sleep", lambda seconds: None)
+    injected = injector.inject(row, ("coordinator",), HEALTHY)
+    injected.undo()
+    assert told == story
 
 
 FULL = """
