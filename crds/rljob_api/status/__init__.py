@@ -6,7 +6,7 @@ the other's part. The server sets no default in it, because a default has no own
 
 from __future__ import annotations
 
-from rljob_api.status.episodes import EnvironmentLoad, EpisodesReport, FailedAttempts
+from rljob_api.status.episodes import EnvironmentLoad, EnvironmentMetric, EpisodesReport, FailedAttempts
 from rljob_api.status.evaluations import EvaluationPoint, EvaluationReport
 from rljob_api.status.job import Accepted, Condition, ConditionStatus, Phase, RLJobStatus
 from rljob_api.status.members import (
@@ -54,6 +54,7 @@ __all__ = [
     "CoordinatorStatus",
     "ElasticityHistory",
     "EnvironmentLoad",
+    "EnvironmentMetric",
     "EnvironmentStatus",
     "EpisodesReport",
     "EvaluationPoint",

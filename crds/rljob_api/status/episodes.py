@@ -8,6 +8,9 @@ from pydantic import Field
 
 from rljob_api.fields import Count, StatusModel, map_by
 
+MOST_METRICS = 64
+"""Metrics of environments that a report has: the status has a limited size."""
+
 Share = Annotated[float | None, Field(ge=0, le=1)]
 Seconds = Annotated[float | None, Field(ge=0)]
 
@@ -32,6 +35,19 @@ class EnvironmentLoad(StatusModel):
     """Most of training that were open at a time. The number of runners follows from it."""
     wait_seconds: Seconds = None
     """Mean seconds that these episodes waited for a runner. Absent if none has begun."""
+
+
+class EnvironmentMetric(StatusModel):
+    """What an environment measured of its episodes."""
+
+    environment: Annotated[str, Field(max_length=63)]
+    """Name of the environment."""
+    name: Annotated[str, Field(max_length=128)]
+    """Name of the metric, as the environment reports it."""
+    mean: float
+    """Mean over the episodes trained on that report it."""
+    episodes: Count
+    """Number of these episodes."""
 
 
 class EpisodesReport(StatusModel):
@@ -109,3 +125,8 @@ class EpisodesReport(StatusModel):
         tuple[EnvironmentLoad, ...] | None, Field(max_length=16, json_schema_extra=map_by("name"))
     ] = None
     """The work of each environment's runners, evaluations included."""
+    metrics: Annotated[
+        tuple[EnvironmentMetric, ...] | None,
+        Field(max_length=MOST_METRICS, json_schema_extra=map_by("environment", "name")),
+    ] = None
+    """What environments measured of the episodes trained on: the first 64 metrics, by environment and name."""

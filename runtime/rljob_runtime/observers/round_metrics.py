@@ -14,8 +14,8 @@ OF_TRAINING = {"entropy", "reference_kl", "mismatch_kl", "clip_fraction_low", "c
 def round_metrics(report: RoundReport, trained: TrainReport) -> dict[str, float]:
     """Return the numbers of a round.
 
-    `round/…` is of the job, `train/…` of the update, `reward/…` by rule, `source_…` by source, and `episodes/…` of a
-    job with environments."""
+    `round/…` is of the job, `train/…` of the update, `reward/…` by rule, `source_…` by source, and of a job with
+    environments `episodes/…`, and `environment/NAME/…` as the environment reports it."""
     values = {
         **{f"round/{name}": value for name, value in report.model_dump(exclude={"round", *OF_TRAINING}).items()},
         **{f"train/{name}": value for name, value in asdict(trained).items() if name != "step"},
@@ -30,4 +30,5 @@ def round_metrics(report: RoundReport, trained: TrainReport) -> dict[str, float]
     if (episodes := report.episodes) is not None:
         values |= {f"episodes/{name}": value for name, value in episodes.model_dump().items()}
         values |= {f"episodes/failed/{one.part}": one.attempts for one in episodes.failed_attempts or ()}
+        values |= {f"environment/{one.environment}/{one.name}": one.mean for one in episodes.metrics or ()}
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}

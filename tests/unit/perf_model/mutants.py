@@ -34,14 +34,14 @@ MUTANTS = (
         target="rljob_runtime.perf_model.observed_speed:fit_latency",
         before="square * prompt",
         after="0.0",
-        tests=(f"{OBSERVED_SPEED}::test_long_contexts_are_predicted_from_short_prompts_and_the_shape_of_the_model",),
+        tests=(f"{OBSERVED_SPEED}::test_long_contexts_are_predicted_from_short_prompts_and_the_shape",),
     ),
     Mutant(
         name="the attention of short prompts counts as work of their tokens",
         target="rljob_runtime.perf_model.observed_speed:fit_latency",
         before="one.prompt_tokens + square * one.prompt_squares",
         after="one.prompt_tokens",
-        tests=(f"{OBSERVED_SPEED}::test_long_contexts_are_predicted_from_short_prompts_and_the_shape_of_the_model",),
+        tests=(f"{OBSERVED_SPEED}::test_long_contexts_are_predicted_from_short_prompts_and_the_shape",),
     ),
     Mutant(
         name="a profile counts as much as a round near it",

@@ -55,7 +55,7 @@ def test_prefill_is_what_a_start_takes_beyond_its_steps():
     assert fit_latency([speed]).prefill_token_seconds == 0
 
 
-def test_long_contexts_are_predicted_from_short_prompts_and_the_shape_of_the_model():
+def test_long_contexts_are_predicted_from_short_prompts_and_the_shape():
     """The share of attention in a prompt of 4,000 tokens is 5 %, in a context of 64,000 tokens 48 %."""
     law, short, long = roofline(QWEN2_5_7B, H800), 4000, 64_000
     assert law.square_tokens == pytest.approx(QWEN2_5_7B.square_tokens, rel=1e-9)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
-from rljob_api.status import EnvironmentLoad, EpisodesReport, FailedAttempts
+from rljob_api.status import EnvironmentLoad, EnvironmentMetric, EpisodesReport, FailedAttempts
+from rljob_api.status.episodes import MOST_METRICS
 from rljob_runtime.coordinator.episodes.attempt import Attempt
 from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.reporting.group_metrics import quantile
@@ -75,6 +76,20 @@ def episodes_report(
         calls_executed_twice=since.calls_executed_twice,
         failed_attempts=tuple(failed) or None,
         environments=tuple(_load(name, load) for name, load in loads.items()) or None,
+        metrics=environment_metrics(trained)[:MOST_METRICS] or None,
+    )
+
+
+def environment_metrics(trained: Trained) -> tuple[EnvironmentMetric, ...]:
+    """Return the mean of each metric that environments reported of these attempts, by environment and name."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for attempt, _ in trained:
+        reported = attempt.report.metrics if attempt.report is not None else {}
+        for name, value in reported.items():
+            values.setdefault((attempt.environment, name), []).append(value)
+    return tuple(
+        EnvironmentMetric(environment=environment, name=name, mean=rounded(fmean(each)), episodes=len(each))
+        for (environment, name), each in sorted(values.items())
     )
 
 

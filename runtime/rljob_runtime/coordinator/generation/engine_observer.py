@@ -71,9 +71,7 @@ def sample_of(steps: StepTotals, loaned: bool) -> SpeedSample:
     """Return the sample of consecutive steps. `loaned`: whether other machines of the round were on loan."""
     count = steps.steps
     means = steps.sequences / count, steps.context / count
-    return SpeedSample(
-        count, *means, steps.seconds, steps.prompt_tokens, loaned, prompt_squares=steps.prompt_squares
-    )
+    return SpeedSample(count, *means, steps.seconds, steps.prompt_tokens, loaned, prompt_squares=steps.prompt_squares)
 
 
 def samples_of(timings: Iterable[LoadTiming]) -> list[SpeedSample]:

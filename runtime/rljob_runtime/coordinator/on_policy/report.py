@@ -99,9 +99,7 @@ def round_report(
         early_groups=trained.early_groups,
         tensor_parallel_size=layout[0],
         layout_seconds=round(layout[1], 3),
-        layout_switches=switches_report(switcher.switches, switcher.decision, switcher.before)
-        if may_switch
-        else None,
+        layout_switches=switches_report(switcher.switches, switcher.decision, switcher.before) if may_switch else None,
         **training_metrics(trained),
         **_plan_fields(selected),
         **_scoring_fields(scoring),

@@ -58,6 +58,8 @@ class EpisodeMetrics:
         self._open = LabelledGauge(gauge("open_episodes", text, "environment"))
         text = "Mean seconds that an environment's episodes of the last round waited for a runner."
         self._wait = LabelledGauge(gauge("runner_wait_seconds", text, "environment"))
+        text = "What an environment measured of the last round's episodes: the mean, by metric."
+        self._measured = LabelledGauge(gauge("environment_metric", text, "environment", "metric"))
 
     def round(self, report: EpisodesReport) -> None:
         """Count a closed round."""
@@ -88,3 +90,4 @@ class EpisodeMetrics:
         loads = report.environments or ()
         self._open.show({(load.name,): load.most_open for load in loads})
         self._wait.show({(load.name,): load.wait_seconds for load in loads})
+        self._measured.show({(one.environment, one.name): one.mean for one in report.metrics or ()})

@@ -292,7 +292,7 @@ class SimulatedRunners:
             return EpisodeReport(failed=FailedPart.TOOL_SERVER, detail="drawn")
         if fault is Fault.LEAVES:
             return EpisodeReport(failed=FailedPart.RUNNER, detail="drawn")
-        return EpisodeReport(reward=law.reward_of(key, rank))
+        return EpisodeReport(reward=law.reward_of(key, rank), metrics={"tokens": len(history)})
 
     async def _call(
         self, runner: RunnerProcess, assignment: Assignment, node: int, rank: int, replay: bool = False

@@ -67,6 +67,7 @@ FIELDS = {
     21: "fdfe14468fc36431",
     22: "f35432efa9286aac",
     23: "7024c180422cc8b5",
+    24: "975387b023ea10a8",
 }
 """Digest of the names of all fields, by schema revision."""
 

@@ -10,6 +10,15 @@ PURE = "tests/unit/scheduling/episodes/test_times.py"
 
 MUTANTS = (
     Mutant(
+        name="an episode without a metric counts as one that measured nothing",
+        target="rljob_runtime.coordinator.episodes.metrics:environment_metrics",
+        before="fmean(each)",
+        after="sum(each) / len(trained)",
+        tests=(
+            "tests/unit/coordinator/episodes/test_metrics.py::test_a_report_has_the_first_metrics_of_many_environments",
+        ),
+    ),
+    Mutant(
         name="seconds of an attempt are counted from where its time limit begins",
         target=f"{EPISODES}.attempt:Attempt.times",
         before="self.began",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import sqlite3
 from collections import Counter
@@ -11,14 +12,18 @@ from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import generate_latest
+from pydantic import ValidationError
 
 from rljob_api.spec.training import Mode
 from rljob_api.status import EpisodesReport, RoundReport
+from rljob_api.status.episodes import MOST_METRICS
 from rljob_runtime.coordinator.episodes.episode_rows import MOST_SAMPLES, slowest_intervals
 from rljob_runtime.coordinator.episodes.episodes import MANY_FORKS, ManyTurns
+from rljob_runtime.coordinator.episodes.metrics import environment_metrics
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.observers.round_metrics import round_metrics
@@ -57,6 +62,9 @@ def test_each_metric_is_that_of_a_second_computation_from_the_store(tmp_path, mo
     with closing(sqlite3.connect(stage.path)) as db:
         for number, report in reports.items():
             assert measured(report) == second(db, number)
+            told = {one.name: (one.episodes, one.mean) for one in report.metrics or ()}
+            assert told == metric_means(db, number)
+            assert told.keys() == {"tokens"}, "of the simulated environment"
         failed = Counter(dict(db.execute("SELECT cause, COUNT(*) FROM episodes WHERE state = 'aborted' GROUP BY 1")))
         ended = db.execute("SELECT COUNT(*) FROM episodes WHERE state IS NOT NULL").fetchone()[0]
     told = Counter({one.part: 0 for report in reports.values() for one in report.failed_attempts or ()})
@@ -95,6 +103,7 @@ def test_a_restarted_coordinator_measures_episodes_that_another_one_began(tmp_pa
     with closing(sqlite3.connect(stage.path)) as db:
         for number, report in reports.items():
             assert measured(report) == second(db, number)
+            assert {one.name: (one.episodes, one.mean) for one in report.metrics or ()} == metric_means(db, number)
 
 
 @pytest.mark.parametrize("mode", [Mode.ON_POLICY, Mode.ASYNCHRONOUS])
@@ -262,6 +271,15 @@ def second(db: sqlite3.Connection, number: int) -> dict[str, float | None]:
     }
 
 
+def metric_means(db: sqlite3.Connection, number: int) -> dict[str, tuple[int, object]]:
+    """Compute the mean of each metric of a round, and the number of its episodes, from the rows of its attempts."""
+    texts = [one for (one,) in db.execute("SELECT metrics FROM episodes WHERE step = ?", (number,))]
+    found = [json.loads(text or "{}") for text in texts]
+    names = {name for each in found for name in each}
+    values = {name: [each[name] for each in found if name in each] for name in names}
+    return {name: (len(each), near(mean(each))) for name, each in values.items()}
+
+
 def covered(spans: Sequence[tuple[float, float]]) -> float:
     """Return the seconds in which at least one span is open, piece by piece."""
     points = sorted({point for span in spans for point in span})
@@ -283,6 +301,7 @@ EPISODES = EpisodesReport(
     turns_of_newer_weights=7, interrupted_turns=1, interrupted_tokens=20, load_wait_seconds=1.5,
     failed_attempts=[{"part": "tool server", "attempts": 1}],
     environments=[{"name": "calc", "most_open": 12, "wait_seconds": 0.75}],
+    metrics=[{"environment": "calc", "name": "hops", "mean": 1.25, "episodes": 4}],
 )  # fmt: skip
 
 
@@ -311,14 +330,32 @@ def test_prometheus_counts_rounds_and_shows_the_last_one():
         'failed_attempts_total{part="tool server"} 2.0',
         'open_episodes{environment="calc"} 12.0',
         'runner_wait_seconds{environment="calc"} 0.75',
+        'environment_metric{environment="calc",metric="hops"} 1.25',
     ):
         assert f"rljob_coordinator_{line}\n" in shown
     metrics.round(RoundReport(round=3, episodes=EpisodesReport()), TRAINED)
     assert "rljob_coordinator_prefix_hit_share NaN\n" in generate_latest(metrics.registry).decode()
 
 
+def test_a_report_has_the_first_metrics_of_many_environments():
+    """The status has a limited size. What some episodes do not report counts in none of them."""
+    reported = [{f"m{number:02}": number for number in range(60)}, {"m00": 4.0, "m07": 7.0}]
+    trained = [
+        (SimpleNamespace(environment=name, report=EpisodeReport(metrics=metrics)), None)
+        for name, metrics in (("b", reported[0]), ("a", reported[0]), ("a", reported[1]))
+    ]
+    found = environment_metrics(trained)
+    assert [(one.environment, one.name) for one in found] == sorted((one.environment, one.name) for one in found)
+    assert len(found) == 120
+    assert (found[0].mean, found[0].episodes, found[1].episodes, found[7].mean) == (2.0, 2, 1, 7.0)
+    assert len(EpisodesReport(metrics=found[:MOST_METRICS]).metrics) == 64
+    with pytest.raises(ValidationError):
+        EpisodesReport(metrics=found)
+
+
 def test_observers_and_tensorboard_receive_them():
     found = round_metrics(RoundReport(round=1, episodes=EPISODES), TRAINED)
+    assert found["environment/calc/hops"] == 1.25
     shown = {name: value for name, value in found.items() if name.startswith("episodes/")}
     assert shown == {
         "episodes/turns_mean": 2.5, "episodes/turns_p50": 2, "episodes/turns_p90": 4, "episodes/turns_p99": 6,

@@ -197,7 +197,7 @@ MUTANTS = (
     Mutant(
         name="the layouts of an open round are not recorded",
         target="rljob_runtime.coordinator.on_policy.generation:Generation._record_layouts",
-        before="self.layout.changes_to(switched)",
+        before="self.layout.changes_to(dict(self._fleet.layouts.switched))",
         after="[]",
         tests=(SWITCHES, RESTART),
     ),

@@ -68,7 +68,7 @@ def test_outside_observed_batches_the_nearest_speed_counts():
     assert known.decode(32, 0, 1) == pytest.approx(0.26 * 2)
 
 
-def test_a_context_that_is_computed_again_takes_its_tokens_and_their_squares():
+def test_a_context_computed_again_takes_its_tokens_and_their_squares():
     known = EngineSpeed(LatencyModel(((1.0, 0.1),), 0.0, 0.5, 0.003, 1e-6), 1, 16)
     assert known.prefill([100, 300]) == pytest.approx(0.5 + 400 * 0.003 + (100**2 + 300**2) * 1e-6)
     assert known.prefill([]) == 0
