@@ -7,6 +7,7 @@ job's. The workers have nothing of the runner's environment but the path, and a 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from pathlib import Path
@@ -24,6 +25,8 @@ from rljob_env.results import reward_and_metrics
 from rljob_env.scoring import Scorer
 from rljob_env.verifiers.episode import task_of
 
+log = logging.getLogger(__name__)
+
 LOAD, PLAY = "rljob_env.verifiers.episode:load", "rljob_env.verifiers.episode:play"
 INHERITED = ("SSL_CERT_DIR", "SSL_CERT_FILE", "UV_CACHE_DIR", "UV_OFFLINE")
 """How harnesses of the package find their programs: each worker has a home of its own, without a cache."""
@@ -31,6 +34,8 @@ END_SECONDS = 20.0
 """Time after the deadline in which the environment scores the episode. The coordinator waits for 30 s."""
 LOAD_SHARE = 0.1
 """Of an episode's time: a load that took more is why the episode ran out of it. The next one finds it loaded."""
+LOAD_SECONDS = 1800.0
+"""Longest time of a load, which goes on after the attempt that began it: else each attempt would begin it anew."""
 CURE = "raise timeoutSeconds, or keep what it loads on the runner's disk and name that place in variables"
 
 
@@ -54,6 +59,8 @@ class VerifiersHarness:
         variables = {**inherited, **config.variables}
         self.workers = WorkerPool(WorkerSettings(root, (LOAD, PLAY), variables, Part.ENVIRONMENT, guard))
         self.scorer = Scorer(config, root, guard)
+        self._left: set[asyncio.Task[Any]] = set()
+        """Loads whose attempts have ended. Later attempts wait for them."""
 
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
@@ -90,15 +97,37 @@ class VerifiersHarness:
         """Let a worker load the environment; the worker that becomes free last is the next that is asked."""
         try:
             async with asyncio.timeout(seconds):  # the start of a worker is a part of it
-                await self.workers.evaluate(LOAD, [given], seconds)
+                if self._left:
+                    await self._until_ended(self._left.pop())
+                load = asyncio.create_task(self.workers.evaluate(LOAD, [given], max(seconds, LOAD_SECONDS)))
+                await self._until_ended(load)
+                load.result()
         except TimeoutError as error:
-            text = f"the environment did not load within the episode's {seconds:.0f} s: {CURE}"
+            text = f"the environment did not load within the episode's {seconds:.0f} s, and loads on: {CURE}"
             raise Failed(Part.ENVIRONMENT, text) from error
         except CallFailed as error:
             raise Failed(Part.ENVIRONMENT, str(error)) from error
 
+    async def _until_ended(self, load: asyncio.Task[Any]) -> None:
+        """Wait for a load. If the attempt ends first, it goes on for a later one."""
+        try:
+            await asyncio.wait({load})
+        finally:
+            if not load.done():
+                self._left.add(load)
+                load.add_done_callback(self._end)
+
+    def _end(self, load: asyncio.Task[Any]) -> None:
+        self._left.discard(load)
+        if not load.cancelled() and (error := load.exception()) is not None:
+            log.warning("a load that went on after its attempt failed: %s", str(error) or type(error).__name__)
+
     async def close(self) -> None:
         """End the processes."""
+        if left := set(self._left):
+            for load in left:
+                load.cancel()
+            await asyncio.wait(left)
         await self.workers.close()
         await self.scorer.close()
 

@@ -10,6 +10,13 @@ VERIFIERS = "tests/unit/envs/test_verifiers.py"
 
 MUTANTS = (
     Mutant(
+        name="each attempt begins the load of its environment anew",
+        target="rljob_env.verifiers.harness:VerifiersHarness._load",
+        before="if self._left:",
+        after="if False:",
+        tests=(f"{VERIFIERS}::test_a_load_that_outlasts_its_attempt_goes_on_for_the_next_one",),
+    ),
+    Mutant(
         name="a used pod runs another episode",
         target="rljob_env.one_episode:MarkingHarness.run",
         before="self._mark.set()",
