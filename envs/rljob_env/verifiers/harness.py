@@ -35,7 +35,7 @@ END_SECONDS = 20.0
 LOAD_SHARE = 0.1
 """Of an episode's time: a load that took more is why the episode ran out of it. The next one finds it loaded."""
 LOAD_SECONDS = 1800.0
-"""Longest time of a load, which goes on after the attempt that began it: else each attempt would begin it anew."""
+"""Longest time of a load, which goes on after the attempt that began it: else each attempt would begin to load it."""
 CURE = "raise timeoutSeconds, or keep what it loads on the runner's disk and name that place in variables"
 
 

@@ -10,10 +10,10 @@ VERIFIERS = "tests/unit/envs/test_verifiers.py"
 
 MUTANTS = (
     Mutant(
-        name="each attempt begins the load of its environment anew",
+        name="each attempt begins another load of its environment",
         target="rljob_env.verifiers.harness:VerifiersHarness._load",
-        before="if self._left:",
-        after="if False:",
+        before="await self._until_ended(self._left.pop())",
+        after="pass",
         tests=(f"{VERIFIERS}::test_a_load_that_outlasts_its_attempt_goes_on_for_the_next_one",),
     ),
     Mutant(

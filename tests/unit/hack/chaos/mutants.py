@@ -96,7 +96,7 @@ MUTANTS = (
         tests=(f"{INJECT}::test_a_machine_stands_still_in_its_switch_until_the_job_was_hit[switch-suspended-story1]",),
     ),
     Mutant(
-        name="chaos: KV is damaged where nobody reads it",
+        name="chaos: damaged KV is what it was before",
         target="hack.chaos.in_switch:DAMAGE_KV",
         before="file.write(data.translate(inverted))",
         after="file.write(data)",
