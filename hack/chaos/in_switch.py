@@ -80,29 +80,39 @@ DAMAGE_KV = (
     + """
 machine, shared, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
 inverted = bytes(range(255, -1, -1))
-def damage(path):
+def complete():
+    found = {}
+    for path in pathlib.Path(shared).glob(f"rljob-*/{machine}-kv/*.kv"):
+        try:
+            with path.open("rb") as file:
+                header = file.read(16)
+        except OSError:  # it is removed
+            continue
+        if header[:8] == b"RLJKV001":
+            found[path] = int.from_bytes(header[8:], "little")
+    return found
+def damage(path, end):
     try:
         with path.open("r+b") as file:
-            header = file.read(16)
-            if header[:8] != b"RLJKV001" or len(header) < 16:
-                return False
             file.seek(4096)
-            data = file.read(int.from_bytes(header[8:], "little") - 4096)
+            data = file.read(end - 4096)
             file.seek(4096)
             file.write(data.translate(inverted))
     except OSError:  # it is removed
-        return False
-    return True
+        pass
+# What was there before may be in use: its checksums may have been read.
+done = set(complete())
 print(json.dumps({"at": time.time(), "pids": [os.getpid()]}), flush=True)
 if not os.fork():
     os.setsid()
     for stream in range(3):  # kubectl waits while they are open
         os.close(stream)
-    damaged, end = set(), time.time() + seconds
+    end = time.time() + seconds
     while time.time() < end:
-        for path in set(pathlib.Path(shared).glob(f"rljob-*/{machine}-kv/*.kv")) - damaged:
-            if damage(path):
-                damaged.add(path)
+        for path, index in complete().items():
+            if path not in done:
+                done.add(path)
+                damage(path, index)
         time.sleep(0.002)
 """
 )

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -256,7 +257,7 @@ class Injector:
         try:
             return self._coordinator_killed(victims, seen)
         finally:
-            self._signal(seen, machine, "replica", signal.SIGCONT)
+            self._let_go_on(seen, machine)
 
     def _switch_suspended(self, victims: tuple[str, ...], seen: Observation) -> Injected:
         """Stop a machine in its switch until the coordinator knows that the job is suspended."""
@@ -266,7 +267,7 @@ class Injector:
             self._suspend(True)
             time.sleep(TOLD_SECONDS)
         finally:
-            self._signal(seen, machine, "replica", signal.SIGCONT)
+            self._let_go_on(seen, machine)
         return Injected(at, lambda: self._suspend(False))
 
     def _switch_kv_damaged(self, victims: tuple[str, ...], seen: Observation) -> Injected:
@@ -296,6 +297,10 @@ class Injector:
     def _in_switch(self, seen: Observation, machine: str, moment: str, number: int, part: str = "replica") -> float:
         more = (SHM_DIR, str(SWITCH_SECONDS), str(int(number)))
         return self._exec(seen, machine, IN_SWITCH, part, moment, machine, *more)
+
+    def _let_go_on(self, seen: Observation, machine: str) -> None:
+        with suppress(NotPossible):  # The job was hit meanwhile, and may have ended the process.
+            self._signal(seen, machine, "replica", signal.SIGCONT)
 
     def _rollout_machine(self, seen: Observation) -> str:
         machines = [pod.machine for pod in seen.of_role("rollout") if pod.ready]

@@ -104,7 +104,8 @@ def _computed_again(before: Observation, now: Observation) -> bool:
 
 
 def _suspended(before: Observation, now: Observation) -> bool:
-    return now.phase == "Suspended"
+    # All pods may be gone only after the job is resumed.
+    return now.phase in ("Suspending", "Suspended")
 
 
 def _disk_is_full(before: Observation, now: Observation) -> bool:

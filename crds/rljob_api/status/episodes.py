@@ -129,4 +129,4 @@ class EpisodesReport(StatusModel):
         tuple[EnvironmentMetric, ...] | None,
         Field(max_length=MOST_METRICS, json_schema_extra=map_by("environment", "name")),
     ] = None
-    """What environments measured of the episodes trained on: the first 64 metrics, by environment and name."""
+    """What environments measured of the episodes trained on: the job's first 64 metrics, shared among environments."""

@@ -103,7 +103,7 @@ async def run_job(
 
 def episodes_of(spec: RLJobSpec, book: EpisodeBook | None) -> Episodes:
     """Return how a job's responses are generated, scored and trained on. `book`: of a job with environments."""
-    return SingleTurns() if book is None else ManyTurns(book, spec.adds_environment_rewards)
+    return SingleTurns() if book is None else ManyTurns(book, spec.adds_environment_rewards, len(spec.environments))
 
 
 async def _open_store(job: RLJob, path: Path, early: EarlyReports, patience: float) -> StoreThread:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 
 from rljob_api.status import RoundReport
 from rljob_runtime.protocols import TrainReport
+
+_REFUSED = re.compile(r"[^A-Za-z0-9_.-]")
 
 OF_TRAINING = {"entropy", "reference_kl", "mismatch_kl", "clip_fraction_low", "clip_fraction_high"}
 """Fields that the report of a round repeats of its update, for the status. Their metrics are `train/…` only."""
@@ -15,11 +18,12 @@ def round_metrics(report: RoundReport, trained: TrainReport) -> dict[str, float]
     """Return the numbers of a round.
 
     `round/…` is of the job, `train/…` of the update, `reward/…` by rule, `source_…` by source, and of a job with
-    environments `episodes/…`, and `environment/NAME/…` as the environment reports it."""
+    environments `episodes/…`, and `environment/NAME/…` as the environment reports it. Names that people or programs
+    choose are `spelled`."""
     values = {
         **{f"round/{name}": value for name, value in report.model_dump(exclude={"round", *OF_TRAINING}).items()},
         **{f"train/{name}": value for name, value in asdict(trained).items() if name != "step"},
-        **{f"train/{name}": value for name, value in trained.metrics.items()},
+        **{f"train/{spelled(name)}": value for name, value in trained.metrics.items()},
     }
     for rule in report.reward_rules or ():
         values |= {f"reward/{rule.name}": rule.mean, f"reward/{rule.name}_deviation": rule.deviation}
@@ -29,6 +33,17 @@ def round_metrics(report: RoundReport, trained: TrainReport) -> dict[str, float]
         values |= {f"round/layout_switches_{name}": value for name, value in switches.model_dump().items()}
     if (episodes := report.episodes) is not None:
         values |= {f"episodes/{name}": value for name, value in episodes.model_dump().items()}
-        values |= {f"episodes/failed/{one.part}": one.attempts for one in episodes.failed_attempts or ()}
-        values |= {f"environment/{one.environment}/{one.name}": one.mean for one in episodes.metrics or ()}
+        values |= {f"episodes/failed/{spelled(one.part)}": one.attempts for one in episodes.failed_attempts or ()}
+        values |= {f"environment/{one.environment}/{spelled(one.name)}": one.mean for one in episodes.metrics or ()}
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+
+
+def spelled(name: str) -> str:
+    """Return a metric's name as every observer takes it: letters, digits, `_`, `.` and `-` between slashes.
+
+    One that its server refuses would take the other metrics of the round along.
+
+    >>> spelled("acc@1"), spelled("exact match"), spelled("a//b/")
+    ('acc_1', 'exact_match', 'a/_/b/_')
+    """
+    return "/".join(_REFUSED.sub("_", part).strip(".") or "_" for part in name.split("/"))

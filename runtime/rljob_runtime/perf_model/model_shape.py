@@ -107,13 +107,20 @@ class ModelShape:
 def square_tokens(folder: Path) -> float:
     """Return `ModelShape.square_tokens` of the model whose `config.json` a folder has.
 
-    0 if that says too little, and for a mixture of experts, whose tokens are multiplied with a part of the matrices."""
+    0 if that says too little, for a mixture of experts, whose tokens are multiplied with a part of the matrices, and
+    where a layer attends to a part of the context only."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         shape = ModelShape.from_config(folder.name, config)
-    except (OSError, ValueError):
+        return 0.0 if _is_sparse(config) else shape.square_tokens
+    except (OSError, ValueError, TypeError, ZeroDivisionError):
         return 0.0
-    return 0.0 if any("expert" in key for key in config) else shape.square_tokens
+
+
+def _is_sparse(config: Mapping[str, Any]) -> bool:
+    has_window = bool(config.get("sliding_window")) and config.get("use_sliding_window", True)
+    other_layers = set(config.get("layer_types") or ()) - {"full_attention"}
+    return has_window or bool(other_layers) or any("expert" in key for key in config)
 
 
 QWEN2_5_7B = ModelShape("Qwen2.5-7B", 28, 3584, 18944, 28, 4, 152064)

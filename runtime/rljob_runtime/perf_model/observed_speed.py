@@ -133,6 +133,9 @@ def fit_latency(speeds: Sequence[Speed]) -> LatencyModel | None:
     if not seen:
         return None
     square = square_tokens(speeds)
+    if any(one.prompt_tokens and not one.prompt_squares for one in seen):
+        # An earlier version stored no squares: the seconds of a token have them.
+        square = 0.0
     rows = np.array(
         [
             [*(one.steps * value for value in _step(one)), one.prompt_tokens + square * one.prompt_squares]

@@ -18,7 +18,7 @@ from rljob_runtime.rollout.engines.base import EngineRequest, KvEngine, Sleepabl
 log = logging.getLogger(__name__)
 
 NOTHING = EngineStats(0, 0, 0.0, 0, 0, 0, 0, 0)
-GAUGES = frozenset({"running", "waiting", "kv_use", "kv_tokens", "max_running", "kv_size"})
+GAUGES = frozenset({"running", "waiting", "kv_use", "kv_tokens", "max_running", "kv_size", "square_tokens"})
 MEASURED = frozenset({"decode", "prefill"})
 """Totals of the slot, which the replica measures."""
 TOTALS = tuple(field.name for field in fields(EngineStats) if field.name not in GAUGES | MEASURED | {"kv"})

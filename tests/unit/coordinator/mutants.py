@@ -109,7 +109,7 @@ MUTANTS = (
     Mutant(
         name="a job's rule for the environment's reward is not told to its scorer",
         target="rljob_runtime.coordinator.build:episodes_of",
-        before="ManyTurns(book, spec.adds_environment_rewards)",
+        before="ManyTurns(book, spec.adds_environment_rewards, len(spec.environments))",
         after="ManyTurns(book)",
         tests=("tests/unit/coordinator/episodes/test_scorer.py::test_who_scores_an_episode",),
     ),

@@ -6,6 +6,16 @@ SPANS = "tests/unit/observers/test_otel_spans.py"
 
 MUTANTS = (
     Mutant(
+        name="observers get names as environments spell them",
+        target="rljob_runtime.observers.round_metrics:round_metrics",
+        before='f"environment/{one.environment}/{spelled(one.name)}"',
+        after='f"environment/{one.environment}/{one.name}"',
+        tests=(
+            "tests/unit/observers/test_metric_names.py::test_mlflow_takes_a_round_with_any_names",
+            "tests/unit/observers/test_metric_names.py::test_opentelemetry_takes_a_round_with_any_names",
+        ),
+    ),
+    Mutant(
         name="spans of an agent are in a trace of their own",
         target="rljob_runtime.observers.otel_spans:EpisodeSpans._episode",
         before="self._ids.attempt = attempt",

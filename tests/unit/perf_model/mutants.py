@@ -44,6 +44,13 @@ MUTANTS = (
         tests=(f"{OBSERVED_SPEED}::test_long_contexts_are_predicted_from_short_prompts_and_the_shape",),
     ),
     Mutant(
+        name="the squares of prompts without squares count twice",
+        target="rljob_runtime.perf_model.observed_speed:fit_latency",
+        before="any(one.prompt_tokens and not one.prompt_squares for one in seen)",
+        after="False",
+        tests=(f"{OBSERVED_SPEED}::test_prompts_of_an_earlier_version_are_taken_as_they_are",),
+    ),
+    Mutant(
         name="a profile counts as much as a round near it",
         target="rljob_runtime.perf_model.observed_speed:undisplaced",
         before="any(is_displaced(by, one) for by in own)",

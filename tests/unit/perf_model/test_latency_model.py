@@ -135,6 +135,13 @@ def test_work_of_attention_is_known_from_a_dense_config_only(tmp_path):
     for text, found in (
         (json.dumps(config), SMOLLM2_135M.square_tokens),
         (json.dumps({**config, "num_local_experts": 8}), 0.0),
+        (json.dumps({**config, "sliding_window": 4096}), 0.0),
+        (json.dumps({**config, "sliding_window": 4096, "use_sliding_window": False}), SMOLLM2_135M.square_tokens),
+        (json.dumps({**config, "layer_types": ["full_attention", "sliding_attention"]}), 0.0),
+        (json.dumps({**config, "layer_types": ["full_attention"]}), SMOLLM2_135M.square_tokens),
+        (json.dumps({**config, "num_attention_heads": 0}), 0.0),
+        (json.dumps({**config, "hidden_size": [1, 2]}), 0.0),
+        ("[]", 0.0),
         (json.dumps({"vocab_size": 9}), 0.0),
         ("{", 0.0),
     ):

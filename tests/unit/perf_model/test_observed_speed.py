@@ -73,6 +73,18 @@ def test_long_contexts_are_predicted_from_short_prompts_and_the_shape():
     assert blind.prefill(long, long**2) < 0.6 * law.prefill(long, long**2)
 
 
+def test_prompts_of_an_earlier_version_are_taken_as_they_are():
+    """It stored no squares, so that the seconds of a token have them: they must not count twice."""
+    decode = seen(roofline(QWEN2_5_7B, H800), Random(0))
+    old = SpeedSample(1, 8, 8000, 5.0, 8000)
+    former, now = (
+        replace(decode, stretches=(*decode.stretches, one), square_tokens=1e-5)
+        for one in (old, replace(old, prompt_squares=8 * 1000**2))
+    )
+    assert fit_latency([former]).prefill_square_seconds == 0
+    assert fit_latency([now]).prefill_square_seconds > 0
+
+
 def test_a_stretch_of_several_prompts_keeps_their_squares():
     one, other = (SpeedSample(1, 4, 40, 0.1, 40, prompt_squares=squares) for squares in (400, 100))
     assert SpeedSample.joined([one, other]).prompt_squares == 500

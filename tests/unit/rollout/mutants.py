@@ -175,6 +175,13 @@ MUTANTS = (
         tests=(f"{STEP_METER}::test_what_the_engine_held_of_a_prompt_is_not_computed",),
     ),
     Mutant(
+        name="the share of attention grows with each kept engine",
+        target="rljob_runtime.rollout.engine_cache:GAUGES",
+        before='"square_tokens"',
+        after='"kv_size"',
+        tests=("tests/unit/rollout/test_engine_cache.py::test_a_job_of_four_sizes_rebuilds_nothing",),
+    ),
+    Mutant(
         name="the squares of what the engine held count as computed",
         target="rljob_runtime.rollout.step_meter:StepMeter.step",
         before="tokens**2 - held**2",

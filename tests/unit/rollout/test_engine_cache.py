@@ -70,7 +70,7 @@ class FakeEngine:
         self.asleep = False
 
     def stats(self) -> EngineStats:
-        return EngineStats(0, 0, 0.5, 0, self.generated, 0, 0, 0, kv_tokens=1000, max_running=8)
+        return EngineStats(0, 0, 0.5, 0, self.generated, 0, 0, 0, kv_tokens=1000, max_running=8, square_tokens=1e-5)
 
     def close(self) -> None:
         self.closed = True
@@ -153,6 +153,7 @@ def test_a_job_of_four_sizes_rebuilds_nothing() -> None:
         cache.switch(size)
     assert [size for size, _ in workshop.built] == [1, 4, 8, 2]
     assert (cache.stats().layouts_built_total, cache.stats().layout_switches_total) == (4, 9)
+    assert cache.stats().square_tokens == 1e-5, "a property of the model, whatever engines there are"
 
 
 def test_memory_for_one_engine_only_is_refused_and_the_last_one_stays() -> None:

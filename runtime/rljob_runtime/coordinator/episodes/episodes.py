@@ -16,7 +16,7 @@ from rljob_runtime.coordinator.episodes.episode_rows import (
     level_intervals,
     slowest_intervals,
 )
-from rljob_runtime.coordinator.episodes.metrics import episodes_report
+from rljob_runtime.coordinator.episodes.metrics import MetricNames, episodes_report
 from rljob_runtime.coordinator.episodes.replica import EpisodeBackend
 from rljob_runtime.coordinator.episodes.runner_service import Warn
 from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
@@ -139,11 +139,13 @@ class ManyTurns:
     """Responses are episodes of environments, in `book`.
 
     `adds_rewards`: an environment's reward is a term of the job's rewards, and does not count in their place.
+    `environments`: their number.
     """
 
-    def __init__(self, book: EpisodeBook, adds_rewards: bool = False) -> None:
+    def __init__(self, book: EpisodeBook, adds_rewards: bool = False, environments: int = 1) -> None:
         self.book = book
         self._adds_rewards = adds_rewards
+        self._metric_names = MetricNames(environments)
         self._measured = BookTotals()
         """The counts at the end of the round before."""
         self._levels = Levels(MOST_SAMPLES)
@@ -195,7 +197,9 @@ class ManyTurns:
 
         def measured(report: RoundReport, store: Store) -> RoundReport:
             zeros = store.turns.without_right_to_reward(response.key for _, response in trained)
-            return report.model_copy(update={"episodes": episodes_report(trained, since, loads, zeros)})
+            return report.model_copy(
+                update={"episodes": episodes_report(trained, since, loads, zeros, self._metric_names)}
+            )
 
         return measured
 

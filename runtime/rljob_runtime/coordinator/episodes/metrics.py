@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from rljob_api.status import EnvironmentLoad, EnvironmentMetric, EpisodesReport, FailedAttempts
@@ -23,11 +25,12 @@ Trained = Sequence[tuple[Attempt, Response]]
 
 
 def episodes_report(
-    trained: Trained, since: BookTotals, loads: Mapping[str, RunnerLoad], fake_zeros: int
+    trained: Trained, since: BookTotals, loads: Mapping[str, RunnerLoad], fake_zeros: int, names: MetricNames
 ) -> EpisodesReport:
     """Return the metrics of a round. `since` and `loads`: what was counted since the round before.
 
-    `fake_zeros`: trained responses whose attempt a failure of ours ended, as the store has it.
+    `fake_zeros`: trained responses whose attempt a failure of ours ended, as the store has it. `names`: the metrics of
+    environments that the job's reports have.
 
     Its time grows with the tokens, so the event loop must not call it."""
     counts = [episode_counts(attempt.episode.nodes) for attempt, _ in trained]
@@ -76,7 +79,7 @@ def episodes_report(
         calls_executed_twice=since.calls_executed_twice,
         failed_attempts=tuple(failed) or None,
         environments=tuple(_load(name, load) for name, load in loads.items()) or None,
-        metrics=environment_metrics(trained)[:MOST_METRICS] or None,
+        metrics=names.admit(environment_metrics(trained)) or None,
     )
 
 
@@ -87,10 +90,40 @@ def environment_metrics(trained: Trained) -> tuple[EnvironmentMetric, ...]:
         reported = attempt.report.metrics if attempt.report is not None else {}
         for name, value in reported.items():
             values.setdefault((attempt.environment, name), []).append(value)
+    means = {key: _mean(each) for key, each in sorted(values.items())}
     return tuple(
-        EnvironmentMetric(environment=environment, name=name, mean=rounded(fmean(each)), episodes=len(each))
-        for (environment, name), each in sorted(values.items())
+        EnvironmentMetric(environment=environment, name=name, mean=mean, episodes=len(values[environment, name]))
+        for (environment, name), mean in means.items()
+        if mean is not None
     )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    """Return the mean, rounded; None if it is beyond the range of floats."""
+    try:
+        mean = rounded(fmean(values))
+    except OverflowError:
+        return None
+    return mean if math.isfinite(mean) else None
+
+
+class MetricNames:
+    """The metrics of environments that a job's reports have: the first ones, an even share for each environment.
+
+    One with names of its own for each task would begin new curves in each round."""
+
+    def __init__(self, environments: int = 1) -> None:
+        self._share = max(1, MOST_METRICS // max(1, environments))
+        self._known: defaultdict[str, set[str]] = defaultdict(set)
+
+    def admit(self, found: Iterable[EnvironmentMetric]) -> tuple[EnvironmentMetric, ...]:
+        """Return those of a round that its report has."""
+        return tuple(one for one in found if self._is_known(self._known[one.environment], one.name))
+
+    def _is_known(self, names: set[str], name: str) -> bool:
+        if len(names) < self._share:
+            names.add(name)
+        return name in names
 
 
 def _load(name: str, load: RunnerLoad) -> EnvironmentLoad:

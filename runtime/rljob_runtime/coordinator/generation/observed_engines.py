@@ -106,8 +106,20 @@ def sized_engines(
                 predicted = one.steps * before.step(round(one.batch), one.context)
                 guard.stepped(size, one.steps, one.seconds, predicted)
     surprised = {size: engine for size, engine in earlier.items() if guard.slowdown(size) > 1}
-    found = engines | guard.corrected(surprised)
+    found = _without_transfers(engines | guard.corrected(surprised))
     return {size: _with_outside(engine, outside) for size, engine in found.items()}
+
+
+def _without_transfers(engines: Mapping[int, SizedEngine]) -> dict[int, SizedEngine]:
+    """Bound the squares of contexts by the size with the fastest tokens.
+
+    The seconds of a token have its all-reduces, which attention does not need: the wider an engine, the more."""
+    least = min((size * one.latency.prefill_token_seconds for size, one in engines.items()), default=0.0)
+
+    def bounded(size: int, latency: LatencyModel) -> LatencyModel:
+        return replace(latency, prefill_square_seconds=latency.square_tokens * least / size)
+
+    return {size: replace(one, latency=bounded(size, one.latency)) for size, one in engines.items()}
 
 
 def _with_outside(engine: SizedEngine, outside: OutsideTime) -> SizedEngine:

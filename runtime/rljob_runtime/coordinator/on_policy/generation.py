@@ -138,6 +138,7 @@ class Generation:
             while await self._goes_on():
                 if self._interrupted or self._fleet.weights.no_source:
                     await self._stops.everything()
+                    await self._record_layouts()
                     raise Interrupted
                 await self._track_replicas()
                 await self._launch()

@@ -68,6 +68,9 @@ def move_byte_seconds(copy_rate: float) -> float:
     return 1 / copy_rate + 1 / CHECKSUM_RATE
 
 
+FORM = 2
+"""Of stored costs. In the first one prefills were measured against predictions without the squares of contexts."""
+
 PRIORS: Mapping[Part, float] = {
     Part.BUILD: 30.0,
     Part.DRAIN: 0.1,
@@ -158,7 +161,8 @@ class SwitchCosts:
         `engines`: what the costs depend on, in any form."""
         pairs = [[*pair, measured.parts] for pair, measured in self._pairs.items()]
         kv = None if self.kv is None else astuple(self.kv)
-        return json.dumps({"engines": engines, "pairs": pairs, "all": self._all.parts, "kv": kv}, default=list)
+        told = {"form": FORM, "engines": engines, "pairs": pairs, "all": self._all.parts, "kv": kv}
+        return json.dumps(told, default=list)
 
     @classmethod
     def from_json(cls, text: str, engines: str = "") -> SwitchCosts:
@@ -175,6 +179,9 @@ class SwitchCosts:
         told, costs = json.loads(text), cls()
         if told["engines"] != engines:
             return costs
+        if told.get("form") != FORM:
+            for parts in (told["all"], *(parts for *_, parts in told["pairs"])):
+                parts.pop(Part.PREFILL, None)
         costs._pairs = {(start, target): _Measured.parsed(parts) for start, target, parts in told["pairs"]}
         costs._all = _Measured.parsed(told["all"])
         if (kv := told.get("kv")) is not None:

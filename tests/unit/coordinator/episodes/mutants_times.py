@@ -10,6 +10,22 @@ PURE = "tests/unit/scheduling/episodes/test_times.py"
 
 MUTANTS = (
     Mutant(
+        name="each metric of an environment is a curve, however many there are",
+        target="rljob_runtime.coordinator.episodes.metrics:MetricNames._is_known",
+        before="len(names) < self._share",
+        after="True",
+        tests=(
+            "tests/unit/coordinator/episodes/test_metrics.py::test_a_report_has_the_first_metrics_of_many_environments",
+        ),
+    ),
+    Mutant(
+        name="a mean beyond all numbers ends the coordinator",
+        target="rljob_runtime.coordinator.episodes.metrics:_mean",
+        before="mean if math.isfinite(mean) else None",
+        after="mean",
+        tests=("tests/unit/coordinator/episodes/test_metrics.py::test_a_mean_beyond_all_numbers_is_left_out",),
+    ),
+    Mutant(
         name="an episode without a metric counts as one that measured nothing",
         target="rljob_runtime.coordinator.episodes.metrics:environment_metrics",
         before="fmean(each)",

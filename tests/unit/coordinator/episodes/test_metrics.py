@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import sqlite3
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,14 +17,13 @@ from types import SimpleNamespace
 
 import pytest
 from prometheus_client import generate_latest
-from pydantic import ValidationError
 
 from rljob_api.spec.training import Mode
 from rljob_api.status import EpisodesReport, RoundReport
 from rljob_api.status.episodes import MOST_METRICS
 from rljob_runtime.coordinator.episodes.episode_rows import MOST_SAMPLES, slowest_intervals
 from rljob_runtime.coordinator.episodes.episodes import MANY_FORKS, ManyTurns
-from rljob_runtime.coordinator.episodes.metrics import environment_metrics
+from rljob_runtime.coordinator.episodes.metrics import MetricNames, environment_metrics
 from rljob_runtime.coordinator.reporting.metrics import CoordinatorMetrics
 from rljob_runtime.coordinator.reporting.timeline import Timeline
 from rljob_runtime.observers.round_metrics import round_metrics
@@ -338,7 +338,7 @@ def test_prometheus_counts_rounds_and_shows_the_last_one():
 
 
 def test_a_report_has_the_first_metrics_of_many_environments():
-    """The status has a limited size. What some episodes do not report counts in none of them."""
+    """The status has a limited size, and each name is a curve. What some do not report counts in none of them."""
     reported = [{f"m{number:02}": number for number in range(60)}, {"m00": 4.0, "m07": 7.0}]
     trained = [
         (SimpleNamespace(environment=name, report=EpisodeReport(metrics=metrics)), None)
@@ -348,9 +348,24 @@ def test_a_report_has_the_first_metrics_of_many_environments():
     assert [(one.environment, one.name) for one in found] == sorted((one.environment, one.name) for one in found)
     assert len(found) == 120
     assert (found[0].mean, found[0].episodes, found[1].episodes, found[7].mean) == (2.0, 2, 1, 7.0)
-    assert len(EpisodesReport(metrics=found[:MOST_METRICS]).metrics) == 64
-    with pytest.raises(ValidationError):
-        EpisodesReport(metrics=found)
+    names = MetricNames(2)
+    told = names.admit(found)
+    assert Counter(one.environment for one in told) == {"a": 32, "b": 32}
+    assert len(EpisodesReport(metrics=told).metrics) == MOST_METRICS
+    # A name of a later task begins no curve, and those that have one keep it.
+    later = replaced(found[:1], name="m99"), replaced(found[:1], environment="b")
+    assert [names.admit(each) for each in later] == [(), later[1]]
+
+
+def replaced(found, **changes):
+    return tuple(one.model_copy(update=changes) for one in found)
+
+
+def test_a_mean_beyond_all_numbers_is_left_out():
+    """An environment may state any finite number, which no error of ours may follow."""
+    values = [{"much": 1e308, "most": sys.float_info.max, "own": 1.0}, {"much": 1e308, "own": 2.0}]
+    trained = [(SimpleNamespace(environment="a", report=EpisodeReport(metrics=each)), None) for each in values]
+    assert [(one.name, one.mean) for one in environment_metrics(trained)] == [("own", 1.5)]
 
 
 def test_observers_and_tensorboard_receive_them():
@@ -361,7 +376,7 @@ def test_observers_and_tensorboard_receive_them():
         "episodes/turns_mean": 2.5, "episodes/turns_p50": 2, "episodes/turns_p90": 4, "episodes/turns_p99": 6,
         "episodes/sampled_tokens": 100, "episodes/given_tokens": 40, "episodes/model_seconds": 1.5,
         "episodes/outside_seconds": 0.5, "episodes/truncated_by_turns": 0.25, "episodes/forks": 3,
-        "episodes/reencoded_tokens": 4, "episodes/attempts": 9, "episodes/retries": 2, "episodes/failed/tool server": 1,
+        "episodes/reencoded_tokens": 4, "episodes/attempts": 9, "episodes/retries": 2, "episodes/failed/tool_server": 1,
         "episodes/turns_of_newer_weights": 7, "episodes/interrupted_turns": 1, "episodes/interrupted_tokens": 20,
         "episodes/load_wait_seconds": 1.5, "episodes/fake_zeros": 1, "episodes/prefix_hit_share": 0.75,
     }  # fmt: skip

@@ -49,6 +49,13 @@ MUTANTS = (
         tests=(f"{ADAPTIVE}::test_prefill_is_not_free_before_it_has_been_measured",),
     ),
     Mutant(
+        name="attention waits for all-reduces",
+        target="rljob_runtime.coordinator.generation.observed_engines:_without_transfers.bounded",
+        before="latency.square_tokens * least / size",
+        after="latency.prefill_square_seconds",
+        tests=(f"{ADAPTIVE}::test_all_reduces_are_no_part_of_attention",),
+    ),
+    Mutant(
         name="surprises of a round are averaged away",
         target="rljob_runtime.coordinator.generation.observed_engines:sized_engines",
         before="guard.slowdown(size) > 1",

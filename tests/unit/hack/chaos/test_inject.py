@@ -192,6 +192,9 @@ def test_a_machine_stands_still_in_its_switch_until_the_job_was_hit(
         told.append("killed")
         return Injected(9.0, lambda: None)
 
+    def ended(*asked: object) -> float:
+        raise NotPossible("its processes have ended")
+
     monkeypatch.setattr(injector, "_in_switch", in_switch)
     monkeypatch.setattr(injector, "_signal", sends)
     monkeypatch.setattr(injector, "_coordinator_killed", kills)
@@ -200,6 +203,10 @@ def test_a_machine_stands_still_in_its_switch_until_the_job_was_hit(
     injected = injector.inject(row, ("coordinator",), HEALTHY)
     injected.undo()
     assert told == story
+    # What was hit is undone, also where the machine could not go on.
+    monkeypatch.setattr(injector, "_signal", ended)
+    injector.inject(row, ("coordinator",), HEALTHY).undo()
+    assert told == [*story, *(one for one in story if one != "SIGCONT")]
 
 
 FULL = """

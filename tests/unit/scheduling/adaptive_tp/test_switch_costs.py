@@ -195,6 +195,19 @@ def test_costs_that_were_stored_are_the_same_from_then_on(before, after, kv):
             ]
 
 
+def test_prefills_that_were_measured_against_other_predictions_are_forgotten():
+    costs = SwitchCosts()
+    for _ in range(ENOUGH):
+        costs.record(1, 4, Part.LOAD, 1, 2.0)
+        costs.record(1, 4, Part.PREFILL, 1, 1.5)
+    assert SwitchCosts.from_json(costs.to_json()).unit(1, 4, Part.PREFILL) == 1.5
+    stored = json.loads(costs.to_json())
+    del stored["form"]
+    former = SwitchCosts.from_json(json.dumps(stored))
+    assert (former.unit(1, 4, Part.PREFILL), former.unit(1, 4, Part.LOAD)) == (PRIORS[Part.PREFILL], 2.0)
+    assert former.unit(4, 2, Part.PREFILL) == PRIORS[Part.PREFILL], "nor in the median of all pairs"
+
+
 def test_a_part_that_this_runtime_does_not_know_is_ignored():
     costs = SwitchCosts()
     for _ in range(ENOUGH):

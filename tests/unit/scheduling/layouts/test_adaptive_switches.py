@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.coordinator.generation.observed_engines import UNBOUNDED, sized_engines
+from rljob_runtime.perf_model.hardware import A40
+from rljob_runtime.perf_model.model_shape import QWEN2_5_7B
 from rljob_runtime.perf_model.observed_speed import Speed, SpeedSample
+from rljob_runtime.perf_model.roofline import roofline
 from rljob_runtime.protocols import KvExport, KvSize, KvStats
 from rljob_runtime.protocols.trajectory import Lease, PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome, SwitchRules
@@ -147,6 +150,24 @@ def test_prefill_is_not_free_before_it_has_been_measured():
     assert latency.prefill(1000, 1000**2) == pytest.approx(1000 * latency.step(4, 0.0) / 4)
     shaped = sized_engines({1: (replace(never, square_tokens=0.001),)})[1].latency
     assert shaped.prefill(1000, 1000**2) == pytest.approx(2 * latency.prefill(1000, 1000**2))
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_all_reduces_are_no_part_of_attention(size):
+    """A token of a wide engine takes longer than its share of the work, and a squared token does not."""
+    laws = {one: replace(roofline(QWEN2_5_7B, A40, one), prefill_seconds=0.0) for one in (1, size)}
+    assert laws[size].prefill_token_seconds > 1.15 * laws[1].prefill_token_seconds / size
+    tokens = 4 * 1000
+
+    def seen(law):
+        start = SpeedSample(1, 4, tokens, law.prefill(tokens, 4 * 10**6), tokens, prompt_squares=4 * 10**6)
+        loads = [(batch, batch * mean) for batch in (1, 4, 32) for mean in (200, 3000)]
+        decode = tuple(SpeedSample(100, batch, context, 100 * law.step(batch, context)) for batch, context in loads)
+        return Speed(1, 1 << 40, 64, (start, *decode), square_tokens=QWEN2_5_7B.square_tokens)
+
+    found = sized_engines({one: (seen(law),) for one, law in laws.items()})
+    for one, law in laws.items():
+        assert found[one].latency.prefill(32_000, 32_000**2) == pytest.approx(law.prefill(32_000, 32_000**2), rel=0.06)
 
 
 KV = KvSize(heads=2, head_bytes=400, room_bytes=800_000)
