@@ -28,7 +28,7 @@ MUTANTS = (
     Mutant(
         name="an episode without a metric counts as one that measured nothing",
         target="rljob_runtime.coordinator.episodes.metrics:environment_metrics",
-        before="fmean(each)",
+        before="_mean(each)",
         after="sum(each) / len(trained)",
         tests=(
             "tests/unit/coordinator/episodes/test_metrics.py::test_a_report_has_the_first_metrics_of_many_environments",

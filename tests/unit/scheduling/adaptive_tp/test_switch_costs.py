@@ -195,7 +195,7 @@ def test_costs_that_were_stored_are_the_same_from_then_on(before, after, kv):
             ]
 
 
-def test_prefills_that_were_measured_against_other_predictions_are_forgotten():
+def test_prefills_measured_against_other_predictions_are_forgotten():
     costs = SwitchCosts()
     for _ in range(ENOUGH):
         costs.record(1, 4, Part.LOAD, 1, 2.0)
