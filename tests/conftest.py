@@ -142,16 +142,22 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what the tests need, once ever, before the first test's clock starts."""
-    wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())} & _PROGRAMS.keys()
+    named = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    wanted = named & _PROGRAMS.keys()
     if os.environ.get("KUBECONFIG") or os.geteuid() != 0:
         wanted -= {"kubeconfig", "real_nodes", "kueue_on_nodes"}
-    programs = tuple(dict.fromkeys(program for name in wanted for program in _PROGRAMS[name]))
-    if not wanted or session.config.option.collectonly or not build.missing(programs):
+        named -= {"oldest_kubelet"}
+    builds = [(tuple(dict.fromkeys(program for name in wanted for program in _PROGRAMS[name])), recipe.release())]
+    if "oldest_kubelet" in named:
+        builds.append((recipe.NODES, recipe.release(recipe.oldest_kubelet())))
+    builds = [(programs, release) for programs, release in builds if build.missing(programs, release)]
+    if not builds or session.config.option.collectonly:
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
         try:
-            build.binaries(programs)
+            for programs, release in builds:
+                build.binaries(programs, release)
         except settings.ClusterError as error:
             # The tests that need it fail with the same words; the others still run.
             warnings.warn(f"Kubernetes was not built: {error}", stacklevel=1)
@@ -194,6 +200,12 @@ def real_nodes() -> Iterator[ClusterHandle]:
         pytest.skip("real nodes need root, or a cluster of your own in $KUBECONFIG")
     with _session_cluster(3) as handle:
         yield handle
+
+
+@pytest.fixture(scope="session")
+def oldest_kubelet() -> str:
+    """The oldest minor that nodes may have. Its programs were built before the first test."""
+    return recipe.oldest_kubelet()
 
 
 @pytest.fixture(scope="session")

@@ -242,7 +242,7 @@ def node_command(name: str, action: str, index: int, wait: bool = True, kubernet
             case "up":
                 if (running := daemons.get(node_name(index))) and running.alive:
                     raise ClusterError(f"{node_name(index)} is on already")
-                programs = build.binaries(release=recipe.node_release(cluster.kubernetes, kubernetes))
+                programs = build.binaries(recipe.NODES, recipe.node_release(cluster.kubernetes, kubernetes))
                 nodes.start(cluster, programs, index, daemons)
                 if wait:
                     _wait_ready(kube.Api(cluster.kubeconfig), cluster, index)

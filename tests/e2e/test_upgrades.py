@@ -11,7 +11,6 @@ import pytest
 
 from hack import demo
 from hack.local_cluster import settings
-from hack.local_cluster.programs import recipe
 from hack.local_cluster.settings import node_index
 from tests.support.e2e.kubectl import SYSTEM_NAMESPACE, Kubectl
 from tests.support.e2e.life import (
@@ -35,14 +34,14 @@ Event = Callable[[Kubectl, str, int], AbstractContextManager[None]]
 
 @pytest.mark.slow  # minutes
 def test_nodes_get_another_kubernetes_one_after_the_other(
-    kubectl: Kubectl, minimal: dict[str, Any], real_nodes: Any
+    kubectl: Kubectl, minimal: dict[str, Any], real_nodes: Any, oldest_kubelet: str
 ) -> None:
     """As in a cluster's upgrade: the API server is new already, and the nodes are as old as they may be below it. Each
     is drained, switched off, switched on as a new one, and may be used again."""
     cluster = settings.load(real_nodes.name)
     assert cluster is not None
     new = cluster.kubernetes
-    old = recipe.MINORS[max(0, recipe.MINORS.index(new) - 3)]
+    old = oldest_kubelet
     if old == new:
         pytest.skip(f"no minor below {new} is built here")
     nodes = kubectl.nodes()
@@ -63,8 +62,7 @@ def test_nodes_get_another_kubernetes_one_after_the_other(
         ends_with_every_response_trained_on_once(kubectl, JOB)
     finally:
         for node in nodes:
-            if not _kubelet(kubectl, node).startswith(f"v{new}."):
-                _renew(kubectl, real_nodes, node, new)
+            _restore(kubectl, real_nodes, node, new)
 
 
 def _renew(kubectl: Kubectl, real_nodes: Any, node: str, minor: str) -> float:
@@ -75,6 +73,17 @@ def _renew(kubectl: Kubectl, real_nodes: Any, node: str, minor: str) -> float:
     kubectl("uncordon", node)
     kubectl.wait(f"{node} of {minor}", lambda: _kubelet(kubectl, node).startswith(f"v{minor}."), 60)
     return drained
+
+
+def _restore(kubectl: Kubectl, real_nodes: Any, node: str, minor: str) -> None:
+    """Leave the node on, with programs of this minor, for the tests that follow."""
+    conditions = kubectl.get("node", node)["status"]["conditions"]
+    if not any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
+        real_nodes.node("kill", node_index(node))
+        real_nodes.node("up", node_index(node), "--kubernetes", minor)
+    elif not _kubelet(kubectl, node).startswith(f"v{minor}."):
+        _renew(kubectl, real_nodes, node, minor)
+    kubectl("uncordon", node)
 
 
 def _kubelet(kubectl: Kubectl, node: str) -> str:

@@ -186,6 +186,11 @@ def release(minor: str | None = None) -> Release:
     return Release(chosen)
 
 
+def oldest_kubelet() -> str:
+    """Return the oldest minor that a node may have below the API server at hand, of those that are built here."""
+    return MINORS[max(0, MINORS.index(release().minor) - _KUBELET_SKEW)]
+
+
 def node_release(server: str, asked: str | None) -> Release:
     """Return the release of a node's programs below an API server of minor ``server``; by default the same.
 

@@ -87,6 +87,13 @@ def test_a_node_may_be_older_than_its_api_server(server, asked, found):
     assert recipe.node_release(server, asked).minor == found
 
 
+@pytest.mark.parametrize(("server", "found"), [("1.37", "1.34"), ("1.35", "1.34"), ("1.34", "1.34")])
+def test_the_oldest_kubelet_is_three_minors_older_or_the_oldest_built(monkeypatch, server, found):
+    monkeypatch.setenv("KUBERNETES", server)
+    assert recipe.oldest_kubelet() == found
+    assert recipe.node_release(server, found).minor == found
+
+
 def test_a_node_is_never_newer_than_its_api_server(monkeypatch):
     with pytest.raises(ClusterError, match=r"--kubernetes 1\.37: below an API server of 1\.36"):
         recipe.node_release("1.36", "1.37")
