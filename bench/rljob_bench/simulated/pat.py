@@ -21,6 +21,7 @@ from statistics import fmean
 from typing import Any
 
 from rljob_bench.simulated.pat_accounts import Choice, choices, memory_figures, state_figures
+from rljob_bench.simulated.pat_printed import PRINTED, printed_figures
 from rljob_bench.simulated.pat_rules import Hindsight, one_rule, printed, sequence_of
 from rljob_bench.simulated.pat_stages import (
     A40_8B,
@@ -216,8 +217,8 @@ def pat(*, quick: bool, seed: int, traces: Path | None = None) -> dict[str, Any]
     rows = [_row(each) for each in compared]
     figures += _accounts(seed, quick)
     if traces is None:
-        printed_figures, printed_rows = _papers(seed, quick)
-        figures += printed_figures
+        paper_figures, printed_rows = _printed(seed, quick)
+        figures += paper_figures
         sensitivity = list(_sensitivity(seed, quick))
         figures += [*_worst(sensitivity), *_rounds(seed, quick)]
         rows += [*printed_rows, *sensitivity]
@@ -307,20 +308,14 @@ def _accounts(seed: int, quick: bool) -> list[dict[str, Any]]:
     return found
 
 
-PAPERS = ((H100_8B, 24_576, 0.346), (H100_14B, 16_384, 0.320))
-"""PAT Fig. 11c: 128 responses on one H100 server from TP 2, and the printed share of the time that is saved."""
-
-
-def _papers(seed: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _printed(seed: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     figures, rows = [], []
-    for engines, cap, goal in PAPERS[:1] if quick else PAPERS:
-        stage = Stage(f"PAT Fig. 11c, {engines.model.name} from TP 2", engines, cap, 128)
+    for paper in PRINTED[:1] if quick else PRINTED:
+        stage = Stage(f"PAT Fig. 11c, {paper.engines.model.name} from TP 2", paper.engines, paper.max_tokens, 128)
         play = Play(stage, seed)
         static = {size: play.static(play.asked, size) for size in play.engines}
         ours = play.switched(2)
-        saved, limit = 1 - ours.seconds / static[2], 1 - min(static.values()) / static[2]
-        figures.append(figure(f"{stage.name}: time saved", saved, goal, "PAT", unit="share"))
-        figures.append(figure(f"{stage.name}: time saved by the best static size", limit, unit="share"))
+        figures += printed_figures(stage.name, paper, ours.seconds, static)
         rows.append(
             {
                 "setting": stage.name,

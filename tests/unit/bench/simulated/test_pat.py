@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from rljob_bench.simulated.pat import Play, Wrong, pat
+from rljob_bench.simulated.pat_printed import PRINTED
 from rljob_bench.simulated.pat_rules import Hindsight, one_rule, printed
 from rljob_bench.simulated.pat_stages import ABOVE_8K, ABOVE_16K, H100_8B, H100_14B, QUICK, Stage, deep_scaler, recorded
 from rljob_runtime.scheduling.adaptive_tp.stage import generate
@@ -33,6 +34,17 @@ def test_figures_are_those_of_the_rows(result):
     assert figures["most switches of a stage"]["value"] <= 3
     saved = figures["PAT Fig. 11c, Llama-3.1-8B from TP 2: time saved"]
     assert 0.1 < saved["value"] < saved["goal"]
+    (step,) = (one for name, one in figures.items() if name.startswith("PAT Fig. 11c") and "step over" in name)
+    assert 1.05 < step["value"] < step["goal"] == 1.37
+    assert step["value"] <= step["limit"] * 1.01
+
+
+def test_the_printed_seconds_of_a_step_agree():
+    """PAT §6.2 prints 172.5 s and 125.6 s of whole steps for the first setting."""
+    first, second = PRINTED
+    assert first.before + first.other_stages == pytest.approx(172.5, rel=0.01)
+    assert first.after + first.other_stages == pytest.approx(125.6, rel=0.01)
+    assert [round(one.saved, 3) for one in (first, second)] == [0.345, 0.32]
 
 
 def test_predictions_are_compared_with_what_was_played(result):
