@@ -38,7 +38,7 @@ class EnvironmentLoad(StatusModel):
 
 
 class EnvironmentMetric(StatusModel):
-    """What an environment measured of its episodes."""
+    """A metric that an environment reports of its episodes."""
 
     environment: Annotated[str, Field(max_length=63)]
     """Name of the environment."""
