@@ -147,7 +147,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if os.environ.get("KUBECONFIG") or os.geteuid() != 0:
         wanted -= {"kubeconfig", "real_nodes", "kueue_on_nodes"}
         named -= {"oldest_kubelet"}
-    builds = [(tuple(dict.fromkeys(program for name in wanted for program in _PROGRAMS[name])), recipe.release())]
+    builds: list[tuple[tuple[str, ...], recipe.Release | None]] = []
+    if wanted:
+        builds.append((tuple(dict.fromkeys(program for name in wanted for program in _PROGRAMS[name])), None))
     if "oldest_kubelet" in named:
         builds.append((recipe.NODES, recipe.release(recipe.oldest_kubelet())))
     builds = [(programs, release) for programs, release in builds if build.missing(programs, release)]

@@ -44,8 +44,7 @@ class Injected:
     undo: Undo
 
 
-def _nothing() -> None:
-    pass
+def _nothing() -> None: ...
 
 
 def _is_after(text: str, moment: float) -> bool:
@@ -266,14 +265,17 @@ class Injector:
         try:
             self._suspend(True)
             time.sleep(TOLD_SECONDS)
+        except BaseException:
+            with suppress(NotPossible):
+                self._suspend(False)
+            raise
         finally:
             self._let_go_on(seen, machine)
         return Injected(at, lambda: self._suspend(False))
 
     def _switch_kv_damaged(self, victims: tuple[str, ...], seen: Observation) -> Injected:
         """Damage what all rollout machines write. It ends by itself."""
-        more = (SHM_DIR, str(DAMAGED_SECONDS))
-        machines = [pod.machine for pod in seen.of_role("rollout")]
+        more, machines = (SHM_DIR, str(DAMAGED_SECONDS)), [pod.machine for pod in seen.of_role("rollout")]
         return Injected(min(self._exec(seen, one, DAMAGE_KV, one, *more) for one in machines), _nothing)
 
     def _switch_node_off(self, victims: tuple[str, ...], seen: Observation) -> Injected:
@@ -295,7 +297,7 @@ class Injector:
     # --- details ---
 
     def _in_switch(self, seen: Observation, machine: str, moment: str, number: int, part: str = "replica") -> float:
-        more = (SHM_DIR, str(SWITCH_SECONDS), str(int(number)))
+        more = SHM_DIR, str(SWITCH_SECONDS), str(int(number))
         return self._exec(seen, machine, IN_SWITCH, part, moment, machine, *more)
 
     def _let_go_on(self, seen: Observation, machine: str) -> None:
@@ -309,8 +311,7 @@ class Injector:
         return machines[0]
 
     def _suspend(self, suspended: bool) -> None:
-        patch = json.dumps({"spec": {"suspend": suspended}})
-        self.kubectl("patch", "rljob", JOB, "--type=merge", "-p", patch)
+        self.kubectl("patch", "rljob", JOB, "--type=merge", "-p", json.dumps({"spec": {"suspend": suspended}}))
 
     def _unlimited(self, machine: str, seen: Observation) -> None:
         self._exec(seen, machine, _ACTOR, "rank", "unlimit", machine)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
@@ -39,8 +40,10 @@ def cache_dir() -> Path:
 
 
 def venv_dir() -> Path:
-    """Return the virtual environment whose Python the pods run: ``$VIRTUAL_ENV``, else the checkout's ``.venv``."""
-    return Path(os.environ.get("VIRTUAL_ENV") or ROOT / ".venv").absolute()
+    """Return the virtual environment whose Python the pods run: that of this process, else the checkout's ``.venv``.
+
+    Not ``$VIRTUAL_ENV``: that of another checkout may be active, whose code the pods do not see."""
+    return Path(sys.prefix) if sys.prefix != sys.base_prefix else ROOT / ".venv"
 
 
 @dataclass(frozen=True)

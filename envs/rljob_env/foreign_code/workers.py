@@ -119,6 +119,11 @@ class WorkerPool:
         self._idle: list[tuple[Worker, AsyncExitStack]] = []
         self._starts = asyncio.Semaphore(STARTS)
 
+    @property
+    def has_idle(self) -> bool:
+        """Whether a started worker waits for a call."""
+        return bool(self._idle)
+
     async def observe(self, function: str, arguments: Mapping[str, Any], seconds: float) -> str:
         """Return what a tool answers to a model's arguments. Raises `CallError`, `CallFailed`, `TimeoutError`."""
         return str(await self._call(seconds, "observe", function, named=dict(arguments)))

@@ -61,6 +61,8 @@ class VerifiersHarness:
         self.scorer = Scorer(config, root, guard)
         self._left: set[asyncio.Task[Any]] = set()
         """Loads whose attempts have ended. Later attempts wait for them."""
+        self._cause = ""
+        """Why the last of these failed; empty if it did not."""
 
     async def run(self, assignment: Assignment) -> Report:
         """Run an episode."""
@@ -97,30 +99,36 @@ class VerifiersHarness:
         """Let a worker load the environment; the worker that becomes free last is the next that is asked."""
         try:
             async with asyncio.timeout(seconds):  # the start of a worker is a part of it
-                if self._left:
+                if self._left and not self.workers.has_idle:
                     await self._until_ended(self._left.pop())
-                load = asyncio.create_task(self.workers.evaluate(LOAD, [given], max(seconds, LOAD_SECONDS)))
+                load = asyncio.create_task(self.workers.evaluate(LOAD, [given], seconds + LOAD_SECONDS))
                 await self._until_ended(load)
                 load.result()
         except TimeoutError as error:
-            text = f"the environment did not load within the episode's {seconds:.0f} s, and loads on: {CURE}"
-            raise Failed(Part.ENVIRONMENT, text) from error
+            text = f"the environment did not load within the episode's {seconds:.0f} s: {CURE}"
+            before = f"; an earlier load failed: {self._cause}" if self._cause else ""
+            raise Failed(Part.ENVIRONMENT, f"{text}{before}") from error
         except CallFailed as error:
             raise Failed(Part.ENVIRONMENT, str(error)) from error
 
     async def _until_ended(self, load: asyncio.Task[Any]) -> None:
         """Wait for a load. If the attempt ends first, it goes on for a later one."""
+        load.remove_done_callback(self._end)
         try:
             await asyncio.wait({load})
         finally:
-            if not load.done():
+            if load.done():
+                self._end(load)
+            else:
                 self._left.add(load)
                 load.add_done_callback(self._end)
 
     def _end(self, load: asyncio.Task[Any]) -> None:
         self._left.discard(load)
-        if not load.cancelled() and (error := load.exception()) is not None:
-            log.warning("a load that went on after its attempt failed: %s", str(error) or type(error).__name__)
+        error = None if load.cancelled() else load.exception()
+        self._cause = "" if error is None else str(error) or type(error).__name__
+        if error is not None:
+            log.warning("the environment did not load: %s", self._cause)
 
     async def close(self) -> None:
         """End the processes."""

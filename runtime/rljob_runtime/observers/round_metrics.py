@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict
+from hashlib import blake2b
 
-from rljob_api.status import RoundReport
+from rljob_api.status import EnvironmentMetric, RoundReport
 from rljob_runtime.protocols import TrainReport
 
 _REFUSED = re.compile(r"[^A-Za-z0-9_.-]")
+DIGEST_BYTES = 3
 
 OF_TRAINING = {"entropy", "reference_kl", "mismatch_kl", "clip_fraction_low", "clip_fraction_high"}
 """Fields that the report of a round repeats of its update, for the status. Their metrics are `train/…` only."""
@@ -34,16 +37,29 @@ def round_metrics(report: RoundReport, trained: TrainReport) -> dict[str, float]
     if (episodes := report.episodes) is not None:
         values |= {f"episodes/{name}": value for name, value in episodes.model_dump().items()}
         values |= {f"episodes/failed/{spelled(one.part)}": one.attempts for one in episodes.failed_attempts or ()}
-        values |= {f"environment/{one.environment}/{spelled(one.name)}": one.mean for one in episodes.metrics or ()}
+        values |= _measured(episodes.metrics or ())
     return {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
 
 
+def _measured(metrics: Iterable[EnvironmentMetric]) -> dict[str, float]:
+    """Return what environments measured, by names of which no two are alike, also without their case."""
+    found: dict[str, tuple[str, float]] = {}
+    # Names that are spelled as they are keep that spelling.
+    for one in sorted(metrics, key=lambda one: (one.name != spelled(one.name), one.environment, one.name)):
+        name = f"environment/{one.environment}/{spelled(one.name)}"
+        if name.lower() in found:
+            name += f"_{blake2b(one.name.encode(), digest_size=DIGEST_BYTES).hexdigest()}"
+        found[name.lower()] = name, one.mean
+    return dict(found.values())
+
+
 def spelled(name: str) -> str:
-    """Return a metric's name as every observer takes it: letters, digits, `_`, `.` and `-` between slashes.
+    """Return a metric's name as every observer takes it: letters, digits, `_`, `.` and `-`.
 
-    One that its server refuses would take the other metrics of the round along.
+    One that its server refuses would take the other metrics of the round along. A slash makes a folder, beside which
+    there may be no file of that name.
 
-    >>> spelled("acc@1"), spelled("exact match"), spelled("a//b/")
-    ('acc_1', 'exact_match', 'a/_/b/_')
+    >>> spelled("acc@1"), spelled("exact match"), spelled("a/b"), spelled("..")
+    ('acc_1', 'exact_match', 'a_b', '_')
     """
-    return "/".join(_REFUSED.sub("_", part).strip(".") or "_" for part in name.split("/"))
+    return _REFUSED.sub("_", name).strip(".") or "_"

@@ -133,7 +133,9 @@ def fit_latency(speeds: Sequence[Speed]) -> LatencyModel | None:
     if not seen:
         return None
     square = square_tokens(speeds)
-    if any(one.prompt_tokens and not one.prompt_squares for one in seen):
+    if any(one.prompt_squares for one in seen):
+        seen = [one for one in seen if one.prompt_squares or not one.prompt_tokens]
+    else:
         # An earlier version stored no squares: the seconds of a token have them.
         square = 0.0
     rows = np.array(

@@ -6,8 +6,15 @@ SPANS = "tests/unit/observers/test_otel_spans.py"
 
 MUTANTS = (
     Mutant(
+        name="metrics of one spelling are one curve",
+        target="rljob_runtime.observers.round_metrics:_measured",
+        before="name.lower() in found",
+        after="False",
+        tests=("tests/unit/observers/test_metric_names.py::test_each_metric_of_an_environment_has_a_name_of_its_own",),
+    ),
+    Mutant(
         name="observers get names as environments spell them",
-        target="rljob_runtime.observers.round_metrics:round_metrics",
+        target="rljob_runtime.observers.round_metrics:_measured",
         before='f"environment/{one.environment}/{spelled(one.name)}"',
         after='f"environment/{one.environment}/{one.name}"',
         tests=(

@@ -15,7 +15,7 @@ from rljob_runtime.observers.round_metrics import round_metrics, spelled
 from rljob_runtime.protocols import TrainReport
 
 TRAINED = TrainReport(3, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1, 0.0, metrics={"my loss (raw)": 2.0})
-ODD = ("acc@1", "exact match", "a//b", "x/../y", "score/", "Länge", ".", "", "\n", "🦆")
+ODD = ("acc@1", "acc_1", "Acc_1", "score", "score/easy", "x/../y", "Länge", ".", "", "\n", "准确", "格式")
 EPISODES = EpisodesReport(
     failed_attempts=[{"part": "tool server", "attempts": 2}],
     metrics=[{"environment": "calc", "name": name, "mean": 0.5, "episodes": 4} for name in ODD],
@@ -25,18 +25,25 @@ JOB = ObservedJob("demo", "team", "uid-1", {}, Path("/nowhere"))
 
 
 @given(st.text())
-def test_a_name_has_letters_digits_and_parts_that_are_no_folders(name: str) -> None:
+def test_a_name_has_letters_and_digits_and_is_no_folder(name: str) -> None:
     found = spelled(name)
-    assert re.fullmatch(r"[A-Za-z0-9_./-]+", found)
-    assert not {"", ".", ".."} & set(found.split("/"))
+    assert re.fullmatch(r"[A-Za-z0-9_.-]+", found)
+    assert found not in (".", "..")
     assert spelled(found) == found
+    assert len(found) <= max(1, len(name))
 
 
 def test_what_is_named_well_keeps_its_name() -> None:
-    assert spelled("reward/exact-match_2.0") == "reward/exact-match_2.0"
+    assert spelled("exact-match_2.0") == "exact-match_2.0"
     assert METRICS["train/my_loss__raw_"] == 2.0
     assert METRICS["episodes/failed/tool_server"] == 2.0
-    assert METRICS["environment/calc/acc_1"] == 0.5
+    assert {"environment/calc/Acc_1", "environment/calc/score"} < METRICS.keys()
+
+
+def test_each_metric_of_an_environment_has_a_name_of_its_own() -> None:
+    """Also where names differ in their case only, or in characters that are replaced."""
+    names = [name.lower() for name in METRICS if name.startswith("environment/")]
+    assert len(set(names)) == len(ODD)
 
 
 def test_mlflow_takes_a_round_with_any_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,8 +46,8 @@ MUTANTS = (
     Mutant(
         name="the squares of prompts without squares count twice",
         target="rljob_runtime.perf_model.observed_speed:fit_latency",
-        before="any(one.prompt_tokens and not one.prompt_squares for one in seen)",
-        after="False",
+        before="any(one.prompt_squares for one in seen)",
+        after="True",
         tests=(f"{OBSERVED_SPEED}::test_prompts_of_an_earlier_version_are_taken_as_they_are",),
     ),
     Mutant(

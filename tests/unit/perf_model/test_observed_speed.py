@@ -82,7 +82,9 @@ def test_prompts_of_an_earlier_version_are_taken_as_they_are():
         for one in (old, replace(old, prompt_squares=8 * 1000**2))
     )
     assert fit_latency([former]).prefill_square_seconds == 0
+    assert fit_latency([former]).prefill_token_seconds > 0
     assert fit_latency([now]).prefill_square_seconds > 0
+    assert fit_latency([former, now]) == fit_latency([replace(former, stretches=decode.stretches), now])
 
 
 def test_a_stretch_of_several_prompts_keeps_their_squares():

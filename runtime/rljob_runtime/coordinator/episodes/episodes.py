@@ -197,6 +197,9 @@ class ManyTurns:
 
         def measured(report: RoundReport, store: Store) -> RoundReport:
             zeros = store.turns.without_right_to_reward(response.key for _, response in trained)
+            before = store.boundaries.newest()
+            if before is not None and before.report is not None:
+                self._metric_names.restore(before.report.episodes)
             return report.model_copy(
                 update={"episodes": episodes_report(trained, since, loads, zeros, self._metric_names)}
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from rljob_api.status import EnvironmentLoad, EnvironmentMetric, EpisodesReport, FailedAttempts
@@ -116,9 +116,18 @@ class MetricNames:
         self._share = max(1, MOST_METRICS // max(1, environments))
         self._known: defaultdict[str, set[str]] = defaultdict(set)
 
-    def admit(self, found: Iterable[EnvironmentMetric]) -> tuple[EnvironmentMetric, ...]:
-        """Return those of a round that its report has."""
-        return tuple(one for one in found if self._is_known(self._known[one.environment], one.name))
+    def admit(self, found: Sequence[EnvironmentMetric]) -> tuple[EnvironmentMetric, ...]:
+        """Return those of a round that its report has. Of new names those of most episodes come first."""
+        by_episodes = sorted(found, key=lambda one: -one.episodes)
+        known = {
+            (one.environment, one.name) for one in by_episodes if self._is_known(self._known[one.environment], one.name)
+        }
+        return tuple(one for one in found if (one.environment, one.name) in known)
+
+    def restore(self, report: EpisodesReport | None) -> None:
+        """Continue with the names of an earlier report, unless there are some."""
+        if not self._known and report is not None:
+            self.admit(report.metrics or ())
 
     def _is_known(self, names: set[str], name: str) -> bool:
         if len(names) < self._share:

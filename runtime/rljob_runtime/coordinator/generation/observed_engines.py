@@ -111,13 +111,16 @@ def sized_engines(
 
 
 def _without_transfers(engines: Mapping[int, SizedEngine]) -> dict[int, SizedEngine]:
-    """Bound the squares of contexts by the size with the fastest tokens.
+    """Bound the squares of contexts by the tokens of the narrowest known size.
 
     The seconds of a token have its all-reduces, which attention does not need: the wider an engine, the more."""
-    least = min((size * one.latency.prefill_token_seconds for size, one in engines.items()), default=0.0)
+    narrowest = min(engines, default=0)
 
     def bounded(size: int, latency: LatencyModel) -> LatencyModel:
-        return replace(latency, prefill_square_seconds=latency.square_tokens * least / size)
+        least = engines[narrowest].latency.prefill_token_seconds * narrowest / size
+        return replace(
+            latency, prefill_square_seconds=latency.square_tokens * min(latency.prefill_token_seconds, least)
+        )
 
     return {size: replace(one, latency=bounded(size, one.latency)) for size, one in engines.items()}
 

@@ -355,6 +355,11 @@ def test_a_report_has_the_first_metrics_of_many_environments():
     # A name of a later task begins no curve, and those that have one keep it.
     later = replaced(found[:1], name="m99"), replaced(found[:1], environment="b")
     assert [names.admit(each) for each in later] == [(), later[1]]
+    # So does one after a restart, also where names come first that fewer episodes have.
+    restarted, fewer = MetricNames(2), replaced(found[:1], name="a", episodes=1)
+    restarted.restore(EpisodesReport(metrics=told))
+    assert restarted.admit((*fewer, *found)) == told
+    assert MetricNames(60).admit((*fewer, *found[:1])) == found[:1]
 
 
 def replaced(found, **changes):

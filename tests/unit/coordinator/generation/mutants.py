@@ -51,8 +51,8 @@ MUTANTS = (
     Mutant(
         name="attention waits for all-reduces",
         target="rljob_runtime.coordinator.generation.observed_engines:_without_transfers.bounded",
-        before="latency.square_tokens * least / size",
-        after="latency.prefill_square_seconds",
+        before="min(latency.prefill_token_seconds, least)",
+        after="latency.prefill_token_seconds",
         tests=(f"{ADAPTIVE}::test_all_reduces_are_no_part_of_attention",),
     ),
     Mutant(

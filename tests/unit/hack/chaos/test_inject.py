@@ -153,6 +153,8 @@ def test_a_fault_without_a_switch_hits_nothing(tmp_path: Path) -> None:
 def test_damaged_kv_is_noticed_and_nothing_else_of_its_file_changes(written: KvFileWriter) -> None:
     """The file of a switch is damaged when it is complete. Its index says what was written."""
     shared = written.path.parents[2]
+    used = KvFileWriter.create(written.path.parent, written.index)
+    used.seal({"one": [KvRegions(used.path, used.index).checksums("one", range(1))[0]]})
     inside = (sys.executable, "-c", DAMAGE_KV, "rollout-1", str(shared), "30")
     done = subprocess.run(inside, capture_output=True, text=True, check=True, timeout=60)
     assert len(json.loads(done.stdout)["pids"]) == 1
@@ -163,6 +165,8 @@ def test_damaged_kv_is_noticed_and_nothing_else_of_its_file_changes(written: KvF
         assert time.monotonic() < end
         time.sleep(0.01)
     assert read_index(written.path) == written.index
+    assert KvRegions(used.path, used.index).is_intact("one", range(1)), "it may be in use"
+    used.close()
 
 
 @pytest.mark.parametrize(

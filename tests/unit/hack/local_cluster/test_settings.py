@@ -4,6 +4,7 @@ import dataclasses
 import ipaddress
 import multiprocessing
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,15 @@ def test_cache_dir(monkeypatch, environment, expected):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert str(settings.cache_dir()) == expected
+
+
+@pytest.mark.parametrize(("prefix", "expected"), [("/b/.venv", Path("/b/.venv")), ("/usr", settings.ROOT / ".venv")])
+def test_pods_run_the_python_of_the_command(monkeypatch, prefix, expected):
+    """The environment of another checkout may be active in the shell."""
+    monkeypatch.setenv("VIRTUAL_ENV", "/another/.venv")
+    monkeypatch.setattr(settings.sys, "prefix", prefix)
+    monkeypatch.setattr(settings.sys, "base_prefix", "/usr")
+    assert settings.venv_dir() == expected
 
 
 @pytest.mark.parametrize(
