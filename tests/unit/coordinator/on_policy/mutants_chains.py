@@ -84,6 +84,13 @@ MUTANTS = (
         tests=(f"{REPORT}::test_a_restarted_coordinator_counts_the_switches_of_its_round",),
     ),
     Mutant(
+        name="a switch that ends as its stage is interrupted is forgotten",
+        target="rljob_runtime.coordinator.on_policy.generation:Generation.run",
+        before="await self._record_layouts()",
+        after="pass",
+        tests=(f"{REPORT}::test_a_switch_that_ends_as_its_stage_is_interrupted_counts",),
+    ),
+    Mutant(
         name="a refused switch counts as made after a restart",
         target="rljob_runtime.coordinator.on_policy.switcher:Switcher.counts",
         before="SwitchCount(int(switch.succeeded), int(not switch.succeeded))",

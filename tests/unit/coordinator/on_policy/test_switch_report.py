@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from rljob_api.status import Finished, FinishedOutcome, LayoutSwitchesReport, SwitchesState
+from rljob_runtime.coordinator.fleet.machine import RolloutMachine
 from rljob_runtime.coordinator.on_policy.switch_report import MOST_LISTED, switches_report
+from rljob_runtime.coordinator.on_policy.switcher import Switcher
 from rljob_runtime.coordinator.store.tables.rounds import Rounds
 from rljob_runtime.protocols.trajectory import PromptKey, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
@@ -191,3 +193,25 @@ def test_a_restarted_coordinator_counts_the_switches_of_its_round(
     state = SwitchesState.SWITCHED if made else SwitchesState.NOT_SWITCHED
     assert (report.state, report.made, report.failed, report.switches) == (state, made, failed, ())
     assert report.reason == (None if made else "Failed")
+
+
+def test_a_switch_that_ends_as_its_stage_is_interrupted_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round goes on with another stage of the same coordinator, which knows what the store has."""
+    sizes = {"slotsPerMachine": 4, "allowedTensorParallelSizes": [1, 2, 4], "engine": "Reference", "machines": 2}
+    spec = job(1, 6, 4, rollout=sizes, data={"maxResponseTokens": 400}, adaptiveTensorParallel={"enabled": True})
+    stage = Stage(tmp_path / "state.db", job=spec, replicas=4, sizes=(1, 2, 4), switch_policy=Script("rollout-0", 4))
+    run, interrupted = Switcher._run, list[str]()
+
+    async def runs(self: Switcher, switch: LayoutSwitch, machine: RolloutMachine) -> None:
+        await run(self, switch, machine)
+        interrupted.append(switch.machine)
+        stage.coordinator.loop.generation.interrupt()
+
+    monkeypatch.setattr(Switcher, "_run", runs)
+    finished = stage.play()
+    assert finished is not None
+    assert finished.outcome is FinishedOutcome.COMPLETE
+    assert interrupted == ["rollout-0"]
+    report = stage.closed[0].layout_switches
+    assert report is not None
+    assert (report.made, report.failed) == (1, 0)
