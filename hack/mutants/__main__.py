@@ -10,6 +10,7 @@ An interrupted run goes on where it stopped, as long as the tree is the same. Ex
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -29,6 +30,8 @@ from .trees import COPIED, Trees
 PROGRESS = ROOT / "build/mutants"
 UNTOUCHED_SECONDS = 1800.0
 """Limit of all tests without a mutant."""
+AT_A_TIME = (os.cpu_count() or 1) + 1
+"""Mutants: many of their tests wait for what never comes."""
 TESTS_FAILED = 1
 """pytest's exit status when tests ran and some failed. Anything else means that the mutant broke the run itself."""
 
@@ -65,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--package", default="", metavar="NAME", help="those below a folder of tests/unit: relay")
     what.add_argument("names", nargs="*", default=[], metavar="NAME", help="mutants by name")
     top.add_argument("--tested", action="store_true", help="the tests have passed without a mutant already")
-    top.add_argument("--trees", type=int, default=2, metavar="N", help="tried at a time (default: %(default)s)")
+    top.add_argument("--trees", type=int, default=AT_A_TIME, metavar="N", help="tried at a time (default: %(default)s)")
     return top
 
 
