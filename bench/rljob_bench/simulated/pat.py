@@ -309,7 +309,8 @@ def _accounts(seed: int, quick: bool) -> list[dict[str, Any]]:
 
 
 def _printed(seed: int, quick: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    figures, rows = [], []
+    figures: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for paper in PRINTED[:1] if quick else PRINTED:
         stage = Stage(f"PAT Fig. 11c, {paper.engines.model.name} from TP 2", paper.engines, paper.max_tokens, 128)
         play = Play(stage, seed)
