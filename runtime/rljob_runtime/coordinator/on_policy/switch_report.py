@@ -76,6 +76,9 @@ def _why_not(count: SwitchCount, decision: SwitchDecision | None) -> tuple[str, 
         return NOT_CHECKED, "the round ended before machines were looked at"
     if decision.outcome is SwitchOutcome.SWITCHED:
         return NOT_CHECKED, "the round ended before the switch that was decided"
+    if decision.outcome is SwitchOutcome.NO_GAIN and (decision.gain or 0.0) < 0:
+        text = f"with the best switch the rest of the round was predicted to take {_seconds(-(decision.gain or 0.0))}"
+        return decision.outcome.value, f"{text} longer than the {_seconds(decision.without)} without it"
     why = _WHY[decision.outcome].format(gain=_seconds(decision.gain), without=_seconds(decision.without))
     return decision.outcome.value, why
 

@@ -131,6 +131,9 @@ def test_no_gain_is_told_in_seconds() -> None:
     report = switches_report([], SwitchDecision(SwitchOutcome.NO_GAIN, gain=0.25, without=9.0))
     assert report.message is not None
     assert report.message.startswith("the best switch was predicted to save 0.25 s of 9.00 s: ")
+    loss = switches_report([], SwitchDecision(SwitchOutcome.NO_GAIN, gain=-1.0, without=0.5))
+    text = "with the best switch the rest of the round was predicted to take 1.00 s longer than the 0.50 s without it"
+    assert (loss.reason, loss.message) == ("NoGain", text)
     unknown = switches_report([], SwitchDecision(SwitchOutcome.NO_GAIN))
     assert unknown.message is not None
     assert "save nothing of" in unknown.message
