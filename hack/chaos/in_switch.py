@@ -5,15 +5,34 @@ A switch takes less time than a command from outside needs to arrive.
 
 from __future__ import annotations
 
-TEXT = """
+TEXT = '''
 import json, os, pathlib, resource, signal, sys, time
 def text(path):
     try:
         return path.read_text(errors="replace")
     except OSError:  # the process has ended
         return ""
+def continues_alone():
+    """Fork. True in the child, for which kubectl does not wait."""
+    if os.fork():
+        return False
+    os.setsid()
+    for stream in range(3):  # kubectl waits while they are open
+        os.close(stream)
+    return True
+'''
+"""Begins a program of a pod: its imports, how to read a file of a process, and how to go on after its answer."""
+
+KV_HEADER = """
+def kv_end(path):
+    try:
+        with path.open("rb") as file:
+            header = file.read(16)
+    except OSError:  # it is removed
+        return None
+    return int.from_bytes(header[8:], "little") if header[:8] == b"RLJKV001" else None
 """
-"""Begins a program that looks at the processes of its pod: its imports, and how to read a file of one."""
+"""How a program finds the end of the data in a file of KV; None if the file is not complete."""
 
 FOUND = (
     TEXT
@@ -36,16 +55,11 @@ SWITCH_SECONDS = 60.0
 
 IN_SWITCH = (
     FOUND
+    + KV_HEADER
     + """
 shared, seconds, number = sys.argv[4], float(sys.argv[5]), int(sys.argv[6])
 def files():
     return set(pathlib.Path(shared).glob(f"rljob-*/{machine}-kv/*.kv"))
-def is_complete(path):
-    try:
-        with path.open("rb") as file:
-            return file.read(8) == b"RLJKV001"
-    except OSError:  # it is removed
-        return False
 def is_ours(command):
     return "ray::" in command or "rljob" in command
 def readers(paths):
@@ -59,7 +73,7 @@ while not hit and time.time() < end:
     fresh = files() - old
     if what == "reading":
         hit = readers(fresh) if fresh else []
-    elif any(what == "writing" or is_complete(path) for path in fresh):
+    elif any(what == "writing" or kv_end(path) is not None for path in fresh):
         hit = found
     time.sleep(0.005)
 for pid in hit[:1]:
@@ -77,20 +91,13 @@ DAMAGED_SECONDS = 20.0
 
 DAMAGE_KV = (
     TEXT
+    + KV_HEADER
     + """
 machine, shared, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
 inverted = bytes(range(255, -1, -1))
 def complete():
-    found = {}
-    for path in pathlib.Path(shared).glob(f"rljob-*/{machine}-kv/*.kv"):
-        try:
-            with path.open("rb") as file:
-                header = file.read(16)
-        except OSError:  # it is removed
-            continue
-        if header[:8] == b"RLJKV001":
-            found[path] = int.from_bytes(header[8:], "little")
-    return found
+    ends = {path: kv_end(path) for path in pathlib.Path(shared).glob(f"rljob-*/{machine}-kv/*.kv")}
+    return {path: end for path, end in ends.items() if end is not None}
 def damage(path, end):
     try:
         with path.open("r+b") as file:
@@ -103,10 +110,7 @@ def damage(path, end):
 # What was there before may be in use: its checksums may have been read.
 done = set(complete())
 print(json.dumps({"at": time.time(), "pids": [os.getpid()]}), flush=True)
-if not os.fork():
-    os.setsid()
-    for stream in range(3):  # kubectl waits while they are open
-        os.close(stream)
+if continues_alone():
     end = time.time() + seconds
     while time.time() < end:
         for path, index in complete().items():

@@ -44,7 +44,8 @@ class Injected:
     undo: Undo
 
 
-def _nothing() -> None: ...
+def _nothing() -> None:
+    pass
 
 
 def _is_after(text: str, moment: float) -> bool:
@@ -104,10 +105,7 @@ found = running("-m\\0" + sys.argv[2] + "\\0")
 for pid in found:
     os.kill(pid, signal.SIGSTOP)
 print(json.dumps({{"at": time.time(), "pids": found}}), flush=True)
-if found and not os.fork():
-    os.setsid()
-    for stream in range(3):  # kubectl waits while they are open
-        os.close(stream)
+if found and continues_alone():
     time.sleep(float(sys.argv[1]))
     for pid in found:
         os.kill(pid, signal.SIGCONT)

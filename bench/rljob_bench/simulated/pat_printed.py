@@ -12,7 +12,7 @@ from rljob_runtime.cli.bench_result import figure
 
 @dataclass(frozen=True)
 class Printed:
-    """Seconds of generation before and after, and tokens per second of whole steps over those before."""
+    """Seconds of generation before and after, and tokens per second of complete steps over those before."""
 
     engines: Engines
     max_tokens: int
@@ -35,7 +35,7 @@ PRINTED = (Printed(H100_8B, 24_576, 134.3, 87.9, 1.37), Printed(H100_14B, 16_384
 
 
 def printed_figures(name: str, printed: Printed, ours: float, static: Mapping[int, float]) -> Iterator[dict[str, Any]]:
-    """Yield what our generation saves of TP 2's, the printed share beside it, and the same of whole steps.
+    """Yield what our generation saves of TP 2's, the printed share beside it, and the same of complete steps.
 
     `ours`: its seconds from TP 2. `static`: those of each size."""
     before, best, others = static[2], min(static.values()), printed.other_stages

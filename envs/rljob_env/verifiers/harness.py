@@ -102,6 +102,7 @@ class VerifiersHarness:
                 if self._left and not self.workers.has_idle:
                     await self._until_ended(self._left.pop())
                 load = asyncio.create_task(self.workers.evaluate(LOAD, [given], seconds + LOAD_SECONDS))
+                load.add_done_callback(self._end)
                 await self._until_ended(load)
                 load.result()
         except TimeoutError as error:
@@ -113,15 +114,11 @@ class VerifiersHarness:
 
     async def _until_ended(self, load: asyncio.Task[Any]) -> None:
         """Wait for a load. If the attempt ends first, it goes on for a later one."""
-        load.remove_done_callback(self._end)
         try:
             await asyncio.wait({load})
         finally:
-            if load.done():
-                self._end(load)
-            else:
+            if not load.done():
                 self._left.add(load)
-                load.add_done_callback(self._end)
 
     def _end(self, load: asyncio.Task[Any]) -> None:
         self._left.discard(load)

@@ -111,11 +111,14 @@ def test_a_layout_that_does_not_split_the_heads_is_refused():
         roofline(QWEN2_5_7B, H800, 0)
 
 
+CONFIG = {
+    "num_hidden_layers": 30, "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9,
+    "num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True,
+}  # fmt: skip
+
+
 def test_a_shape_from_a_config_of_hugging_face():
-    config = {
-        "num_hidden_layers": 30, "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9,
-        "num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True,
-    }  # fmt: skip
+    config = dict(CONFIG)
     assert ModelShape.from_config("SmolLM2-135M", config) == SMOLLM2_135M
     del config["intermediate_size"]
     with pytest.raises(ValueError, match=r"toy: config\.json has no 'intermediate_size'"):
@@ -127,20 +130,16 @@ def test_a_shape_from_a_config_of_hugging_face():
 
 
 def test_work_of_attention_is_known_from_a_dense_config_only(tmp_path):
-    config = {
-        "num_hidden_layers": 30, "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9,
-        "num_key_value_heads": 3, "vocab_size": 49152, "tie_word_embeddings": True,
-    }  # fmt: skip
     assert square_tokens(tmp_path) == 0, "no file"
     for text, found in (
-        (json.dumps(config), SMOLLM2_135M.square_tokens),
-        (json.dumps({**config, "num_local_experts": 8}), 0.0),
-        (json.dumps({**config, "sliding_window": 4096}), 0.0),
-        (json.dumps({**config, "sliding_window": 4096, "use_sliding_window": False}), SMOLLM2_135M.square_tokens),
-        (json.dumps({**config, "layer_types": ["full_attention", "sliding_attention"]}), 0.0),
-        (json.dumps({**config, "layer_types": ["full_attention"]}), SMOLLM2_135M.square_tokens),
-        (json.dumps({**config, "num_attention_heads": 0}), 0.0),
-        (json.dumps({**config, "hidden_size": [1, 2]}), 0.0),
+        (json.dumps(CONFIG), SMOLLM2_135M.square_tokens),
+        (json.dumps({**CONFIG, "num_local_experts": 8}), 0.0),
+        (json.dumps({**CONFIG, "sliding_window": 4096}), 0.0),
+        (json.dumps({**CONFIG, "sliding_window": 4096, "use_sliding_window": False}), SMOLLM2_135M.square_tokens),
+        (json.dumps({**CONFIG, "layer_types": ["full_attention", "sliding_attention"]}), 0.0),
+        (json.dumps({**CONFIG, "layer_types": ["full_attention"]}), SMOLLM2_135M.square_tokens),
+        (json.dumps({**CONFIG, "num_attention_heads": 0}), 0.0),
+        (json.dumps({**CONFIG, "hidden_size": [1, 2]}), 0.0),
         ("[]", 0.0),
         (json.dumps({"vocab_size": 9}), 0.0),
         ("{", 0.0),

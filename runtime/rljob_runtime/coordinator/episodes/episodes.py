@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from rljob_api.status import RoundReport, StatusWarning
+from rljob_api.status import EnvironmentMetric, RoundReport, StatusWarning
 from rljob_runtime.coordinator.core.async_utils import alongside
 from rljob_runtime.coordinator.episodes.book import EpisodeBook
 from rljob_runtime.coordinator.episodes.episode_rows import (
@@ -23,6 +23,7 @@ from rljob_runtime.coordinator.episodes.scorer import EpisodeScorer
 from rljob_runtime.coordinator.episodes.totals import BookTotals
 from rljob_runtime.coordinator.generation.scoring import Scorer, TextScorer
 from rljob_runtime.coordinator.reporting.timeline import Timeline
+from rljob_runtime.coordinator.store.records import Boundary
 from rljob_runtime.coordinator.store.store import Store
 from rljob_runtime.coordinator.store.trained_digests import trained_digests
 from rljob_runtime.protocols import Backend, PromptSource, Rewards
@@ -135,6 +136,12 @@ class SingleTurns:
         await asyncio.Event().wait()
 
 
+def _metrics_of(boundary: Boundary | None) -> Sequence[EnvironmentMetric]:
+    report = boundary.report if boundary is not None else None
+    episodes = report.episodes if report is not None else None
+    return (episodes.metrics if episodes is not None else None) or ()
+
+
 class ManyTurns:
     """Responses are episodes of environments, in `book`.
 
@@ -197,9 +204,8 @@ class ManyTurns:
 
         def measured(report: RoundReport, store: Store) -> RoundReport:
             zeros = store.turns.without_right_to_reward(response.key for _, response in trained)
-            before = store.boundaries.newest()
-            if before is not None and before.report is not None:
-                self._metric_names.restore(before.report.episodes)
+            if self._metric_names.is_empty:
+                self._metric_names.admit(_metrics_of(store.boundaries.newest()))
             return report.model_copy(
                 update={"episodes": episodes_report(trained, since, loads, zeros, self._metric_names)}
             )

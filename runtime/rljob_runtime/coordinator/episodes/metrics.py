@@ -118,21 +118,16 @@ class MetricNames:
 
     def admit(self, found: Sequence[EnvironmentMetric]) -> tuple[EnvironmentMetric, ...]:
         """Return those of a round that its report has. Of new names those of most episodes come first."""
-        by_episodes = sorted(found, key=lambda one: -one.episodes)
-        known = {
-            (one.environment, one.name) for one in by_episodes if self._is_known(self._known[one.environment], one.name)
-        }
-        return tuple(one for one in found if (one.environment, one.name) in known)
+        for one in sorted(found, key=lambda one: -one.episodes):
+            names = self._known[one.environment]
+            if len(names) < self._share:
+                names.add(one.name)
+        return tuple(one for one in found if one.name in self._known[one.environment])
 
-    def restore(self, report: EpisodesReport | None) -> None:
-        """Continue with the names of an earlier report, unless there are some."""
-        if not self._known and report is not None:
-            self.admit(report.metrics or ())
-
-    def _is_known(self, names: set[str], name: str) -> bool:
-        if len(names) < self._share:
-            names.add(name)
-        return name in names
+    @property
+    def is_empty(self) -> bool:
+        """Whether no report had a metric."""
+        return not self._known
 
 
 def _load(name: str, load: RunnerLoad) -> EnvironmentLoad:

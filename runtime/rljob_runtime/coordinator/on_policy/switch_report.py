@@ -6,13 +6,11 @@ from collections.abc import Sequence
 
 from rljob_api.status import LayoutSwitchesReport, LayoutSwitchReport, SwitchesState
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
-from rljob_runtime.scheduling.layouts.fleet_layout import SwitchCount
+from rljob_runtime.scheduling.layouts.fleet_layout import NO_SWITCHES, SwitchCount
 from rljob_runtime.scheduling.layouts.layout_switch import LayoutSwitch
 
 MOST_LISTED = 16
 """Switches that a report lists: the status has a limited size."""
-
-NONE = SwitchCount()
 
 FAILED = "Failed"
 """Every switch of the round failed."""
@@ -44,17 +42,18 @@ _WHY = {
     SwitchOutcome.IDLE: "nothing ran on the machines that were looked at",
 }
 """A sentence for each outcome; a test compares the keys with the policy's."""
+_LOSS = "with the best switch the rest of the round was predicted to take {gain} longer than the {without} without it"
+"""The sentence of a gain below 0."""
 
 
 def switches_report(
-    switches: Sequence[LayoutSwitch], decision: SwitchDecision | None, before: SwitchCount = NONE
+    switches: Sequence[LayoutSwitch], decision: SwitchDecision | None, before: SwitchCount = NO_SWITCHES
 ) -> LayoutSwitchesReport:
     """Return the report of a round with these switches. `decision`: the most telling one, None without a look.
 
     `before`: those under former coordinators of the round, of which nothing but their number is known."""
     ended = [one for one in switches if one.reached is not None]
-    made = sum(one.succeeded for one in ended)
-    count = before + SwitchCount(made, len(ended) - made)
+    count = sum((one.count for one in switches), before)
     reason, message = (None, None) if count.made else _why_not(count, decision)
     return LayoutSwitchesReport(
         state=SwitchesState.SWITCHED if count.made else SwitchesState.NOT_SWITCHED,
@@ -76,11 +75,10 @@ def _why_not(count: SwitchCount, decision: SwitchDecision | None) -> tuple[str, 
         return NOT_CHECKED, "the round ended before machines were looked at"
     if decision.outcome is SwitchOutcome.SWITCHED:
         return NOT_CHECKED, "the round ended before the switch that was decided"
-    if decision.outcome is SwitchOutcome.NO_GAIN and (decision.gain or 0.0) < 0:
-        text = f"with the best switch the rest of the round was predicted to take {_seconds(-(decision.gain or 0.0))}"
-        return decision.outcome.value, f"{text} longer than the {_seconds(decision.without)} without it"
-    why = _WHY[decision.outcome].format(gain=_seconds(decision.gain), without=_seconds(decision.without))
-    return decision.outcome.value, why
+    why, gain, without = _WHY[decision.outcome], decision.gain, _seconds(decision.without)
+    if decision.outcome is SwitchOutcome.NO_GAIN and gain is not None and gain < 0:
+        why, gain = _LOSS, -gain
+    return decision.outcome.value, why.format(gain=_seconds(gain), without=without)
 
 
 def _listed(one: LayoutSwitch) -> LayoutSwitchReport:

@@ -23,7 +23,7 @@ from rljob_runtime.protocols.trajectory import Lease, TrajectoryKey
 from rljob_runtime.scheduling.adaptive_tp.guard import SurpriseGuard
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import SwitchCosts
-from rljob_runtime.scheduling.layouts.fleet_layout import SwitchCount
+from rljob_runtime.scheduling.layouts.fleet_layout import NO_SWITCHES, SwitchCount
 from rljob_runtime.scheduling.layouts.layout_switch import (
     LayoutSwitch,
     SwitchableMachine,
@@ -99,16 +99,14 @@ class Switcher:
     @property
     def before(self) -> SwitchCount:
         """Switches of the round that ended under former coordinators."""
-        return sum(self._before.values(), SwitchCount())
+        return sum(self._before.values(), NO_SWITCHES)
 
     def counts(self) -> Mapping[str, SwitchCount]:
         """Return the switches of the round that have ended, under former coordinators too, by machine."""
         counts = dict(self._before)
         for switch in self.switches:
-            if switch.reached is not None:
-                count = SwitchCount(int(switch.succeeded), int(not switch.succeeded))
-                counts[switch.machine] = counts.get(switch.machine, SwitchCount()) + count
-        return counts
+            counts[switch.machine] = counts.get(switch.machine, NO_SWITCHES) + switch.count
+        return {machine: count for machine, count in counts.items() if count.ended}
 
     @property
     def machines(self) -> Set[str]:
@@ -148,7 +146,7 @@ class Switcher:
             tuple(size for size in self._sizes if size != machine.tensor_parallel and size not in refused),
             {replica.name: {} for replica in machine.replicas},
             sum(waiting.get(replica.name, 0) for replica in machine.replicas),
-            self._before.get(machine.name, SwitchCount()).ended
+            self._before.get(machine.name, NO_SWITCHES).ended
             + sum(switch.machine == machine.name for switch in self.switches),
             guard.closed if guard is not None else frozenset(),
         )

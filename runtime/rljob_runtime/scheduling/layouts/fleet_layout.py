@@ -23,6 +23,9 @@ class SwitchCount:
         return SwitchCount(self.made + other.made, self.failed + other.failed)
 
 
+NO_SWITCHES = SwitchCount()
+
+
 @dataclass(frozen=True)
 class RoundLayout:
     """The layout of a round: the tensor parallel size at its start, and the machines that have another one by now.

@@ -15,6 +15,7 @@ from rljob_runtime.scheduling.adaptive_tp.packing import pack
 from rljob_runtime.scheduling.adaptive_tp.policy import SwitchDecision, SwitchOutcome
 from rljob_runtime.scheduling.adaptive_tp.snapshot import Running, SizedEngine
 from rljob_runtime.scheduling.adaptive_tp.switch_costs import Part, State, SwitchCosts
+from rljob_runtime.scheduling.layouts.fleet_layout import NO_SWITCHES, SwitchCount
 from rljob_runtime.scheduling.layouts.prefill_clock import PrefillClock
 from rljob_runtime.scheduling.lending.gain import RoundSnapshot
 from rljob_runtime.scheduling.round_plan import Launch
@@ -157,6 +158,13 @@ class LayoutSwitch:
     def succeeded(self) -> bool:
         """Whether the machine generates in the target size."""
         return self.reached == self.target
+
+    @property
+    def count(self) -> SwitchCount:
+        """It, if it has ended."""
+        if self.reached is None:
+            return NO_SWITCHES
+        return SwitchCount(made=1) if self.succeeded else SwitchCount(failed=1)
 
     @property
     def total_seconds(self) -> float:

@@ -11,7 +11,7 @@ PURE = "tests/unit/scheduling/episodes/test_times.py"
 MUTANTS = (
     Mutant(
         name="each metric of an environment is a curve, however many there are",
-        target="rljob_runtime.coordinator.episodes.metrics:MetricNames._is_known",
+        target="rljob_runtime.coordinator.episodes.metrics:MetricNames.admit",
         before="len(names) < self._share",
         after="True",
         tests=(

@@ -358,8 +358,8 @@ MUTANTS = (
     Mutant(
         name="a switch that failed is told as made",
         target="rljob_runtime.coordinator.on_policy.switch_report:switches_report",
-        before="sum(one.succeeded for one in ended)",
-        after="len(ended)",
+        before="one.count",
+        after="SwitchCount(made=1)",
         tests=(f"{SWITCH_REPORT}::test_a_round_whose_switches_failed_says_so_and_lists_them",),
     ),
     Mutant(

@@ -91,13 +91,6 @@ MUTANTS = (
         tests=(f"{REPORT}::test_a_switch_that_ends_as_its_stage_is_interrupted_counts",),
     ),
     Mutant(
-        name="a refused switch counts as made after a restart",
-        target="rljob_runtime.coordinator.on_policy.switcher:Switcher.counts",
-        before="SwitchCount(int(switch.succeeded), int(not switch.succeeded))",
-        after="SwitchCount(1, 0)",
-        tests=(f"{REPORT}::test_a_restarted_coordinator_counts_the_switches_of_its_round[refused]",),
-    ),
-    Mutant(
         name="a refused switch is stored with the next change of a size only",
         target="rljob_runtime.coordinator.on_policy.generation:Generation._record_layouts",
         before="changes or switches != self.layout.switches",

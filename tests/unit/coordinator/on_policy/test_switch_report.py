@@ -144,6 +144,13 @@ def test_a_round_without_a_look_says_so() -> None:
     assert (report.reason, report.message) == ("NotChecked", "the round ended before machines were looked at")
 
 
+def stage_of(folder: Path, policy: Script) -> Stage:
+    """One round on two machines of four accelerators, which is long enough for switches of both."""
+    sizes = {"slotsPerMachine": 4, "allowedTensorParallelSizes": [1, 2, 4], "engine": "Reference", "machines": 2}
+    spec = job(1, 6, 4, rollout=sizes, data={"maxResponseTokens": 400}, adaptiveTensorParallel={"enabled": True})
+    return Stage(folder / "state.db", job=spec, replicas=4, sizes=(1, 2, 4), switch_policy=policy)
+
+
 @pytest.mark.parametrize(
     ("refuses", "killed", "made", "failed"),
     [(False, None, 2, 0), (False, "rollout-1", 2, 0), (True, None, 0, 2)],
@@ -155,10 +162,7 @@ def test_a_restarted_coordinator_counts_the_switches_of_its_round(
     """Each machine may switch `maxSwitches` times in a round, whichever process coordinates it.
 
     New processes begin in the first size, which is no switch."""
-    sizes = {"slotsPerMachine": 4, "allowedTensorParallelSizes": [1, 2, 4], "engine": "Reference", "machines": 2}
-    data, adaptive = {"maxResponseTokens": 400}, {"enabled": True}
-    spec = job(1, 6, 4, rollout=sizes, data=data, adaptiveTensorParallel=adaptive)
-    stage = Stage(tmp_path / "state.db", job=spec, replicas=4, sizes=(1, 2, 4), switch_policy=Script(None, 4, 4))
+    stage = stage_of(tmp_path, Script(None, 4, 4))
     if refuses:
         stage.world.site = replace(stage.world.site, wider=stage.world.site.wider[:1])
     told, changed, change = set[tuple[str, int]](), list[tuple[str, int]](), Rounds.change_layouts
@@ -200,9 +204,7 @@ def test_a_restarted_coordinator_counts_the_switches_of_its_round(
 
 def test_a_switch_that_ends_as_its_stage_is_interrupted_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The round goes on with another stage of the same coordinator, which knows what the store has."""
-    sizes = {"slotsPerMachine": 4, "allowedTensorParallelSizes": [1, 2, 4], "engine": "Reference", "machines": 2}
-    spec = job(1, 6, 4, rollout=sizes, data={"maxResponseTokens": 400}, adaptiveTensorParallel={"enabled": True})
-    stage = Stage(tmp_path / "state.db", job=spec, replicas=4, sizes=(1, 2, 4), switch_policy=Script("rollout-0", 4))
+    stage = stage_of(tmp_path, Script("rollout-0", 4))
     run, interrupted = Switcher._run, list[str]()
 
     async def runs(self: Switcher, switch: LayoutSwitch, machine: RolloutMachine) -> None:

@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant(
         name="chaos: KV that is still written is said to be complete",
         target="hack.chaos.in_switch:IN_SWITCH",
-        before='what == "writing" or is_complete(path)',
+        before='what == "writing" or kv_end(path) is not None',
         after="True",
         text=True,
         tests=(f"{INJECT}::test_a_fault_in_a_switch_waits_for_its_moment",),

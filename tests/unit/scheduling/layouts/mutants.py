@@ -6,9 +6,17 @@ LOOK_DECISION = "tests/unit/scheduling/layouts/test_look_decision.py"
 TRAINING_BOUND = "tests/unit/scheduling/layouts/test_training_bound.py"
 PREFILL_CLOCK = "tests/unit/scheduling/layouts/test_prefill_clock.py"
 KV_HANDOVER = "tests/unit/coordinator/on_policy/test_kv_handover.py"
+REPORT = "tests/unit/coordinator/on_policy/test_switch_report.py"
 ADAPTIVE = "tests/unit/scheduling/layouts/test_adaptive_switches.py"
 
 MUTANTS = (
+    Mutant(
+        name="a refused switch counts as made after a restart",
+        target="rljob_runtime.scheduling.layouts.layout_switch:LayoutSwitch.count",
+        before="SwitchCount(failed=1)",
+        after="SwitchCount(made=1)",
+        tests=(f"{REPORT}::test_a_restarted_coordinator_counts_the_switches_of_its_round[refused]",),
+    ),
     Mutant(
         name="a machine is decided for as if it were alone",
         target="rljob_runtime.scheduling.layouts.adaptive_switches:snapshot_of",
