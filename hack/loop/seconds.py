@@ -45,7 +45,7 @@ def servers(kept: Path = KEPT, measured: Path = MEASURED) -> dict[str, str]:
 def shared(file: Path) -> dict[str, str]:
     """Read which server each test file used in a run."""
     return {
-        _module(case.attrib["classname"]): entry.attrib["value"]
+        module_of(case.attrib["classname"]): entry.attrib["value"]
         for case in cases(file)
         for entry in case.iter("property")
         if entry.attrib["name"] == SERVER
@@ -56,7 +56,7 @@ def sums(file: Path) -> dict[str, float]:
     """Add up a run's seconds by test file."""
     seconds: defaultdict[str, float] = defaultdict(float)
     for case in cases(file):
-        seconds[_module(case.attrib["classname"])] += float(case.attrib["time"])
+        seconds[module_of(case.attrib["classname"])] += float(case.attrib["time"])
     return dict(seconds)
 
 
@@ -71,7 +71,7 @@ def cases(file: Path) -> list[ElementTree.Element]:
         return []
 
 
-def _module(classname: str) -> str:
+def module_of(classname: str) -> str:
     """Return the module of a test that may be in a class: ``tests.unit.operator.policies.test_plan.TestPlan``."""
     parent, _, last = classname.rpartition(".")
     return parent if last[:1].isupper() else classname

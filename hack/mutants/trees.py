@@ -14,9 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
+from hack.loop.seconds import results
+from hack.loop.suites import BUILD
 from hack.resumable import TESTED
 
 from .application import apply
+from .limits import MOST, limit, measured
 from .mutant import Mutant
 from .targets import file_of
 
@@ -28,9 +31,6 @@ FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = ("pytest", "hypothesis", "numpy", "pydantic", "sympy", "torch", "transformers.models.llama.modeling_llama")
 SECONDS = 600.0
 """Limit of one mutant's tests."""
-TEST_SECONDS = 100
-"""Limit of one test that has none of its own. Many mutants let a test wait for what never comes; without a mutant none
-takes half a minute."""
 KILLED = -9
 
 
@@ -39,14 +39,15 @@ class Trees:
 
     def __init__(self, root: Path, folder: Path, number: int, preloaded: Sequence[str] = PRELOADED) -> None:
         FORKS.set_forkserver_preload(list(preloaded))
+        self._seconds = measured(results("unit", root / BUILD))
         self._free: SimpleQueue[Path] = SimpleQueue()
         for index in range(number):
             self._free.put(_copy(root, folder / str(index)))
 
-    def test(self, tests: tuple[str, ...], limit: float) -> tuple[int, str]:
-        """Run tests without a mutant. Returns pytest's exit status and output."""
+    def test(self, tests: tuple[str, ...], seconds: float) -> tuple[int, str]:
+        """Run tests without a mutant, for so many seconds at most. Returns pytest's exit status and output."""
         with self._one() as tree:
-            return _pytest(tree, tests, limit)
+            return _pytest(tree, tests, seconds, MOST)
 
     def test_with(self, mutant: Mutant) -> tuple[int, str]:
         """Run a mutant's tests with the mutant. Raises `BadMutant` if it does not fit the code."""
@@ -55,7 +56,7 @@ class Trees:
             original = path.read_text(encoding="utf-8")
             path.write_text(apply(mutant, original), encoding="utf-8")
             try:
-                return _pytest(tree, mutant.tests, SECONDS)
+                return _pytest(tree, mutant.tests, SECONDS, limit(mutant.tests, self._seconds))
             finally:
                 path.write_text(original, encoding="utf-8")
 
@@ -81,11 +82,11 @@ def _copy(root: Path, tree: Path) -> Path:
     return tree
 
 
-def _pytest(tree: Path, tests: tuple[str, ...], limit: float) -> tuple[int, str]:
+def _pytest(tree: Path, tests: tuple[str, ...], seconds: float, each: float) -> tuple[int, str]:
     output = tree / "pytest.log"
-    run = FORKS.Process(target=_session, args=(tree, tests, output))
+    run = FORKS.Process(target=_session, args=(tree, tests, output, each))
     run.start()
-    run.join(limit)
+    run.join(seconds)
     if run.exitcode is None:
         run.kill()
         run.join()
@@ -93,7 +94,7 @@ def _pytest(tree: Path, tests: tuple[str, ...], limit: float) -> tuple[int, str]
     return status, output.read_text(encoding="utf-8", errors="replace")
 
 
-def _session(tree: Path, tests: tuple[str, ...], output: Path) -> None:
+def _session(tree: Path, tests: tuple[str, ...], output: Path, each: float) -> None:
     """Run the tests in the child. It imported nothing of the product before the fork, so the tree's files run."""
     with output.open("wb") as file:
         os.dup2(file.fileno(), 1)
@@ -106,5 +107,5 @@ def _session(tree: Path, tests: tuple[str, ...], output: Path) -> None:
     os.environ |= {"PYTHONPATH": os.pathsep.join(packages), "PYTHONDONTWRITEBYTECODE": "1"}
     import pytest
 
-    options = ("-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", f"--timeout={TEST_SECONDS}")
+    options = ("-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", f"--timeout={each:.0f}")
     sys.exit(int(pytest.main([*options, *tests])))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.mutants import BadMutant, Mutant
+from hack.mutants import BadMutant, Mutant, limits
 from hack.mutants import trees as trees_
 from hack.mutants.__main__ import Run, main
 from hack.mutants.progress import Progress
@@ -132,6 +132,20 @@ def test_a_run_that_takes_too_long_is_ended(small: Path, tmp_path) -> None:
     (small / "tests/test_small.py").write_text("import time\n\n\ndef test_slow():\n    time.sleep(300)\n")
     (tmp_path / "copies").mkdir()
     assert Trees(small, tmp_path / "copies", 1, ("pytest",)).test(("tests/test_small.py",), 3)[0] not in (0, 1)
+
+
+def test_a_test_that_hangs_is_ended_soon_if_it_is_known_to_be_short(small: Path, tmp_path, monkeypatch) -> None:
+    """It is caught by the limit of its tests, long before that of the run."""
+    (small / "tests/test_small.py").write_text(
+        "import time\nfrom small import twice\n\n\ndef test_twice():\n    while twice(2) != 4:\n        time.sleep(1)\n"
+    )
+    (small / "build/loop").mkdir(parents=True)
+    case = '<testcase classname="tests.test_small" name="test_twice" time="0.01"/>'
+    (small / "build/loop/unit.xml").write_text(f"<testsuites><testsuite>{case}</testsuite></testsuites>")
+    monkeypatch.setattr(limits, "LEAST", 2.0)
+    (tmp_path / "copies").mkdir()
+    status, output = Trees(small, tmp_path / "copies", 1, ("pytest",)).test_with(CAUGHT)
+    assert (status, "Timeout (>2.0s)" in output) == (1, True), output
 
 
 def test_an_unknown_name_is_refused(capsys) -> None:

@@ -1,0 +1,43 @@
+"""Limits: how long one test of a mutant may take, from what its tests took in the last unit tests on this machine.
+
+Many mutants let a test wait for what never comes, and most tests take a fraction of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from hack.loop.seconds import cases, module_of
+
+MOST = 100.0
+"""Limit in seconds of a test that has none of its own. Without a mutant none takes half a minute."""
+LEAST = 20.0
+"""In seconds: tests of a busy machine, which load what they need."""
+TIMES = 20.0
+"""What its tests took counts so often: mutants run at the same time, and property tests draw all examples."""
+
+
+def measured(results: Path) -> dict[str, float]:
+    """Return the seconds of each test of a run, by its path from the root: none where there are no results."""
+    return {_path(case.attrib["classname"], case.attrib["name"]): float(case.attrib["time"]) for case in cases(results)}
+
+
+def limit(tests: Iterable[str], seconds: Mapping[str, float]) -> float:
+    """Return the limit in seconds of each of some tests, which are named as pytest's arguments."""
+    longest = [_longest(test, seconds) for test in tests]
+    if not longest or None in longest:
+        return MOST
+    return min(max(LEAST, *(TIMES * one for one in longest if one is not None)), MOST)
+
+
+def _longest(test: str, seconds: Mapping[str, float]) -> float | None:
+    """Return what the longest row of an argument took, or None if none ran."""
+    rows = (taken for path, taken in seconds.items() if path == test or path.startswith((f"{test}[", f"{test}::")))
+    return max(rows, default=None)
+
+
+def _path(classname: str, name: str) -> str:
+    module = module_of(classname)
+    own_class = classname.removeprefix(module).lstrip(".")
+    return "::".join(filter(None, (module.replace(".", "/") + ".py", own_class, name)))
