@@ -52,7 +52,7 @@ def of(seen: list[tuple[float, Event]], kind: type) -> list[tuple[float, Any]]:
     return [(at, event) for at, event in seen if isinstance(event, kind)]
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", [*slow(Mode.ON_POLICY), Mode.ASYNCHRONOUS])
 @pytest.mark.parametrize("target", ["coordinator/api", "coordinator"])
 def test_a_coordinator_that_is_cut_off_is_succeeded_while_the_cut_lasts(mode, target):
     seen, outcome = lives(mode, f"{CUT_AT} partition {target} {CUT_FOR}")
@@ -76,7 +76,7 @@ def test_a_coordinator_that_is_cut_off_ends_no_actor(mode, seconds):
     assert of(seen, ProcessEnded) == []
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", [*slow(Mode.ON_POLICY), Mode.ASYNCHRONOUS])
 @pytest.mark.parametrize("target", ["coordinator/api", *slow("coordinator", "api")])
 @pytest.mark.parametrize("seconds", [22, *slow(3, 12, 70)])
 def test_no_two_coordinators_have_the_store_at_a_time(mode, target, seconds):
@@ -96,7 +96,7 @@ def test_no_two_coordinators_have_the_store_at_a_time(mode, target, seconds):
         assert len(terms) == 1, "what is over before the Lease is costs nothing"
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", [Mode.ON_POLICY, *slow(Mode.ASYNCHRONOUS)])
 def test_an_api_server_that_is_away_for_all_costs_no_pod(mode):
     """Every process restarts in its pod, and the operator observed no silence."""
     seen, outcome = lives(mode, f"{CUT_AT} partition api {CUT_FOR}")

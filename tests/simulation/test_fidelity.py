@@ -137,7 +137,7 @@ def test_the_model_is_true_to_the_coordinator(step: float, capacity: float | Non
 TOOLS = LatencyModel(((1, 0.010), (64, 0.020)), 1e-7, 0.010, 2e-5, 0.0)
 
 
-@pytest.mark.parametrize("tool_seconds", [0.0, *slow(0.5, 2.0), 10.0])
+@pytest.mark.parametrize("tool_seconds", [*slow(0.0, 0.5, 2.0), 10.0])
 def test_rounds_of_episodes_are_predicted_with_the_time_of_their_tools(tool_seconds: float) -> None:
     """With tools of 10 s, rounds took four times as long as their turns alone, and each was a surprise."""
     reports: dict[int, RoundReport] = {}

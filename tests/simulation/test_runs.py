@@ -69,7 +69,7 @@ LONG = replace(SCENARIO, rounds=8, edit=None)
 EPISODES = EpisodeScenario((Environment(HarnessLaw()),))
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", [*slow(Mode.ON_POLICY), Mode.ASYNCHRONOUS])
 @pytest.mark.parametrize("portion", [0, *slow(*range(1, PORTIONS))])
 def test_seeds_hold_every_invariant(portion, mode):
     for seed in range(portion, SEEDS, PORTIONS):
@@ -79,7 +79,7 @@ def test_seeds_hold_every_invariant(portion, mode):
         assert outcome.passed, f"seed {seed}: {outcome.violation}; {command} tells more"
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", [Mode.ON_POLICY, *slow(Mode.ASYNCHRONOUS)])
 @pytest.mark.parametrize("portion", [0, *slow(*range(1, PORTIONS))])
 def test_planned_leaves_cost_no_finished_update(portion, mode):
     """Of trainer and coordinator, alone and together, at any moment: the invariant `no update lost`."""
@@ -91,7 +91,7 @@ def test_planned_leaves_cost_no_finished_update(portion, mode):
         assert outcome.passed, f"seed {seed}: {outcome.violation}; {command} tells more"
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", [*slow(Mode.ON_POLICY), Mode.ASYNCHRONOUS])
 @pytest.mark.parametrize("portion", [0, *slow(*range(1, PORTIONS))])
 def test_a_suspension_after_a_killed_coordinator_keeps_finished_updates(portion, mode):
     """At any moment around its death and its successor's start: the invariant `no update lost`."""
@@ -109,7 +109,7 @@ def test_a_suspension_after_a_killed_coordinator_keeps_finished_updates(portion,
         assert outcome.passed, f"seed {seed}, {crash}, {scenario.edit}: {outcome.violation}"
 
 
-@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("mode", [Mode.ON_POLICY, *slow(Mode.ASYNCHRONOUS)])
 def test_an_update_awaiting_evaluations_closes_before_the_pods_leave(mode, caplog):
     scenario = replace(
         draw_scenario(113, mode), edit=None, episodes=None, evaluations=(Evaluated(6, 3, 1),), checkpoint_every=100

@@ -191,6 +191,7 @@ def test_a_folder_of_traces_is_refused_with_their_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.slow  # other benchmarks do: test_trainer_data, test_engine_switch
 def test_the_benchmark_runs_on_real_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollpacker_bench, "QUICK", replace(QUICK, machines=1, longest=48))
     result = rollpacker_real(quick=True, seed=0)

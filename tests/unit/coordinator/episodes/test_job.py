@@ -181,7 +181,7 @@ def test_an_episode_outlives_the_coordinator(tmp_path, mode, after):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", [0, 5, 26, *slow(*(seed for seed in range(40) if seed not in (0, 5, 26)))])
+@pytest.mark.parametrize("seed", [0, 26, *slow(*(seed for seed in range(40) if seed not in (0, 26)))])
 def test_nothing_is_lost_or_trained_on_twice_whatever_fails(tmp_path, mode, seed):
     """Engines, coordinators and environments fail in one job."""
     drawn = random.Random(seed)

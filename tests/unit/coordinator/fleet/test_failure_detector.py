@@ -256,7 +256,7 @@ def test_a_job_of_one_machine_has_no_neighbour_to_ask(tmp_path):
 
 AGAIN = [
     (20.0, 600.0, True),
-    (20.0, 10.0, False),
+    pytest.param(20.0, 10.0, False, marks=pytest.mark.slow),
     pytest.param(20.0, 0.0, False, marks=pytest.mark.slow),
 ]
 

@@ -21,6 +21,7 @@ from rljob_runtime.simulator.core.events import LaidOut
 from rljob_runtime.simulator.peers.engines.engine_kind import steady
 from rljob_runtime.simulator.peers.trainer import TrainerCosts
 from rljob_runtime.timeline.record import Interval
+from tests.support.rows import slow
 from tests.support.simulated_job import Stage, job
 from tests.support.token_ledger import TokenLedger
 
@@ -165,7 +166,7 @@ def test_a_job_that_its_trainer_holds_back_does_not_switch(
     assert (switches.state is SwitchesState.SWITCHED) == (reason is None)
 
 
-@pytest.mark.parametrize("explores", [True, False])
+@pytest.mark.parametrize("explores", [*slow(True), False])
 def test_a_job_of_short_updates_learns_to_switch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, explores: bool
 ) -> None:

@@ -28,6 +28,11 @@ def source(module: str) -> str:
 
 
 @cache
+def mutated(mutant: Mutant) -> str:
+    return apply(mutant, source(mutant.module))
+
+
+@cache
 def defined(file: str) -> frozenset[str]:
     """The names of a test file's functions and classes, and those that it assigns, as for a state machine's tests."""
     names = set()
@@ -59,7 +64,7 @@ def beside(module: str) -> Path:
 @pytest.mark.parametrize("mutant", every(), ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_the_code_and_its_tests_exist(mutant: Mutant) -> None:
     """A change that moves one is noticed immediately, and not when all mutants are tried."""
-    apply(mutant, source(mutant.module))
+    mutated(mutant)
     assert mutant.tests
     for test in mutant.tests:
         file, _, name = test.partition("::")
@@ -70,7 +75,7 @@ def test_a_mutant_fits_the_code_and_its_tests_exist(mutant: Mutant) -> None:
 def test_a_mutant_uses_no_undefined_name(tmp_path: Path) -> None:
     """It would fail by itself, whatever its tests assert."""
     for number, mutant in enumerate(every()):
-        (tmp_path / f"{number}.py").write_text(apply(mutant, source(mutant.module)), encoding="utf-8")
+        (tmp_path / f"{number}.py").write_text(mutated(mutant), encoding="utf-8")
     command = ("ruff", "check", "--isolated", "--target-version=py311", "--select=F821", "--output-format=json")
     found = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
     mutants = [*every()]
