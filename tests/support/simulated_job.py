@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -31,6 +32,9 @@ from rljob_runtime.simulator.peers.engines.engine_kind import steady
 from rljob_runtime.simulator.peers.inputs import SimulatedPrompts, SimulatedRewards
 from rljob_runtime.simulator.peers.observed_store import InlineStore, ObservedStore
 from rljob_runtime.simulator.sample_writing import inline
+
+ENOUGH = 3600.0
+"""Virtual seconds that no job of a unit test lasts, and no condition in one needs."""
 
 
 def job(
@@ -177,7 +181,7 @@ class Stage:
         async def program() -> Finished | None:
             tasks = [asyncio.ensure_future(action(self)) for action in meanwhile]
             try:
-                async with asyncio.timeout(36_000):
+                async with asyncio.timeout(ENOUGH):
                     result = await self.coordinate(**changes)
             finally:
                 for task in tasks:
@@ -204,5 +208,9 @@ def objects_left_out(reports: list[RuntimeStatus]) -> set[str]:
 
 
 async def until(condition: Callable[[], bool], tick: float = 0.05) -> None:
-    while not condition():  # noqa: ASYNC110
+    """Return when the condition holds. Fails with the condition's source after `ENOUGH` virtual seconds."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + ENOUGH
+    while not condition():
+        assert loop.time() < deadline, f"not within {ENOUGH} s: {inspect.getsource(condition).strip()}"
         await asyncio.sleep(tick)
