@@ -37,7 +37,7 @@ MUTANTS = (
         target="rljob_operator.policies.failure.losses:suspected",
         before="pod.node in observed.silent_nodes",
         after="pod.node is None",
-        tests=("tests/unit/operator/test_kubelet_leases.py::test_the_kubelets_silence_is_a_second_witness",),
+        tests=("tests/unit/operator/readers/test_kubelet_leases.py::test_the_kubelets_silence_is_a_second_witness",),
         canary=True,
     ),
     Mutant(

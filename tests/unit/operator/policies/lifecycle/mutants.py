@@ -17,7 +17,7 @@ MUTANTS = (
             ADMISSION,
             f"{PLAN}::test_a_refused_edit_is_told_and_nothing_else_changes",
             f"{PLAN}::test_a_pod_lost_during_a_refused_edit_is_replaced",
-            "tests/unit/api/test_last_accepted.py",
+            "tests/unit/api/admission/test_last_accepted.py",
         ),
     ),
     Mutant(

@@ -11,7 +11,7 @@ ENVIRONMENTS = "tests/unit/operator/policies/pods/test_environments.py"
 GATEWAY = "tests/unit/operator/policies/pods/test_gateway_container.py"
 EGRESS = "tests/unit/operator/policies/pods/test_egress.py"
 PROXY = "tests/unit/operator/policies/pods/test_egress_proxy.py"
-RUNNERS = "tests/unit/operator/policies/test_runners.py"
+RUNNERS = "tests/unit/operator/policies/base/test_runners.py"
 
 MUTANTS = (
     Mutant(
