@@ -2,7 +2,7 @@
 
 from hack.mutants import Mutant
 
-DRAIN = "tests/unit/operator/policies/lifecycle/test_drain.py"
+EVICTION = "tests/unit/operator/policies/lifecycle/test_eviction.py"
 POLICIES_PLAN = "tests/unit/operator/policies/test_plan.py"
 PLAN = (
     f"{POLICIES_PLAN}::test_a_status_is_written_when_it_differs",
@@ -69,14 +69,14 @@ MUTANTS = (
             "pod_set.members(observed, created, removals, machine_set.departing, eviction.shut_down(observed, spec))"
         ),
         after="pod_set.members(observed, created, removals, (), eviction.shut_down(observed, spec))",
-        tests=(DRAIN,),
+        tests=(EVICTION,),
     ),
     Mutant(
         name="a machine on its way out keeps its place",
         target="rljob_operator.policies.phases.running:run",
         before="{pod.machine for pod in going}",
         after="set()",
-        tests=(DRAIN,),
+        tests=(EVICTION,),
     ),
     Mutant(
         name="a chain keeps who died during a suspension",

@@ -2,7 +2,7 @@
 
 from hack.mutants import Mutant
 
-DRAIN = "tests/unit/operator/policies/lifecycle/test_drain.py"
+EVICTION = "tests/unit/operator/policies/lifecycle/test_eviction.py"
 RUNNERS = "tests/unit/operator/policies/base/test_runners.py"
 RUNNER_START = "tests/unit/operator/policies/base/test_runner_start.py"
 SINGLE_EPISODE = "tests/unit/operator/policies/base/test_single_episode_pods.py"
@@ -62,14 +62,14 @@ MUTANTS = (
         target="rljob_operator.policies.base.observation:parse_node",
         before='ready.get("status") == "False"',
         after='ready.get("status") == "Unknown"',
-        tests=(DRAIN,),
+        tests=(EVICTION,),
     ),
     Mutant(
         name="the next coordinator comes while the former one saves",
         target="rljob_operator.policies.base.observation:Pod.live",
         before="self.staying or not self.deleting",
         after="not self.deleting",
-        tests=(DRAIN,),
+        tests=(EVICTION,),
     ),
     Mutant(
         name="a rewards' container that failed is waited for",

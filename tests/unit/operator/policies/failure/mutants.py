@@ -3,7 +3,7 @@
 from hack.mutants import Mutant
 
 NODES = "tests/unit/operator/policies/failure/test_nodes.py"
-TABLES = "tests/unit/operator/policies/test_tables.py"
+LOSSES = "tests/unit/operator/policies/failure/test_losses.py"
 
 MUTANTS = (
     Mutant(
@@ -11,7 +11,7 @@ MUTANTS = (
         target="rljob_operator.policies.failure.losses:_wedged",
         before="suspect.reason == KEEPS_FAILING",
         after="suspect.reason == KEEPS_FAILING and len(suspect.witnesses) >= WITNESSES",
-        tests=(TABLES,),
+        tests=(LOSSES,),
     ),
     Mutant(
         name="a loss is forgotten whose status could not be written",
@@ -30,7 +30,7 @@ MUTANTS = (
         target="rljob_operator.policies.failure.losses:_ended",
         before="pod.deleting",
         after="False",
-        tests=(TABLES,),
+        tests=(LOSSES,),
     ),
     Mutant(
         name="a silent kubelet is no witness",

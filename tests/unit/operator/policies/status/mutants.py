@@ -3,7 +3,7 @@
 from hack.mutants import Mutant
 
 PLAN = "tests/unit/operator/policies/test_plan.py"
-TABLES = "tests/unit/operator/policies/test_tables.py"
+CONDITIONS = "tests/unit/operator/policies/status/test_conditions.py"
 SEALS = "tests/unit/operator/test_seals.py"
 RUNNERS = "tests/unit/operator/policies/base/test_runners.py"
 
@@ -32,14 +32,14 @@ MUTANTS = (
         target="rljob_operator.policies.status.conditions:Facts.ready",
         before="self.obstacle or missing",
         after="missing",
-        tests=(TABLES,),
+        tests=(CONDITIONS,),
     ),
     Mutant(
         name="a missing sandbox is no reason to stall",
         target="rljob_operator.policies.status.conditions:Facts.obstacle",
         before="self.stall or self.halted",
         after="self.stall",
-        tests=(f"{TABLES}::test_a_missing_sandbox_stalls_the_job_and_nothing_else_does",),
+        tests=(f"{CONDITIONS}::test_a_missing_sandbox_stalls_the_job_and_nothing_else_does",),
     ),
     Mutant(
         name="a digest depends on how the server spells a number",
