@@ -57,7 +57,7 @@ MUTANTS = (
         after="()",
         tests=(
             (
-                "tests/unit/operator/policies/failure/test_nodes.py::test_the_chain_goes_through_one_rack_after_"
+                "tests/unit/operator/policies/pods/test_relay_membership.py::test_the_chain_goes_through_one_rack_after_"
                 "the_other"
             ),
         ),

@@ -27,7 +27,7 @@ MUTANTS = (
         target="rljob_operator.readers.node_cache:NodeCache.facts",
         before="node if node is not None and node.ready else await self._ask(name)",
         after="node or Node(name, ready=False, gone=True)",
-        tests=("tests/unit/operator/policies/failure/test_nodes.py",),
+        tests=("tests/unit/operator/readers/test_node_cache.py",),
     ),
     Mutant(
         name="a coordinator that could not renew is replaced while it comes back",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_operator.policies.base.observation import Observed, parse_pod, sort_pods
+from rljob_operator.policies.base.observation import Node, Observed, parse_node, parse_pod, sort_pods
 
 
 def _item(**status: Any) -> dict[str, Any]:
@@ -52,3 +53,20 @@ def test_pods_of_an_earlier_job_are_told_apart() -> None:
     seen = Observed(owned, foreign)
     assert seen.highest_incarnation("rollout-0") == 3
     assert seen.current("rollout-1") is None
+
+
+@pytest.mark.parametrize(
+    ("conditions", "taints", "ready", "fenced"),
+    [
+        ([{"type": "Ready", "status": "True"}], None, True, False),
+        ([{"type": "Ready", "status": "Unknown"}], [{"key": "node.kubernetes.io/unreachable"}], False, False),
+        ([{"type": "Ready", "status": "False"}], [{"key": "node.kubernetes.io/out-of-service"}], False, True),
+        ([], None, False, False),
+        (None, None, False, False),
+    ],
+)
+def test_a_node_as_the_api_shows_it(conditions: Any, taints: Any, ready: bool, fenced: bool) -> None:
+    item = {"metadata": {"name": "n"}, "spec": {"taints": taints}, "status": {"conditions": conditions}}
+    assert parse_node(item) == Node("n", ready=ready, fenced=fenced)
+    item["metadata"]["labels"] = {"topology.kubernetes.io/zone": "z"}
+    assert parse_node(item) == Node("n", ready=ready, fenced=fenced, labels={"topology.kubernetes.io/zone": "z"})

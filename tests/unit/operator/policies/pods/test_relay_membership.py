@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from rljob_api.status import Member, RelayTopology, Role
 from rljob_operator.policies.base.observation import Node, Observed
 from rljob_operator.policies.pods.relay_membership import locations, next_topology
+from tests.support.operator.harness import make_job
 from tests.support.operator.observed_pods import running_pod
+from tests.support.operator.plan_nodes import Nodes
 
 
 def _members(**incarnations: int) -> list[Member]:
@@ -182,3 +184,22 @@ def test_where_machines_are() -> None:
         "rollout-2": ("", "", "unknown-node"),
     }
     assert locations(Observed(pods[1:3]), ()) == {"rollout-1": ("n2",), "rollout-2": ("unknown-node",)}
+
+
+@pytest.mark.parametrize(
+    ("keys", "chain"),
+    [
+        (["example.com/rack"], ("rollout-1", "rollout-3", "rollout-0", "rollout-2")),  # the trainer's comes first
+        ([], ("rollout-0", "rollout-1", "rollout-2", "rollout-3")),
+    ],
+)
+def test_the_chain_goes_through_one_rack_after_the_other(keys: list[str], chain: tuple[str, ...]) -> None:
+    cluster = Nodes(make_job(rollout={"machines": 4}, relay={"topologyKeys": keys}))
+    cluster.settle()
+    cluster.start_all()
+    for name, rack in {"n0": "a", "n1": "b", "n2": "a", "n3": "b", "n4": "b"}.items():
+        cluster.nodes[name] = Node(name, labels={"example.com/rack": rack})
+    cluster.place(rollout_0="n0", rollout_1="n1", rollout_2="n2", rollout_3="n3", trainer_0="n4")
+    cluster.settle()
+    assert cluster.status.relay is not None
+    assert cluster.status.relay.chain == chain
