@@ -125,7 +125,7 @@ MUTANTS = (
         after="()",
         tests=(
             (
-                "tests/unit/operator/policies/kueue/test_quota.py::test_what_the_base_claims_is_made_before_the_"
+                "tests/unit/operator/policies/kueue/test_workloads.py::test_what_the_base_claims_is_made_before_the_"
                 "base_is_asked_for"
             ),
         ),
